@@ -1,0 +1,40 @@
+# All set-up is done here: on a machine with Python 3.10+ and make, `make demo` and `make test` are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format protos clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "psruntime needs Python 3.10 or newer; name one with make PYTHON=python3.X"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,dev]'
+	@touch $@
+
+demo: $(READY)  ## train digits with 2 ps and 2 workers on this machine, print the held-out accuracy
+	launch/local.sh --ps 2 --workers 2 --train-steps 2000
+
+test: $(READY)  ## all tests
+	$(BIN)/python -m pytest
+
+check: $(READY)  ## lint, types, generated code is current
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tools/protos.py check
+
+format: $(READY)  ## format the code
+	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+protos: $(READY)  ## write psruntime/v1 anew from protos/
+	$(BIN)/python tools/protos.py generate
+
+clean:  ## remove the virtual environment and all caches
+	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

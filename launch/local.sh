@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Starts a whole job on this machine: launch/local.sh --ps P --workers W [job and worker flags]
+# launch/local.sh --help lists them.  PYTHON names the interpreter; default: the repository's .venv, else python3.
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+python=${PYTHON:-}
+if [ -z "$python" ]; then
+    python=python3
+    [ -x "$root/.venv/bin/python" ] && python=$root/.venv/bin/python
+fi
+PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} exec "$python" "$root/launch/local.py" "$@"

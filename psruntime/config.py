@@ -1,0 +1,144 @@
+"""What a user can set: one frozen dataclass for the job, one for each role, all checks here.
+
+The job's settings are given once, to ps 0; every other process learns them from the coordinator.
+Units are in the names: `_s` seconds, `_bytes` bytes, `_steps` global steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from psruntime.errors import UsageError
+
+DEFAULT_COORDINATOR = "127.0.0.1:2222"
+DEFAULT_MODEL = "psruntime.examples.digits"
+MODES = ("async",)
+ON_NAN = ("stop", "continue")
+
+
+def _setting(default: Any, help: str, choices: tuple[str, ...] | None = None) -> Any:  # noqa: A002
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    """The job's settings, the same for every process.
+
+    Raises:
+        UsageError: a value is out of range; the message names the setting and the range.
+    """
+
+    mode: str = _setting("async", "how workers are kept together", MODES)
+    ps: int = _setting(1, "number of ps processes")
+    min_workers: int = _setting(1, "workers that must be there before training starts")
+    max_workers: int = _setting(1024, "worker indices are below this; each costs 16 bytes per bucket on its ps")
+    train_steps: int = _setting(2000, "global step at which the job ends")
+    checkpoint_dir: str = _setting("", "folder of the checkpoints; none are written without it")
+    save_steps: int = _setting(1000, "global steps between checkpoints")
+    keep: int = _setting(5, "checkpoints kept")
+    slice_bytes: int = _setting(16 << 20, "a larger variable is cut into slices of about this many bytes")
+    max_staleness: int | None = _setting(None, "a ps refuses an update staler than this many versions")
+    on_nan: str = _setting("stop", "what a loss that is not finite does; its gradient is never applied", ON_NAN)
+    lease_s: float = _setting(10.0, "a member that is silent for longer is lost")
+    ps_timeout_s: float = _setting(300.0, "the job fails when a lost ps does not return within this time")
+    ping_timeout_s: float = _setting(10.0, "TensorFlow gives up on a ps that does not answer a ping for this time")
+    linger_s: float = _setting(30.0, "how long ps 0 goes on telling latecomers that the job is done")
+
+    def __post_init__(self) -> None:
+        _choose("mode", self.mode, MODES)
+        _choose("on_nan", self.on_nan, ON_NAN)
+        for name in ("ps", "min_workers", "max_workers", "train_steps", "save_steps", "keep", "slice_bytes"):
+            _at_least(name, getattr(self, name), 1)
+        if self.max_staleness is not None:
+            _at_least("max_staleness", self.max_staleness, 0)
+        if self.min_workers > self.max_workers:
+            raise UsageError(f"min_workers ({self.min_workers}) must not exceed max_workers ({self.max_workers})")
+        _at_least("lease_s", self.lease_s, 0.5)
+        _at_least("ps_timeout_s", self.ps_timeout_s, self.lease_s)
+        _at_least("ping_timeout_s", self.ping_timeout_s, 1.0)
+        _at_least("linger_s", self.linger_s, 0.0)
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Longest time between two heartbeats of a member: three chances within a lease."""
+        return self.lease_s / 3
+
+
+@dataclass(frozen=True)
+class PlaceConfig:
+    """Where one process stands: its index, the coordinator it talks to, and its own addresses.
+
+    `host` is the address at which the other processes reach this one; empty means the local address
+    of the route to the coordinator.  Port 0 lets the system choose.
+    """
+
+    index: int
+    coordinator: str = DEFAULT_COORDINATOR
+    host: str = ""
+    port: int = 0
+    health_port: int = 0
+    connect_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        _at_least("index", self.index, 0)
+        split_address(self.coordinator)
+        for name in ("port", "health_port"):
+            value = getattr(self, name)
+            if not 0 <= value <= 65535:
+                raise UsageError(f"{name} must be from 0 to 65535, got {value}")
+        _at_least("connect_timeout_s", self.connect_timeout_s, 0.0)
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What a worker runs: the module with the model, and what its `input_fn` is told."""
+
+    model: str = DEFAULT_MODEL
+    data_dir: str = ""
+    batch_size: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least("batch_size", self.batch_size, 1)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits `host:port`; an IPv6 host stands in brackets.
+
+    Raises:
+        UsageError: the text has no port, or one out of range.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"address '{address}' is not host:port, for example {DEFAULT_COORDINATOR}")
+    return host, int(port)
+
+
+def contradictions(given: dict[str, Any], job: JobConfig) -> list[str]:
+    """One text for each setting in `given` that differs from the job's."""
+    return [
+        f"{flag_of(name)} {value} here, {getattr(job, name)} in the job"
+        for name, value in given.items()
+        if value != getattr(job, name)
+    ]
+
+
+def flag_of(setting: str) -> str:
+    """The command-line flag of a setting; the unit of times is left out, it is always seconds."""
+    return "--" + setting.removesuffix("_s").replace("_", "-")
+
+
+def job_fields() -> list[Any]:
+    """The settings in their order of declaration, with type, default and help."""
+    return list(fields(JobConfig))
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if not value >= least:
+        raise UsageError(f"{name} must be at least {least}, got {value}")
+
+
+def _choose(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name} must be one of {', '.join(choices)}, got '{value}'")

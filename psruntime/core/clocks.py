@@ -1,0 +1,82 @@
+"""Clocks: how many steps each worker has completed in this view, and who may start another.
+
+Pure state: the caller holds the lock and performs the waiting; this file only decides.
+Clocks, floor and bound count training steps.
+
+Law: a worker starts a step only while its clock is at most `bound` above the floor.
+Law: the floor, the slowest live clock, never falls; so a floor that somebody remembers is safe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOCK_STEP = 0  # every worker waits for the slowest
+UNBOUNDED = None  # async
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Answer to "may this worker start a step?", with the reason that an operator reads."""
+
+    allowed: bool
+    reason: str
+
+
+class ClockTable:
+    """Completed steps per live worker.  One table belongs to one view.
+
+    Invariant: every clock is at or above the floor, and one is at it as soon as anybody is live.
+    """
+
+    def __init__(self, bound: int | None) -> None:
+        if bound is not None and bound < 0:
+            raise ValueError(f"bound must be >= 0 steps or None, got {bound}")
+        self.bound = bound
+        self._clocks: dict[int, int] = {}
+        self._floor = 0
+
+    @property
+    def floor(self) -> int:
+        return self._floor
+
+    @property
+    def clocks(self) -> dict[int, int]:
+        """A copy: worker index -> clock."""
+        return dict(self._clocks)
+
+    def admit(self, worker: int) -> int:
+        """Starts a worker's clock at the floor, so a newcomer never holds the others back; returns it."""
+        if worker in self._clocks:
+            raise ValueError(f"worker {worker} is already in the clock table")
+        self._clocks[worker] = self._floor
+        return self._floor
+
+    def report(self, worker: int, clock: int) -> None:
+        """Takes a worker's clock; a repeated or late report, being lower, changes nothing."""
+        if clock > self._clocks[worker]:
+            self._clocks[worker] = clock
+            self._raise_floor()
+
+    def remove(self, worker: int) -> None:
+        """Drops a worker that left or was lost; the floor may rise, which releases others."""
+        del self._clocks[worker]
+        self._raise_floor()
+
+    def lead(self, worker: int) -> int:
+        """Steps that a worker is ahead of the slowest live one."""
+        return self._clocks[worker] - self._floor
+
+    def may_start(self, worker: int) -> Decision:
+        """Whether the worker may start its next step now."""
+        lead = self.lead(worker)
+        if self.bound is None:
+            return Decision(True, f"{lead} steps ahead, no bound")
+        if lead <= self.bound:
+            return Decision(True, f"{lead} steps ahead, bound {self.bound}")
+        slowest = min(self._clocks, key=lambda w: (self._clocks[w], w))
+        return Decision(False, f"{lead} steps ahead of worker {slowest}, bound {self.bound}")
+
+    def _raise_floor(self) -> None:
+        if self._clocks:
+            self._floor = max(self._floor, min(self._clocks.values()))

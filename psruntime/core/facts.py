@@ -1,0 +1,178 @@
+"""What members tell the coordinator, and what it tells them.  Plain data; rpc/convert.py has their wire form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from psruntime.core.membership import Role
+from psruntime.core.plan import VariableSpec
+from psruntime.core.view import Phase, View
+
+
+@dataclass(frozen=True)
+class Join:
+    """A process asks to become a member.
+
+    `join_id` is random text, the same in every repeat of this join; `waited_s` is the time since the
+    first of them.  `specs` are a worker's trainable variables, in the order of the model.
+    """
+
+    role: Role
+    index: int
+    address: str
+    health_address: str
+    join_id: str
+    waited_s: float = 0.0
+    specs: tuple[VariableSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """The index is held by a process that may be dead.  `probe` is where its health can be asked."""
+
+    reason: str
+    holder_incarnation: int
+    probe: str
+
+
+@dataclass(frozen=True)
+class PsStats:
+    """What a ps measures on itself.  Counts are sums over its buckets since the ps started."""
+
+    bytes_held: int = 0
+    buckets: int = 0
+    received: int = 0
+    applied: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)  # by cause
+    max_staleness: int = 0  # largest staleness of an applied update, in versions
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """What a worker measures on itself, over its last steps."""
+
+    pushes: int = 0  # sent since the process started
+    staleness_p50: int = 0  # versions
+    staleness_p99: int = 0
+    examples_per_s: float = 0.0
+    loss: float | None = None
+    waiting: str = ""  # why it does not step now; empty while it does
+
+
+@dataclass(frozen=True)
+class PsBeat:
+    """Heartbeat of a ps.
+
+    `fence_revision` is the revision of the admitted table that it has written; `global_step` was read in
+    the prepared view `view`, on the ps that holds it.
+    """
+
+    fence_revision: int = 0
+    view: int = 0
+    global_step: int = 0
+    stats: PsStats = PsStats()
+
+
+@dataclass(frozen=True)
+class WorkerBeat:
+    """Heartbeat of a worker.  `steps` are completed in view `view`; `stopped`: it takes no further step."""
+
+    view: int = 0
+    steps: int = 0
+    global_step: int = 0
+    stopped: bool = False
+    stats: WorkerStats = WorkerStats()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a member is told: all that it needs in order to act."""
+
+    phase: Phase
+    reason: str  # why the phase is what it is
+    view: View
+    chief: bool = False  # worker: it is the chief
+    fenced_in: bool = False  # worker: every ps of the view accepts its pushes
+    close: bool = False  # chief: all others have stopped, the last checkpoint can be written
+    admitted: tuple[tuple[int, int], ...] = ()  # ps: (worker index, incarnation), by index
+    fence_revision: int = 0  # ps: of `admitted`
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A standing, the number of changes it has seen for this member, and the floor of the view."""
+
+    incarnation: int
+    standing: Standing
+    revision: int
+    floor: int
+
+
+class LeaveKind(str, Enum):
+    """Why a member leaves."""
+
+    OVER = "over"  # the job is over
+    ASKED = "asked"  # somebody asked the process to stop
+    ERROR = "error"  # the process failed, the job goes on
+    FATAL = "fatal"  # the job cannot go on either
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class MemberStatus:
+    """One line of the status: a member and what it last said."""
+
+    role: Role
+    index: int
+    address: str
+    health_address: str
+    incarnation: int
+    admitted_s: float  # seconds since admission
+    silent_s: float  # seconds since it was last heard
+    chief: bool = False
+    stopped: bool = False
+    clock: int = 0
+    lead: int = 0
+    ps_stats: PsStats | None = None
+    worker_stats: WorkerStats | None = None
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The job as the coordinator sees it."""
+
+    phase: Phase
+    reason: str
+    view: View
+    floor: int
+    global_step: int
+    steps_lost: int
+    members: tuple[MemberStatus, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something an operator wants to read, as a name and its facts."""
+
+    name: str
+    facts: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker may open a session for: a view, under an incarnation; `prepare`: to prepare it first."""
+
+    view: View
+    incarnation: int
+    prepare: bool
+
+
+class Rest(Enum):
+    """What a worker does after its last step."""
+
+    RESUME = "resume"  # the view changed before the end: train on
+    CLOSE = "close"  # it is the chief, and everybody has stopped: write the last checkpoint
+    OVER = "over"  # the job is done

@@ -1,0 +1,145 @@
+"""Membership: who is live, by lease, and under which incarnation.
+
+Pure state; the caller brings the time (`now_s`, monotonic seconds) and the random incarnation numbers.
+Time does not go back: a `now_s` before the latest `advance` counts as that one.
+
+Law: at most one live member holds a (role, index).
+Law: an incarnation is admitted once and never comes back; who lost its lease joins as a new one.
+Law: leases are judged only while their judge was running.  When `advance` comes late by more than half
+a lease (a paused process, a suspended machine), the gap is added to every lease instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from psruntime.errors import IndexHeldError, ReplacedError
+
+
+class Role(str, Enum):
+    PS = "ps"
+    WORKER = "worker"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Member:
+    """One admitted process.
+
+    `address` is where TensorFlow reaches it, `health_address` where grpc.health.v1 does, `join_id` the
+    random text by which a repeated join is recognised.
+    """
+
+    role: Role
+    index: int
+    address: str
+    health_address: str
+    join_id: str
+    incarnation: int
+    admitted_at_s: float
+    renewed_at_s: float
+    expires_at_s: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.role} {self.index}"
+
+
+@dataclass(frozen=True)
+class Busy:
+    """The index may become free: ask again.  `holder` is who has it now."""
+
+    reason: str
+    holder: Member
+
+
+class Membership:
+    """The live members.
+
+    Invariant: after `advance(now_s)`, every member's lease ends after `now_s`.
+    """
+
+    def __init__(self, lease_s: float, now_s: float) -> None:
+        self.lease_s = lease_s
+        self._judged_at_s = now_s
+        self._members: dict[Role, dict[int, Member]] = {role: {} for role in Role}
+
+    def live(self, role: Role) -> list[Member]:
+        """Live members of a role, by index."""
+        return sorted(self._members[role].values(), key=lambda m: m.index)
+
+    def holder(self, role: Role, index: int) -> Member | None:
+        return self._members[role].get(index)
+
+    def get(self, role: Role, index: int, incarnation: int) -> Member:
+        """The live member with this incarnation.
+
+        Raises:
+            ReplacedError: the incarnation was lost, replaced or never admitted.
+        """
+        member = self.holder(role, index)
+        if member is None:
+            raise ReplacedError(f"{role} {index} is not a member: its lease ended or it never joined; join again")
+        if member.incarnation != incarnation:
+            raise ReplacedError(f"{role} {index} was replaced by incarnation {member.incarnation:x}; join again")
+        return member
+
+    def claim(self, role: Role, index: int, join_id: str, waited_s: float, now_s: float) -> Member | Busy | None:
+        """Whether an index can be had: None if it is free, the same member if this join is a repeat.
+
+        A held index may belong to a process that died a moment ago.  The claimant is asked to wait
+        (`Busy`) until the holder either proves that it is live, by renewing its lease after the
+        claimant first asked, or loses it.
+
+        Raises:
+            IndexHeldError: held by a member that is certainly live.
+        """
+        now_s = max(now_s, self._judged_at_s)
+        holder = self.holder(role, index)
+        if holder is None or holder.join_id == join_id:
+            return holder
+        since = f"incarnation {holder.incarnation:x}, admitted {now_s - holder.admitted_at_s:.0f} s ago"
+        if holder.renewed_at_s > now_s - waited_s:
+            raise IndexHeldError(
+                f"{holder.name} is held by a live process at {holder.address} ({since}); use a free index"
+            )
+        return Busy(f"{holder.name} is held ({since}); waiting for its lease to end or to be renewed", holder)
+
+    def admit(self, member: Member, now_s: float) -> Member:
+        """Adds a member under a fresh lease; its index must be free."""
+        if self.holder(member.role, member.index) is not None:
+            raise ValueError(f"{member.name} admitted twice")
+        now_s = max(now_s, self._judged_at_s)
+        return self.renew(replace(member, admitted_at_s=now_s), now_s)
+
+    def renew(self, member: Member, now_s: float) -> Member:
+        """Begins the lease of a live member anew."""
+        now_s = max(now_s, self._judged_at_s)
+        renewed = replace(member, renewed_at_s=now_s, expires_at_s=now_s + self.lease_s)
+        self._members[member.role][member.index] = renewed
+        return renewed
+
+    def remove(self, member: Member) -> None:
+        del self._members[member.role][member.index]
+
+    def pause_s(self, now_s: float) -> float:
+        """How long the judge was not running: the time since the latest `advance` if `now_s` is late, else 0."""
+        gap_s = now_s - self._judged_at_s
+        return gap_s if gap_s > self.lease_s / 2 else 0.0
+
+    def advance(self, now_s: float) -> list[Member]:
+        """Moves the time on and removes the members whose lease has ended; returns them by role and index."""
+        pause_s = self.pause_s(now_s)
+        self._judged_at_s = max(now_s, self._judged_at_s)
+        everyone = [member for members in self._members.values() for member in members.values()]
+        if pause_s:
+            everyone = [replace(member, expires_at_s=member.expires_at_s + pause_s) for member in everyone]
+            for member in everyone:
+                self._members[member.role][member.index] = member
+        lost = [member for member in everyone if member.expires_at_s <= now_s]
+        for member in lost:
+            self.remove(member)
+        return sorted(lost, key=lambda m: (m.role, m.index))

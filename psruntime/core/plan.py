@@ -1,0 +1,148 @@
+"""The plan: where each trainable variable lives.  A pure function, the same on every process.
+
+A variable becomes one bucket, or, above `slice_bytes`, several slices of whole rows (entries along its
+first axis).  Buckets are spread over the ps by bytes, longest processing time first (Graham 1969): the
+fullest ps holds at most 4/3 of what the best spread would give it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True)
+class VariableSpec:
+    """A trainable variable as the model declares it: `shape` in entries per axis, `dtype` a float type."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.size * DTYPE_BYTES[self.dtype]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One flat master tensor on one ps: entries [start, start + size) of a flattened variable."""
+
+    name: str
+    ps: int
+    variable: str
+    start: int
+    size: int
+    dtype: str
+
+    @property
+    def size_bytes(self) -> int:
+        return self.size * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Buckets in the order of the variables, and within one variable by `start`.
+
+    Invariant: the buckets of a variable cover it once, without gap or overlap.
+    """
+
+    specs: tuple[VariableSpec, ...]
+    buckets: tuple[Bucket, ...]
+    num_ps: int
+    fingerprint: str
+
+    def on(self, ps: int) -> list[Bucket]:
+        """The buckets of one ps."""
+        return [b for b in self.buckets if b.ps == ps]
+
+    def of(self, variable: str) -> list[Bucket]:
+        """The buckets of one variable, by `start`."""
+        return [b for b in self.buckets if b.variable == variable]
+
+    def bytes_on(self, ps: int) -> int:
+        return sum(b.size_bytes for b in self.on(ps))
+
+    @property
+    def marker(self) -> int:
+        """The fingerprint as a positive int64, which a prepared ps carries."""
+        return int(self.fingerprint[:15], 16) | 1
+
+
+def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int) -> Plan:
+    """Places every variable.
+
+    Raises:
+        ValueError: two variables or slices share a name, or no ps or slice size is given.
+    """
+    if num_ps < 1 or slice_bytes < 1:
+        raise ValueError(f"num_ps ({num_ps}) and slice_bytes ({slice_bytes}) must be at least 1")
+    _refuse_twins(spec.name for spec in specs)
+    pieces = [piece for spec in specs for piece in _cut(spec, slice_bytes)]
+    _refuse_twins(piece.name for piece in pieces)
+    load = [0] * num_ps
+    place: dict[str, int] = {}
+    for piece in sorted(pieces, key=lambda b: (-b.size_bytes, b.name)):
+        ps = min(range(num_ps), key=lambda i: (load[i], i))
+        load[ps] += piece.size_bytes
+        place[piece.name] = ps
+    buckets = tuple(Bucket(b.name, place[b.name], b.variable, b.start, b.size, b.dtype) for b in pieces)
+    return Plan(tuple(specs), buckets, num_ps, _fingerprint(specs, num_ps, slice_bytes))
+
+
+def model_fingerprint(specs: Sequence[VariableSpec]) -> str:
+    """SHA-256 over the variables' names, shapes and dtypes, as hexadecimal text."""
+    return _fingerprint(specs)
+
+
+def first_difference(ours: Sequence[VariableSpec], theirs: Sequence[VariableSpec]) -> str | None:
+    """Names the first variable in which two models differ, with both shapes; None if they agree."""
+    for mine, other in zip(ours, theirs, strict=False):
+        if mine != other:
+            return f"{other} there, {mine} here"
+    if len(ours) > len(theirs):
+        return f"{ours[len(theirs)]} is here only"
+    if len(theirs) > len(ours):
+        return f"{theirs[len(ours)]} is there only"
+    return None
+
+
+def _refuse_twins(names: Iterable[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"variable and slice names must differ, {name} is there {count} times")
+
+
+def _cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
+    """One piece, or the fewest slices of whole rows that are at most `slice_bytes` where rows allow it."""
+    if spec.size_bytes <= slice_bytes or not spec.shape:
+        return [Bucket(spec.name, 0, spec.name, 0, spec.size, spec.dtype)]
+    rows = spec.shape[0]
+    row_size = spec.size // rows
+    rows_each = max(1, slice_bytes // (spec.size_bytes // rows))  # whole rows that fit into a slice
+    count = -(-rows // rows_each)
+    edges = [rows * i // count * row_size for i in range(count + 1)]
+    return [
+        Bucket(f"{spec.name}/slice_{i}", 0, spec.name, start, end - start, spec.dtype)
+        for i, (start, end) in enumerate(pairwise(edges))
+    ]
+
+
+def _fingerprint(specs: Sequence[VariableSpec], *settings: int) -> str:
+    facts = [[s.name, list(s.shape), s.dtype] for s in specs]
+    return hashlib.sha256(json.dumps([facts, settings]).encode()).hexdigest()

@@ -1,0 +1,47 @@
+"""The job as an operator sees it, composed from the coordinator's state.  Reads only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from psruntime.core.coordinator import Coordinator
+from psruntime.core.facts import JobStatus, MemberStatus, PsBeat, WorkerBeat
+from psruntime.core.membership import Member, Role
+
+
+def job_status(coordinator: Coordinator, now_s: float) -> JobStatus:
+    """Phase, view, global step, and a line for each live member, ps first."""
+    members = [*coordinator.members.live(Role.PS), *coordinator.members.live(Role.WORKER)]
+    return JobStatus(
+        phase=coordinator.phase,
+        reason=coordinator.reason,
+        view=coordinator.view,
+        floor=coordinator.clocks.floor,
+        global_step=coordinator.global_step,
+        steps_lost=coordinator.steps_lost,
+        members=tuple(_line(coordinator, member, now_s) for member in members),
+    )
+
+
+def _line(coordinator: Coordinator, member: Member, now_s: float) -> MemberStatus:
+    line = MemberStatus(
+        role=member.role,
+        index=member.index,
+        address=member.address,
+        health_address=member.health_address,
+        incarnation=member.incarnation,
+        admitted_s=now_s - member.admitted_at_s,
+        silent_s=now_s - member.renewed_at_s,
+    )
+    if member.role is Role.PS:
+        return replace(line, ps_stats=coordinator.ps_beats.get(member.incarnation, PsBeat()).stats)
+    beat = coordinator.worker_beats.get(member.incarnation, WorkerBeat())
+    clock = coordinator.clocks.clocks.get(member.index, coordinator.clocks.floor)
+    return replace(
+        line,
+        chief=coordinator.chief == member.index,
+        stopped=beat.stopped,
+        clock=clock,
+        lead=clock - coordinator.clocks.floor,
+        worker_stats=beat.stats,
+    )

@@ -1,0 +1,62 @@
+"""Views and phases: which ps there are, and what the job is doing.
+
+FORMING -> PREPARING -> TRAINING -> DRAINING -> DONE
+   ^___________|___________|___________|             (a ps was lost)
+any of them -> FAILED
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(str, Enum):
+    FORMING = "FORMING"  # not all ps are live, or too few workers to begin
+    PREPARING = "PREPARING"  # the chief initialises, restores or adopts the variables
+    TRAINING = "TRAINING"
+    DRAINING = "DRAINING"  # workers stop, the chief writes the last checkpoint
+    DONE = "DONE"
+    FAILED = "FAILED"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def over(self) -> bool:
+        return self in (Phase.DONE, Phase.FAILED)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the variables of the view may be used."""
+        return self in (Phase.TRAINING, Phase.DRAINING)
+
+
+MOVES: dict[Phase, frozenset[Phase]] = {
+    Phase.FORMING: frozenset({Phase.PREPARING, Phase.FAILED}),
+    Phase.PREPARING: frozenset({Phase.TRAINING, Phase.FORMING, Phase.FAILED}),
+    Phase.TRAINING: frozenset({Phase.DRAINING, Phase.FORMING, Phase.FAILED}),
+    Phase.DRAINING: frozenset({Phase.DONE, Phase.FORMING, Phase.FAILED}),
+    Phase.DONE: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+
+
+@dataclass(frozen=True)
+class PsEntry:
+    """One live ps: where TensorFlow reaches it, and which process that is."""
+
+    index: int
+    address: str
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class View:
+    """Numbered table of the live ps; number 0 is the empty table before the first.
+
+    Two views are the same only if number and every entry are: numbers begin again with a new coordinator.
+    """
+
+    number: int = 0
+    ps: tuple[PsEntry, ...] = ()

@@ -1,0 +1,1 @@
+"""Everything that touches TensorFlow.  Import `environment` and call `prepare` before any other module of it."""

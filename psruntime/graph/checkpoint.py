@@ -1,0 +1,152 @@
+"""Checkpoints: logical variables under the model's own names, so that any plan reads what any plan wrote.
+
+A variable `w` is saved as `w`, whole; the optimizer's slots as stock TensorFlow names them, `w/Momentum`,
+`w/Adam`, `w/Adam_1`; what the optimizer keeps once per bucket (Adam's powers of beta) as `w/beta1_power`.
+The global step is `global_step`.  `tf.train.load_checkpoint` reads all of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+from tensorflow.python.training.saving import saveable_object  # has no public name; Saver takes it as an argument
+
+from psruntime.core.plan import Bucket
+from psruntime.errors import CheckpointError
+from psruntime.graph.devices import worker_cpu
+from psruntime.graph.training import TrainGraph
+
+_NAME = "model.ckpt"
+
+
+class Checkpoints:
+    """Writes, finds and restores the checkpoints of one folder.  Without a folder it has none and writes none."""
+
+    def __init__(self, graph: TrainGraph, folder: str, keep: int, index: int) -> None:
+        self.folder = folder
+        with graph.graph.as_default(), tf1.device(worker_cpu(index)):
+            saveables = _saveables(graph)
+            self._shapes = {s.name: s.shape for s in saveables}
+            self._saver = tf1.train.Saver(saveables, max_to_keep=keep, save_relative_paths=True)
+
+    def check_folder(self) -> None:
+        """Makes the folder and proves that it can be written.
+
+        Raises:
+            CheckpointError: it cannot.
+        """
+        if not self.folder:
+            return
+        probe = os.path.join(self.folder, f".probe-{os.getpid()}")
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+            with open(probe, "wb"):
+                pass
+            os.remove(probe)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint folder {self.folder} cannot be written: {error.strerror}; give another --checkpoint-dir"
+            ) from error
+
+    def latest(self) -> str | None:
+        """The newest complete checkpoint of the folder, as the prefix of its files."""
+        return tf1.train.latest_checkpoint(self.folder) if self.folder else None
+
+    def save(self, session: Any, global_step: int) -> str | None:
+        """Writes a checkpoint; returns its prefix, or None without a folder.
+
+        Raises:
+            CheckpointError: it could not be written.  The ones before it are untouched.
+        """
+        if not self.folder:
+            return None
+        try:
+            path: str = self._saver.save(
+                session, os.path.join(self.folder, _NAME), global_step=global_step, write_meta_graph=False
+            )
+        except (tf1.errors.AbortedError, tf1.errors.UnavailableError):
+            raise  # a lost session, not a lost folder
+        except (tf1.errors.OpError, OSError, ValueError) as error:
+            reason = str(getattr(error, "message", error)).splitlines()[0]
+            raise CheckpointError(f"checkpoint {global_step} was not written to {self.folder}: {reason}") from error
+        return path
+
+    def restore(self, session: Any, path: str) -> None:
+        """Restores masters, optimizer variables and global step from `path`.
+
+        Raises:
+            CheckpointError: the checkpoint lacks a variable or has it in another shape; names them.
+        """
+        self._check_fits(path)
+        self._saver.restore(session, path)
+
+    def _check_fits(self, path: str) -> None:
+        there = tf1.train.load_checkpoint(path).get_variable_to_shape_map()
+        bad = [
+            f"{name} {there.get(name, 'is missing')} there, {list(shape)} in the model"
+            for name, shape in self._shapes.items()
+            if there.get(name) != list(shape)
+        ]
+        if bad:
+            more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+            raise CheckpointError(
+                f"checkpoint {path} does not fit the model: {'; '.join(bad[:3])}{more}; "
+                "give the model that it was written with, or another --checkpoint-dir"
+            )
+
+
+class _Whole(saveable_object.SaveableObject):  # type: ignore[misc]
+    """One logical tensor of `shape` that lies in flat `parts`, in this order."""
+
+    def __init__(self, name: str, shape: Sequence[int], parts: list[Any]) -> None:
+        self.shape = tuple(shape)
+        self._parts = parts
+        flat = [tf1.identity(part.read_value()) for part in parts]
+        whole = tf1.reshape(flat[0] if len(flat) == 1 else tf1.concat(flat, axis=0), self.shape)
+        super().__init__(whole, [saveable_object.SaveSpec(whole, "", name, whole.dtype)], name)
+
+    def restore(self, restored_tensors: list[Any], restored_shapes: Any) -> Any:  # noqa: ARG002
+        sizes = [part.shape[0] for part in self._parts]
+        pieces = tf1.split(tf1.reshape(restored_tensors[0], [-1]), sizes)
+        return tf1.group(
+            *[part.assign(piece, read_value=False) for part, piece in zip(self._parts, pieces, strict=True)]
+        )
+
+
+class _Shared(saveable_object.SaveableObject):  # type: ignore[misc]
+    """One scalar that every bucket of a variable has its own copy of; the first bucket's is saved."""
+
+    def __init__(self, name: str, copies: list[Any]) -> None:
+        self.shape = tuple(copies[0].shape.as_list())
+        self._copies = copies
+        value = tf1.identity(copies[0].read_value())
+        super().__init__(value, [saveable_object.SaveSpec(value, "", name, value.dtype)], name)
+
+    def restore(self, restored_tensors: list[Any], restored_shapes: Any) -> Any:  # noqa: ARG002
+        return tf1.group(*[copy.assign(restored_tensors[0], read_value=False) for copy in self._copies])
+
+
+def _saveables(graph: TrainGraph) -> list[Any]:
+    """Everything that a checkpoint holds, as logical tensors."""
+    saveables: list[Any] = [_Whole("global_step", [], [graph.global_step.master])]
+    for spec in graph.plan.specs:
+        buckets = graph.plan.of(spec.name)
+        stores = graph.model.stores
+        saveables.append(_Whole(spec.name, spec.shape, [stores[b.name].master for b in buckets]))
+        for suffix, parts in _optimizer_parts(graph, buckets).items():
+            name = f"{spec.name}/{suffix}"
+            is_slot = parts[0].shape.rank == 1 and parts[0].shape[0] == buckets[0].size
+            saveables.append(_Whole(name, spec.shape, parts) if is_slot else _Shared(name, parts))
+    return saveables
+
+
+def _optimizer_parts(graph: TrainGraph, buckets: list[Bucket]) -> dict[str, list[Any]]:
+    """Name within the variable (`Momentum`, `beta1_power`) -> the variables of that name, one a bucket."""
+    parts: dict[str, list[Any]] = {}
+    for bucket in buckets:
+        for variable in graph.optimizer_variables.get(bucket.name, []):
+            parts.setdefault(variable.op.name.rsplit("/", 1)[-1], []).append(variable)
+    return parts

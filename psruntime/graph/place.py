@@ -1,0 +1,44 @@
+"""What the graph side needs to know of the coordinator; rpc/place.py has the real one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from psruntime.core.facts import Assignment, Rest
+
+
+class Place(Protocol):
+    """A worker's place in the job.
+
+    Every method may raise StopRequested, or the error that ended the membership or the job.
+    """
+
+    def await_view(self) -> Assignment:
+        """Blocks until the view is prepared and every ps accepts this worker, or until it shall prepare it."""
+
+    def report_prepared(self, assignment: Assignment, global_step: int) -> None:
+        """The chief has prepared the view; `global_step` is what it holds."""
+
+    def entered(self, assignment: Assignment) -> None:
+        """This worker has a session on the view: its steps count from 0 there."""
+
+    def holds(self, assignment: Assignment) -> bool:
+        """Whether view and incarnation are still those of the assignment."""
+
+    def is_chief(self) -> bool:
+        """Whether this worker is the chief."""
+
+    def may_step(self) -> bool:
+        """Whether training goes on; False once the job drains."""
+
+    def stepped(self, global_step: int) -> None:
+        """One more step was completed; `global_step` as read after it."""
+
+    def rest(self, assignment: Assignment) -> Rest:
+        """Says that this worker has stopped, and blocks until it is clear what comes next."""
+
+    def report_finished(self, assignment: Assignment) -> None:
+        """The chief has written the last checkpoint."""
+
+    def pause(self, why: str) -> None:
+        """Waits a moment before another try, and lets the operator read why."""

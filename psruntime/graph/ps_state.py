@@ -1,0 +1,106 @@
+"""A ps's view of its own state: a session on its own server, through which it writes the fence and reads
+its ledgers.  So status, metrics and fencing need no worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.facts import PsStats
+from psruntime.core.plan import Plan
+from psruntime.graph.devices import ps_device
+from psruntime.graph.store import (
+    APPLIED,
+    CAUSES,
+    GLOBAL_STEP,
+    MAX_STALENESS,
+    NO_LIMIT,
+    RECEIVED,
+    BucketStore,
+    PsControl,
+)
+
+
+class PsState:
+    """Used by one thread at a time."""
+
+    def __init__(self, target: str, index: int, max_workers: int, max_staleness: int | None) -> None:
+        self._target = target
+        self._index = index
+        self._max_workers = max_workers
+        with tf1.Graph().as_default() as graph, tf1.device(ps_device(index)):
+            control = PsControl(index, max_workers)
+            self._table = tf1.placeholder(tf1.int64, [max_workers])
+            self._write_table = control.admitted.assign(self._table, read_value=False)
+            limit = NO_LIMIT if max_staleness is None else max_staleness
+            setup = [v.initializer for v in control.variables]
+            write_limit = control.max_staleness.assign(limit, read_value=False)
+        self._session = tf1.Session(target, graph=graph)
+        self._session.run(setup)
+        self._session.run(write_limit)
+        self._ledgers: LedgerReader | None = None
+
+    def write_fence(self, admitted: Mapping[int, int]) -> None:
+        """From here on only these incarnations' pushes are applied: worker index -> incarnation."""
+        table = np.zeros([self._max_workers], np.int64)
+        for worker, incarnation in admitted.items():
+            table[worker] = incarnation
+        self._session.run(self._write_table, {self._table: table})
+
+    def learn_plan(self, plan: Plan) -> None:
+        """Tells which buckets are here; known once the view is prepared."""
+        if self._ledgers is None:
+            self._ledgers = LedgerReader(self._target, self._index, plan, self._max_workers)
+
+    @property
+    def knows_plan(self) -> bool:
+        return self._ledgers is not None
+
+    def read(self) -> tuple[PsStats, int]:
+        """(sums over the buckets, global step); the step is 0 on a ps that does not hold it."""
+        return self._ledgers.read() if self._ledgers else (PsStats(), 0)
+
+    def close(self) -> None:
+        self._session.close()
+        if self._ledgers:
+            self._ledgers.close()
+
+
+class LedgerReader:
+    """Reads the ledgers of a ps's buckets.  The view must be prepared."""
+
+    def __init__(self, target: str, index: int, plan: Plan, max_workers: int) -> None:
+        buckets = [*plan.on(index), *([GLOBAL_STEP] if GLOBAL_STEP.ps == index else [])]
+        self.names = [bucket.name for bucket in buckets]
+        with tf1.Graph().as_default() as graph, tf1.device(ps_device(index)):
+            stores = [BucketStore(bucket, max_workers) for bucket in buckets]
+            self._ledgers = [store.ledger.read_value() for store in stores]
+            self._bytes = PsControl(index, max_workers).bytes_held.read_value()
+            step = stores[-1].master.read_value()[0] if buckets and buckets[-1] is GLOBAL_STEP else tf1.constant(0)
+            self._step = step
+        self._session = tf1.Session(target, graph=graph)
+
+    def ledgers(self) -> dict[str, Any]:
+        """Bucket name -> int64 [LEDGER_SIZE]."""
+        return dict(zip(self.names, self._session.run(self._ledgers), strict=True))
+
+    def read(self) -> tuple[PsStats, int]:
+        """(sums over the buckets, global step)."""
+        ledgers, bytes_held, step = self._session.run([self._ledgers, self._bytes, self._step])
+        rows = np.array(ledgers, np.int64).reshape(len(self.names), -1)
+        totals = rows.sum(axis=0) if len(rows) else np.zeros([MAX_STALENESS + 1], np.int64)
+        stats = PsStats(
+            bytes_held=int(bytes_held),
+            buckets=len(rows),
+            received=int(totals[RECEIVED]),
+            applied=int(totals[APPLIED]),
+            dropped={cause: int(totals[column]) for cause, column in CAUSES.items()},
+            max_staleness=int(rows[:, MAX_STALENESS].max(initial=0)) if len(rows) else 0,
+        )
+        return stats, int(step)
+
+    def close(self) -> None:
+        self._session.close()

@@ -1,0 +1,78 @@
+"""What a user writes: a module with `input_fn(context)` and `model_fn(features, labels, mode)`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psruntime.errors import UsageError
+from psruntime.usercode import blame
+
+TRAIN = "train"
+EVAL = "eval"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What `input_fn` is told.
+
+    `mode` is "train" or "eval".  `seed` differs from worker to worker, so that shuffles do; `num_workers`
+    is the number that the job starts with (workers may come and go).
+    """
+
+    mode: str
+    worker_index: int
+    num_workers: int
+    batch_size: int
+    data_dir: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What `model_fn` returns.
+
+    loss: scalar float tensor.  With mode "train" it must depend on the trainable variables.
+    optimizer: makes a `tf.compat.v1.train.Optimizer` from a learning-rate tensor; called once a bucket,
+        so an optimizer class, or a `functools.partial` of one, is what to give.
+    learning_rate: a number, or a function from the global step to one; evaluated outside the graph.
+    predictions: anything; for the user's own use.
+    metrics: name -> (value, update) as `tf.compat.v1.metrics` makes them; used with mode "eval".
+    """
+
+    loss: Any
+    optimizer: Callable[[Any], Any] | None = None
+    learning_rate: float | Callable[[int], float] = 1e-3
+    predictions: Any = None
+    metrics: Mapping[str, tuple[Any, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Model:
+    """The two functions of a model module.  `input_fn` gives a tf.data.Dataset of (features, labels)."""
+
+    name: str
+    input_fn: Callable[[Context], Any]
+    model_fn: Callable[[Any, Any, str], ModelSpec]
+
+
+def load_model(name: str) -> Model:
+    """Imports a model module by its dotted name.
+
+    Raises:
+        UsageError: there is no such module, it fails while it is imported, or it lacks one of the two functions.
+    """
+    try:
+        with blame(f"model module '{name}'", passing=(ModuleNotFoundError,)):
+            module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"model module '{name}' cannot be imported: {error}; --model takes a dotted name, for example "
+            "psruntime.examples.digits, found from the current folder or PYTHONPATH"
+        ) from error
+    for function in ("input_fn", "model_fn"):
+        if not callable(getattr(module, function, None)):
+            raise UsageError(f"model module '{name}' ({module.__file__}) has no function {function}")
+    return Model(name, module.input_fn, module.model_fn)

@@ -1,0 +1,106 @@
+"""The job's status for people (tables, one progress line) and for programs (JSON)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from psruntime.config import JobConfig
+from psruntime.core.facts import JobStatus, MemberStatus
+from psruntime.core.membership import Role
+
+
+def as_json(status: JobStatus, job: JobConfig) -> dict[str, Any]:
+    """Everything, as plain data; incarnations as hexadecimal text, as the logs have them."""
+    data = asdict(status)
+    for entry in [*data["members"], *data["view"]["ps"]]:
+        entry["incarnation"] = f"{entry['incarnation']:x}"
+    data["job"] = asdict(job)
+    data["ps"] = [m for m in data["members"] if m["role"] == Role.PS]
+    data["workers"] = [m for m in data.pop("members") if m["role"] == Role.WORKER]
+    return data
+
+
+def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
+    """Phase, a table of the ps, a table of the workers."""
+    head = Text.assemble(
+        (str(status.phase), "bold"),
+        f"  {status.reason}\n",
+        f"mode {job.mode}, view {status.view.number}, global step {status.global_step} of {job.train_steps}",
+    )
+    if status.steps_lost:
+        head.append(f", {status.steps_lost} steps lost to failures")
+    ps = [m for m in status.members if m.role is Role.PS]
+    workers = [m for m in status.members if m.role is Role.WORKER]
+    return Group(head, _ps_table(ps), _worker_table(workers))
+
+
+def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
+    """Global step, loss, examples/s and time left, or why nothing moves.  `steps_per_s` 0: not known."""
+    workers = [m.worker_stats for m in status.members if m.worker_stats]
+    losses = [w.loss for w in workers if w.loss is not None]
+    parts = [f"{status.phase} step {status.global_step}/{job.train_steps}"]
+    if losses:
+        parts.append(f"loss {sum(losses) / len(losses):.4f}")
+    if status.phase.prepared:
+        parts.append(f"{sum(w.examples_per_s for w in workers):.0f} examples/s")
+        if steps_per_s > 0:
+            parts.append(f"{_duration(max(0, job.train_steps - status.global_step) / steps_per_s)} left")
+        parts.append(f"{len(workers)} workers")
+    else:
+        parts.append(status.reason)
+    return "  ".join(parts)
+
+
+def _ps_table(members: list[MemberStatus]) -> Table:
+    table = _table("ps", "address", "bytes", "updates", "dropped", "max staleness", "silent")
+    for m in members:
+        stats = m.ps_stats
+        if stats:
+            causes = ", ".join(f"{cause} {n}" for cause, n in stats.dropped.items() if n) or "0"
+            table.add_row(
+                str(m.index), m.address, _bytes(stats.bytes_held), str(stats.applied), causes,
+                str(stats.max_staleness), f"{m.silent_s:.1f} s",
+            )  # fmt: skip
+    return table
+
+
+def _worker_table(members: list[MemberStatus]) -> Table:
+    table = _table("worker", "clock", "lead", "staleness p50", "p99", "examples/s", "loss", "silent", "waiting for")
+    for m in members:
+        stats = m.worker_stats
+        if stats:
+            loss = "-" if stats.loss is None else f"{stats.loss:.4f}"
+            name = f"{m.index} (chief)" if m.chief else str(m.index)
+            waiting = stats.waiting or ("the others to stop" if m.stopped else "")
+            table.add_row(
+                name, str(m.clock), str(m.lead), str(stats.staleness_p50), str(stats.staleness_p99),
+                f"{stats.examples_per_s:.0f}", loss, f"{m.silent_s:.1f} s", waiting,
+            )  # fmt: skip
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 or column in ("address", "waiting for") else "right")
+    return table
+
+
+def _bytes(count: int) -> str:
+    size, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

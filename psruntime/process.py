@@ -1,0 +1,100 @@
+"""The life of a process: the main thread waits, the work runs in another, signals only set an event.
+
+SIGTERM is not seen inside a TensorFlow call, so nothing but waiting happens on the main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import FrameType
+
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, StopRequested, UsageError
+from psruntime.observe.log import Log
+
+# From a signal to the end of the process: what the work gets to stop by itself, for example to end a step.
+# With leaving (2 s) and closing it stays under the 5 s that a process has in all.
+GRACE_S = 2.0
+LOOK_S = 0.05  # how often the main thread looks for a signal
+
+
+class Process:
+    """What the work of a process is given.
+
+    stop: set when the process shall end.  at_exit: closed in reverse order at the end, also when the work
+    is stuck and has to be left behind.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.stop = threading.Event()
+        self.at_exit = ExitStack()
+
+    def announce(self, role: str, index: int, address: str) -> None:
+        """Tells whoever started this process that it can be reached; one line on stdout."""
+        sys.stdout.write(f"READY {role} {index} {address}\n")
+        sys.stdout.flush()
+
+
+def run(log: Log, work: Callable[[Process], int]) -> int:
+    """Runs `work` until it returns an exit code, raises, or a signal ends it; returns the exit code.
+
+    The code is 128 + the signal's number when a signal ended it.  When the work does not stop in time the
+    process ends without it, here.
+    """
+    process = Process(log)
+    received: list[int] = []
+    outcome = [EXIT_FAILED]
+
+    def on_signal(signum: int, _frame: FrameType | None) -> None:
+        received.append(signum)  # nothing that takes a lock: the main thread may hold it
+
+    def body() -> None:
+        outcome[0] = _exit_code(log, work, process)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, on_signal)
+    worker = threading.Thread(target=body, name="work", daemon=True)
+    worker.start()
+    while worker.is_alive() and not received:
+        worker.join(LOOK_S)
+    if received:
+        log("stopping", signal=signal.Signals(received[0]).name)
+        process.stop.set()
+        worker.join(GRACE_S)
+    stuck = worker.is_alive()
+    if stuck:
+        log("abandoned", reason=f"the work did not stop within {GRACE_S:g} s")
+    process.at_exit.close()
+    code = 128 + received[0] if received and (stuck or outcome[0] != EXIT_DONE) else outcome[0]
+    log("exit", code=code)
+    if stuck:
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _exit_code(log: Log, work: Callable[[Process], int], process: Process) -> int:
+    try:
+        return work(process)
+    except StopRequested:
+        return EXIT_FAILED  # the signal's code replaces it
+    except PsRuntimeError as error:
+        if error.exit_code:
+            log("error", reason=error)
+        else:
+            log("over", reason=error)
+        return error.exit_code
+    except Exception:  # noqa: BLE001: the last resort of a process; a defect of ours, so with its traceback
+        log.traceback("crash")
+        return EXIT_FAILED
+
+
+def usage_error(prog: str, error: UsageError) -> int:
+    """Reports bad flags before there is a process to speak of."""
+    sys.stderr.write(f"{prog}: {error}\n")
+    return error.exit_code

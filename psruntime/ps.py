@@ -1,0 +1,169 @@
+"""A parameter server: TensorFlow's server, its fence and its ledgers; index 0 hosts the coordinator too.
+
+python -m psruntime.ps --index 0 [job settings]
+python -m psruntime.ps --index 1 --coordinator HOST:PORT
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from psruntime import flags
+from psruntime.config import JobConfig, PlaceConfig, split_address
+from psruntime.core.coordinator import Coordinator
+from psruntime.core.facts import Answer, LeaveKind, PsBeat, PsStats
+from psruntime.core.membership import Role
+from psruntime.core.plan import make_plan
+from psruntime.core.view import Phase
+from psruntime.errors import EXIT_DONE, JobFailedError, UsageError
+from psruntime.network import own_host
+from psruntime.observe.log import Log
+from psruntime.process import Process, run, usage_error
+from psruntime.rpc.client import CoordinatorClient
+from psruntime.rpc.joining import learn_job
+from psruntime.rpc.seat import Seat
+from psruntime.rpc.server import RpcServer
+from psruntime.rpc.service import CoordinationServicer
+
+PROG = "psruntime.ps"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs until the job is over or a signal comes; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        place = flags.place_config(arguments)
+        if place.index > 0 and arguments.job:
+            raise UsageError("--job is for ps 0 only; the other processes learn the job's settings from it")
+        job = flags.job_config(arguments) if place.index == 0 else None
+    except UsageError as error:
+        return usage_error(PROG, error)
+    return run(Log("ps", place.index), partial(_work, place, job, flags.job_flags_given(arguments)))
+
+
+def _parser() -> flags.Parser:
+    parser = flags.make_parser(
+        PROG, "A parameter server; index 0 hosts the coordinator and is given the job's settings."
+    )
+    flags.add_place_flags(parser)
+    parser.add_argument("--job", default="", metavar="FILE", help="TOML file with the job's settings (ps 0)")
+    flags.add_job_flags(parser, "the job (ps 0 sets it; elsewhere a flag that contradicts it is refused)")
+    return parser
+
+
+def _work(place: PlaceConfig, job: JobConfig | None, given: dict[str, Any], process: Process) -> int:
+    coordinator_address = place.coordinator
+    if job is not None:
+        server = RpcServer(place.coordinator, partial(_servicer, job, process), flag="--coordinator")
+        host, _ = split_address(place.coordinator)
+        coordinator_address = f"{host}:{server.start()}"
+        process.announce("coordinator", 0, coordinator_address)
+    else:
+        server = RpcServer(f"{own_host(place)}:{place.health_port}", flag="--health-port")
+        server.start()
+    process.at_exit.callback(server.stop, 1.0)
+    client = CoordinatorClient(coordinator_address)
+    process.at_exit.callback(client.close)
+    job = learn_job(client, given, place.connect_timeout_s, process.stop, process.log)
+    host = own_host(place)
+    ps = _Ps(place, job, client, host, f"{host}:{server.port}", process)
+    ps.take_place()
+    process.at_exit.callback(ps.seat.leave, LeaveKind.ASKED, "asked to stop")
+    server.set_serving(True)
+    process.announce("ps", place.index, ps.address)
+    return ps.serve()
+
+
+def _servicer(job: JobConfig, process: Process) -> CoordinationServicer:
+    return CoordinationServicer(lambda now_s: Coordinator(job, now_s), job, process.log)
+
+
+class _Ps:
+    """The ps's side of the conversation: what it hears becomes fence, what it holds becomes heartbeat."""
+
+    def __init__(
+        self, place: PlaceConfig, job: JobConfig, client: CoordinatorClient, host: str, health: str, process: Process
+    ) -> None:
+        from psruntime.graph import environment
+
+        environment.prepare(job.ping_timeout_s, hide_gpus=True)
+        from psruntime.graph.ps_state import PsState
+        from psruntime.graph.server import start_server
+
+        self._job = job
+        self._index = place.index
+        self._client = client
+        self._process = process
+        self._server, self.address = start_server("ps", place.index, host, place.port)
+        self._state = PsState(self._server.target, place.index, job.max_workers, job.max_staleness)
+        self._fence_revision = 0
+        self._view = 0  # the prepared view, 0 while there is none
+        self._incarnation = 0
+        self.seat = Seat(
+            client, job, Role.PS, place.index, self.address, health, (),
+            beat=self._beat, on_answer=self._hear, log=process.log, stop=process.stop,
+        )  # fmt: skip
+        self._connect_timeout_s = place.connect_timeout_s
+
+    def take_place(self) -> None:
+        self.seat.take(self._connect_timeout_s)
+
+    def serve(self) -> int:
+        """Until the job is over; returns the exit code."""
+        answer = self.seat.wait_until(lambda a: a.standing.phase.over, None)
+        assert answer is not None
+        standing = answer.standing
+        self._log_ledger()
+        self.seat.leave(LeaveKind.OVER, f"the job is {standing.phase}")
+        if self._index == 0:
+            self._linger()
+        if standing.phase is Phase.FAILED:
+            raise JobFailedError(f"the job failed: {standing.reason}")
+        return EXIT_DONE
+
+    def _hear(self, answer: Answer) -> None:
+        standing = answer.standing
+        if standing.fence_revision != self._fence_revision or answer.incarnation != self._incarnation:
+            self._state.write_fence(dict(standing.admitted))
+            self._fence_revision = standing.fence_revision
+            self._incarnation = answer.incarnation
+        if standing.phase.prepared and not self._state.knows_plan:
+            specs = self._client.get_model()
+            assert specs is not None, "a prepared view has a model"
+            self._state.learn_plan(make_plan(specs, self._job.ps, self._job.slice_bytes))
+        self._view = standing.view.number if standing.phase.prepared else 0
+
+    def _beat(self) -> PsBeat:
+        stats, global_step = self._state.read() if self._view else (PsStats(), 0)
+        return PsBeat(self._fence_revision, self._view, global_step, stats)
+
+    def _log_ledger(self) -> None:
+        """The account of all updates, once at the end."""
+        if self._state.knows_plan:
+            stats, _ = self._state.read()
+            dropped = sum(stats.dropped.values())
+            balanced = stats.received == stats.applied + dropped
+            self._process.log(
+                "ledger", buckets=stats.buckets, received=stats.received, applied=stats.applied, **stats.dropped,
+                max_staleness=stats.max_staleness, balanced=balanced,
+            )  # fmt: skip
+
+    def _linger(self) -> None:
+        """Lets every member hear that the job is over, and latecomers for a while after that."""
+        self._await_empty()
+        if self._job.linger_s and not self._process.stop.is_set():
+            self._process.log("lingering", seconds=self._job.linger_s, reason="to tell latecomers that the job is over")
+            self._process.stop.wait(self._job.linger_s)
+
+    def _await_empty(self) -> None:
+        """Leases end by themselves, so this does too."""
+        while self._client.get_status()[0].members and not self._process.stop.wait(0.05):
+            pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""A caller of the coordinator: typed, synchronous, every call with a deadline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from psruntime.config import JobConfig, split_address
+from psruntime.core.facts import Answer, JobStatus, Join, NotYet
+from psruntime.core.plan import VariableSpec
+from psruntime.errors import PsRuntimeError, UnreachableError
+from psruntime.rpc import convert, statuses
+from psruntime.rpc.convert import Leave, Report
+from psruntime.rpc.convert_beat import Heartbeat, heartbeat_to_wire
+from psruntime.rpc.convert_status import job_from_wire, status_from_wire
+from psruntime.rpc.options import CALLER_OPTIONS
+from psruntime.v1 import coordination_pb2 as pb
+from psruntime.v1 import coordination_pb2_grpc as pb_grpc
+
+DEADLINE_S = 5.0  # an answer takes milliseconds; this leaves room for a machine that is busy with training
+
+
+class CoordinatorClient:
+    """Calls the coordinator at `address`.  May be used by several threads at once.
+
+    Each method makes one try that ends within `deadline_s` seconds, and raises what its RPC states in
+    protos/psruntime/v1, as the errors of statuses.py; UnreachableError where a repeat may help.
+    """
+
+    def __init__(self, address: str) -> None:
+        split_address(address)
+        self.address = address
+        self._channel = grpc.insecure_channel(address, options=CALLER_OPTIONS)
+        self._stub: Any = pb_grpc.CoordinationServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    @property
+    def name(self) -> str:
+        """Whom it calls, for messages."""
+        return f"coordinator {self.address}"
+
+    def get_job(self, deadline_s: float = DEADLINE_S) -> JobConfig:
+        response: pb.GetJobResponse = self._call(self._stub.GetJob, pb.GetJobRequest(), deadline_s)
+        return job_from_wire(response.job)
+
+    def join(self, join: Join, deadline_s: float = DEADLINE_S) -> Answer | NotYet:
+        response: pb.JoinResponse = self._call(self._stub.Join, convert.join_to_wire(join), deadline_s)
+        return convert.join_result_from_wire(response)
+
+    def heartbeat(self, heartbeat: Heartbeat, deadline_s: float = DEADLINE_S) -> Answer:
+        """The deadline has to be longer than `heartbeat.max_wait_s`."""
+        request = heartbeat_to_wire(heartbeat)
+        response: pb.HeartbeatResponse = self._call(self._stub.Heartbeat, request, deadline_s)
+        return convert.answer_from_wire(response.answer)
+
+    def get_model(self, deadline_s: float = DEADLINE_S) -> tuple[VariableSpec, ...] | None:
+        """The variables of the job; None while no worker has joined."""
+        response: pb.GetModelResponse = self._call(self._stub.GetModel, pb.GetModelRequest(), deadline_s)
+        return convert.specs_from_wire(response.model.variables) if response.HasField("model") else None
+
+    def report_prepared(self, report: Report, deadline_s: float = DEADLINE_S) -> Answer:
+        request = pb.ReportPreparedRequest(
+            worker_index=report.worker_index,
+            incarnation=report.incarnation,
+            view_number=report.view,
+            global_step=report.global_step,
+        )
+        response: pb.ReportPreparedResponse = self._call(self._stub.ReportPrepared, request, deadline_s)
+        return convert.answer_from_wire(response.answer)
+
+    def report_finished(self, report: Report, deadline_s: float = DEADLINE_S) -> Answer:
+        request = pb.ReportFinishedRequest(
+            worker_index=report.worker_index, incarnation=report.incarnation, view_number=report.view
+        )
+        response: pb.ReportFinishedResponse = self._call(self._stub.ReportFinished, request, deadline_s)
+        return convert.answer_from_wire(response.answer)
+
+    def leave(self, leave: Leave, deadline_s: float = DEADLINE_S) -> None:
+        self._call(self._stub.Leave, convert.leave_to_wire(leave), deadline_s)
+
+    def get_status(self, deadline_s: float = DEADLINE_S) -> tuple[JobStatus, JobConfig]:
+        response: pb.GetStatusResponse = self._call(self._stub.GetStatus, pb.GetStatusRequest(), deadline_s)
+        return status_from_wire(response.status), job_from_wire(response.job)
+
+    def close(self) -> None:
+        """Ends the calls that are under way; later ones raise UnreachableError.  May be repeated."""
+        self._channel.close()
+
+    def _call(self, rpc: Any, request: Any, deadline_s: float) -> Any:
+        try:
+            return rpc(request, timeout=deadline_s)
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+        except ValueError as error:  # how grpc refuses a call on a closed channel
+            raise UnreachableError(f"{self.name}: {error}") from None
+
+    def _error(self, error: Any) -> PsRuntimeError:
+        cause = dict(error.trailing_metadata() or ()).get(statuses.CAUSE_KEY, "")
+        return statuses.error_of(error.code(), cause, statuses.one_line(error.details() or ""), self.name)

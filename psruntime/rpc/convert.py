@@ -1,0 +1,208 @@
+"""Wire messages of the conversation <-> core dataclasses: joining, answers, reports, leaving.
+
+Heartbeats are in convert_beat.py, settings and status in convert_status.py.
+
+`..._to_wire` trusts its argument.  `..._from_wire` gives a valid dataclass or raises UsageError with a line
+that names the field; nothing else comes out of it, whatever was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from psruntime.core.facts import (
+    Answer,
+    Join,
+    LeaveKind,
+    NotYet,
+    Standing,
+)
+from psruntime.core.membership import Role
+from psruntime.core.plan import VariableSpec
+from psruntime.core.view import Phase, PsEntry, View
+from psruntime.errors import UsageError
+from psruntime.rpc import checks
+from psruntime.v1 import coordination_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Report:
+    """The chief's word on a view: prepared at this global step, or finished (without one)."""
+
+    worker_index: int
+    incarnation: int
+    view: int
+    global_step: int = 0
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A member goes."""
+
+    role: Role
+    index: int
+    incarnation: int
+    kind: LeaveKind
+    reason: str
+
+
+def role_to_wire(role: Role) -> str:
+    return f"ROLE_{role.name}"
+
+
+def role_from_wire(value: int) -> Role:
+    return Role[checks.word("role", pb.Role, value)]
+
+
+def phase_to_wire(phase: Phase) -> str:
+    return f"PHASE_{phase.name}"
+
+
+def phase_from_wire(value: int) -> Phase:
+    return Phase[checks.word("phase", pb.Phase, value)]
+
+
+def specs_to_wire(specs: Iterable[VariableSpec]) -> list[pb.VariableSpec]:
+    return [pb.VariableSpec(name=s.name, shape=s.shape, dtype=s.dtype) for s in specs]
+
+
+def specs_from_wire(wire: Iterable[pb.VariableSpec]) -> tuple[VariableSpec, ...]:
+    specs = tuple(checks.variable("variables", w.name, tuple(w.shape), w.dtype) for w in wire)
+    if len(specs) > checks.SPECS:
+        raise UsageError(f"variables must be at most {checks.SPECS}, got {len(specs)}")
+    if len({spec.name for spec in specs}) < len(specs):
+        raise UsageError("variables must differ in name")
+    return specs
+
+
+def view_to_wire(view: View) -> pb.View:
+    entries = [pb.PsEntry(index=e.index, address=e.address, incarnation=e.incarnation) for e in view.ps]
+    return pb.View(number=view.number, ps=entries)
+
+
+def view_from_wire(wire: pb.View) -> View:
+    entries = tuple(
+        PsEntry(
+            checks.index("view.ps.index", e.index),
+            checks.text("view.ps.address", e.address, checks.ADDRESS_CHARS),
+            checks.incarnation("view.ps.incarnation", e.incarnation),
+        )
+        for e in wire.ps
+    )
+    return View(checks.number("view.number", wire.number), entries)
+
+
+def join_to_wire(join: Join) -> pb.JoinRequest:
+    return pb.JoinRequest(
+        role=role_to_wire(join.role),
+        index=join.index,
+        address=join.address,
+        health_address=join.health_address,
+        join_id=join.join_id,
+        waited=checks.duration(join.waited_s),
+        variables=specs_to_wire(join.specs),
+    )
+
+
+def join_from_wire(wire: pb.JoinRequest) -> Join:
+    role = role_from_wire(wire.role)
+    if role is Role.PS and wire.variables:
+        raise UsageError(f"variables must be empty for a ps, got {len(wire.variables)}")
+    return Join(
+        role,
+        checks.index("index", wire.index),
+        checks.text("address", wire.address, checks.ADDRESS_CHARS),
+        checks.text("health_address", wire.health_address, checks.ADDRESS_CHARS),
+        checks.text("join_id", wire.join_id, checks.JOIN_ID_CHARS, least=1),
+        checks.seconds("waited", wire.waited),
+        specs_from_wire(wire.variables),
+    )
+
+
+def join_result_to_wire(result: Answer | NotYet) -> pb.JoinResponse:
+    if isinstance(result, Answer):
+        return pb.JoinResponse(admitted=answer_to_wire(result))
+    return pb.JoinResponse(not_yet=pb.NotYet(reason=result.reason, holder_incarnation=result.holder_incarnation))
+
+
+def join_result_from_wire(wire: pb.JoinResponse) -> Answer | NotYet:
+    """The address to probe stays with the coordinator: `NotYet.probe` is empty."""
+    which = wire.WhichOneof("result")
+    if which == "admitted":
+        return answer_from_wire(wire.admitted)
+    if which == "not_yet":
+        holder = checks.incarnation("not_yet.holder_incarnation", wire.not_yet.holder_incarnation)
+        return NotYet(wire.not_yet.reason, holder, probe="")
+    raise UsageError("result must be admitted or not_yet, got none")
+
+
+def answer_to_wire(answer: Answer) -> pb.Answer:
+    standing = answer.standing
+    return pb.Answer(
+        incarnation=answer.incarnation,
+        standing=pb.Standing(
+            phase=phase_to_wire(standing.phase),
+            reason=standing.reason,
+            view=view_to_wire(standing.view),
+            chief=standing.chief,
+            fenced_in=standing.fenced_in,
+            close=standing.close,
+            admitted=[pb.AdmittedWorker(index=index, incarnation=number) for index, number in standing.admitted],
+            fence_revision=standing.fence_revision,
+        ),
+        revision=answer.revision,
+        floor_steps=answer.floor,
+    )
+
+
+def answer_from_wire(wire: pb.Answer) -> Answer:
+    standing = wire.standing
+    admitted = tuple(
+        (checks.index("admitted.index", w.index), checks.incarnation("admitted.incarnation", w.incarnation))
+        for w in standing.admitted
+    )
+    return Answer(
+        checks.incarnation("incarnation", wire.incarnation),
+        Standing(
+            phase_from_wire(standing.phase),
+            standing.reason,
+            view_from_wire(standing.view),
+            chief=standing.chief,
+            fenced_in=standing.fenced_in,
+            close=standing.close,
+            admitted=admitted,
+            fence_revision=checks.number("fence_revision", standing.fence_revision),
+        ),
+        checks.number("revision", wire.revision, least=1),
+        checks.number("floor_steps", wire.floor_steps),
+    )
+
+
+def report_from_wire(wire: pb.ReportPreparedRequest | pb.ReportFinishedRequest) -> Report:
+    return Report(
+        checks.index("worker_index", wire.worker_index),
+        checks.incarnation("incarnation", wire.incarnation),
+        checks.number("view_number", wire.view_number, least=1),
+        checks.number("global_step", wire.global_step) if isinstance(wire, pb.ReportPreparedRequest) else 0,
+    )
+
+
+def leave_to_wire(leave: Leave) -> pb.LeaveRequest:
+    return pb.LeaveRequest(
+        role=role_to_wire(leave.role),
+        index=leave.index,
+        incarnation=leave.incarnation,
+        kind=f"LEAVE_KIND_{leave.kind.name}",
+        reason=checks.clipped(leave.reason),
+    )
+
+
+def leave_from_wire(wire: pb.LeaveRequest) -> Leave:
+    return Leave(
+        role_from_wire(wire.role),
+        checks.index("index", wire.index),
+        checks.incarnation("incarnation", wire.incarnation),
+        LeaveKind[checks.word("kind", pb.LeaveKind, wire.kind)],
+        checks.text("reason", wire.reason, checks.TEXT_CHARS),
+    )

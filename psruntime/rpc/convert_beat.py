@@ -1,0 +1,130 @@
+"""Heartbeats and what members measure on themselves: wire <-> core dataclasses.  Rules as in convert.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psruntime.core.facts import PsBeat, PsStats, WorkerBeat, WorkerStats
+from psruntime.core.membership import Role
+from psruntime.errors import UsageError
+from psruntime.rpc import checks
+from psruntime.rpc.convert import role_from_wire, role_to_wire
+from psruntime.v1 import coordination_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """What a member says, what it last heard, and how long it waits for news."""
+
+    role: Role
+    index: int
+    incarnation: int
+    beat: PsBeat | WorkerBeat
+    seen_revision: int = 0
+    max_wait_s: float = 0.0
+
+
+def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
+    wire = pb.HeartbeatRequest(
+        role=role_to_wire(heartbeat.role),
+        index=heartbeat.index,
+        incarnation=heartbeat.incarnation,
+        seen_revision=heartbeat.seen_revision,
+        max_wait=checks.duration(heartbeat.max_wait_s) if heartbeat.max_wait_s > 0 else None,
+    )
+    beat = heartbeat.beat
+    if isinstance(beat, PsBeat):
+        wire.ps.fence_revision = beat.fence_revision
+        wire.ps.view_number = beat.view
+        wire.ps.global_step = beat.global_step
+        wire.ps.stats.CopyFrom(ps_stats_to_wire(beat.stats))
+    else:
+        wire.worker.view_number = beat.view
+        wire.worker.completed_steps = beat.steps
+        wire.worker.global_step = beat.global_step
+        wire.worker.stopped = beat.stopped
+        wire.worker.stats.CopyFrom(worker_stats_to_wire(beat.stats))
+    return wire
+
+
+def heartbeat_from_wire(wire: pb.HeartbeatRequest) -> Heartbeat:
+    role = role_from_wire(wire.role)
+    which = wire.WhichOneof("beat")
+    if which != role.value:
+        raise UsageError(f"beat must be that of a {role}, got {which or 'none'}")
+    return Heartbeat(
+        role,
+        checks.index("index", wire.index),
+        checks.incarnation("incarnation", wire.incarnation),
+        _ps_beat_from_wire(wire.ps) if role is Role.PS else _worker_beat_from_wire(wire.worker),
+        checks.number("seen_revision", wire.seen_revision),
+        checks.seconds("max_wait", wire.max_wait),
+    )
+
+
+def _ps_beat_from_wire(wire: pb.PsBeat) -> PsBeat:
+    return PsBeat(
+        checks.number("ps.fence_revision", wire.fence_revision),
+        checks.number("ps.view_number", wire.view_number),
+        checks.number("ps.global_step", wire.global_step),
+        ps_stats_from_wire(wire.stats),
+    )
+
+
+def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
+    return WorkerBeat(
+        checks.number("worker.view_number", wire.view_number),
+        checks.number("worker.completed_steps", wire.completed_steps),
+        checks.number("worker.global_step", wire.global_step),
+        wire.stopped,
+        worker_stats_from_wire(wire.stats),
+    )
+
+
+def ps_stats_to_wire(stats: PsStats) -> pb.PsStats:
+    return pb.PsStats(
+        held_bytes=stats.bytes_held,
+        buckets=stats.buckets,
+        received=stats.received,
+        applied=stats.applied,
+        dropped=stats.dropped,
+        max_staleness=stats.max_staleness,
+    )
+
+
+def ps_stats_from_wire(wire: pb.PsStats) -> PsStats:
+    if len(wire.dropped) > checks.CAUSES:
+        raise UsageError(f"stats.dropped must have at most {checks.CAUSES} causes, got {len(wire.dropped)}")
+    return PsStats(
+        checks.number("stats.held_bytes", wire.held_bytes),
+        checks.number("stats.buckets", wire.buckets),
+        checks.number("stats.received", wire.received),
+        checks.number("stats.applied", wire.applied),
+        {
+            checks.text("stats.dropped", cause, checks.CAUSE_CHARS): checks.number(f"stats.dropped[{cause}]", count)
+            for cause, count in sorted(wire.dropped.items())
+        },
+        checks.number("stats.max_staleness", wire.max_staleness),
+    )
+
+
+def worker_stats_to_wire(stats: WorkerStats) -> pb.WorkerStats:
+    return pb.WorkerStats(
+        pushes=stats.pushes,
+        staleness_p50=stats.staleness_p50,
+        staleness_p99=stats.staleness_p99,
+        examples_per_s=stats.examples_per_s,
+        loss=stats.loss,
+        waiting=checks.clipped(stats.waiting),
+    )
+
+
+def worker_stats_from_wire(wire: pb.WorkerStats) -> WorkerStats:
+    return WorkerStats(
+        checks.number("stats.pushes", wire.pushes),
+        checks.number("stats.staleness_p50", wire.staleness_p50),
+        checks.number("stats.staleness_p99", wire.staleness_p99),
+        checks.amount("stats.examples_per_s", wire.examples_per_s),
+        wire.loss if wire.HasField("loss") else None,
+        checks.text("stats.waiting", wire.waiting, checks.TEXT_CHARS),
+    )

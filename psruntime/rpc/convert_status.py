@@ -1,0 +1,129 @@
+"""The job's settings and its status: wire <-> core dataclasses.  Rules as in convert.py."""
+
+from __future__ import annotations
+
+from psruntime.config import JobConfig
+from psruntime.core.facts import JobStatus, MemberStatus
+from psruntime.errors import UsageError
+from psruntime.rpc import checks
+from psruntime.rpc.convert import (
+    phase_from_wire,
+    phase_to_wire,
+    role_from_wire,
+    role_to_wire,
+    view_from_wire,
+    view_to_wire,
+)
+from psruntime.rpc.convert_beat import (
+    ps_stats_from_wire,
+    ps_stats_to_wire,
+    worker_stats_from_wire,
+    worker_stats_to_wire,
+)
+from psruntime.v1 import coordination_pb2 as pb
+
+
+def job_to_wire(job: JobConfig) -> pb.JobSettings:
+    """Raises UsageError for a setting that does not fit its field."""
+    return pb.JobSettings(
+        mode=f"MODE_{job.mode.upper()}",
+        ps=checks.index("ps", job.ps),
+        min_workers=checks.index("min_workers", job.min_workers),
+        max_workers=checks.index("max_workers", job.max_workers),
+        train_steps=checks.number("train_steps", job.train_steps),
+        checkpoint_dir=job.checkpoint_dir,
+        save_steps=checks.number("save_steps", job.save_steps),
+        keep=checks.index("keep", job.keep),
+        slice_bytes=checks.number("slice_bytes", job.slice_bytes),
+        max_staleness=None if job.max_staleness is None else checks.number("max_staleness", job.max_staleness),
+        on_nan=f"ON_NAN_{job.on_nan.upper()}",
+        lease=checks.duration(job.lease_s),
+        ps_timeout=checks.duration(job.ps_timeout_s),
+        ping_timeout=checks.duration(job.ping_timeout_s),
+        linger=checks.duration(job.linger_s),
+    )
+
+
+def job_from_wire(wire: pb.JobSettings) -> JobConfig:
+    """JobConfig makes the checks of ranges."""
+    return JobConfig(
+        mode=checks.word("mode", pb.Mode, wire.mode).lower(),
+        ps=wire.ps,
+        min_workers=wire.min_workers,
+        max_workers=wire.max_workers,
+        train_steps=wire.train_steps,
+        checkpoint_dir=wire.checkpoint_dir,
+        save_steps=wire.save_steps,
+        keep=wire.keep,
+        slice_bytes=wire.slice_bytes,
+        max_staleness=wire.max_staleness if wire.HasField("max_staleness") else None,
+        on_nan=checks.word("on_nan", pb.OnNan, wire.on_nan).lower(),
+        lease_s=checks.seconds("lease", wire.lease),
+        ps_timeout_s=checks.seconds("ps_timeout", wire.ps_timeout),
+        ping_timeout_s=checks.seconds("ping_timeout", wire.ping_timeout),
+        linger_s=checks.seconds("linger", wire.linger),
+    )
+
+
+def status_to_wire(status: JobStatus) -> pb.JobStatus:
+    return pb.JobStatus(
+        phase=phase_to_wire(status.phase),
+        reason=status.reason,
+        view=view_to_wire(status.view),
+        floor_steps=status.floor,
+        global_step=status.global_step,
+        lost_steps=status.steps_lost,
+        members=[_member_to_wire(member) for member in status.members],
+    )
+
+
+def status_from_wire(wire: pb.JobStatus) -> JobStatus:
+    return JobStatus(
+        phase=phase_from_wire(wire.phase),
+        reason=wire.reason,
+        view=view_from_wire(wire.view),
+        floor=checks.number("floor_steps", wire.floor_steps),
+        global_step=checks.number("global_step", wire.global_step),
+        steps_lost=checks.number("lost_steps", wire.lost_steps),
+        members=tuple(_member_from_wire(member) for member in wire.members),
+    )
+
+
+def _member_to_wire(member: MemberStatus) -> pb.MemberStatus:
+    return pb.MemberStatus(
+        role=role_to_wire(member.role),
+        index=member.index,
+        address=member.address,
+        health_address=member.health_address,
+        incarnation=member.incarnation,
+        admitted=checks.duration(member.admitted_s),
+        silent=checks.duration(member.silent_s),
+        chief=member.chief,
+        stopped=member.stopped,
+        clock_steps=member.clock,
+        lead_steps=member.lead,
+        ps=None if member.ps_stats is None else ps_stats_to_wire(member.ps_stats),
+        worker=None if member.worker_stats is None else worker_stats_to_wire(member.worker_stats),
+    )
+
+
+def _member_from_wire(wire: pb.MemberStatus) -> MemberStatus:
+    role = role_from_wire(wire.role)
+    which = wire.WhichOneof("stats")
+    if which not in (None, role.value):
+        raise UsageError(f"members.stats must be that of a {role}, got {which}")
+    return MemberStatus(
+        role=role,
+        index=checks.index("members.index", wire.index),
+        address=checks.text("members.address", wire.address, checks.ADDRESS_CHARS),
+        health_address=checks.text("members.health_address", wire.health_address, checks.ADDRESS_CHARS),
+        incarnation=checks.incarnation("members.incarnation", wire.incarnation),
+        admitted_s=checks.seconds("members.admitted", wire.admitted),
+        silent_s=checks.seconds("members.silent", wire.silent),
+        chief=wire.chief,
+        stopped=wire.stopped,
+        clock=checks.number("members.clock_steps", wire.clock_steps),
+        lead=checks.number("members.lead_steps", wire.lead_steps),
+        ps_stats=ps_stats_from_wire(wire.ps) if which == "ps" else None,
+        worker_stats=worker_stats_from_wire(wire.worker) if which == "worker" else None,
+    )

@@ -1,0 +1,224 @@
+"""A process's membership: takes a place in the job, keeps it with heartbeats, and leaves it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from psruntime.config import JobConfig
+from psruntime.core.facts import Answer, Join, LeaveKind, PsBeat, WorkerBeat
+from psruntime.core.membership import Role
+from psruntime.core.plan import VariableSpec
+from psruntime.core.view import Phase
+from psruntime.errors import (
+    IndexHeldError,
+    JobDoneError,
+    JobFailedError,
+    PsRuntimeError,
+    ReplacedError,
+    StopRequested,
+    UnreachableError,
+)
+from psruntime.rpc.admission import join_until_admitted
+from psruntime.rpc.client import CoordinatorClient
+from psruntime.rpc.convert import Leave, Report
+from psruntime.rpc.convert_beat import Heartbeat
+from psruntime.rpc.latest import LatestAnswer
+from psruntime.rpc.retry import retrying
+
+LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does the same later
+MARGIN_S = 2.0  # of a heartbeat's deadline over the time for which it may be held
+
+
+class Seat:
+    """One process's membership.  Its methods may be called from any thread.
+
+    beat: the facts for the next heartbeat.  on_answer: called in the heartbeat thread with every new answer,
+    the one to the join included, before the next heartbeat; so what it does is done when `beat` is asked again.
+    stop: ends every wait.  `take` comes first, `leave` last.
+
+    A seat whose incarnation was replaced or lost joins again by itself, as a new incarnation.  It fails, and
+    every wait then raises why, when the coordinator is gone for `ps_timeout_s` or when the job or the place
+    in it is.
+    """
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        job: JobConfig,
+        role: Role,
+        index: int,
+        address: str,
+        health_address: str,
+        specs: tuple[VariableSpec, ...],
+        beat: Callable[[], PsBeat | WorkerBeat],
+        on_answer: Callable[[Answer], None],
+        log: Callable[..., None],
+        stop: threading.Event,
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._place = Join(role, index, address, health_address, join_id="", specs=specs)
+        self._beat = beat
+        self._on_answer = on_answer
+        self._log = log
+        self._stop = stop
+        self._latest = LatestAnswer()
+        self._handed: Answer | None = None  # the last one that `on_answer` was given
+        self._thread: threading.Thread | None = None
+        self._departure: tuple[LeaveKind, str] | None = None
+        self._departing = threading.Lock()  # guards the step from None
+        self._leaving = threading.Event()  # set after `_departure`
+
+    @property
+    def answer(self) -> Answer:
+        """The latest one."""
+        return self._latest.get()
+
+    def take(self, connect_timeout_s: float) -> Answer:
+        """Joins, waiting for an index that may become free, and begins to send heartbeats.
+
+        Raises:
+            As join_until_admitted.
+        """
+        answer = self._join(connect_timeout_s, "--connect-timeout", self._stop)
+        self._thread = threading.Thread(target=self._keep, name="heartbeat", daemon=True)
+        self._thread.start()
+        return answer
+
+    def wait_until(self, predicate: Callable[[Answer], bool], timeout_s: float | None) -> Answer | None:
+        """The first answer for which the predicate holds; None after `timeout_s` (None: no limit).
+
+        Raises:
+            StopRequested: `stop` was set, or this process has left.
+            What the seat failed with.
+        """
+        return self._latest.wait_until(predicate, timeout_s, self._stop)
+
+    def beat_now(self) -> Answer:
+        """Sends the facts at once; returns the latest answer.
+
+        Raises:
+            ReplacedError, UnreachableError: the heartbeat thread deals with the same.
+        """
+        self._send_beat(hold_s=0.0)
+        return self.answer
+
+    def report_prepared(self, view: int, global_step: int) -> Answer:
+        """As chief: the variables of the view are prepared and hold this global step.  May be repeated.
+
+        Raises:
+            ReplacedError: not a member, or not the chief.
+            UnreachableError: not told within a lease.
+        """
+        report = Report(self._place.index, self.answer.incarnation, view, global_step)
+        return self._report(lambda: self._client.report_prepared(report))
+
+    def report_finished(self, view: int) -> Answer:
+        """As chief: the last checkpoint of the view is written.  Otherwise as `report_prepared`."""
+        report = Report(self._place.index, self.answer.incarnation, view)
+        return self._report(lambda: self._client.report_finished(report))
+
+    def leave(self, kind: LeaveKind, reason: str) -> None:
+        """Gives the place up and ends the heartbeats.  Never raises; takes at most about 2 s; may be repeated."""
+        until_s = time.monotonic() + LEAVE_S
+        with self._departing:
+            if self._departure is not None:
+                return
+            self._departure = (kind, reason)
+        self._leaving.set()
+        self._latest.fail(StopRequested("this process has left the job"))
+        if self._thread is None:
+            return
+        self._say_goodbye(LEAVE_S / 2)
+        if self._thread is not threading.current_thread():
+            self._thread.join(max(0.0, until_s - time.monotonic()))
+
+    # In the heartbeat thread.
+
+    def _keep(self) -> None:
+        try:
+            while not self._leaving.is_set():
+                self._turn()
+        except StopRequested:
+            return  # `leave` was called
+        except PsRuntimeError as error:
+            self._latest.fail(error)
+        except Exception as error:  # noqa: BLE001 - from `beat` or `on_answer`; who waits has to hear of it
+            self._log("defect", where="heartbeat", traceback="".join(traceback.format_exception(error)))
+            self._latest.fail(PsRuntimeError(f"the heartbeats of {self._name} ended: {type(error).__name__}: {error}"))
+
+    def _turn(self) -> None:
+        """Hands over what is new, then waits for more."""
+        answer = self.answer
+        if answer != self._handed:
+            self._on_answer(answer)
+            self._handed = answer
+        over = answer.standing.phase.over
+        try:
+            retrying(
+                lambda: self._send_beat(self._job.heartbeat_s),
+                0.0 if over else self._job.ps_timeout_s,
+                self._leaving,
+                self._client.name,
+                self._log,
+                "--ps-timeout",
+            )
+        except (ReplacedError, UnreachableError) as error:
+            if self._leaving.is_set():
+                return
+            if over:  # the coordinator may go now, and one that comes after it is of another job
+                raise _end_of_job(answer) from error
+            if isinstance(error, UnreachableError):
+                raise
+            self._rejoin(error)
+
+    def _rejoin(self, why: ReplacedError) -> None:
+        self._log("rejoining", reason=why)
+        try:
+            self._join(self._job.ps_timeout_s, "--ps-timeout", self._leaving)
+        except IndexHeldError as error:
+            raise ReplacedError(f"{self._name} lost its place: {error}") from error
+        if self._leaving.is_set():  # `leave` may have spoken for the incarnation before
+            self._say_goodbye(LEAVE_S / 2)
+
+    # In any thread.
+
+    @property
+    def _name(self) -> str:
+        return f"{self._place.role} {self._place.index}"
+
+    def _join(self, for_s: float, setting: str, stop: threading.Event) -> Answer:
+        answer = join_until_admitted(self._client, self._place, for_s, setting, stop, self._log)
+        self._latest.admit(answer)
+        self._log("joined", incarnation=f"{answer.incarnation:x}", phase=answer.standing.phase)
+        return answer
+
+    def _send_beat(self, hold_s: float) -> None:
+        last = self.answer
+        place = self._place
+        heartbeat = Heartbeat(place.role, place.index, last.incarnation, self._beat(), last.revision, hold_s)
+        deadline_s = hold_s + max(MARGIN_S, self._job.lease_s / 3)
+        self._latest.offer(self._client.heartbeat(heartbeat, deadline_s))
+
+    def _report(self, call: Callable[[], Answer]) -> Answer:
+        answer = retrying(call, self._job.lease_s, self._stop, self._client.name, self._log, "--lease")
+        self._latest.offer(answer)
+        return answer
+
+    def _say_goodbye(self, deadline_s: float) -> None:
+        assert self._departure is not None
+        leave = Leave(self._place.role, self._place.index, self.answer.incarnation, *self._departure)
+        try:
+            self._client.leave(leave, deadline_s)
+        except PsRuntimeError as error:
+            self._log("leave_unheard", reason=error)
+
+
+def _end_of_job(answer: Answer) -> PsRuntimeError:
+    reason = answer.standing.reason
+    if answer.standing.phase is Phase.DONE:
+        return JobDoneError(f"the job is done: {reason}")
+    return JobFailedError(f"the job failed: {reason}")

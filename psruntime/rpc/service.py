@@ -1,0 +1,219 @@
+"""The coordinator as a gRPC service: translates, calls the state machine, answers.
+
+All calls of the state machine are made in the event loop's thread and none of them waits, so there is no
+lock.  This is where the coordinator's clock is read and its incarnation numbers are drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+
+from psruntime.config import JobConfig
+from psruntime.core import facts
+from psruntime.core.coordinator import Coordinator
+from psruntime.core.facts import Answer, NotYet, PsBeat, WorkerBeat
+from psruntime.core.status import job_status
+from psruntime.rpc import convert, convert_beat, statuses
+from psruntime.rpc.convert_status import job_to_wire, status_to_wire
+from psruntime.rpc.held import HeldHeartbeats
+from psruntime.rpc.probe import Probes
+from psruntime.v1 import coordination_pb2 as pb
+from psruntime.v1 import coordination_pb2_grpc as pb_grpc
+
+TICKS_PER_LEASE = 10  # a lost member is noticed within 1.1 leases; fewer than 3 would look like a paused coordinator
+
+T = TypeVar("T")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+def _rpc(
+    handler: Callable[[CoordinationServicer, Request], Awaitable[Response]],
+) -> Callable[[CoordinationServicer, Request, Any], Awaitable[Response]]:
+    """Makes a handler's errors the statuses of the table, and a defect INTERNAL with its details in the log only."""
+
+    @functools.wraps(handler)
+    async def answer(self: CoordinationServicer, request: Request, context: Any) -> Response:
+        try:
+            return await handler(self, request)
+        except Exception as error:  # noqa: BLE001 - the boundary: no exception may pass as a gRPC UNKNOWN
+            refusal = self.refusal(handler.__name__, error)
+        await context.abort(*refusal)
+        raise AssertionError("abort raises")
+
+    return answer
+
+
+class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
+    """See the module.  All of it runs in one event loop.
+
+    `make(now_s)` makes the state machine; `log(event, **facts)` is told what happened; `now` is a monotonic
+    clock in seconds.
+
+    Raises:
+        UsageError: a setting of the job does not fit its field on the wire.
+    """
+
+    name = pb.DESCRIPTOR.services_by_name["CoordinationService"].full_name
+
+    def __init__(
+        self,
+        make: Callable[[float], Coordinator],
+        job: JobConfig,
+        log: Callable[..., None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job = job
+        self._settings = job_to_wire(job)
+        self._coordinator = make(now())
+        self._log = log
+        self._now = now
+        self._held = HeldHeartbeats(self._coordinator.standing)
+        self._probes = Probes()
+        self._ticking: asyncio.Task[None] | None = None
+
+    def add_to(self, server: Any) -> None:
+        """Registers the RPCs with a grpc.aio server that has not started."""
+        pb_grpc.add_CoordinationServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+
+    def open(self) -> None:
+        """Begins to move the coordinator's time on."""
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+
+    async def close(self) -> None:
+        """Answers the heartbeats that are held, and ends what runs in the background."""
+        self._held.close()
+        await self._probes.close()
+        if self._ticking:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+
+    @_rpc
+    async def GetJob(self, _request: pb.GetJobRequest) -> pb.GetJobResponse:
+        return pb.GetJobResponse(job=self._settings)
+
+    @_rpc
+    async def Join(self, request: pb.JoinRequest) -> pb.JoinResponse:
+        join = convert.join_from_wire(request)
+        result = self._join(join)
+        if isinstance(result, NotYet) and await self._is_gone(result, join):
+            holder = result.holder_incarnation
+            self._act(lambda now_s: self._coordinator.confirm_lost(holder, now_s))
+            result = self._join(join)
+        return convert.join_result_to_wire(result)
+
+    @_rpc
+    async def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        beat = convert_beat.heartbeat_from_wire(request)
+        who = (beat.role, beat.index, beat.incarnation)
+        others_may_care = self._tells_others(beat)
+        answer = self._act(lambda now_s: self._coordinator.heartbeat(*who, beat.beat, now_s))
+        if others_may_care:
+            self._held.wake_soon()
+        if answer.revision == beat.seen_revision:
+            max_wait_s = min(beat.max_wait_s, self._job.heartbeat_s)
+            answer = await self._held.news(*who, beat.seen_revision, max_wait_s)
+        return pb.HeartbeatResponse(answer=convert.answer_to_wire(answer))
+
+    @_rpc
+    async def GetModel(self, _request: pb.GetModelRequest) -> pb.GetModelResponse:
+        specs = self._coordinator.specs
+        model = None if specs is None else pb.Model(variables=convert.specs_to_wire(specs))
+        return pb.GetModelResponse(model=model)
+
+    @_rpc
+    async def ReportPrepared(self, request: pb.ReportPreparedRequest) -> pb.ReportPreparedResponse:
+        report = convert.report_from_wire(request)
+        chief = (report.worker_index, report.incarnation)
+        answer = self._act(
+            lambda now_s: self._coordinator.report_prepared(*chief, report.view, report.global_step, now_s)
+        )
+        return pb.ReportPreparedResponse(answer=convert.answer_to_wire(answer))
+
+    @_rpc
+    async def ReportFinished(self, request: pb.ReportFinishedRequest) -> pb.ReportFinishedResponse:
+        report = convert.report_from_wire(request)
+        chief = (report.worker_index, report.incarnation)
+        answer = self._act(lambda now_s: self._coordinator.report_finished(*chief, report.view, now_s))
+        return pb.ReportFinishedResponse(answer=convert.answer_to_wire(answer))
+
+    @_rpc
+    async def Leave(self, request: pb.LeaveRequest) -> pb.LeaveResponse:
+        leave = convert.leave_from_wire(request)
+        who = (leave.role, leave.index, leave.incarnation)
+        self._act(lambda now_s: self._coordinator.leave(*who, leave.kind, leave.reason, now_s))
+        return pb.LeaveResponse()
+
+    @_rpc
+    async def GetStatus(self, _request: pb.GetStatusRequest) -> pb.GetStatusResponse:
+        status = job_status(self._coordinator, self._now())
+        return pb.GetStatusResponse(status=status_to_wire(status), job=self._settings)
+
+    def refusal(self, rpc: str, error: Exception) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
+        """Status, details and trailing metadata that an error travels as; logs a defect."""
+        row = statuses.row_of(error)
+        if row is None:
+            self._defect(rpc, error)
+            return grpc.StatusCode.INTERNAL, f"{rpc} failed in the coordinator; the log of ps 0 has the details", ()
+        return row.code, statuses.one_line(str(error)), ((statuses.CAUSE_KEY, row.cause),) if row.cause else ()
+
+    def _defect(self, where: str, error: Exception) -> None:
+        self._log("defect", where=where, traceback="".join(traceback.format_exception(error)))
+
+    def _join(self, join: facts.Join) -> Answer | NotYet:
+        number = secrets.randbelow(1 << 62) + 1  # positive in an int64, where TensorFlow keeps it
+        return self._act(lambda now_s: self._coordinator.join(join, number, now_s))
+
+    def _act(self, decide: Callable[[float], T]) -> T:
+        """Gives the coordinator one input, then publishes what came of it."""
+        try:
+            return decide(self._now())
+        finally:
+            events = self._coordinator.take_events()
+            for event in events:
+                self._log(event.name, **event.facts)
+            if events:
+                self._held.wake_soon()
+
+    def _tells_others(self, heartbeat: convert_beat.Heartbeat) -> bool:
+        """Whether these facts may change the standing of another member without an event.
+
+        A look at every member for every heartbeat would cost the square of their number.  Were a case
+        missing here, the next tick would bring its news.
+        """
+        new, coordinator = heartbeat.beat, self._coordinator
+        if isinstance(new, PsBeat):
+            return new.fence_revision != coordinator.ps_beats.get(heartbeat.incarnation, PsBeat()).fence_revision
+        old = coordinator.worker_beats.get(heartbeat.incarnation, WorkerBeat())
+        return (new.stopped, new.view) != (old.stopped, old.view)
+
+    async def _is_gone(self, claim: NotYet, join: facts.Join) -> bool:
+        """Whether the process that holds the claimed index is certainly dead.
+
+        A member whose heartbeat is held here is not, whatever its health address says.  One whose health
+        address the claimant listens at itself is: no two processes share a port.
+        """
+        holder = claim.holder_incarnation
+        if self._held.holds(holder):
+            return False
+        if claim.probe == join.health_address:
+            return True
+        gone = await self._probes.nothing_listens(holder, claim.probe)
+        return gone and not self._held.holds(holder)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._job.lease_s / TICKS_PER_LEASE)
+            try:
+                self._act(self._coordinator.advance)
+                self._held.wake()
+            except Exception as error:  # noqa: BLE001 - leases must go on ending
+                self._defect("tick", error)

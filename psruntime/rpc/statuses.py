@@ -1,0 +1,80 @@
+"""The one table of errors and gRPC statuses, read in both directions.
+
+A status that several errors share is told apart by the trailing metadata `psruntime-cause`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from psruntime.errors import (
+    IndexHeldError,
+    JobDoneError,
+    JobFailedError,
+    ModelDiffersError,
+    PsRuntimeError,
+    ReplacedError,
+    UnreachableError,
+    UsageError,
+)
+
+CAUSE_KEY = "psruntime-cause"
+DETAIL_BYTES = 2000  # details travel percent-encoded, at most threefold, in headers that gRPC limits to 8 KiB
+
+
+@dataclass(frozen=True)
+class Row:
+    """An error class, the status it travels as, and its cause where that is needed."""
+
+    error: type[PsRuntimeError]
+    code: Any  # grpc.StatusCode
+    cause: str = ""
+
+
+# The coordinator raises these.  An error travels as the first row that it is an instance of.
+SENT = (
+    Row(IndexHeldError, grpc.StatusCode.ALREADY_EXISTS),
+    Row(ModelDiffersError, grpc.StatusCode.INVALID_ARGUMENT, "model-differs"),
+    Row(UsageError, grpc.StatusCode.INVALID_ARGUMENT),
+    Row(ReplacedError, grpc.StatusCode.FAILED_PRECONDITION),
+    Row(JobFailedError, grpc.StatusCode.ABORTED, "phase-failed"),
+    Row(JobDoneError, grpc.StatusCode.ABORTED, "phase-done"),
+)
+
+# gRPC itself makes these, and the coordinator makes INTERNAL of a defect.
+ONLY_RECEIVED = (
+    Row(UnreachableError, grpc.StatusCode.UNAVAILABLE),
+    Row(UnreachableError, grpc.StatusCode.DEADLINE_EXCEEDED),
+    Row(UnreachableError, grpc.StatusCode.CANCELLED),  # by a coordinator that stops, or by closing our channel
+    Row(UnreachableError, grpc.StatusCode.UNKNOWN),  # the link broke in the middle of an answer
+    Row(UsageError, grpc.StatusCode.UNIMPLEMENTED),  # some other gRPC server
+    Row(UsageError, grpc.StatusCode.RESOURCE_EXHAUSTED),  # a message above the size limit
+    Row(PsRuntimeError, grpc.StatusCode.INTERNAL),
+)
+
+
+def row_of(error: BaseException) -> Row | None:
+    """The row as which an error travels; None for one that is a defect."""
+    return next((row for row in SENT if isinstance(error, row.error)), None)
+
+
+def error_of(code: Any, cause: str, details: str, who: str) -> PsRuntimeError:
+    """The error that a status stands for: by its cause, else the row without one.
+
+    `details` is the coordinator's own text, or what gRPC has to say; then `who` was called stands before it.
+    """
+    rows = [row for row in SENT + ONLY_RECEIVED if row.code is code]
+    rows.sort(key=lambda row: (row.cause != cause, row.cause != ""))
+    row = rows[0] if rows else Row(PsRuntimeError, code)
+    if row in SENT:
+        return row.error(details)
+    return row.error(f"{who} answers {getattr(code, 'name', code)}: {details}")
+
+
+def one_line(text: str, limit_bytes: int = DETAIL_BYTES) -> str:
+    """A text as status details take it: one line, UTF-8 without lone surrogates, cut at a limit."""
+    encoded = " ".join(text.split()).encode("utf-8", "replace")
+    return encoded[:limit_bytes].decode("utf-8", "ignore")

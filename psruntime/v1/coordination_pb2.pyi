@@ -1,0 +1,429 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    ROLE_PS: _ClassVar[Role]
+    ROLE_WORKER: _ClassVar[Role]
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHASE_UNSPECIFIED: _ClassVar[Phase]
+    PHASE_FORMING: _ClassVar[Phase]
+    PHASE_PREPARING: _ClassVar[Phase]
+    PHASE_TRAINING: _ClassVar[Phase]
+    PHASE_DRAINING: _ClassVar[Phase]
+    PHASE_DONE: _ClassVar[Phase]
+    PHASE_FAILED: _ClassVar[Phase]
+
+class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODE_UNSPECIFIED: _ClassVar[Mode]
+    MODE_ASYNC: _ClassVar[Mode]
+
+class OnNan(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_NAN_UNSPECIFIED: _ClassVar[OnNan]
+    ON_NAN_STOP: _ClassVar[OnNan]
+    ON_NAN_CONTINUE: _ClassVar[OnNan]
+
+class LeaveKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LEAVE_KIND_UNSPECIFIED: _ClassVar[LeaveKind]
+    LEAVE_KIND_OVER: _ClassVar[LeaveKind]
+    LEAVE_KIND_ASKED: _ClassVar[LeaveKind]
+    LEAVE_KIND_ERROR: _ClassVar[LeaveKind]
+    LEAVE_KIND_FATAL: _ClassVar[LeaveKind]
+ROLE_UNSPECIFIED: Role
+ROLE_PS: Role
+ROLE_WORKER: Role
+PHASE_UNSPECIFIED: Phase
+PHASE_FORMING: Phase
+PHASE_PREPARING: Phase
+PHASE_TRAINING: Phase
+PHASE_DRAINING: Phase
+PHASE_DONE: Phase
+PHASE_FAILED: Phase
+MODE_UNSPECIFIED: Mode
+MODE_ASYNC: Mode
+ON_NAN_UNSPECIFIED: OnNan
+ON_NAN_STOP: OnNan
+ON_NAN_CONTINUE: OnNan
+LEAVE_KIND_UNSPECIFIED: LeaveKind
+LEAVE_KIND_OVER: LeaveKind
+LEAVE_KIND_ASKED: LeaveKind
+LEAVE_KIND_ERROR: LeaveKind
+LEAVE_KIND_FATAL: LeaveKind
+
+class GetJobRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetJobResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: JobSettings
+    def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
+
+class JobSettings(_message.Message):
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "max_staleness", "on_nan", "lease", "ps_timeout", "ping_timeout", "linger")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PS_FIELD_NUMBER: _ClassVar[int]
+    MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_STEPS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
+    SAVE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    SLICE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
+    ON_NAN_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    PS_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    PING_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    LINGER_FIELD_NUMBER: _ClassVar[int]
+    mode: Mode
+    ps: int
+    min_workers: int
+    max_workers: int
+    train_steps: int
+    checkpoint_dir: str
+    save_steps: int
+    keep: int
+    slice_bytes: int
+    max_staleness: int
+    on_nan: OnNan
+    lease: _duration_pb2.Duration
+    ps_timeout: _duration_pb2.Duration
+    ping_timeout: _duration_pb2.Duration
+    linger: _duration_pb2.Duration
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ping_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class VariableSpec(_message.Message):
+    __slots__ = ("name", "shape", "dtype")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: str
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ...) -> None: ...
+
+class PsEntry(_message.Message):
+    __slots__ = ("index", "address", "incarnation")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    address: str
+    incarnation: int
+    def __init__(self, index: _Optional[int] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class View(_message.Message):
+    __slots__ = ("number", "ps")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    ps: _containers.RepeatedCompositeFieldContainer[PsEntry]
+    def __init__(self, number: _Optional[int] = ..., ps: _Optional[_Iterable[_Union[PsEntry, _Mapping]]] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    JOIN_ID_FIELD_NUMBER: _ClassVar[int]
+    WAITED_FIELD_NUMBER: _ClassVar[int]
+    VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    role: Role
+    index: int
+    address: str
+    health_address: str
+    join_id: str
+    waited: _duration_pb2.Duration
+    variables: _containers.RepeatedCompositeFieldContainer[VariableSpec]
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ...) -> None: ...
+
+class JoinResponse(_message.Message):
+    __slots__ = ("admitted", "not_yet")
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    NOT_YET_FIELD_NUMBER: _ClassVar[int]
+    admitted: Answer
+    not_yet: NotYet
+    def __init__(self, admitted: _Optional[_Union[Answer, _Mapping]] = ..., not_yet: _Optional[_Union[NotYet, _Mapping]] = ...) -> None: ...
+
+class NotYet(_message.Message):
+    __slots__ = ("reason", "holder_incarnation")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    holder_incarnation: int
+    def __init__(self, reason: _Optional[str] = ..., holder_incarnation: _Optional[int] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("incarnation", "standing", "revision", "floor_steps")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_STEPS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    standing: Standing
+    revision: int
+    floor_steps: int
+    def __init__(self, incarnation: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., revision: _Optional[int] = ..., floor_steps: _Optional[int] = ...) -> None: ...
+
+class Standing(_message.Message):
+    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "admitted", "fence_revision")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    FENCED_IN_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    FENCE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    phase: Phase
+    reason: str
+    view: View
+    chief: bool
+    fenced_in: bool
+    close: bool
+    admitted: _containers.RepeatedCompositeFieldContainer[AdmittedWorker]
+    fence_revision: int
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ...) -> None: ...
+
+class AdmittedWorker(_message.Message):
+    __slots__ = ("index", "incarnation")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    incarnation: int
+    def __init__(self, index: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("role", "index", "incarnation", "seen_revision", "max_wait", "ps", "worker")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEEN_REVISION_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
+    PS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    role: Role
+    index: int
+    incarnation: int
+    seen_revision: int
+    max_wait: _duration_pb2.Duration
+    ps: PsBeat
+    worker: WorkerBeat
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., incarnation: _Optional[int] = ..., seen_revision: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps: _Optional[_Union[PsBeat, _Mapping]] = ..., worker: _Optional[_Union[WorkerBeat, _Mapping]] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("answer",)
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    answer: Answer
+    def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
+
+class PsBeat(_message.Message):
+    __slots__ = ("fence_revision", "view_number", "global_step", "stats")
+    FENCE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    STATS_FIELD_NUMBER: _ClassVar[int]
+    fence_revision: int
+    view_number: int
+    global_step: int
+    stats: PsStats
+    def __init__(self, fence_revision: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ...) -> None: ...
+
+class WorkerBeat(_message.Message):
+    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats")
+    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    STATS_FIELD_NUMBER: _ClassVar[int]
+    view_number: int
+    completed_steps: int
+    global_step: int
+    stopped: bool
+    stats: WorkerStats
+    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ...) -> None: ...
+
+class PsStats(_message.Message):
+    __slots__ = ("held_bytes", "buckets", "received", "applied", "dropped", "max_staleness")
+    class DroppedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
+    held_bytes: int
+    buckets: int
+    received: int
+    applied: int
+    dropped: _containers.ScalarMap[str, int]
+    max_staleness: int
+    def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ...) -> None: ...
+
+class WorkerStats(_message.Message):
+    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting")
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    pushes: int
+    staleness_p50: int
+    staleness_p99: int
+    examples_per_s: float
+    loss: float
+    waiting: str
+    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ...) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetModelResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Model
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("variables",)
+    VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    variables: _containers.RepeatedCompositeFieldContainer[VariableSpec]
+    def __init__(self, variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ...) -> None: ...
+
+class ReportPreparedRequest(_message.Message):
+    __slots__ = ("worker_index", "incarnation", "view_number", "global_step")
+    WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    worker_index: int
+    incarnation: int
+    view_number: int
+    global_step: int
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ...) -> None: ...
+
+class ReportPreparedResponse(_message.Message):
+    __slots__ = ("answer",)
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    answer: Answer
+    def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
+
+class ReportFinishedRequest(_message.Message):
+    __slots__ = ("worker_index", "incarnation", "view_number")
+    WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    worker_index: int
+    incarnation: int
+    view_number: int
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ...) -> None: ...
+
+class ReportFinishedResponse(_message.Message):
+    __slots__ = ("answer",)
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    answer: Answer
+    def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("role", "index", "incarnation", "kind", "reason")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    role: Role
+    index: int
+    incarnation: int
+    kind: LeaveKind
+    reason: str
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., incarnation: _Optional[int] = ..., kind: _Optional[_Union[LeaveKind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LeaveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("status", "job")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    status: JobStatus
+    job: JobSettings
+    def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_STEPS_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    LOST_STEPS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    phase: Phase
+    reason: str
+    view: View
+    floor_steps: int
+    global_step: int
+    lost_steps: int
+    members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
+
+class MemberStatus(_message.Message):
+    __slots__ = ("role", "index", "address", "health_address", "incarnation", "admitted", "silent", "chief", "stopped", "clock_steps", "lead_steps", "ps", "worker")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
+    LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    role: Role
+    index: int
+    address: str
+    health_address: str
+    incarnation: int
+    admitted: _duration_pb2.Duration
+    silent: _duration_pb2.Duration
+    chief: bool
+    stopped: bool
+    clock_steps: int
+    lead_steps: int
+    ps: PsStats
+    worker: WorkerStats
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., incarnation: _Optional[int] = ..., admitted: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., chief: _Optional[bool] = ..., stopped: _Optional[bool] = ..., clock_steps: _Optional[int] = ..., lead_steps: _Optional[int] = ..., ps: _Optional[_Union[PsStats, _Mapping]] = ..., worker: _Optional[_Union[WorkerStats, _Mapping]] = ...) -> None: ...

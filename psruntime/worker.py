@@ -1,0 +1,181 @@
+"""A worker: draws batches, pulls, computes, pushes.
+
+python -m psruntime.worker --index N [--model MODULE] [--coordinator HOST:PORT]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from psruntime import flags
+from psruntime.config import JobConfig, PlaceConfig, WorkerConfig
+from psruntime.core.facts import LeaveKind
+from psruntime.core.membership import Role
+from psruntime.core.plan import make_plan
+from psruntime.core.view import Phase
+from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError
+from psruntime.model import EVAL, TRAIN, Context, load_model
+from psruntime.network import own_host
+from psruntime.observe.log import Log
+from psruntime.observe.meter import StepMeter
+from psruntime.process import Process, run, usage_error
+from psruntime.rpc.client import CoordinatorClient
+from psruntime.rpc.joining import learn_job
+from psruntime.rpc.place import WorkerPlace
+from psruntime.rpc.seat import Seat
+from psruntime.rpc.server import RpcServer
+
+if TYPE_CHECKING:
+    from psruntime.graph.loop import StepResult
+
+PROG = "psruntime.worker"
+PROGRESS_S = 10.0  # between two progress lines in the log
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs until the job is over or a signal comes; returns the exit code."""
+    parser = flags.make_parser(PROG, "A worker: trains the job's model.")
+    flags.add_place_flags(parser)
+    flags.add_worker_flags(parser)
+    flags.add_job_flags(parser, "the job (learned from the coordinator; a flag that contradicts it is refused)")
+    arguments = parser.parse_args(argv)
+    try:
+        place, worker = flags.place_config(arguments), flags.worker_config(arguments)
+    except UsageError as error:
+        return usage_error(PROG, error)
+    return run(Log("worker", place.index), partial(_work, place, worker, flags.job_flags_given(arguments)))
+
+
+def _work(place: PlaceConfig, worker: WorkerConfig, given: dict[str, Any], process: Process) -> int:
+    client = CoordinatorClient(place.coordinator)
+    process.at_exit.callback(client.close)
+    job = learn_job(client, given, place.connect_timeout_s, process.stop, process.log)
+    host = own_host(place)
+    health = RpcServer(f"{host}:{place.health_port}", flag="--health-port")
+    health.start()
+    process.at_exit.callback(health.stop, 1.0)
+
+    from psruntime.graph import environment
+
+    environment.prepare(job.ping_timeout_s)
+    trainer = _Trainer(place, worker, job, process)
+    trainer.join(client, host, f"{host}:{health.port}")
+    health.set_serving(True)
+    process.announce("worker", place.index, trainer.address)
+    return trainer.train()
+
+
+class _Trainer:
+    """Puts the pieces of a worker together, in the order in which they can fail."""
+
+    def __init__(self, place: PlaceConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
+        from psruntime.graph.inputs import InputStream
+        from psruntime.graph.pulled import learn_specs
+        from psruntime.graph.training import build_training
+
+        self._place, self._worker, self._job, self._process = place, worker, job, process
+        self._meter = StepMeter()
+        self._model = load_model(worker.model)
+        self._inputs = InputStream(self._model, self._context(TRAIN))
+        self._specs = learn_specs(self._model, self._inputs, TRAIN)
+        self._plan = make_plan(self._specs, job.ps, job.slice_bytes)
+        self._graph = build_training(self._model, self._inputs, self._plan, job, place.index)
+        if self._graph.untrained:
+            process.log(
+                "untrained", variables=" ".join(self._graph.untrained), reason="the loss does not depend on them"
+            )
+        self._progress_at_s = time.monotonic()
+
+    def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
+        """Starts TensorFlow's server and takes this worker's seat."""
+        from psruntime.graph.server import start_server
+
+        place, process = self._place, self._process
+        self._server, self.address = start_server("worker", place.index, host, place.port)
+        self._worker_place = WorkerPlace(
+            self._job, lambda waiting: self._meter.stats(time.monotonic(), waiting), process.stop, process.log
+        )
+        self._seat = Seat(
+            client, self._job, Role.WORKER, place.index, self.address, health_address, self._specs,
+            beat=self._worker_place.beat, on_answer=lambda _: None, log=process.log, stop=process.stop,
+        )  # fmt: skip
+        self._worker_place.attach(self._seat)
+        self._seat.take(place.connect_timeout_s)
+        process.at_exit.callback(self._seat.leave, LeaveKind.ASKED, "asked to stop")
+
+    def train(self) -> int:
+        """Until the job is over; returns the exit code.  Leaves with the reason when it fails."""
+        try:
+            self._build_loop().run()
+        except JobDoneError:
+            self._seat.leave(LeaveKind.OVER, "the job is done")
+            raise
+        except StopRequested:
+            raise
+        except JobFailedError as error:
+            failed_already = self._seat.answer.standing.phase is Phase.FAILED
+            self._seat.leave(LeaveKind.OVER if failed_already else LeaveKind.FATAL, str(error))
+            raise
+        except Exception as error:
+            self._seat.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
+            raise
+        self._seat.leave(LeaveKind.OVER, "the job is done")
+        return EXIT_DONE
+
+    def _build_loop(self) -> Any:
+        from psruntime.graph.checkpoint import Checkpoints
+        from psruntime.graph.hooks import CheckpointHook
+        from psruntime.graph.loop import TrainingLoop
+        from psruntime.graph.prepare import Preparation
+        from psruntime.graph.session import ViewSessionCreator
+
+        job, log, index, place, graph = self._job, self._process.log, self._place.index, self._worker_place, self._graph
+        checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, index)
+        preparation = Preparation(graph, checkpoints, index, log)
+        self._creator = ViewSessionCreator(
+            self._server.target, self.address, index, graph.graph, place, preparation.run, log
+        )
+        checkpoint_hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, log)
+        return TrainingLoop(
+            graph, self._inputs, self._creator, place, checkpoint_hook, index,
+            stop_on_nan=job.on_nan == "stop", on_step=self._on_step, close=self._evaluate,
+        )  # fmt: skip
+
+    def _on_step(self, result: StepResult) -> None:
+        now_s = time.monotonic()
+        self._meter.step(result.loss, result.examples, result.staleness, result.dropped, now_s)
+        if now_s - self._progress_at_s >= PROGRESS_S:
+            self._progress_at_s = now_s
+            stats = self._meter.stats(now_s)
+            self._process.log(
+                "progress", global_step=result.global_step, loss=result.loss, examples_per_s=stats.examples_per_s,
+                staleness_p99=stats.staleness_p99, dropped=self._meter.dropped,
+            )  # fmt: skip
+
+    def _evaluate(self, global_step: int) -> None:
+        """Held-out metrics of the final variables, printed for the user and logged."""
+        from psruntime.graph.evaluate import evaluate
+        from psruntime.graph.session import open_session
+
+        view = self._seat.answer.standing.view
+        worker = (self._place.index, self.address)
+        values = evaluate(
+            self._model, self._context(EVAL), self._plan, self._job.max_workers,
+            lambda graph: open_session(self._server.target, graph, view, worker),
+        )  # fmt: skip
+        text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+        sys.stdout.write(f"held out, at global step {global_step}: {text}\n")
+        sys.stdout.flush()
+        self._process.log("evaluation", global_step=global_step, **values)
+
+    def _context(self, mode: str) -> Context:
+        worker, index = self._worker, self._place.index
+        return Context(mode, index, self._job.min_workers, worker.batch_size, worker.data_dir, worker.seed + index)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""Models of the cluster tests: small, fast to build, no data files.
+
+A test process puts this folder on its path and names the module `tests.cluster.models`, or one of the
+classes' modules written next to its logs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime import Context, ModelSpec
+
+
+def input_fn(context: Context) -> Any:
+    """Batches of (x [batch, 4], y [batch])."""
+    if context.mode == "eval":
+        return tf1.data.Dataset.from_tensors((tf1.ones([8, 4]), tf1.ones([8])))
+    dataset = tf1.data.Dataset.range(1 << 20).map(
+        lambda i: tf1.random.stateless_uniform([4], seed=[tf1.cast(i, tf1.int32), context.seed])
+    )
+    return dataset.map(lambda x: (x, tf1.reduce_sum(x))).batch(context.batch_size)
+
+
+def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+    kernel = tf1.get_variable("kernel", [4, 8], initializer=tf1.glorot_uniform_initializer(seed=1))
+    head = tf1.get_variable("head", [8, 1], initializer=tf1.glorot_uniform_initializer(seed=2))
+    error = tf1.matmul(tf1.matmul(features, kernel), head)[:, 0] - labels
+    return ModelSpec(tf1.reduce_mean(tf1.square(error)), tf1.train.GradientDescentOptimizer, 0.02)

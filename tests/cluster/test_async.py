@@ -1,0 +1,80 @@
+"""Async training with real processes: it trains, workers come and go, the ledgers balance."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from psruntime.core.plan import VariableSpec, make_plan
+from psruntime.core.view import Phase
+from tests.support.cluster import Zygote, cluster
+from tests.support.ledgers import read_ledgers
+from tests.support.polling import poll_until
+
+pytestmark = pytest.mark.cluster
+
+SMALL = "--model=tests.cluster.models"
+SPECS = (VariableSpec("kernel", (4, 8), "float32"), VariableSpec("head", (8, 1), "float32"))
+
+
+def test_digits_with_two_ps_and_two_workers(zygote: Zygote, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    with cluster(zygote, tmp_path, ps=2, min_workers=2, train_steps=600, checkpoint_dir=checkpoints) as job:
+        first, second = job.start_worker(0), job.start_worker(1)
+        assert job.wait_all() == {"ps-0": 0, "ps-1": 0, "worker-0": 0, "worker-1": 0}
+        said = first.wait_for("held out") if "held out" in first.text else second.wait_for("held out")
+        assert float(said.rsplit("accuracy ", 1)[1]) > 0.9
+        for ps in job.ps:
+            assert "balanced=True" in ps.wait_for(" ledger ")
+        assert {path.name for path in checkpoints.glob("*-0.index")} == {"model.ckpt-0.index"}
+        assert "checkpoint path=" in first.text + second.text
+
+
+def test_workers_join_leave_and_are_lost_while_the_others_go_on(zygote: Zygote, tmp_path: Path) -> None:
+    with cluster(zygote, tmp_path, ps=2, train_steps=1_000_000, lease_s=3) as job:
+        stayer = job.start_worker(0, SMALL)
+        job.wait_for_step(50)
+        joiner = job.start_worker(7, SMALL)
+        poll_until(lambda: job.worker_pushes().get(7, 0) > 20, 30, "pushes of worker 7")
+        joiner.signal(signal.SIGTERM)
+        assert joiner.wait() == 128 + signal.SIGTERM
+        assert 7 not in job.worker_pushes()
+        job.wait_for_step(job.status().global_step + 50)
+
+        victim = job.start_worker(3, SMALL)
+        poll_until(lambda: job.worker_pushes().get(3, 0) > 20, 30, "pushes of worker 3")
+        victim.kill()
+        successor = job.start_worker(3, SMALL)  # before the lease of the dead one has ended
+        poll_until(lambda: job.worker_pushes().get(3, 0) > 20, 30, "pushes of the second worker 3")
+        job.wait_for_step(job.status().global_step + 50)
+        assert job.status().phase is Phase.TRAINING
+        assert stayer.code is None and successor.code is None
+
+        impostor = job.start_worker(3, SMALL)
+        assert impostor.wait() == 2
+        assert "worker 3 is held by a live process" in impostor.text
+        for proc in reversed(job.procs):
+            if proc.code is None:
+                proc.signal(signal.SIGTERM)
+        assert {code for name, code in job.wait_all().items() if name.startswith("ps")} == {143}
+
+
+def test_no_applied_update_is_staler_than_allowed(zygote: Zygote, tmp_path: Path) -> None:
+    with cluster(zygote, tmp_path, ps=2, min_workers=4, train_steps=1_000_000, max_staleness=2) as job:
+        workers = [job.start_worker(index, SMALL) for index in range(4)]
+        job.wait_for_step(1000)
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        assert [worker.wait() for worker in workers] == [143] * 4
+        view = job.status().view
+        ledgers = read_ledgers([entry.address for entry in view.ps], make_plan(SPECS, 2, 16 << 20))
+        assert set(ledgers) == {"kernel", "head", "global_step"}
+        for ledger in ledgers.values():
+            assert ledger["received"] == ledger["applied"] + sum(ledger["dropped"].values())
+            assert ledger["applied"] > 900 and ledger["max_staleness"] <= 2
+        assert sum(ledger["dropped"]["stale"] for ledger in ledgers.values()) > 0, "nobody was ever too stale"
+        for ps in job.ps:
+            ps.signal(signal.SIGTERM)
+        job.wait_all()

@@ -1,0 +1,185 @@
+"""What must hold after every call of a coordinator, whatever came before.  See watched.py for the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psruntime.core.coordinator import Coordinator
+from psruntime.core.facts import Answer
+from psruntime.core.membership import Role
+from psruntime.core.status import job_status
+from psruntime.core.view import Phase, View
+
+if TYPE_CHECKING:
+    from tests.core.watched import Watched
+
+LEGAL_MOVES = {
+    "FORMING -> PREPARING", "PREPARING -> TRAINING", "TRAINING -> DRAINING", "DRAINING -> DONE",
+    "PREPARING -> FORMING", "TRAINING -> FORMING", "DRAINING -> FORMING",
+    "FORMING -> FAILED", "PREPARING -> FAILED", "TRAINING -> FAILED", "DRAINING -> FAILED",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Before:
+    """The coordinator's state before a call."""
+
+    phase: Phase
+    view: View
+    floor: int
+    members: frozenset[int]
+
+    @classmethod
+    def of(cls, core: Coordinator) -> Before:
+        members = frozenset(m.incarnation for role in Role for m in core.members.live(role))
+        return cls(core.phase, core.view, core.clocks.floor, members)
+
+
+def check_events(watched: Watched, before: Before, moves_to: Phase | None) -> None:
+    """The log tells of every move, with a cause that allows it, and of everybody who came or went."""
+    core, phase, made = watched.core, before.phase, []
+    came, went = set(), set()
+    for event in core.take_events():
+        watched.seen[f"event {event.name}"] += 1
+        if event.name == "phase":
+            assert event.facts["was"] is phase
+            phase = event.facts["now"]
+            check_move(watched, before, event.facts, moves_to)
+            made.append(phase)
+        elif event.name == "member_joined":
+            came.add(int(str(event.facts["incarnation"]), 16))
+        elif event.name in ("member_left", "member_lost"):
+            went.add(int(str(event.facts["incarnation"]), 16))
+    assert core.phase is phase
+    assert moves_to is None or moves_to in made
+    assert came == set(watched.live) - before.members
+    assert went == before.members - set(watched.live)
+
+
+def check_move(watched: Watched, before: Before, facts: dict[str, Any], moves_to: Phase | None) -> None:
+    core, now = watched.core, facts["now"]
+    move = f"{facts['was']} -> {now}"
+    watched.seen[move] += 1
+    assert move in LEGAL_MOVES
+    match now:
+        case Phase.FORMING:
+            gone = sorted(e.index for e in before.view.ps if e.incarnation not in watched.live)
+            assert gone
+            assert facts["reason"] == f"ps {', '.join(map(str, gone))} lost"
+        case Phase.PREPARING:
+            assert core.view.number == before.view.number + 1
+        case Phase.DRAINING:
+            assert core.global_step >= watched.job.train_steps
+        case Phase.FAILED if moves_to is None:
+            late = [i for i, missing_s in sorted(watched.missing_s.items()) if missing_s > watched.job.ps_timeout_s]
+            assert facts["reason"].startswith(f"ps {late[0]} did not return within")
+            watched.seen["ps timeout"] += 1
+        case _:
+            assert now is moves_to, "only a report of the chief, or a fatal leave, does this"
+
+
+def check_state(watched: Watched, before: Before) -> None:
+    core, live, phase = watched.core, watched.live, watched.core.phase
+    workers = watched.live_of(Role.WORKER)
+    assert {m.incarnation for role in Role for m in core.members.live(role)} == set(live)
+    if before.phase.over:
+        assert phase is before.phase
+    check_phase(watched, len(workers))
+    assert core.chief == (watched.joins[watched.chief].index if watched.chief else None)
+    if not phase.over:
+        assert (watched.chief in workers) if workers else watched.chief is None
+    assert (core.global_step, core.steps_lost) == (watched.global_step, watched.steps_lost)
+    check_view_and_clocks(watched, before)
+    check_memory(watched)
+    status = job_status(core, watched.now_s)
+    assert [m.incarnation for m in status.members] == watched.live_of(Role.PS) + workers
+    assert [m.incarnation for m in status.members if m.chief] == [n for n in workers if n == watched.chief]
+    assert all(m.silent_s == watched.now_s - live[m.incarnation].heard_s for m in status.members)
+
+
+def check_phase(watched: Watched, workers: int) -> None:
+    """The phase is one that the facts allow."""
+    core, job = watched.core, watched.job
+    complete = [watched.joins[n].index for n in watched.live_of(Role.PS)] == list(range(job.ps))
+    if core.phase is Phase.FORMING:
+        needed = 1 if core.view.number else job.min_workers
+        assert not complete or workers < needed, "nothing is missing, so why wait"
+        assert core.reason.startswith("waiting for")
+    elif not core.phase.over:
+        assert [e.index for e in core.view.ps] == list(range(job.ps))
+        for entry in core.view.ps:
+            assert watched.live[entry.incarnation].join.address == entry.address
+    assert core.phase is not Phase.TRAINING or core.global_step < job.train_steps
+    assert core.phase.over or max(watched.missing_s.values(), default=0.0) <= job.ps_timeout_s
+
+
+def check_view_and_clocks(watched: Watched, before: Before) -> None:
+    """A view is never changed, only followed by the next one, in which everybody begins at 0."""
+    core, clocks = watched.core, watched.core.clocks
+    if core.view.number == before.view.number:
+        assert core.view == before.view
+        assert clocks.floor >= before.floor
+    else:
+        assert core.view.number == before.view.number + 1
+        assert clocks.floor == 0
+    seats = [watched.live[n] for n in watched.live_of(Role.WORKER)] if core.view.number else []
+    assert clocks.clocks == {seat.join.index: seat.clock for seat in seats}
+    assert clocks.floor == min((seat.clock for seat in seats), default=watched.floor) == watched.floor
+
+
+def check_memory(watched: Watched) -> None:
+    """Nothing is kept for incarnations that are gone."""
+    for name, kept in vars(watched.core).items():
+        if name == "_ps_missing_since_s":
+            assert set(kept) == set(watched.missing_s)
+        elif isinstance(kept, dict):
+            assert set(kept) <= set(watched.live), f"{name} keeps what is gone"
+
+
+def check_answer(watched: Watched, incarnation: int, answer: Answer) -> None:
+    core, standing, seat = watched.core, answer.standing, watched.live[incarnation]
+    assert answer.incarnation == incarnation
+    assert answer.floor == core.clocks.floor
+    assert (standing.phase, standing.reason, standing.view) == (core.phase, core.reason, core.view)
+    last = watched.told.get(incarnation)
+    if last is None:
+        assert answer.revision == 1
+    else:
+        assert answer.revision == last.revision + (standing != last.standing)
+    watched.told[incarnation] = answer
+    if seat.join.role is Role.PS:
+        check_fence(watched, incarnation, answer)
+    else:
+        assert standing.fenced_in == is_fenced_in(watched, incarnation)
+        assert standing.chief == (incarnation == watched.chief)
+        assert standing.close == (standing.chief and core.phase is Phase.DRAINING and all_stopped(watched))
+        watched.seen["fenced in"] += standing.fenced_in
+        watched.seen["not fenced in"] += core.phase.prepared and not standing.fenced_in
+        watched.seen["close"] += standing.close
+
+
+def check_fence(watched: Watched, incarnation: int, answer: Answer) -> None:
+    """A ps is told the live workers; one revision never stands for two tables."""
+    standing = answer.standing
+    assert standing.admitted == tuple((watched.joins[n].index, n) for n in watched.live_of(Role.WORKER))
+    for fences in watched.fences.values():
+        assert fences.get(standing.fence_revision, standing.admitted) == standing.admitted
+        assert max(fences) <= standing.fence_revision
+    watched.fences.setdefault(incarnation, {})[standing.fence_revision] = standing.admitted
+
+
+def is_fenced_in(watched: Watched, incarnation: int) -> bool:
+    """Whether every ps of the view has written a table with this incarnation, which it had been told."""
+    worker = (watched.joins[incarnation].index, incarnation)
+    entries = watched.core.view.ps
+    for entry in entries:
+        seat = watched.live.get(entry.incarnation)
+        if seat is None or seat.wrote is None or worker not in watched.fences[entry.incarnation][seat.wrote]:
+            return False
+    return bool(entries)
+
+
+def all_stopped(watched: Watched) -> bool:
+    beats = [watched.live[n].beat for n in watched.live_of(Role.WORKER)]
+    return all(beat.stopped and beat.view == watched.core.view.number for beat in beats)

@@ -1,0 +1,146 @@
+"""The settings: what is out of range is refused, in a message that names the setting and the value."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from psruntime.config import JobConfig, PlaceConfig, WorkerConfig, contradictions, job_fields, split_address
+from psruntime.errors import EXIT_USAGE, UsageError
+
+JOB_REFUSALS = [
+    ("mode", "sync", "mode must be one of async, got 'sync'"),
+    ("on_nan", "ignore", "on_nan must be one of stop, continue, got 'ignore'"),
+    ("ps", 0, "ps must be at least 1, got 0"),
+    ("min_workers", 0, "min_workers must be at least 1, got 0"),
+    ("max_workers", 0, "max_workers must be at least 1, got 0"),
+    ("train_steps", 0, "train_steps must be at least 1, got 0"),
+    ("save_steps", -5, "save_steps must be at least 1, got -5"),
+    ("keep", 0, "keep must be at least 1, got 0"),
+    ("slice_bytes", 0, "slice_bytes must be at least 1, got 0"),
+    ("max_staleness", -1, "max_staleness must be at least 0, got -1"),
+    ("lease_s", 0.25, "lease_s must be at least 0.5, got 0.25"),
+    ("lease_s", math.nan, "lease_s must be at least 0.5, got nan"),
+    ("ps_timeout_s", 9.0, "ps_timeout_s must be at least 10.0, got 9.0"),
+    ("ping_timeout_s", 0.5, "ping_timeout_s must be at least 1.0, got 0.5"),
+    ("linger_s", -0.5, "linger_s must be at least 0.0, got -0.5"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), JOB_REFUSALS)
+def test_a_job_setting_out_of_range_is_refused(name: str, value: Any, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        JobConfig(**{name: value})
+    assert str(refused.value) == message
+    assert refused.value.exit_code == EXIT_USAGE
+
+
+def test_every_job_setting_that_has_a_range_is_checked() -> None:
+    unchecked = {"checkpoint_dir"}  # any text
+    assert {name for name, _, _ in JOB_REFUSALS} | unchecked == {field.name for field in dataclasses.fields(JobConfig)}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ps": 1, "min_workers": 1, "max_workers": 1, "train_steps": 1, "save_steps": 1, "keep": 1, "slice_bytes": 1},
+        {"max_staleness": 0},
+        {"max_staleness": None},
+        {"lease_s": 0.5, "ps_timeout_s": 0.5},
+        {"ping_timeout_s": 1.0, "linger_s": 0.0},
+        {"min_workers": 7, "max_workers": 7},
+        {"on_nan": "continue", "checkpoint_dir": "gs://bucket/run"},
+    ],
+)
+def test_the_ends_of_each_range_are_in_it(settings: dict[str, Any]) -> None:
+    job = JobConfig(**settings)
+    assert {name: getattr(job, name) for name in settings} == settings
+
+
+def test_more_workers_needed_than_allowed_is_refused_with_both_numbers() -> None:
+    with pytest.raises(UsageError, match=r"min_workers \(3\) must not exceed max_workers \(2\)"):
+        JobConfig(min_workers=3, max_workers=2)
+
+
+def test_a_member_has_three_chances_to_renew_its_lease() -> None:
+    assert JobConfig(lease_s=6.0).heartbeat_s == 2.0
+
+
+def test_a_job_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        JobConfig().ps = 2  # type: ignore[misc]
+
+
+def test_every_job_setting_comes_with_its_help() -> None:
+    for field in job_fields():
+        assert field.metadata["help"], field.name
+        choices = field.metadata["choices"]
+        assert choices is None or field.default in choices
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"index": -1}, "index must be at least 0, got -1"),
+        ({"coordinator": "ps0"}, "address 'ps0' is not host:port, for example 127.0.0.1:2222"),
+        ({"port": -1}, "port must be from 0 to 65535, got -1"),
+        ({"port": 65536}, "port must be from 0 to 65535, got 65536"),
+        ({"health_port": 70000}, "health_port must be from 0 to 65535, got 70000"),
+        ({"connect_timeout_s": -1.0}, "connect_timeout_s must be at least 0.0, got -1.0"),
+        ({"connect_timeout_s": math.nan}, "connect_timeout_s must be at least 0.0, got nan"),
+    ],
+)
+def test_a_place_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        PlaceConfig(**{"index": 0, **settings})
+    assert str(refused.value) == message
+
+
+def test_the_ends_of_the_ports_are_in_range() -> None:
+    place = PlaceConfig(0, "ps0:65535", port=65535, health_port=0, connect_timeout_s=0.0)
+    assert (place.port, place.health_port) == (65535, 0)
+
+
+def test_a_worker_needs_at_least_one_example_a_batch() -> None:
+    assert WorkerConfig(batch_size=1).batch_size == 1
+    with pytest.raises(UsageError, match="batch_size must be at least 1, got 0"):
+        WorkerConfig(batch_size=0)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("127.0.0.1:2222", ("127.0.0.1", 2222)),
+        ("ps-0.cluster.local:0", ("ps-0.cluster.local", 0)),
+        ("[::1]:65535", ("[::1]", 65535)),
+    ],
+)
+def test_an_address_is_split_into_host_and_port(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":80", "host:http", "host:-1", "host:65536", "host:²", "host:8 0"]
+)
+def test_a_text_that_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        split_address(address)
+    assert str(refused.value) == f"address '{address}' is not host:port, for example 127.0.0.1:2222"
+
+
+def test_a_contradiction_names_the_setting_and_both_values() -> None:
+    job = JobConfig(train_steps=500, max_staleness=None, on_nan="stop", lease_s=7.5)
+    assert contradictions({"train_steps": 600, "max_staleness": 4, "on_nan": "stop", "lease_s": 5.0}, job) == [
+        "--train-steps 600 here, 500 in the job",
+        "--max-staleness 4 here, None in the job",
+        "--lease 5.0 here, 7.5 in the job",
+    ]
+
+
+def test_what_agrees_with_the_job_or_is_not_given_is_no_contradiction() -> None:
+    job = JobConfig(train_steps=500, lease_s=7.5)
+    assert contradictions({}, job) == []
+    assert contradictions({"train_steps": 500, "lease_s": 7.5}, job) == []

@@ -1,0 +1,251 @@
+"""The coordinator under any order of calls, honest and odd ones, and of time that runs, jumps and stands still.
+
+Each rule makes calls on a watched coordinator; watched.py knows what must come of them, laws.py what must hold
+after them.  The test shows at the end that the histories were not tame: everything in `MUST_HAPPEN` happened.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from psruntime.config import JobConfig
+from psruntime.core.facts import Join, LeaveKind, PsBeat, WorkerBeat
+from psruntime.core.membership import Role
+from psruntime.core.plan import VariableSpec
+from psruntime.core.view import Phase
+from tests.core.watched import Watched
+
+LEASE_S = 4.0
+PS_TIMEOUT_S = 9.0
+TRAIN_STEPS = 20
+MODEL = (VariableSpec("w", (3, 2), "float32"), VariableSpec("b", (2,), "float32"))
+OTHER_MODEL = (VariableSpec("w", (3, 2), "float32"), VariableSpec("b", (5,), "float32"))
+
+PICK = st.integers(0, 59)  # chooses one of those that are there, modulo their number
+WORKERS = st.integers(0, 2)
+STEPS = st.integers(0, 9)
+FLAG = st.booleans()
+
+MUST_HAPPEN = (
+    "FORMING -> PREPARING", "PREPARING -> TRAINING", "TRAINING -> DRAINING", "DRAINING -> DONE",
+    "PREPARING -> FORMING", "TRAINING -> FORMING", "DRAINING -> FORMING",
+    "FORMING -> FAILED", "PREPARING -> FAILED", "TRAINING -> FAILED", "DRAINING -> FAILED",
+    "join: Answer", "join: NotYet", "join: IndexHeldError", "join: UsageError", "join: ModelDiffersError",
+    "join: JobDoneError", "join: JobFailedError",
+    "heartbeat: Answer", "heartbeat: ReplacedError", "report: Answer", "report: ReplacedError",
+    "standing: Answer", "standing: ReplacedError",
+    "event member_lost", "event member_left", "lease ended", "paused", "ps timeout",
+    "fenced in", "not fenced in", "close", "second view", "steps lost",
+)  # fmt: skip
+
+
+class CoordinatorMachine(RuleBasedStateMachine):
+    """Processes that join, beat, report, leave and die, and a clock."""
+
+    seen: Counter[str] = Counter()
+
+    @initialize(ps=st.integers(1, 3), min_workers=st.integers(1, 2), remote=FLAG)
+    def begin(self, ps: int, min_workers: int, remote: bool) -> None:
+        self.remote = remote
+        self.joins: list[Join] = []
+        self.job = JobConfig(
+            ps=ps, min_workers=min_workers, max_workers=3, train_steps=TRAIN_STEPS, lease_s=LEASE_S,
+            ps_timeout_s=PS_TIMEOUT_S,
+        )  # fmt: skip
+        self.watched = Watched(self.job)
+
+    def teardown(self) -> None:
+        if hasattr(self, "watched"):
+            self.watched.seen["second view"] += self.watched.core.view.number > 1
+            self.watched.seen["steps lost"] += self.watched.steps_lost > 0
+            CoordinatorMachine.seen.update(self.watched.seen)
+
+    # Joining.
+
+    def fresh_join(self, role: Role, index: int, remote: bool) -> Join:
+        port = 5000 + len(self.joins)
+        host = f"10.0.0.{1 + index % 250}" if remote else "127.0.0.1"
+        specs = MODEL if role is Role.WORKER else ()
+        return Join(role, index, f"{host}:{port}", f"{host}:{port + 1000}", f"join {port}", specs=specs)
+
+    def try_join(self, join: Join) -> None:
+        self.joins.append(join)
+        self.watched.join(join)
+
+    @rule(pick=PICK)
+    def a_ps_arrives(self, pick: int) -> None:
+        self.try_join(self.fresh_join(Role.PS, pick % self.job.ps, self.remote))
+
+    @rule(index=WORKERS)
+    def a_worker_arrives(self, index: int) -> None:
+        self.try_join(self.fresh_join(Role.WORKER, index, self.remote))
+
+    @rule()
+    def all_that_are_missing_arrive(self) -> None:
+        for index in range(self.job.ps):
+            if self.watched.holder(Role.PS, index) is None:
+                self.a_ps_arrives(index)
+        for index in range(2):
+            if self.watched.holder(Role.WORKER, index) is None:
+                self.a_worker_arrives(index)
+
+    @rule(role=st.sampled_from(Role), index=st.sampled_from([-1, 3, 1000]))
+    def one_with_an_index_out_of_range_arrives(self, role: Role, index: int) -> None:
+        self.try_join(self.fresh_join(role, index, self.remote))
+
+    @rule(role=st.sampled_from(Role), index=WORKERS)
+    def one_from_another_network_arrives(self, role: Role, index: int) -> None:
+        self.try_join(self.fresh_join(role, index, not self.remote))
+
+    @rule(index=WORKERS)
+    def a_worker_with_another_model_arrives(self, index: int) -> None:
+        self.try_join(replace(self.fresh_join(Role.WORKER, index, self.remote), specs=OTHER_MODEL))
+
+    @precondition(lambda self: self.joins)
+    @rule(pick=PICK)
+    def a_join_is_repeated(self, pick: int) -> None:
+        recent = self.joins[-6:]
+        self.watched.join(recent[pick % len(recent)])
+
+    # Heartbeats.
+
+    def anybody(self, pick: int) -> int:
+        """An incarnation: often a live one, else one that is gone or was never admitted."""
+        live = list(self.watched.live)
+        known = live * 3 + list(self.watched.joins)[-8:]
+        return known[pick % len(known)]
+
+    def honest_beat(self, incarnation: int, progress: int, stopped: bool) -> None:
+        watched = self.watched
+        standing = watched.told[incarnation].standing
+        global_step = watched.core.global_step + progress if standing.phase.prepared else 0
+        if watched.joins[incarnation].role is Role.PS:
+            watched.heartbeat(incarnation, PsBeat(standing.fence_revision, standing.view.number, global_step))
+        else:
+            steps = watched.live[incarnation].clock - watched.live[incarnation].base + progress
+            watched.heartbeat(incarnation, WorkerBeat(standing.view.number, steps, global_step, stopped))
+
+    @precondition(lambda self: self.watched.live)
+    @rule(pick=PICK, progress=STEPS)
+    def a_member_beats(self, pick: int, progress: int) -> None:
+        live = list(self.watched.live)
+        self.honest_beat(live[pick % len(live)], progress, stopped=self.watched.core.phase is Phase.DRAINING)
+
+    @rule(stopped=FLAG)
+    def everybody_beats(self, stopped: bool) -> None:
+        for incarnation in list(self.watched.live):
+            if incarnation in self.watched.live:  # an earlier one of these calls may have ended its lease
+                self.honest_beat(incarnation, 0, stopped)
+
+    @precondition(lambda self: self.watched.joins)
+    @rule(pick=PICK, view=st.integers(-1, 1), steps=STEPS, global_step=st.integers(0, 2 * TRAIN_STEPS), stopped=FLAG)
+    def an_odd_worker_beats(self, pick: int, view: int, steps: int, global_step: int, stopped: bool) -> None:
+        incarnation = self.anybody(pick)
+        if self.watched.joins[incarnation].role is Role.WORKER:
+            view = max(0, self.watched.core.view.number + view)
+            self.watched.heartbeat(incarnation, WorkerBeat(view, steps, global_step, stopped))
+
+    @precondition(lambda self: self.watched.joins)
+    @rule(pick=PICK, ahead=st.integers(1, 3), behind=STEPS, view=st.integers(-1, 1), global_step=STEPS, honest=FLAG)
+    def an_odd_ps_beats(self, pick: int, ahead: int, behind: int, view: int, global_step: int, honest: bool) -> None:
+        incarnation = self.anybody(pick)
+        if self.watched.joins[incarnation].role is Role.PS:
+            told = sorted(self.watched.fences.get(incarnation, {0: ()}), reverse=True)
+            revision = told[behind % len(told)] if honest else told[0] + ahead
+            view = max(0, self.watched.core.view.number + view)
+            self.watched.heartbeat(incarnation, PsBeat(revision, view, global_step))
+
+    # Reports and departures.
+
+    @precondition(lambda self: self.watched.chief in self.watched.live)
+    @rule(global_step=st.integers(0, TRAIN_STEPS + 2))
+    def the_chief_prepares(self, global_step: int) -> None:
+        assert self.watched.chief
+        self.watched.report(self.watched.chief, self.watched.core.view.number, global_step)
+
+    @precondition(lambda self: self.watched.core.phase is Phase.DRAINING and self.watched.chief in self.watched.live)
+    @rule()
+    def the_chief_finishes(self) -> None:
+        assert self.watched.chief
+        self.watched.report(self.watched.chief, self.watched.core.view.number, None)
+
+    @precondition(lambda self: self.watched.joins)
+    @rule(pick=PICK, view=st.integers(-1, 1), global_step=st.none() | STEPS)
+    def somebody_reports(self, pick: int, view: int, global_step: int | None) -> None:
+        self.watched.report(self.anybody(pick), self.watched.core.view.number + view, global_step)
+
+    @precondition(lambda self: self.watched.joins)
+    @rule(pick=PICK, kind=st.sampled_from([LeaveKind.OVER, LeaveKind.ASKED, LeaveKind.ERROR]))
+    def somebody_leaves(self, pick: int, kind: LeaveKind) -> None:
+        self.watched.leave(self.anybody(pick), kind)
+
+    @precondition(lambda self: len(self.watched.joins) > 6)  # it ends the history, so not at once
+    @rule(pick=PICK)
+    def somebody_breaks(self, pick: int) -> None:
+        self.watched.leave(self.anybody(pick), LeaveKind.FATAL)
+
+    @precondition(lambda self: self.watched.joins)
+    @rule(pick=PICK)
+    def somebody_is_found_dead(self, pick: int) -> None:
+        self.watched.confirm_lost(self.anybody(pick))
+
+    @precondition(lambda self: self.watched.joins)
+    @rule(pick=PICK)
+    def somebody_looks(self, pick: int) -> None:
+        self.watched.look(self.anybody(pick))
+
+    # Time.
+
+    @rule(gap_s=st.sampled_from([0.0, 0.25, 1.0, LEASE_S / 2]))
+    def a_tick(self, gap_s: float) -> None:
+        self.watched.now_s += gap_s
+        self.watched.advance()
+
+    @rule(gap_s=st.sampled_from([0.25, 1.0, LEASE_S / 2]))
+    def time_passes_unseen(self, gap_s: float) -> None:
+        """The next call, whatever it is, has to notice."""
+        self.watched.now_s += gap_s
+
+    @rule(picks=st.lists(PICK, max_size=3))
+    def a_lease_passes(self, picks: list[int]) -> None:
+        """Whoever is not among the picked ones falls silent."""
+        self.watched.advance()
+        live = list(self.watched.live)
+        speaking = {live[pick % len(live)] for pick in picks if live}
+        for _ in range(3):
+            self.a_tick(LEASE_S / 2 - 0.25)
+            for incarnation in sorted(speaking & set(self.watched.live)):
+                self.honest_beat(incarnation, 0, stopped=False)
+        assert set(self.watched.live) <= speaking
+
+    @rule(gap_s=st.sampled_from([LEASE_S, PS_TIMEOUT_S + LEASE_S, 1e6]))
+    def the_coordinator_is_paused(self, gap_s: float) -> None:
+        before, phase = set(self.watched.live), self.watched.core.phase
+        self.a_tick(gap_s)
+        assert set(self.watched.live) == before
+        assert self.watched.core.phase is phase
+
+    @precondition(lambda self: self.watched.missing_s and not self.watched.core.phase.over)
+    @rule()
+    def a_lost_ps_stays_away(self) -> None:
+        self.watched.advance()
+        ticks = int(PS_TIMEOUT_S // (LEASE_S / 2)) + 1
+        for _ in range(ticks):
+            self.a_tick(LEASE_S / 2)
+        assert self.watched.core.phase is Phase.FAILED
+        assert "did not return within 9 s (ps_timeout_s)" in self.watched.core.reason
+
+
+def test_the_coordinator_keeps_its_laws_in_any_history() -> None:
+    CoordinatorMachine.seen.clear()
+    run_state_machine_as_test(
+        CoordinatorMachine,
+        settings=settings(max_examples=150, stateful_step_count=50, deadline=None, derandomize=True),
+    )
+    missing = [name for name in MUST_HAPPEN if not CoordinatorMachine.seen[name]]
+    assert not missing, f"never happened: {missing}; what did: {CoordinatorMachine.seen}"

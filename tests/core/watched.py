@@ -1,0 +1,240 @@
+"""A coordinator under watch: every call goes through a model that knows what must come of it.
+
+The model is slower and plainer than the coordinator: it counts the silence of each member instead of keeping
+leases, and remembers everything that anybody was ever told.  laws.py has what must hold after each call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from psruntime.config import JobConfig
+from psruntime.core.coordinator import Coordinator
+from psruntime.core.facts import Answer, Join, LeaveKind, NotYet, PsBeat, WorkerBeat
+from psruntime.core.membership import Role
+from psruntime.core.plan import VariableSpec
+from psruntime.core.view import Phase
+from psruntime.errors import (
+    IndexHeldError,
+    JobDoneError,
+    JobFailedError,
+    ModelDiffersError,
+    PsRuntimeError,
+    ReplacedError,
+    UsageError,
+)
+from tests.core import laws
+
+Admitted = tuple[tuple[int, int], ...]  # (worker index, incarnation), by index
+FIRST_INCARNATION = 1000  # so that nobody takes one for an index
+
+
+@dataclass
+class Seat:
+    """What the model knows of one live member."""
+
+    join: Join
+    heard_s: float  # when it was admitted or last heard
+    silent_s: float = 0.0  # since then, as far as the coordinator was running
+    base: int = 0  # worker: its clock when it was admitted, or when the view began
+    clock: int = 0
+    beat: WorkerBeat = field(default_factory=WorkerBeat)
+    wrote: int | None = None  # ps: the fence revision that it last reported, if it had been told it by then
+
+
+class Watched:
+    """Calls go in here; an AssertionError comes out when the coordinator breaks a law."""
+
+    def __init__(self, job: JobConfig) -> None:
+        self.job = job
+        self.core = Coordinator(job, 0.0)
+        self.now_s = self.judged_s = 0.0
+        self.live: dict[int, Seat] = {}  # by incarnation
+        self.joins: dict[int, Join] = {}  # by incarnation: all that ever asked, admitted or not
+        self.asked_s: dict[str, float] = {}  # join id -> when it was first asked
+        self.missing_s: dict[int, float] = {}  # lost ps, by index: for how long
+        self.chief: int | None = None  # incarnation
+        self.specs: tuple[VariableSpec, ...] | None = None
+        self.floor = self.global_step = self.steps_lost = 0
+        self.told: dict[int, Answer] = {}  # by incarnation: the last answer
+        self.fences: dict[int, dict[int, Admitted]] = {}  # ps incarnation -> fence revision -> table, as it was told
+        self.seen: Counter[str] = Counter()  # what happened, so that a test can show that it did
+
+    # Calls.
+
+    def join(self, join: Join) -> None:
+        self.pass_time()
+        asked_s = self.asked_s.setdefault(join.join_id, self.now_s)
+        join = replace(join, waited_s=self.now_s - asked_s)
+        incarnation = FIRST_INCARNATION + len(self.joins)
+        self.joins[incarnation] = join
+        kind, holder = self.verdict(join, asked_s)
+        if kind is Answer and holder is None:
+            self.live[incarnation] = Seat(join, self.now_s, base=self.floor, clock=self.floor)
+            if join.role is Role.PS:
+                self.missing_s.pop(join.index, None)
+            else:
+                self.specs = join.specs
+                self.chief = self.chief or incarnation
+        result = self.call("join", holder or incarnation, self.core.join, join, incarnation, self.now_s)
+        assert type(result) is kind, result
+        if isinstance(result, NotYet):
+            assert (result.holder_incarnation, result.probe) == (holder, self.joins[holder].health_address)  # type: ignore[index]
+
+    def verdict(self, join: Join, asked_s: float) -> tuple[type, int | None]:
+        """What must come of a join, and who holds its index."""
+        holder = self.holder(join.role, join.index)
+        seat = self.live[holder] if holder else None
+        if self.failing():
+            return (JobDoneError if self.core.phase is Phase.DONE else JobFailedError), holder
+        if not 0 <= join.index < (self.job.ps if join.role is Role.PS else self.job.max_workers):
+            return UsageError, holder
+        if any(is_loopback(join) != is_loopback(other.join) for other in self.live.values()):
+            return UsageError, holder
+        if join.role is Role.WORKER and self.specs not in (None, join.specs):
+            return ModelDiffersError, holder
+        if seat is None or seat.join.join_id == join.join_id:
+            return Answer, holder
+        return (IndexHeldError if seat.heard_s > asked_s else NotYet), holder
+
+    def heartbeat(self, incarnation: int, beat: PsBeat | WorkerBeat) -> None:
+        self.pass_time()
+        join = self.joins[incarnation]
+        if seat := self.live.get(incarnation):
+            seat.heard_s, seat.silent_s = self.now_s, 0.0
+            if isinstance(beat, PsBeat):
+                seat.wrote = beat.fence_revision if beat.fence_revision in self.fences[incarnation] else None
+            else:
+                seat.beat = beat
+                if beat.view == self.core.view.number > 0:
+                    seat.clock = max(seat.clock, seat.base + beat.steps)
+                    self.raise_floor()
+            if beat.view == self.core.view.number and self.core.phase.prepared and not self.view_is_void():
+                self.global_step = max(self.global_step, beat.global_step)
+        result = self.call(
+            "heartbeat", incarnation, self.core.heartbeat, join.role, join.index, incarnation, beat, self.now_s
+        )
+        assert type(result) is (Answer if incarnation in self.live else ReplacedError), result
+
+    def report(self, incarnation: int, view: int, global_step: int | None) -> None:
+        """`report_prepared`, or without a global step `report_finished`."""
+        self.pass_time()
+        index = self.joins[incarnation].index
+        ready = view == self.core.view.number and incarnation == self.chief and not self.view_is_void()
+        if global_step is None:
+            arguments: tuple[Any, ...] = (self.core.report_finished, index, incarnation, view, self.now_s)
+            expected = Phase.DONE if ready and self.core.phase is Phase.DRAINING else None
+        else:
+            arguments = (self.core.report_prepared, index, incarnation, view, global_step, self.now_s)
+            expected = Phase.TRAINING if ready and self.core.phase is Phase.PREPARING else None
+            if expected:
+                self.steps_lost += max(0, self.global_step - global_step)
+                self.global_step = global_step
+        result = self.call("report", incarnation, *arguments, moves_to=expected)
+        accepted = incarnation in self.live and incarnation == self.chief
+        assert type(result) is (Answer if accepted else ReplacedError), result
+
+    def leave(self, incarnation: int, kind: LeaveKind) -> None:
+        self.pass_time()
+        join = self.joins[incarnation]
+        fatal = kind is LeaveKind.FATAL and incarnation in self.live and not self.failing()
+        self.drop(incarnation)
+        self.call(
+            f"leave {kind}", None, self.core.leave, join.role, join.index, incarnation, kind, "broke", self.now_s,
+            moves_to=Phase.FAILED if fatal else None,
+        )  # fmt: skip
+
+    def confirm_lost(self, incarnation: int) -> None:
+        self.pass_time()
+        self.drop(incarnation)
+        self.call("confirm_lost", None, self.core.confirm_lost, incarnation, self.now_s)
+
+    def advance(self) -> None:
+        self.pass_time()
+        self.call("advance", None, self.core.advance, self.now_s)
+
+    def look(self, incarnation: int) -> None:
+        join = self.joins[incarnation]
+        result = self.call("standing", incarnation, self.core.standing, join.role, join.index, incarnation)
+        assert type(result) is (Answer if incarnation in self.live else ReplacedError), result
+
+    # The model.
+
+    def holder(self, role: Role, index: int) -> int | None:
+        """The live incarnation that holds an index."""
+        return next((n for n, s in self.live.items() if (s.join.role, s.join.index) == (role, index)), None)
+
+    def live_of(self, role: Role) -> list[int]:
+        """Live incarnations of a role, by index."""
+        return sorted((n for n, s in self.live.items() if s.join.role is role), key=lambda n: self.joins[n].index)
+
+    def view_is_void(self) -> bool:
+        return any(entry.incarnation not in self.live for entry in self.core.view.ps)
+
+    def failing(self) -> bool:
+        """Whether the job is over, or will be as soon as the coordinator looks at the time."""
+        return self.core.phase.over or max(self.missing_s.values(), default=0.0) > self.job.ps_timeout_s
+
+    def pass_time(self) -> None:
+        """What the time since the last call does: it counts as silence, unless the coordinator was paused."""
+        gap_s, self.judged_s = self.now_s - self.judged_s, self.now_s
+        if gap_s > self.job.lease_s / 2:
+            self.seen["paused"] += 1
+            return
+        for index in self.missing_s:
+            self.missing_s[index] += gap_s
+        for seat in self.live.values():
+            seat.silent_s += gap_s
+        for incarnation in self.live_of(Role.PS) + self.live_of(Role.WORKER):
+            if self.live[incarnation].silent_s < self.job.lease_s:
+                continue
+            self.drop(incarnation)
+            self.seen["lease ended"] += 1
+
+    def drop(self, incarnation: int) -> None:
+        seat = self.live.pop(incarnation, None)
+        if seat and seat.join.role is Role.PS and self.core.view.number:
+            self.missing_s[seat.join.index] = 0.0
+        workers = self.live_of(Role.WORKER)
+        if not workers and not self.core.view.number:
+            self.specs = None
+        if self.chief == incarnation and not self.core.phase.over:
+            self.chief = workers[0] if workers else None
+        self.raise_floor()
+
+    def raise_floor(self) -> None:
+        clocks = [self.live[n].clock for n in self.live_of(Role.WORKER)]
+        self.floor = max(self.floor, min(clocks, default=0))
+
+    def call(
+        self,
+        name: str,
+        incarnation: int | None,
+        method: Callable[..., Any],
+        *arguments: Any,
+        moves_to: Phase | None = None,
+    ) -> Any:
+        """Makes the call and checks everything; gives back the answer or the error.  `moves_to`: what it must do."""
+        before = laws.Before.of(self.core)
+        try:
+            result = method(*arguments)
+        except PsRuntimeError as error:
+            result = error
+        self.seen[f"{name}: {type(result).__name__}"] += 1
+        if self.core.view.number != before.view.number:
+            self.floor = 0
+            for seat in self.live.values():
+                seat.base = seat.clock = 0
+        laws.check_events(self, before, moves_to)
+        laws.check_state(self, before)
+        if isinstance(result, Answer):
+            assert incarnation is not None
+            laws.check_answer(self, incarnation, result)
+        return result
+
+
+def is_loopback(join: Join) -> bool:
+    return join.address.startswith("127.")

@@ -1,0 +1,157 @@
+"""Checkpoints and preparation: what is restored, from where, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime.errors import CheckpointError, JobFailedError, UsageError
+from psruntime.graph.store import APPLIED, RESTORE_LEAP
+from psruntime.model import ModelSpec
+from tests.graph.test_against_tensorflow import OPTIMIZERS
+from tests.support.local_cluster import LocalCluster, Run, linear_model, train
+
+ADAM = linear_model(OPTIMIZERS["adam"])
+
+
+def contents(run: Run) -> dict[str, Any]:
+    reader = tf1.train.load_checkpoint(run.checkpoints.latest())
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def test_names_are_the_models_own_and_stock_tensorflow_reads_them(tmp_path: Any) -> None:
+    run = train(LocalCluster(2), ADAM, 3, slice_bytes=64, checkpoint_dir=str(tmp_path))
+    shapes = tf1.train.load_checkpoint(str(tmp_path)).get_variable_to_shape_map()
+    variables = {"hidden/kernel": [5, 16], "hidden/bias": [16], "out": [16, 1]}
+    slots = {f"{name}/{slot}": shape for name, shape in variables.items() for slot in ("Adam", "Adam_1")}
+    powers = {f"{name}/{power}": [] for name in variables for power in ("beta1_power", "beta2_power")}
+    assert shapes == {**variables, **slots, **powers, "global_step": []}
+    assert [event["path"].rsplit("-", 1)[1] for event in run.named("checkpoint")] == ["0", "3"]
+
+
+@pytest.mark.parametrize("layout", [(1, 1 << 24), (3, 64)])
+def test_any_number_of_ps_goes_on_from_any_other(layout: tuple[int, int], tmp_path: Any) -> None:
+    num_ps, slice_bytes = layout
+    folder = str(tmp_path)
+    before = contents(train(LocalCluster(2), ADAM, 4, slice_bytes=128, checkpoint_dir=folder))
+    run = train(LocalCluster(num_ps), ADAM, 0, slice_bytes=slice_bytes, checkpoint_dir=folder)
+    assert run.place.prepared_at == [4]
+    after = contents(run)
+    assert after.keys() == before.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+
+
+def test_saves_every_so_many_steps_and_keeps_so_many(tmp_path: Any) -> None:
+    train(LocalCluster(1), ADAM, 10, save_steps=3, keep=2, checkpoint_dir=str(tmp_path))
+    assert sorted(p.name for p in tmp_path.glob("*.index")) == ["model.ckpt-10.index", "model.ckpt-9.index"]
+
+
+def test_live_variables_are_adopted_not_rolled_back(tmp_path: Any) -> None:
+    cluster = LocalCluster(2)
+    train(cluster, ADAM, 5, save_steps=1000, checkpoint_dir=str(tmp_path))
+    for path in tmp_path.glob("model.ckpt-5*"):
+        path.unlink()
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
+    again = train(cluster, ADAM, 1, checkpoint_dir=str(tmp_path))
+    assert again.place.prepared_at == [5]
+    assert again.named("adopted")
+
+
+def test_a_replaced_ps_takes_all_back_to_the_checkpoint(tmp_path: Any) -> None:
+    cluster = LocalCluster(2)
+    first = train(cluster, ADAM, 4, slice_bytes=64, checkpoint_dir=str(tmp_path))
+    saved = contents(first)
+    survivor = first.graph.plan.on(0)[0].name
+    cluster.forget(1)
+    second = train(cluster, ADAM, 0, slice_bytes=64, checkpoint_dir=str(tmp_path))
+    assert second.named("restored")[0]["fresh_ps"] == 1
+    for name, value in saved.items():
+        np.testing.assert_array_equal(contents(second)[name], value, err_msg=name)
+    with cluster.session(first.graph.graph) as session:
+        assert session.run(first.graph.model.versions[survivor]) == 4 + RESTORE_LEAP
+
+
+def test_without_a_folder_a_replaced_ps_begins_anew() -> None:
+    cluster = LocalCluster(2)
+    train(cluster, ADAM, 4)
+    cluster.forget(1)
+    run = train(cluster, ADAM, 2)
+    assert run.place.prepared_at == [0]
+    ledgers = cluster.ledgers(run.graph.plan)
+    assert all(ledger[APPLIED] >= 2 for ledger in ledgers.values())
+
+
+def test_variables_of_another_plan_are_not_touched() -> None:
+    cluster = LocalCluster(2)
+    train(cluster, ADAM, 2)
+    with pytest.raises(JobFailedError, match="ps 0 holds the variables of another plan; restart it"):
+        train(cluster, ADAM, 2, slice_bytes=64)
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_names(tmp_path: Any) -> None:
+    train(LocalCluster(1), ADAM, 1, checkpoint_dir=str(tmp_path))
+
+    def wider(features: Any, labels: Any, mode: str) -> ModelSpec:
+        spec = ADAM.model_fn(features, labels, mode)
+        extra = tf1.get_variable("extra", [3])
+        return dataclasses.replace(spec, loss=spec.loss + tf1.reduce_sum(extra))
+
+    with pytest.raises(CheckpointError, match="does not fit the model: extra is missing there, \\[3\\] in the model"):
+        train(LocalCluster(1), dataclasses.replace(ADAM, model_fn=wider), 1, checkpoint_dir=str(tmp_path))
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Any) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(CheckpointError, match=r"folder .*/file/sub cannot be written: Not a directory"):
+        train(LocalCluster(1), ADAM, 1, checkpoint_dir=str(tmp_path / "file" / "sub"))
+
+
+def test_a_periodic_save_that_fails_is_reported_and_training_goes_on(tmp_path: Any, monkeypatch: Any) -> None:
+    folder = tmp_path / "checkpoints"
+    moved = tmp_path / "moved"
+
+    def lose_folder(step: int) -> float:
+        if step == 2:
+            folder.rename(moved)
+            folder.write_text("in the way")
+        if step == 5:
+            folder.unlink()
+            moved.rename(folder)
+        return 0.1
+
+    model = linear_model(OPTIMIZERS["sgd"], learning_rate=lose_folder)
+    run = train(LocalCluster(1), model, 12, save_steps=3, checkpoint_dir=str(folder))
+    assert run.named("checkpoint_failed")
+    assert run.checkpoints.latest().endswith("model.ckpt-12")
+
+
+def test_a_loss_that_is_not_finite_stops_the_job_and_poisons_nothing(tmp_path: Any) -> None:
+    cluster = LocalCluster(1)
+    with pytest.raises(JobFailedError, match=r"the loss is nan at global step 3; its gradient was not applied"):
+        train(cluster, poisoned(at=3), 10, checkpoint_dir=str(tmp_path))
+    run = train(LocalCluster(1), poisoned(at=3), 10, on_nan="continue")
+    assert [r.dropped for r in run.results] == [0, 0, 0, 4, 0, 0, 0, 0, 0, 0]
+    assert np.isfinite([r.loss for r in run.results[4:]]).all()
+    assert run.results[-1].global_step == 9
+
+
+def poisoned(at: int) -> Any:
+    """ADAM's model with a batch `at` (from 0) whose loss is not a number."""
+
+    def input_fn(context: Any) -> Any:
+        dataset = ADAM.input_fn(context).enumerate()
+        return dataset.map(lambda i, xy: (tf1.where(tf1.equal(i, at), xy[0] * float("nan"), xy[0]), xy[1]))
+
+    return dataclasses.replace(ADAM, input_fn=input_fn)
+
+
+def test_an_optimizer_of_another_kind_is_refused() -> None:
+    import tf_keras
+
+    with pytest.raises(UsageError, match="it must make a tf.compat.v1.train.Optimizer"):
+        train(LocalCluster(1), linear_model(tf_keras.optimizers.SGD), 1)

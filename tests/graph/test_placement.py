@@ -1,0 +1,63 @@
+"""Where things are: everything of a bucket on its ps, no edge from one ps to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime.config import JobConfig
+from psruntime.core.plan import make_plan
+from psruntime.graph.inputs import InputStream
+from psruntime.graph.pulled import learn_specs
+from psruntime.graph.training import TrainGraph, build_training
+from psruntime.model import Context
+from tests.support.local_cluster import linear_model
+
+
+@pytest.fixture(scope="module", params=["adam", "rmsprop"])
+def graph(request: Any) -> TrainGraph:
+    optimizer = {"adam": tf1.train.AdamOptimizer, "rmsprop": tf1.train.RMSPropOptimizer}[request.param]
+    model = linear_model(optimizer)
+    inputs = InputStream(model, Context("train", 3, 1, 8, "", 3))
+    job = JobConfig(ps=3, slice_bytes=64)
+    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes)
+    return build_training(model, inputs, plan, job, index=3)
+
+
+def task_of(op: Any) -> str:
+    device = tf1.DeviceSpec.from_string(op.device) if op.device else None
+    return f"{device.job}/{device.task}" if device and device.job else ""
+
+
+def test_every_variable_of_a_bucket_is_on_its_ps(graph: TrainGraph) -> None:
+    assert {bucket.ps for bucket in graph.plan.buckets} == {0, 1, 2}
+    for bucket in graph.plan.buckets:
+        store = graph.model.stores[bucket.name]
+        own = [*store.variables, *graph.optimizer_variables[bucket.name]]
+        assert len(own) >= 5
+        assert {task_of(v.handle.op) for v in own} == {f"ps/{bucket.ps}"}
+
+
+def test_the_model_is_on_its_worker(graph: TrainGraph) -> None:
+    products = [op for op in graph.graph.get_operations() if op.type == "MatMul"]
+    assert products
+    assert {task_of(op) for op in products} == {"worker/3"}
+
+
+def test_every_operation_of_a_step_has_a_place(graph: TrainGraph) -> None:
+    fetches = tf1.nest.flatten(graph.step)
+    step = tf1.graph_util.extract_sub_graph(graph.graph.as_graph_def(), [t.op.name for t in fetches])
+    homeless = {node.op for node in step.node if not node.device}
+    assert homeless <= {"ReadVariableOp"}  # TensorFlow puts a read where its variable is
+
+
+def test_no_edge_leads_from_ps_to_ps(graph: TrainGraph) -> None:
+    edges = [
+        f"{source.name} on {task_of(source)} -> {op.name} on {task_of(op)}"
+        for op in graph.graph.get_operations()
+        for source in [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+        if task_of(op).startswith("ps/") and task_of(source).startswith("ps/") and task_of(source) != task_of(op)
+    ]
+    assert not edges

@@ -1,0 +1,93 @@
+"""The log: one line per event, whatever the values are."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+
+import pytest
+
+from psruntime.core.view import Phase
+from psruntime.observe.log import Log
+
+
+@pytest.fixture
+def written():
+    """A log, and a function that reads what it has written."""
+    reader, writer = os.pipe()
+    lines = []
+
+    def read() -> list[str]:
+        os.close(writer)
+        with os.fdopen(reader, encoding="utf-8") as pipe:
+            lines.extend(pipe.read().splitlines())
+        return lines
+
+    return Log("worker", 1, writer), read
+
+
+def test_a_line_has_time_place_event_and_facts(written):
+    log, read = written
+    log("member_joined", member="ps 0", incarnation="ab12", after_s=0.25, steps=3, phase=Phase.FORMING)
+    (line,) = read()
+    time, _, rest = line.partition(" ")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", time)
+    assert rest == 'worker 1 member_joined member="ps 0" incarnation=ab12 after_s=0.25 steps=3 phase=FORMING'
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("", '""'),
+        ("a=b", '"a=b"'),
+        ('say "hi"', r'"say \"hi\""'),
+        ("two\nlines", r'"two\nlines"'),
+        ("\x1b[31mred\x07", r'"\x1b[31mred\x07"'),
+        ("back\\slash", r'"back\\slash"'),
+        ("größe", "größe"),
+        ("half \udcff", r'"half \udcff"'),
+        ("line\u2028sep", r'"line\u2028sep"'),
+        (1234567.0, "1.23457e+06"),
+        (float("nan"), "nan"),
+        (None, "None"),
+        (ValueError("no room"), '"no room"'),
+    ],
+)
+def test_a_value_stays_on_its_line(written, value, text):
+    log, read = written
+    log("event", value=value)
+    (line,) = read()
+    assert line.split(" ", 4)[4] == f"value={text}"
+
+
+def test_a_traceback_is_one_line(written):
+    log, read = written
+    try:
+        raise ZeroDivisionError("by zero")
+    except ZeroDivisionError:
+        log.traceback("crash", where="loop")
+    (line,) = read()
+    assert 'crash where=loop traceback="Traceback' in line
+    assert line.endswith('ZeroDivisionError: by zero"')
+
+
+def test_lines_of_threads_do_not_mix(written):
+    log, read = written
+    threads = [
+        threading.Thread(target=lambda n=n: [log("event", text=str(n) * 50) for _ in range(50)]) for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = read()
+    assert len(lines) == 200
+    assert all(re.search(r" event text=(\d)\1{49}$", line) for line in lines)
+
+
+def test_a_log_that_nobody_reads_does_no_harm():
+    reader, writer = os.pipe()
+    os.close(reader)
+    Log("ps", 0, writer)("event")
+    os.close(writer)

@@ -1,0 +1,172 @@
+"""ps and worker servers in one process, and a place that says yes: the graph side without a coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.config import JobConfig
+from psruntime.core.facts import Assignment, Rest
+from psruntime.core.plan import Plan, make_plan
+from psruntime.core.view import PsEntry, View
+from psruntime.graph.checkpoint import Checkpoints
+from psruntime.graph.hooks import CheckpointHook
+from psruntime.graph.inputs import InputStream
+from psruntime.graph.loop import StepResult, TrainingLoop
+from psruntime.graph.prepare import Preparation
+from psruntime.graph.ps_state import LedgerReader, PsState
+from psruntime.graph.pulled import learn_specs
+from psruntime.graph.server import start_server
+from psruntime.graph.session import ViewSessionCreator, open_session
+from psruntime.graph.training import TrainGraph, build_training
+from psruntime.model import Context, Model, ModelSpec
+
+INCARNATION = 77
+
+
+@dataclass
+class LocalPlace:
+    """A place for one worker that is always the chief; `steps` steps and the job is over."""
+
+    view: View
+    steps: int
+    incarnation: int = INCARNATION
+    prepare: bool = True
+    finished: bool = False
+    done: int = 0
+    prepared_at: list[int] = field(default_factory=list)
+
+    def await_view(self) -> Assignment:
+        return Assignment(self.view, self.incarnation, self.prepare)
+
+    def report_prepared(self, assignment: Assignment, global_step: int) -> None:
+        self.prepare = False
+        self.prepared_at.append(global_step)
+
+    def entered(self, assignment: Assignment) -> None:
+        pass
+
+    def holds(self, assignment: Assignment) -> bool:
+        return assignment.view == self.view and assignment.incarnation == self.incarnation
+
+    def is_chief(self) -> bool:
+        return True
+
+    def may_step(self) -> bool:
+        return self.done < self.steps
+
+    def stepped(self, global_step: int) -> None:
+        self.done += 1
+
+    def rest(self, assignment: Assignment) -> Rest:
+        return Rest.OVER if self.finished else Rest.CLOSE
+
+    def report_finished(self, assignment: Assignment) -> None:
+        self.finished = True
+
+    def pause(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+class LocalCluster:
+    """`num_ps` ps and one worker, index 0, all in this process."""
+
+    def __init__(self, num_ps: int, max_staleness: int | None = None, max_workers: int = 8) -> None:
+        self.max_workers = max_workers
+        self.ps = [start_server("ps", i, "127.0.0.1", 0) for i in range(num_ps)]
+        self.worker, self.address = start_server("worker", 0, "127.0.0.1", 0)
+        self.states = [PsState(server.target, i, max_workers, max_staleness) for i, (server, _) in enumerate(self.ps)]
+        self.fence({0: INCARNATION})
+        self.view = View(1, tuple(PsEntry(i, address, i + 1) for i, (_, address) in enumerate(self.ps)))
+
+    def fence(self, admitted: dict[int, int]) -> None:
+        for state in self.states:
+            state.write_fence(admitted)
+
+    def forget(self, ps: int) -> None:
+        """The ps comes back empty."""
+        self.states[ps] = PsState(self.ps[ps][0].target, ps, self.max_workers, None)
+        self.states[ps].write_fence({0: INCARNATION})
+
+    def session(self, graph: Any) -> Any:
+        return open_session(self.worker.target, graph, self.view, (0, self.address))
+
+    def ledgers(self, plan: Plan) -> dict[str, Any]:
+        """Bucket name -> ledger, read on each ps."""
+        return {
+            name: ledger
+            for i, (server, _) in enumerate(self.ps)
+            for name, ledger in LedgerReader(server.target, i, plan, self.max_workers).ledgers().items()
+        }
+
+
+@dataclass
+class Run:
+    """A training run on a LocalCluster, and what it left behind."""
+
+    cluster: LocalCluster
+    job: JobConfig
+    graph: TrainGraph
+    checkpoints: Checkpoints
+    place: LocalPlace
+    results: list[StepResult] = field(default_factory=list)
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        return [facts for name, facts in self.events if name == event]
+
+
+def train(
+    cluster: LocalCluster,
+    model: Model,
+    steps: int,
+    close: Callable[[int], None] = lambda _: None,
+    **settings: Any,
+) -> Run:
+    """Trains `steps` steps in this thread."""
+    job = JobConfig(**{"ps": len(cluster.ps), "max_workers": cluster.max_workers, **settings})
+    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
+    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes)
+    graph = build_training(model, inputs, plan, job, 0)
+    checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, 0)
+    place = LocalPlace(cluster.view, steps)
+    run = Run(cluster, job, graph, checkpoints, place)
+
+    def log(event: str, **facts: Any) -> None:
+        run.events.append((event, facts))
+
+    preparation = Preparation(graph, checkpoints, 0, log)
+    creator = ViewSessionCreator(cluster.worker.target, cluster.address, 0, graph.graph, place, preparation.run, log)
+    hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, log)
+    TrainingLoop(
+        graph, inputs, creator, place, hook, 0, job.on_nan == "stop", run.results.append, close
+    ).run()  # fmt: skip
+    inputs.close()
+    return run
+
+
+def linear_model(optimizer: Callable[[Any], Any], learning_rate: Any = 0.1, name: str = "tests.linear") -> Model:
+    """A two-layer regression on fixed data; 8 examples a batch, the batches in a fixed order."""
+
+    def input_fn(context: Context) -> Any:
+        generator = tf1.data.Dataset.range(1000)
+
+        def example(i: Any) -> tuple[Any, Any]:
+            x = tf1.random.stateless_uniform([5], seed=[tf1.cast(i, tf1.int32), 1])
+            return x, tf1.reduce_sum(x * x)
+
+        return generator.map(example).batch(context.batch_size)
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        initializer = tf1.glorot_uniform_initializer(seed=5)
+        hidden = tf1.get_variable("hidden/kernel", [5, 16], initializer=initializer)
+        bias = tf1.get_variable("hidden/bias", [16], initializer=tf1.zeros_initializer())
+        out = tf1.get_variable("out", [16, 1], initializer=initializer)
+        prediction = tf1.matmul(tf1.nn.tanh(tf1.matmul(features, hidden) + bias), out)[:, 0]
+        loss = tf1.reduce_mean(tf1.square(prediction - labels))
+        return ModelSpec(loss, optimizer, learning_rate)
+
+    return Model(name, input_fn, model_fn)

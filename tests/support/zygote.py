@@ -1,0 +1,90 @@
+"""Forks ps and worker processes that have TensorFlow imported already: 0.2 s instead of 3 s each.
+
+Run as `python -m tests.support.zygote`.  One JSON line in: {"argv": ["ps", "--index", "0", ...], "log": path}.
+JSON lines out: {"started": pid} for each, and {"ended": pid, "code": exit code} when one is gone.  Forked
+before there is any Server or Session in this process.  When stdin ends, every child is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from typing import Any
+
+from psruntime.graph import environment
+
+PR_SET_PDEATHSIG = 1  # prctl(2): a child is killed with its parent, whatever happens to that one
+LOOK_S = 0.02  # how soon the end of a child is told
+
+
+def main() -> int:
+    environment.prepare(ping_timeout_s=float(sys.argv[1]))
+    import psruntime.examples.digits
+    import psruntime.examples.fashion_mnist
+    import psruntime.graph.evaluate
+    import psruntime.graph.hooks
+    import psruntime.graph.loop
+    import psruntime.graph.prepare
+    import psruntime.graph.ps_state
+    import psruntime.ps
+    import psruntime.worker  # noqa: F401
+
+    children: set[int] = set()
+    tell(ready=os.getpid())
+    while True:
+        if select.select([0], [], [], LOOK_S)[0]:
+            line = sys.stdin.readline()
+            if not line:
+                break
+            pid = start(json.loads(line))
+            children.add(pid)
+            tell(started=pid)
+        for pid in list(children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                children.remove(pid)
+                tell(ended=pid, code=os.waitstatus_to_exitcode(status))
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+    return 0
+
+
+def tell(**facts: Any) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def start(order: dict[str, Any]) -> int:
+    """Forks; the child becomes what `python -m psruntime.<role>` would be."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.setsid()
+        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        faulthandler.enable()
+        sys.path[:0] = order["path"]
+        role, *argv = order["argv"]
+        code = {"ps": sys.modules["psruntime.ps"].main, "worker": sys.modules["psruntime.worker"].main}[role](argv)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:  # noqa: BLE001: a forked child must not return into the loop of its parent
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
