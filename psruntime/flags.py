@@ -50,6 +50,9 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--health-port", type=int, default=0, help="port of grpc.health.v1 (default: any free one)")
     group.add_argument("--connect-timeout", dest="connect_timeout_s", type=float, default=60.0, metavar="S",
                        help="how long to try to reach the coordinator (default: 60)")  # fmt: skip
+    group.add_argument(
+        "--lifeline", action="store_true", help="end when stdin does, so that no process outlives its launcher"
+    )
 
 
 def add_coordinator_flag(parser: Any) -> None:

@@ -40,8 +40,10 @@ class Process:
         sys.stdout.flush()
 
 
-def run(log: Log, work: Callable[[Process], int]) -> int:
+def run(log: Log, work: Callable[[Process], int], lifeline: bool = False) -> int:
     """Runs `work` until it returns an exit code, raises, or a signal ends it; returns the exit code.
+
+    With `lifeline` the end of stdin counts as a SIGTERM: whoever held the other end is gone.
 
     The code is 128 + the signal's number when a signal ended it.  When the work does not stop in time the
     process ends without it, here.
@@ -58,6 +60,8 @@ def run(log: Log, work: Callable[[Process], int]) -> int:
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, on_signal)
+    if lifeline:
+        threading.Thread(target=_watch_stdin, args=(received,), name="lifeline", daemon=True).start()
     worker = threading.Thread(target=body, name="work", daemon=True)
     worker.start()
     while worker.is_alive() and not received:
@@ -76,6 +80,12 @@ def run(log: Log, work: Callable[[Process], int]) -> int:
         sys.stdout.flush()
         os._exit(code)
     return code
+
+
+def _watch_stdin(received: list[int]) -> None:
+    while os.read(0, 1024):
+        pass
+    received.append(signal.SIGTERM)
 
 
 def _exit_code(log: Log, work: Callable[[Process], int], process: Process) -> int:

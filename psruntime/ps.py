@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         job = flags.job_config(arguments) if place.index == 0 else None
     except UsageError as error:
         return usage_error(PROG, error)
-    return run(Log("ps", place.index), partial(_work, place, job, flags.job_flags_given(arguments)))
+    return run(Log("ps", place.index), partial(_work, place, job, flags.job_flags_given(arguments)), arguments.lifeline)
 
 
 def _parser() -> flags.Parser:

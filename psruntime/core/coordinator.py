@@ -11,7 +11,9 @@ Law: there is at most one chief, a live worker, and only its report moves PREPAR
 
 from __future__ import annotations
 
-from psruntime.config import JobConfig, split_address
+from dataclasses import replace
+
+from psruntime.config import JobConfig
 from psruntime.core.clocks import UNBOUNDED, ClockTable
 from psruntime.core.facts import (
     Answer,
@@ -23,10 +25,11 @@ from psruntime.core.facts import (
     Standing,
     WorkerBeat,
 )
+from psruntime.core.join_checks import check_join
 from psruntime.core.membership import Busy, Member, Membership, Role
-from psruntime.core.plan import VariableSpec, first_difference
+from psruntime.core.plan import VariableSpec
 from psruntime.core.view import MOVES, Phase, PsEntry, View
-from psruntime.errors import JobDoneError, JobFailedError, ModelDiffersError, ReplacedError, UsageError
+from psruntime.errors import JobDoneError, JobFailedError, ReplacedError
 
 
 class Coordinator:
@@ -65,7 +68,7 @@ class Coordinator:
         """
         self.advance(now_s)
         self._refuse_when_over()
-        self._check_join(join)
+        check_join(join, self.job, self.members, self.specs)
         claim = self.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
         if isinstance(claim, Busy):
             return NotYet(claim.reason, claim.holder.incarnation, claim.holder.health_address)
@@ -84,6 +87,8 @@ class Coordinator:
         member = self.members.get(role, index, incarnation)
         self.members.renew(member, now_s)
         if isinstance(beat, PsBeat):
+            if beat.fence_revision > self._told[incarnation][0].fence_revision:
+                beat = replace(beat, fence_revision=0)  # of another coordinator: nothing of ours is written
             self.ps_beats[incarnation] = beat
         else:
             self.worker_beats[incarnation] = beat
@@ -149,6 +154,8 @@ class Coordinator:
 
     def advance(self, now_s: float) -> None:
         """Moves the time on: ends leases and timeouts.  Called by every input, and by a tick."""
+        pause_s = self.members.pause_s(now_s)
+        self._ps_missing_since_s = {index: since_s + pause_s for index, since_s in self._ps_missing_since_s.items()}
         for member in self.members.advance(now_s):
             self._forget(member, "member_lost", now_s, reason=f"silent for {now_s - member.renewed_at_s:.1f} s")
         self._reconsider()
@@ -235,27 +242,6 @@ class Coordinator:
             if self.view.number == 0 and not self.members.live(Role.WORKER):
                 self.specs = None  # nothing was made from them yet: another model may come
 
-    def _check_join(self, join: Join) -> None:
-        limit, setting = (self.job.ps, "ps") if join.role is Role.PS else (self.job.max_workers, "max_workers")
-        if not 0 <= join.index < limit:
-            raise UsageError(f"{join.role} index {join.index} is out of range: the job has {setting} {limit}, from 0")
-        for address in (join.address, join.health_address):
-            split_address(address)
-        everyone = [*self.members.live(Role.PS), *self.members.live(Role.WORKER)]
-        for other in everyone:
-            if _is_loopback(other.address) != _is_loopback(join.address):
-                raise UsageError(
-                    f"{join.role} {join.index} registers {join.address} but {other.name} is at {other.address}: loopback "
-                    "addresses reach one machine only; give --host with an address that the others reach"
-                )
-        if join.role is Role.WORKER and self.specs is not None:
-            difference = first_difference(join.specs, self.specs)
-            if difference:
-                raise ModelDiffersError(
-                    f"worker {join.index} has another model than the job, first difference: {difference} "
-                    "(here: this worker, there: the job); start it with the job's model"
-                )
-
     def _refuse_when_over(self) -> None:
         if self.phase is Phase.DONE:
             raise JobDoneError(f"the job is done: {self.reason}")
@@ -307,8 +293,3 @@ class Coordinator:
 
 def _listed(indices: list[int]) -> str:
     return ", ".join(str(i) for i in indices)
-
-
-def _is_loopback(address: str) -> bool:
-    host = split_address(address)[0].strip("[]")
-    return host in ("localhost", "::1") or host.startswith("127.")

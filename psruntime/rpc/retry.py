@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from psruntime.errors import StopRequested, UnreachableError
+from psruntime.errors import PsRuntimeError, StopRequested, UnreachableError
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 1.0  # a coordinator that is back is found within it
@@ -53,10 +53,17 @@ def retrying(
             waits = True
             pause(stop, min(left_s, pause_s * random.uniform(0.5, 1.0)))  # apart, so that callers do not come at once
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        else:
-            if waits:
-                log("reached", what=what, after_s=time.monotonic() - began_s)
-            return result
+            continue
+        except PsRuntimeError:  # an answer, if not a welcome one
+            _note_reached(waits, what, began_s, log)
+            raise
+        _note_reached(waits, what, began_s, log)
+        return result
+
+
+def _note_reached(waited: bool, what: str, began_s: float, log: Callable[..., None]) -> None:
+    if waited:
+        log("reached", what=what, after_s=time.monotonic() - began_s)
 
 
 def pause(stop: threading.Event, for_s: float) -> None:

@@ -103,7 +103,7 @@ class Seat:
         Raises:
             ReplacedError, UnreachableError: the heartbeat thread deals with the same.
         """
-        self._send_beat(hold_s=0.0)
+        self._send_beat(self.answer, hold_s=0.0)
         return self.answer
 
     def report_prepared(self, view: int, global_step: int) -> Answer:
@@ -159,7 +159,7 @@ class Seat:
         over = answer.standing.phase.over
         try:
             retrying(
-                lambda: self._send_beat(self._job.heartbeat_s),
+                lambda: self._send_beat(answer, self._job.heartbeat_s),
                 0.0 if over else self._job.ps_timeout_s,
                 self._leaving,
                 self._client.name,
@@ -196,10 +196,10 @@ class Seat:
         self._log("joined", incarnation=f"{answer.incarnation:x}", phase=answer.standing.phase)
         return answer
 
-    def _send_beat(self, hold_s: float) -> None:
-        last = self.answer
+    def _send_beat(self, seen: Answer, hold_s: float) -> None:
+        """Held only while there is nothing newer than `seen`, which other threads may have heard of since."""
         place = self._place
-        heartbeat = Heartbeat(place.role, place.index, last.incarnation, self._beat(), last.revision, hold_s)
+        heartbeat = Heartbeat(place.role, place.index, seen.incarnation, self._beat(), seen.revision, hold_s)
         deadline_s = hold_s + max(MARGIN_S, self._job.lease_s / 3)
         self._latest.offer(self._client.heartbeat(heartbeat, deadline_s))
 

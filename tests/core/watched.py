@@ -92,6 +92,8 @@ class Watched:
             return (JobDoneError if self.core.phase is Phase.DONE else JobFailedError), holder
         if not 0 <= join.index < (self.job.ps if join.role is Role.PS else self.job.max_workers):
             return UsageError, holder
+        if ":" not in join.address:
+            return UsageError, holder
         if any(is_loopback(join) != is_loopback(other.join) for other in self.live.values()):
             return UsageError, holder
         if join.role is Role.WORKER and self.specs not in (None, join.specs):
@@ -141,7 +143,7 @@ class Watched:
         self.pass_time()
         join = self.joins[incarnation]
         fatal = kind is LeaveKind.FATAL and incarnation in self.live and not self.failing()
-        self.drop(incarnation)
+        self.drop(incarnation, for_good=fatal)
         self.call(
             f"leave {kind}", None, self.core.leave, join.role, join.index, incarnation, kind, "broke", self.now_s,
             moves_to=Phase.FAILED if fatal else None,
@@ -194,14 +196,15 @@ class Watched:
             self.drop(incarnation)
             self.seen["lease ended"] += 1
 
-    def drop(self, incarnation: int) -> None:
+    def drop(self, incarnation: int, for_good: bool = False) -> None:
+        """Takes out a member; `for_good`: with it the job is over, and nobody follows as chief."""
         seat = self.live.pop(incarnation, None)
         if seat and seat.join.role is Role.PS and self.core.view.number:
             self.missing_s[seat.join.index] = 0.0
         workers = self.live_of(Role.WORKER)
         if not workers and not self.core.view.number:
             self.specs = None
-        if self.chief == incarnation and not self.core.phase.over:
+        if self.chief == incarnation and not self.core.phase.over and not for_good:
             self.chief = workers[0] if workers else None
         self.raise_floor()
 

@@ -13,18 +13,13 @@ from psruntime.observe.log import Log
 
 
 @pytest.fixture
-def written():
+def written(tmp_path):
     """A log, and a function that reads what it has written."""
-    reader, writer = os.pipe()
-    lines = []
-
-    def read() -> list[str]:
-        os.close(writer)
-        with os.fdopen(reader, encoding="utf-8") as pipe:
-            lines.extend(pipe.read().splitlines())
-        return lines
-
-    return Log("worker", 1, writer), read
+    path = tmp_path / "log"
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    log = Log("worker", 1, descriptor)
+    os.close(descriptor)
+    return log, lambda: path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def test_a_line_has_time_place_event_and_facts(written):

@@ -91,8 +91,9 @@ class Stage:
         beat: Callable[[], Any] | None = None,
         on_answer: Callable[[Answer], None] = lambda _: None,
         health: str = "127.0.0.1:9",
+        specs: tuple[VariableSpec, ...] = SPECS,
     ) -> Seat:
-        specs = SPECS if role is Role.WORKER else ()
+        specs = specs if role is Role.WORKER else ()
         beat = beat or (PsBeat if role is Role.PS else WorkerBeat)
         address = f"127.0.0.1:{2000 + index}"
         seat = Seat(client, job, role, index, address, health, specs, beat, on_answer, self.events, self.stop)

@@ -280,7 +280,7 @@ def test_a_malformed_request_is_refused_by_name(call, line):
 
 def test_at_most_so_many_causes():
     stats = pb.PsStats(dropped={str(i): 1 for i in range(checks.CAUSES + 1)})
-    with pytest.raises(UsageError, match="stats.dropped must have at most 64"):
+    with pytest.raises(UsageError, match=r"stats\.dropped must have at most 64"):
         convert_beat.ps_stats_from_wire(stats)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from psruntime.config import JobConfig
+from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import Answer, LeaveKind, PsBeat, WorkerBeat
 from psruntime.core.membership import Role
 from psruntime.core.view import Phase
@@ -116,6 +118,15 @@ def test_every_new_answer_is_heard_before_the_next_beat(stage, client):
     assert ps.answer == facts.heard[-1]
 
 
+def test_what_another_thread_hears_first_is_handed_over_all_the_same(stage, client):
+    """Every time this thread is answered first, the heartbeat thread is not held back for it."""
+    seat, facts = seated(stage, client, Role.PS)
+    for index in range(20):
+        client.join(a_join(Role.WORKER, index))
+        news = seat.beat_now()
+        poll_until(lambda news=news: facts.heard[-1].revision >= news.revision, 10, "the answer is handed over")
+
+
 def test_a_seat_that_was_replaced_joins_again(stage, client):
     seat, facts = seated(stage, client, Role.WORKER)
     before = seat.answer.incarnation
@@ -126,20 +137,28 @@ def test_a_seat_that_was_replaced_joins_again(stage, client):
     assert [m.incarnation for m in client.get_status()[0].members] == [after.incarnation]
 
 
-def test_a_seat_whose_place_was_given_to_a_live_process_has_lost_it(stage, client):
+class Usurped(Coordinator):
+    """Whoever leaves is replaced in the same moment by a live process."""
+
+    usurper: Answer
+    health: str
+
+    def leave(self, role, index, incarnation, kind, reason, now_s):
+        super().leave(role, index, incarnation, kind, reason, now_s)
+        if reason == "taken for dead":
+            self.usurper = self.join(a_join(role, index, "usurper", self.health), 777, now_s)
+
+
+def test_a_seat_whose_place_was_given_to_a_live_process_has_lost_it(stage):
+    coordinator = Usurped(JOB, time.monotonic())
+    coordinator.health = stage.health()
+    client = stage.client(stage.coordinator(JOB, make=lambda _: coordinator))
     seat, _ = seated(stage, client, Role.WORKER)
     client.leave(Leave(Role.WORKER, 0, seat.answer.incarnation, LeaveKind.ERROR, "taken for dead"))
-    successor = client.join(a_join(Role.WORKER, 0, "successor", health=stage.health()))
-
-    def lost() -> bool:
-        client.heartbeat(a_beat(successor, Role.WORKER, 0))
-        try:
-            return seat.wait_until(lambda _: False, 0.01) is not None
-        except ReplacedError as error:
-            return "worker 0 lost its place: worker 0 is held by a live process" in str(error)
-
-    if seat.answer.incarnation != successor.incarnation and not stage.events.named("joined")[1:]:
-        poll_until(lost, 30, "the seat has failed")
+    poll_until(lambda: stage.events.named("join_waits"), 10, "the seat asks for its place")
+    client.heartbeat(a_beat(coordinator.usurper, Role.WORKER, 0))
+    with pytest.raises(ReplacedError, match="worker 0 lost its place: worker 0 is held by a live process"):
+        seat.wait_until(lambda _: False, 60)
 
 
 def test_a_new_coordinator_at_the_same_address_is_joined(stage, server, client):
@@ -218,8 +237,7 @@ def test_a_paused_holder_is_waited_for_until_its_lease_ends(stage):
 
 def test_another_model_is_refused(stage, client):
     client.join(a_join(Role.WORKER, 1))
-    seat = stage.seat(client, JOB, Role.WORKER, 0)
-    seat._place = a_join(Role.WORKER, 0).__class__(Role.WORKER, 0, "127.0.0.1:1", "127.0.0.1:2", "", 0.0, SPECS[:1])
+    seat = stage.seat(client, JOB, Role.WORKER, 0, specs=SPECS[:1])
     with pytest.raises(ModelDiffersError, match="dense/bias"):
         seat.take(30.0)
 

@@ -194,7 +194,7 @@ def test_a_holder_that_proved_itself_live_is_not_disturbed(client, stage):
     assert isinstance(claim, NotYet)
     assert claim.holder_incarnation == holder.incarnation
     client.heartbeat(a_beat(holder, Role.WORKER, 0))
-    with pytest.raises(IndexHeldError, match="worker 0 is held by a live process at 127.0.0.1:2000"):
+    with pytest.raises(IndexHeldError, match=r"worker 0 is held by a live process at 127\.0\.0\.1:2000"):
         client.join(a_join(Role.WORKER, 0, "two", waited_s=LONG))
 
 

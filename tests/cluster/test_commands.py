@@ -1,0 +1,155 @@
+"""The real commands, as a user types them, from another folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import ROOT
+from tests.support.polling import poll_until
+
+pytestmark = pytest.mark.cluster
+
+LOCAL = str(ROOT / "launch" / "local.sh")
+MARK = "PSRUNTIME_TEST_MARK"
+
+
+class Commands:
+    """Starts commands and knows every process that came of them, by a variable in their environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._mark = uuid.uuid4().hex
+        path = [str(ROOT), str(folder)]
+        self.environment = {**os.environ, MARK: self._mark, "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(path)}
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, *command: str) -> tuple[int, str, str]:
+        process = self.start(*command)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+    def running(self) -> list[int]:
+        wanted = f"{MARK}={self._mark}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:  # it ended while we looked
+                continue
+        return found
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Commands]:
+    commands = Commands(tmp_path)
+    yield commands
+    left = commands.running()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def coordinator_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    for line in process.stdout:
+        if line.startswith("coordinator: "):
+            return line.split()[1]
+    raise AssertionError("no coordinator was announced")
+
+
+def test_a_whole_job_with_one_command(commands: Commands) -> None:
+    code, out, err = commands.run(LOCAL, "--workers", "2", "--train-steps", "500", "--log-dir", "logs")
+    assert code == 0, err
+    assert float(re.search(r"held out, at global step 50\d: .*accuracy ([0-9.]+)", out)[1]) > 0.9  # type: ignore[index]
+    assert "TRAINING step" in out
+    logs = sorted((commands.folder / "logs").glob("*.log"))
+    assert [log.name for log in logs] == ["ps-0.log", "worker-0.log", "worker-1.log"]
+    line = re.compile(r"READY |held out|\d{4}-\d\d-\d\dT[\d:.]+Z (ps|worker) \d+ [a-z_]+( |$)")
+    foreign = [text for log in logs for text in log.read_text().splitlines() if not line.match(text)]
+    assert not foreign, "lines that are not ours"
+    assert not commands.running()
+
+
+def test_status_and_signals_of_a_running_job(commands: Commands) -> None:
+    job = commands.start(LOCAL, "--ps", "2", "--workers", "1", "--train-steps", "1000000")
+    address = coordinator_of(job)
+    status = (sys.executable, "-m", "psruntime.status", "--coordinator", address)
+
+    def training() -> dict[str, object] | None:
+        code, out, _ = commands.run(*status, "--json")
+        facts: dict[str, object] = json.loads(out) if code == 0 else {}
+        return facts if facts.get("phase") == "TRAINING" and facts["global_step"] else None
+
+    facts = poll_until(training, 90, "training")
+    assert facts
+    assert [ps["index"] for ps in facts["ps"]] == [0, 1]  # type: ignore[attr-defined]
+    assert facts["workers"][0]["clock"] > 0  # type: ignore[index]
+    assert facts["job"]["train_steps"] == 1_000_000  # type: ignore[index]
+    code, out, _ = commands.run(*status)
+    assert code == 0 and "TRAINING" in out and "0 (chief)" in out
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(30) == 128 + signal.SIGTERM
+    job.communicate()
+    assert not commands.running()
+
+
+def test_the_end_of_the_launcher_is_the_end_of_the_job(commands: Commands) -> None:
+    job = commands.start(LOCAL, "--workers", "1", "--train-steps", "1000000")
+    coordinator_of(job)
+    poll_until(lambda: len(commands.running()) >= 3, 60, "the processes of the job")
+    job.kill()
+    job.communicate()
+    poll_until(lambda: not commands.running(), 30, "the end of all processes")
+
+
+MISTAKES = {
+    ("--mode", "fast"): "launch/local.sh: mode must be one of async, got 'fast'",
+    ("--ps", "0"): "launch/local.sh: ps must be at least 1, got 0",
+    ("--workers", "-1"): "launch/local.sh: --workers must be at least 1, got -1",
+    ("--save-steps", "-3"): "launch/local.sh: save_steps must be at least 1, got -3",
+    ("--job", "no.toml"): "launch/local.sh: job file no.toml cannot be read: No such file or directory",
+    ("--bogus",): "launch/local.sh: unrecognized arguments: --bogus; --help lists the flags",
+}
+
+
+@pytest.mark.parametrize("given", MISTAKES, ids=" ".join)
+def test_wrong_flags_are_one_line(commands: Commands, given: tuple[str, ...]) -> None:
+    assert commands.run(LOCAL, *given) == (2, "", MISTAKES[given] + "\n")
+
+
+def test_a_worker_that_cannot_start_ends_the_job(commands: Commands) -> None:
+    code, _, err = commands.run(LOCAL, "--workers", "1", "--model", "no_such_model")
+    assert code == 2
+    assert "worker-0 ended with code 2" in err
+    assert "model module 'no_such_model' cannot be imported" in err
+    assert "Traceback" not in err
+
+
+def test_a_port_in_use_and_a_coordinator_that_is_not_there(commands: Commands) -> None:
+    ps = commands.start(sys.executable, "-m", "psruntime.ps", "--index", "0", "--coordinator", "127.0.0.1:0")
+    assert ps.stdout
+    address = ps.stdout.readline().split()[3]
+    code, _, err = commands.run(sys.executable, "-m", "psruntime.ps", "--index", "0", "--coordinator", address)
+    assert code == 2
+    assert f"address {address} is in use; choose another port with --coordinator" in err
+    ps.send_signal(signal.SIGTERM)
+    ps.communicate(timeout=30)
+    code, _, err = commands.run(sys.executable, "-m", "psruntime.status", "--coordinator", address)
+    assert code != 0
+    assert len(err.splitlines()) == 1 and address in err
