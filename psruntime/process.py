@@ -99,7 +99,7 @@ def _exit_code(log: Log, work: Callable[[Process], int], process: Process) -> in
         else:
             log("over", reason=error)
         return error.exit_code
-    except Exception:  # noqa: BLE001: the last resort of a process; a defect of ours, so with its traceback
+    except Exception:  # noqa: BLE001 - the last resort of a process; a defect of ours, so with its traceback
         log.traceback("crash")
         return EXIT_FAILED
 

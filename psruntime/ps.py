@@ -7,7 +7,6 @@ python -m psruntime.ps --index 1 --coordinator HOST:PORT
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

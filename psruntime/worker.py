@@ -47,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         place, worker = flags.place_config(arguments), flags.worker_config(arguments)
     except UsageError as error:
         return usage_error(PROG, error)
-    return run(Log("worker", place.index), partial(_work, place, worker, flags.job_flags_given(arguments)), arguments.lifeline)
+    return run(
+        Log("worker", place.index), partial(_work, place, worker, flags.job_flags_given(arguments)), arguments.lifeline
+    )
 
 
 def _work(place: PlaceConfig, worker: WorkerConfig, given: dict[str, Any], process: Process) -> int:

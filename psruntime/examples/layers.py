@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -17,7 +18,7 @@ def dense(inputs: Any, units: int, name: str) -> Any:
     return tf1.matmul(inputs, kernel) + bias
 
 
-def classifier(logits: Any, labels: Any, mode: str, learning_rate: float) -> ModelSpec:
+def classifier(logits: Any, labels: Any, mode: str, learning_rate: float | Callable[[int], float]) -> ModelSpec:
     """Cross entropy of logits [batch, classes] with labels [batch] int64, Adam, and accuracy when evaluating."""
     loss = tf1.reduce_mean(tf1.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
     predictions = tf1.argmax(logits, axis=1)

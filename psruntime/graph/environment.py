@@ -46,7 +46,7 @@ def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> None:
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     with _stderr_closed():
-        import tensorflow  # noqa: F401, PLC0415
+        import tensorflow  # noqa: F401
 
 
 @contextmanager

@@ -36,7 +36,10 @@ REFUSED = {
     ("--model=psruntime.errors",): "has no function input_fn",
     ("--index=2000",): "worker index 2000 is out of range: the job has max_workers 1024, from 0",
     ("--train-steps=5",): "flags contradict the job's settings: --train-steps 5 here, 1000000 in the job",
-    ("--model=psruntime.examples.fashion_mnist", "--data-dir=/nowhere"): "/nowhere/train-images-idx3-ubyte.gz is not there",
+    (
+        "--model=psruntime.examples.fashion_mnist",
+        "--data-dir=/nowhere",
+    ): "/nowhere/train-images-idx3-ubyte.gz is not there",
     ("--model=other_shape",): "kernel float32[4, 8] there, kernel float32[4, 9] here",
     ("--port=OCCUPIED",): "TensorFlow's server cannot listen on port",
     ("--health-port=OCCUPIED",): "is in use; choose another port with --health-port",

@@ -30,7 +30,12 @@ class Commands:
         self.folder = folder
         self._mark = uuid.uuid4().hex
         path = [str(ROOT), str(folder)]
-        self.environment = {**os.environ, MARK: self._mark, "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(path)}
+        self.environment = {
+            **os.environ,
+            MARK: self._mark,
+            "PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(path),
+        }
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -42,7 +42,14 @@ def end(job: Cluster) -> None:
 def test_a_killed_ps_comes_back_at_another_address(zygote: Zygote, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     with cluster(
-        zygote, tmp_path, ps=2, min_workers=2, train_steps=1_000_000, checkpoint_dir=checkpoints, save_steps=100, lease_s=3
+        zygote,
+        tmp_path,
+        ps=2,
+        min_workers=2,
+        train_steps=1_000_000,
+        checkpoint_dir=checkpoints,
+        save_steps=100,
+        lease_s=3,
     ) as job:
         workers = [job.start_worker(index, SMALL) for index in range(2)]
         job.wait_for_step(300)
@@ -52,7 +59,9 @@ def test_a_killed_ps_comes_back_at_another_address(zygote: Zygote, tmp_path: Pat
         job.wait_for_phase(Phase.TRAINING)
         status = job.status()
         assert status.steps_lost > 0
-        poll_until(lambda: all(m.clock > 50 for m in job.status().members if m.worker_stats), 30, "steps of both workers")
+        poll_until(
+            lambda: all(m.clock > 50 for m in job.status().members if m.worker_stats), 30, "steps of both workers"
+        )
         assert "restored" in workers[0].text + workers[1].text
         assert job.status().view.ps[1].address != job.ps[1].wait_for("READY ps 1").split()[3]
         end(job)

@@ -16,10 +16,11 @@ from tests.support.cluster import ROOT, Zygote, cluster
 pytestmark = pytest.mark.cluster
 
 MODEL = "psruntime.examples.fashion_mnist"
-STEPS, BATCH = 500, 64
+STEPS, BATCH = 1000, 64
 WITHIN = 0.015
-# One run's accuracy on 615 held-out images has a standard deviation of 0.006; these means differ by one of 0.005.
-RUNS, PLAIN_RUNS = 3, 4
+# The accuracy of one run on 615 held-out images has a standard deviation of 0.007 over the seeds, be it ours
+# or plain; the difference of these two means has one of 0.004.
+RUNS, PLAIN_RUNS = 4, 8
 
 
 @pytest.fixture
@@ -30,10 +31,10 @@ def data_dir() -> str:
     return str(Path(root) / "fashion-mnist-3615")
 
 
-def plain_accuracy(data_dir: str, seed: int) -> float:
-    command = [sys.executable, "-m", "tests.support.plain", MODEL, data_dir, str(BATCH), str(STEPS), str(seed)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-    return float(json.loads(done.stdout)["accuracy"])
+def plain_accuracies(data_dir: str) -> list[float]:
+    command = [sys.executable, "-m", "tests.support.plain", MODEL, data_dir, str(BATCH), str(STEPS), str(PLAIN_RUNS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=True)
+    return [metrics["accuracy"] for metrics in json.loads(done.stdout)]
 
 
 def async_accuracy(zygote: Zygote, folder: Path, data_dir: str, seed: int) -> float:
@@ -46,8 +47,8 @@ def async_accuracy(zygote: Zygote, folder: Path, data_dir: str, seed: int) -> fl
         return float(said.rsplit("accuracy ", 1)[1])
 
 
+@pytest.mark.timeout(300)
 def test_two_async_workers_learn_as_much_as_one_process(zygote: Zygote, tmp_path: Path, data_dir: str) -> None:
     ours = [async_accuracy(zygote, tmp_path / str(seed), data_dir, seed) for seed in range(RUNS)]
-    plain = [plain_accuracy(data_dir, seed) for seed in range(PLAIN_RUNS)]
-    print(f"async {ours}, plain {plain}")
-    assert abs(mean(ours) - mean(plain)) <= WITHIN
+    plain = plain_accuracies(data_dir)
+    assert abs(mean(ours) - mean(plain)) <= WITHIN, f"async {ours}, plain {plain}"

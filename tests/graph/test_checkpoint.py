@@ -153,5 +153,5 @@ def poisoned(at: int) -> Any:
 def test_an_optimizer_of_another_kind_is_refused() -> None:
     import tf_keras
 
-    with pytest.raises(UsageError, match="it must make a tf.compat.v1.train.Optimizer"):
+    with pytest.raises(UsageError, match=r"it must make a tf\.compat\.v1\.train\.Optimizer"):
         train(LocalCluster(1), linear_model(tf_keras.optimizers.SGD), 1)

@@ -91,7 +91,7 @@ def test_training_data_begin_again_and_evaluation_data_end() -> None:
 
 
 def test_no_such_module_and_no_such_function(tmp_path: Any, monkeypatch: Any) -> None:
-    with pytest.raises(UsageError, match="model module 'no.such' cannot be imported: No module named 'no'"):
+    with pytest.raises(UsageError, match=r"model module 'no\.such' cannot be imported: No module named 'no'"):
         load_model("no.such")
     (tmp_path / "half_model.py").write_text("def input_fn(context): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -303,7 +303,7 @@ def test_random_values_give_a_dataclass_or_a_usage_error(kind):
     from_wire, wanted = INCOMING[kind]
     outcomes = set()
 
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(messages(kind))
     def check(wire):
         try:

@@ -79,7 +79,7 @@ def start(order: dict[str, Any]) -> int:
         code = {"ps": sys.modules["psruntime.ps"].main, "worker": sys.modules["psruntime.worker"].main}[role](argv)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
-    except BaseException:  # noqa: BLE001: a forked child must not return into the loop of its parent
+    except BaseException:  # noqa: BLE001 - a forked child must not return into the loop of its parent
         traceback.print_exc()
     finally:
         sys.stdout.flush()
