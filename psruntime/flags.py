@@ -67,7 +67,7 @@ def add_worker_flags(parser: argparse.ArgumentParser) -> None:
                        help=f"module with input_fn and model_fn (default: {DEFAULT_MODEL})")  # fmt: skip
     group.add_argument("--data-dir", default="", help="folder that input_fn is told (context.data_dir)")
     group.add_argument("--batch-size", type=int, default=WorkerConfig.batch_size,
-                       help=f"examples in a batch (context.batch_size; default: {WorkerConfig.batch_size})")  # fmt: skip
+                       help=f"examples in a batch (default: {WorkerConfig.batch_size})")  # fmt: skip
     group.add_argument("--seed", type=int, default=0, help="context.seed is this plus the worker's index (default: 0)")
 
 

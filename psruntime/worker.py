@@ -144,7 +144,7 @@ class _Trainer:
         checkpoint_hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, log)
         return TrainingLoop(
             graph, self._inputs, self._creator, place, checkpoint_hook, index,
-            stop_on_nan=job.on_nan == "stop", on_step=self._on_step, close=self._evaluate,
+            stop_on_nan=job.on_nan == "stop", on_step=self._on_step, close=self._evaluate, log=log,
         )  # fmt: skip
 
     def _on_step(self, result: StepResult) -> None:

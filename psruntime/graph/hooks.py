@@ -22,31 +22,45 @@ class PushHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        graph: TrainGraph,
-        index: int,
-        creator: ViewSessionCreator,
-        place: Place,
-        learning_rate: Callable[[], float],
+        self, graph: TrainGraph, index: int, creator: ViewSessionCreator, place: Place, log: Callable[..., None]
     ) -> None:
         self._graph = graph
         self._index = index
         self._creator = creator
         self._place = place
-        self._learning_rate = learning_rate
+        self._log = log
+        self._read_step = _step_reader(graph)
+        self._global_step = 0  # as this worker last saw it
         self._sequence = 1
+        self._stepped = False  # in the newest session
 
-    def before_run(self, run_context: Any) -> Any:  # noqa: ARG002
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        self._global_step = int(session.run(self._read_step))
+        self._stepped = False
+
+    def before_run(self, run_context: Any) -> Any:
         assignment = self._creator.assignment
         if assignment is None or not self._place.holds(assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
+        if not _is_step(run_context, self._graph):
+            return None
         push_id = [self._index, assignment.incarnation, self._sequence]
         feed: dict[Any, Any] = dict.fromkeys(self._graph.push_ids, push_id)
         feed.update(dict.fromkeys(self._graph.learning_rates, self._learning_rate()))
-        return tf1.train.SessionRunArgs(None, feed_dict=feed)
+        return tf1.train.SessionRunArgs(self._graph.step["global_step"], feed_dict=feed)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if not _is_step(run_context, self._graph):
+            return
+        self._global_step = int(run_values.results)
         self._sequence += 1
+        if not self._stepped:
+            self._stepped = True
+            self._log("first_step", global_step=self._global_step)
+
+    def _learning_rate(self) -> float:
+        rate = self._graph.model.spec.learning_rate
+        return float(rate(self._global_step) if callable(rate) else rate)
 
 
 class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
@@ -64,9 +78,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         is_chief: Callable[[], bool],
         log: Callable[..., None],
     ) -> None:
-        self._step_tensor = graph.step["global_step"]
-        with graph.graph.as_default():
-            self._read_step = graph.global_step.master.read_value()[0]
+        self._graph = graph
+        self._read_step = _step_reader(graph)
         self._checkpoints = checkpoints
         self._save_steps = save_steps
         self._is_chief = is_chief
@@ -78,10 +91,14 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if self._is_chief() and self._checkpoints.latest() is None:
             self._note(self._checkpoints.save(session, self._saved_at))
 
-    def before_run(self, run_context: Any) -> Any:  # noqa: ARG002
-        return tf1.train.SessionRunArgs(self._step_tensor)
+    def before_run(self, run_context: Any) -> Any:
+        if not _is_step(run_context, self._graph):
+            return None
+        return tf1.train.SessionRunArgs(self._graph.step["global_step"])
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
+        if not _is_step(run_context, self._graph):
+            return
         global_step = int(run_values.results)
         if global_step - self._saved_at < self._save_steps or not self._is_chief():
             return
@@ -101,3 +118,13 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _note(self, path: str | None) -> None:
         if path:
             self._log("checkpoint", path=path)
+
+
+def _is_step(run_context: Any, graph: TrainGraph) -> bool:
+    """Whether this run is a training step; anything else pushes nothing and counts for nothing."""
+    return run_context.original_args.fetches is graph.step
+
+
+def _step_reader(graph: TrainGraph) -> Any:
+    with graph.graph.as_default():
+        return graph.global_step.master.read_value()[0]

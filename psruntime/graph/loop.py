@@ -52,6 +52,7 @@ class TrainingLoop:
         stop_on_nan: bool,
         on_step: Callable[[StepResult], None],
         close: Callable[[int], None],
+        log: Callable[..., None],
     ) -> None:
         self._graph = graph
         self._inputs = inputs
@@ -61,10 +62,9 @@ class TrainingLoop:
         self._stop_on_nan = stop_on_nan
         self._on_step = on_step
         self._close = close
-        self._global_step = 0
         with graph.graph.as_default():
             self._nothing = tf1.no_op()
-        self._hooks = [PushHook(graph, index, creator, place, self._learning_rate), checkpoint_hook]
+        self._hooks = [PushHook(graph, index, creator, place, log), checkpoint_hook]
 
     def run(self) -> None:
         """Returns when the job is done.
@@ -94,7 +94,6 @@ class TrainingLoop:
         batch = self._inputs.draw_endlessly()
         feed = dict(zip(self._graph.model.batch, batch, strict=True))
         result = _read(session.run(self._graph.step, feed_dict=feed), leading_dimension(batch))
-        self._global_step = result.global_step
         self._place.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan and not math.isfinite(result.loss):
@@ -111,10 +110,6 @@ class TrainingLoop:
             self._place.pause(f"a ps was lost while the job ended: {first_line(error)}")
             return False
         return True
-
-    def _learning_rate(self) -> float:
-        rate = self._graph.model.spec.learning_rate
-        return float(rate(self._global_step) if callable(rate) else rate)
 
 
 def _read(fetched: dict[str, Any], examples: int) -> StepResult:

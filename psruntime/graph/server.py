@@ -26,6 +26,6 @@ def start_server(role: str, index: int, host: str, port: int) -> tuple[Any, str]
         )
     except tf1.errors.OpError as error:
         raise UsageError(
-            f"TensorFlow's server cannot listen on port {port}: is it in use? Give another --port, or 0 for any free one"
+            f"TensorFlow's server cannot listen on port {port}: is it in use? Give another --port, or 0 for any"
         ) from error
     return server, server.target.removeprefix("grpc://")

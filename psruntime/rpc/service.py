@@ -202,11 +202,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         address the claimant listens at itself is: no two processes share a port.
         """
         holder = claim.holder_incarnation
-        if self._held.holds(holder):
-            return False
-        if claim.probe == join.health_address:
-            return True
-        gone = await self._probes.nothing_listens(holder, claim.probe)
+        gone = claim.probe == join.health_address or await self._probes.nothing_listens(holder, claim.probe)
         return gone and not self._held.holds(holder)
 
     async def _tick(self) -> None:

@@ -68,7 +68,7 @@ def test_a_killed_ps_comes_back_at_another_address(zygote: Zygote, tmp_path: Pat
 
 
 def test_a_chief_that_dies_is_succeeded_and_live_variables_are_kept(zygote: Zygote, tmp_path: Path) -> None:
-    with cluster(zygote, tmp_path, min_workers=2, train_steps=3000, checkpoint_dir=tmp_path / "c", lease_s=2) as job:
+    with cluster(zygote, tmp_path, min_workers=2, train_steps=1500, checkpoint_dir=tmp_path / "c", lease_s=2) as job:
         workers = [job.start_worker(index, SMALL) for index in range(2)]
         job.wait_for_step(100)
         chief = next(m.index for m in job.status().members if m.chief)
@@ -77,7 +77,7 @@ def test_a_chief_that_dies_is_succeeded_and_live_variables_are_kept(zygote: Zygo
         assert job.status().steps_lost == 0
         codes = job.wait_all()
         assert codes == {"ps-0": 0, f"worker-{chief}": -signal.SIGKILL, f"worker-{1 - chief}": 0}
-        assert "held out, at global step 300" in workers[1 - chief].text
+        assert "held out, at global step 150" in workers[1 - chief].text
 
 
 def test_sigterm_ends_a_worker_that_is_inside_a_long_step(zygote: Zygote, tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ class ClockTableMachine(RuleBasedStateMachine):
 
 
 TestClockTable = ClockTableMachine.TestCase
-TestClockTable.settings = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
+TestClockTable.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, report_multiple_bugs=False
+)
 
 
 def table_with(bound: int | None, *clocks: int) -> ClockTable:

@@ -174,7 +174,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert self.watched.chief
         self.watched.report(self.watched.chief, self.watched.core.view.number + shift, global_step)
 
-    @precondition(lambda self: self.watched.core.phase is Phase.DRAINING and self.watched.chief in self.watched.live)
+    @precondition(lambda self: self.watched.core.phase.prepared and self.watched.chief in self.watched.live)
     @rule(shift=SHIFTS)
     def the_chief_finishes(self, shift: int) -> None:
         assert self.watched.chief
@@ -252,7 +252,9 @@ def test_the_coordinator_keeps_its_laws_in_any_history() -> None:
     CoordinatorMachine.seen.clear()
     run_state_machine_as_test(
         CoordinatorMachine,
-        settings=settings(max_examples=320, stateful_step_count=50, deadline=None, derandomize=True),
+        settings=settings(
+            max_examples=320, stateful_step_count=50, deadline=None, derandomize=True, report_multiple_bugs=False
+        ),
     )
     missing = [name for name in MUST_HAPPEN if not CoordinatorMachine.seen[name]]
     assert not missing, f"never happened: {missing}; what did: {CoordinatorMachine.seen}"

@@ -46,6 +46,18 @@ def test_any_number_of_ps_goes_on_from_any_other(layout: tuple[int, int], tmp_pa
         np.testing.assert_array_equal(after[name], value, err_msg=name)
 
 
+def test_the_learning_rate_goes_on_where_it_was(tmp_path: Any) -> None:
+    asked: list[int] = []
+
+    def rate(step: int) -> float:
+        asked.append(step)
+        return 0.1
+
+    for _ in range(2):
+        train(LocalCluster(1), linear_model(OPTIMIZERS["sgd"], learning_rate=rate), 3, checkpoint_dir=str(tmp_path))
+    assert asked == [0, 1, 2, 3, 4, 5]
+
+
 def test_saves_every_so_many_steps_and_keeps_so_many(tmp_path: Any) -> None:
     train(LocalCluster(1), ADAM, 10, save_steps=3, keep=2, checkpoint_dir=str(tmp_path))
     assert sorted(p.name for p in tmp_path.glob("*.index")) == ["model.ckpt-10.index", "model.ckpt-9.index"]

@@ -30,6 +30,7 @@ OURS = ("rpc-server", "heartbeat")  # names of the threads that this package sta
 
 # A lease that does not end within a test: what happens all the same does not happen because a lease ended.
 LONG = 600.0
+PAIR = JobConfig(ps=1, min_workers=2, train_steps=10, lease_s=LONG, ps_timeout_s=LONG)
 
 
 class Events(list[tuple[str, dict[str, Any]]]):
@@ -112,6 +113,17 @@ def stage() -> Iterator[Stage]:
     finally:
         stage.close()
         poll_until(lambda: not _left_over(), 10, f"all threads ended, left are {_left_over()}")
+
+
+@pytest.fixture
+def server(stage: Stage) -> RpcServer:
+    """The coordinator of PAIR, one ps and two workers."""
+    return stage.coordinator(PAIR)
+
+
+@pytest.fixture
+def client(stage: Stage, server: RpcServer) -> CoordinatorClient:
+    return stage.client(server)
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from psruntime.rpc import checks, convert, convert_beat, convert_status
 from psruntime.v1 import coordination_pb2 as pb
 from tests.support.messages import messages
 
+relaxed = settings(deadline=None)  # the machine may be busy with other tests
 counts = st.integers(0, checks.COUNT_LIMIT - 1)
 indices = st.integers(0, checks.INDEX_LIMIT - 1)
 incarnations = st.integers(1, checks.INCARNATION_LIMIT - 1)
@@ -120,23 +121,27 @@ jobs = st.builds(
 )
 
 
+@relaxed
 @given(joins)
 def test_a_join_comes_back(join):
     assert convert.join_from_wire(convert.join_to_wire(join)) == join
 
 
+@relaxed
 @given(answers)
 def test_an_answer_comes_back(answer):
     wire = convert.join_result_to_wire(answer)
     assert convert.join_result_from_wire(wire) == answer
 
 
+@relaxed
 @given(texts, incarnations)
 def test_not_yet_comes_back_without_the_address_to_probe(reason, holder):
     wire = convert.join_result_to_wire(NotYet(reason, holder, "10.0.0.1:1"))
     assert convert.join_result_from_wire(wire) == NotYet(reason, holder, "")
 
 
+@relaxed
 @given(beats)
 def test_a_heartbeat_comes_back(beat):
     assert convert_beat.heartbeat_from_wire(convert_beat.heartbeat_to_wire(beat)) == beat
@@ -148,16 +153,19 @@ def test_a_loss_that_is_not_a_number_is_a_fact():
     assert math.isnan(stats.loss)
 
 
+@relaxed
 @given(leaves)
 def test_a_leave_comes_back(leave):
     assert convert.leave_from_wire(convert.leave_to_wire(leave)) == leave
 
 
+@relaxed
 @given(job_statuses)
 def test_a_status_comes_back(status):
     assert convert_status.status_from_wire(convert_status.status_to_wire(status)) == status
 
 
+@relaxed
 @given(jobs)
 def test_the_settings_come_back_to_the_digit(job):
     back = convert_status.job_from_wire(convert_status.job_to_wire(job))
@@ -205,85 +213,6 @@ def test_what_is_sent_is_cut_and_made_unicode():
     assert len(wire.reason) == checks.TEXT_CHARS
 
 
-A_JOIN = Join(Role.WORKER, 1, "127.0.0.1:1", "127.0.0.1:2", "id", 0.5, (VariableSpec("w", (2,), "float32"),))
-A_BEAT = convert_beat.Heartbeat(Role.WORKER, 1, 7, WorkerBeat())
-A_LEAVE = convert.Leave(Role.WORKER, 1, 7, LeaveKind.ASKED, "")
-
-
-def _join(**changes):
-    wire = convert.join_to_wire(A_JOIN)
-    wire.MergeFrom(pb.JoinRequest(**changes))
-    return convert.join_from_wire, wire
-
-
-def _beat(**changes):
-    wire = convert_beat.heartbeat_to_wire(A_BEAT)
-    wire.MergeFrom(pb.HeartbeatRequest(**changes))
-    return convert_beat.heartbeat_from_wire, wire
-
-
-def _leave(**changes):
-    wire = convert.leave_to_wire(A_LEAVE)
-    wire.MergeFrom(pb.LeaveRequest(**changes))
-    return convert.leave_from_wire, wire
-
-
-def _without(call, field):
-    from_wire, wire = call
-    wire.ClearField(field)
-    return from_wire, wire
-
-
-MANY = [pb.VariableSpec(name=str(i), dtype="float32") for i in range(checks.SPECS + 1)]
-
-
-@pytest.mark.parametrize(
-    ("call", "line"),
-    [
-        (_join(role=9), "role must be one of ROLE_PS, ROLE_WORKER, got 9"),
-        (_without(_join(), "role"), "role must be one of"),
-        (_join(role="ROLE_PS"), "variables must be empty for a ps"),
-        (_join(index=-1), "index must be from 0 to 2147483647, got -1"),
-        (_join(address="x" * 257), "address must have 0 to 256 characters, got 257"),
-        (_join(join_id="x" * 65), "join_id must have 1 to 64 characters"),
-        (_without(_join(), "join_id"), "join_id must have 1 to 64 characters, got 0"),
-        (_join(waited={"seconds": -1}), "waited must be from 0"),
-        (_join(waited={"nanos": 2**31 - 1}), "waited must be from 0"),
-        (_join(variables=[pb.VariableSpec(name="v", dtype="int32")]), "variables.dtype of v must be one of float16"),
-        (_join(variables=[pb.VariableSpec(name="v", shape=[-1], dtype="float32")]), "variables.shape of v must"),
-        (_join(variables=[pb.VariableSpec(name="v", shape=[1] * 255, dtype="float32")]), "variables.shape of v must"),
-        (_join(variables=[pb.VariableSpec(dtype="float32")]), "variables.name must have 1 to"),
-        (_join(variables=[pb.VariableSpec(name="w", dtype="float32")]), "variables must differ in name"),
-        (_join(variables=MANY), "variables must be at most 100000"),
-        (_without(_beat(), "worker"), "beat must be that of a worker, got none"),
-        (_beat(ps=pb.PsBeat()), "beat must be that of a worker, got ps"),
-        (_without(_beat(), "incarnation"), "incarnation must be from 1"),
-        (_beat(incarnation=-5), "incarnation must be from 1"),
-        (_beat(seen_revision=-1), "seen_revision must be from 0"),
-        (_beat(max_wait={"seconds": 2**62}), "max_wait must be from 0"),
-        (_beat(worker={"completed_steps": -1}), "worker.completed_steps must be from 0"),
-        (_beat(worker={"completed_steps": 2**60}), "worker.completed_steps must be from 0"),
-        (_beat(worker={"stats": {"examples_per_s": math.inf}}), "stats.examples_per_s must be a finite number"),
-        (_beat(worker={"stats": {"waiting": "x" * 5000}}), "stats.waiting must have 0 to 4096 characters"),
-        (_leave(kind=7), "kind must be one of LEAVE_KIND_OVER"),
-        (_leave(reason="x" * 5000), "reason must have 0 to 4096 characters"),
-        ((convert.join_result_from_wire, pb.JoinResponse()), "result must be admitted or not_yet"),
-        ((convert.report_from_wire, pb.ReportPreparedRequest(incarnation=1)), "view_number must be from 1"),
-    ],
-)
-def test_a_malformed_request_is_refused_by_name(call, line):
-    from_wire, wire = call
-    with pytest.raises(UsageError) as refused:
-        from_wire(wire)
-    assert str(refused.value).startswith(line)
-
-
-def test_at_most_so_many_causes():
-    stats = pb.PsStats(dropped={str(i): 1 for i in range(checks.CAUSES + 1)})
-    with pytest.raises(UsageError, match=r"stats\.dropped must have at most 64"):
-        convert_beat.ps_stats_from_wire(stats)
-
-
 INCOMING = {
     pb.JoinRequest: (convert.join_from_wire, Join),
     pb.JoinResponse: (convert.join_result_from_wire, (Answer, NotYet)),
@@ -303,7 +232,7 @@ def test_random_values_give_a_dataclass_or_a_usage_error(kind):
     from_wire, wanted = INCOMING[kind]
     outcomes = set()
 
-    @settings(max_examples=60, deadline=None)
+    @settings(relaxed, max_examples=60)
     @given(messages(kind))
     def check(wire):
         try:

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.errors import StopRequested, UnreachableError, UsageError
+from psruntime.errors import ReplacedError, StopRequested, UnreachableError, UsageError
+from psruntime.rpc import retry
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.retry import retrying
 from tests.rpc.conftest import Events
@@ -37,9 +38,30 @@ def test_an_answer_at_once_is_not_worth_a_line():
 
 def test_the_wait_is_logged_when_it_begins_and_when_it_ends():
     log = Events()
-    assert retrying(Calls(4), 60, threading.Event(), "coordinator h:1", log) == "answer"
+    assert retrying(Calls(2), 60, threading.Event(), "coordinator h:1", log) == "answer"
     assert [event for event, _ in log] == ["unreachable", "reached"]
     assert log.named("unreachable") == [{"what": "coordinator h:1", "error": "refused", "gives_up_after_s": 60}]
+
+
+def test_an_error_that_is_an_answer_ends_the_wait_too():
+    log = Events()
+    calls = iter([UnreachableError("refused"), ReplacedError("join again")])
+
+    def call() -> None:
+        raise next(calls)
+
+    with pytest.raises(ReplacedError):
+        retrying(call, 60, threading.Event(), "coordinator h:1", log)
+    assert [event for event, _ in log] == ["unreachable", "reached"]
+
+
+def test_pauses_grow_and_stay_short(monkeypatch):
+    pauses: list[float] = []
+    monkeypatch.setattr(retry, "pause", lambda _stop, for_s: pauses.append(for_s))
+    retrying(Calls(12), 10**9, threading.Event(), "coordinator h:1", Events())
+    assert pauses[0] <= retry.FIRST_PAUSE_S
+    assert retry.LONGEST_PAUSE_S / 2 <= min(pauses[6:]) <= max(pauses) <= retry.LONGEST_PAUSE_S
+    assert len(set(pauses)) == len(pauses), "callers come apart"
 
 
 def test_the_last_line_says_where_and_what_to_do():

@@ -124,6 +124,7 @@ def train(
     model: Model,
     steps: int,
     close: Callable[[int], None] = lambda _: None,
+    make_place: Callable[[View, int], LocalPlace] = LocalPlace,
     **settings: Any,
 ) -> Run:
     """Trains `steps` steps in this thread."""
@@ -132,7 +133,7 @@ def train(
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes)
     graph = build_training(model, inputs, plan, job, 0)
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, 0)
-    place = LocalPlace(cluster.view, steps)
+    place = make_place(cluster.view, steps)
     run = Run(cluster, job, graph, checkpoints, place)
 
     def log(event: str, **facts: Any) -> None:
@@ -141,9 +142,7 @@ def train(
     preparation = Preparation(graph, checkpoints, 0, log)
     creator = ViewSessionCreator(cluster.worker.target, cluster.address, 0, graph.graph, place, preparation.run, log)
     hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, log)
-    TrainingLoop(
-        graph, inputs, creator, place, hook, 0, job.on_nan == "stop", run.results.append, close
-    ).run()  # fmt: skip
+    TrainingLoop(graph, inputs, creator, place, hook, 0, job.on_nan == "stop", run.results.append, close, log).run()
     inputs.close()
     return run
 

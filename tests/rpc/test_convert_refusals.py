@@ -1,0 +1,93 @@
+"""A malformed request is refused in a line that begins with the field's name."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from psruntime.core.facts import Join, LeaveKind, WorkerBeat
+from psruntime.core.membership import Role
+from psruntime.core.plan import VariableSpec
+from psruntime.errors import UsageError
+from psruntime.rpc import checks, convert, convert_beat
+from psruntime.v1 import coordination_pb2 as pb
+
+A_JOIN = Join(Role.WORKER, 1, "127.0.0.1:1", "127.0.0.1:2", "id", 0.5, (VariableSpec("w", (2,), "float32"),))
+A_BEAT = convert_beat.Heartbeat(Role.WORKER, 1, 7, WorkerBeat())
+A_LEAVE = convert.Leave(Role.WORKER, 1, 7, LeaveKind.ASKED, "")
+
+
+def _join(**changes):
+    wire = convert.join_to_wire(A_JOIN)
+    wire.MergeFrom(pb.JoinRequest(**changes))
+    return convert.join_from_wire, wire
+
+
+def _beat(**changes):
+    wire = convert_beat.heartbeat_to_wire(A_BEAT)
+    wire.MergeFrom(pb.HeartbeatRequest(**changes))
+    return convert_beat.heartbeat_from_wire, wire
+
+
+def _leave(**changes):
+    wire = convert.leave_to_wire(A_LEAVE)
+    wire.MergeFrom(pb.LeaveRequest(**changes))
+    return convert.leave_from_wire, wire
+
+
+def _without(call, field):
+    from_wire, wire = call
+    wire.ClearField(field)
+    return from_wire, wire
+
+
+MANY = [pb.VariableSpec(name=str(i), dtype="float32") for i in range(checks.SPECS + 1)]
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (_join(role=9), "role must be one of ROLE_PS, ROLE_WORKER, got 9"),
+        (_without(_join(), "role"), "role must be one of"),
+        (_join(role="ROLE_PS"), "variables must be empty for a ps"),
+        (_join(index=-1), "index must be from 0 to 2147483647, got -1"),
+        (_join(address="x" * 257), "address must have 0 to 256 characters, got 257"),
+        (_join(join_id="x" * 65), "join_id must have 1 to 64 characters"),
+        (_without(_join(), "join_id"), "join_id must have 1 to 64 characters, got 0"),
+        (_join(waited={"seconds": -1}), "waited must be from 0"),
+        (_join(waited={"nanos": 2**31 - 1}), "waited must be from 0"),
+        (_join(variables=[pb.VariableSpec(name="v", dtype="int32")]), "variables.dtype of v must be one of float16"),
+        (_join(variables=[pb.VariableSpec(name="v", shape=[-1], dtype="float32")]), "variables.shape of v must"),
+        (_join(variables=[pb.VariableSpec(name="v", shape=[2**53], dtype="float32")]), "variables.shape of v must"),
+        (_join(variables=[pb.VariableSpec(name="v", shape=[1] * 255, dtype="float32")]), "variables.shape of v must"),
+        (_join(variables=[pb.VariableSpec(dtype="float32")]), "variables.name must have 1 to"),
+        (_join(variables=[pb.VariableSpec(name="w", dtype="float32")]), "variables must differ in name"),
+        (_join(variables=MANY), "variables must be at most 100000"),
+        (_without(_beat(), "worker"), "beat must be that of a worker, got none"),
+        (_beat(ps=pb.PsBeat()), "beat must be that of a worker, got ps"),
+        (_without(_beat(), "incarnation"), "incarnation must be from 1"),
+        (_beat(incarnation=-5), "incarnation must be from 1"),
+        (_beat(seen_revision=-1), "seen_revision must be from 0"),
+        (_beat(max_wait={"seconds": 2**62}), "max_wait must be from 0"),
+        (_beat(worker={"completed_steps": -1}), "worker.completed_steps must be from 0"),
+        (_beat(worker={"completed_steps": 2**60}), "worker.completed_steps must be from 0"),
+        (_beat(worker={"stats": {"examples_per_s": math.inf}}), "stats.examples_per_s must be a finite number"),
+        (_beat(worker={"stats": {"waiting": "x" * 5000}}), "stats.waiting must have 0 to 4096 characters"),
+        (_leave(kind=7), "kind must be one of LEAVE_KIND_OVER"),
+        (_leave(reason="x" * 5000), "reason must have 0 to 4096 characters"),
+        ((convert.join_result_from_wire, pb.JoinResponse()), "result must be admitted or not_yet"),
+        ((convert.report_from_wire, pb.ReportPreparedRequest(incarnation=1)), "view_number must be from 1"),
+    ],
+)
+def test_a_malformed_request_is_refused_by_name(call, line):
+    from_wire, wire = call
+    with pytest.raises(UsageError) as refused:
+        from_wire(wire)
+    assert str(refused.value).startswith(line)
+
+
+def test_at_most_so_many_causes():
+    stats = pb.PsStats(dropped={str(i): 1 for i in range(checks.CAUSES + 1)})
+    with pytest.raises(UsageError, match=r"stats\.dropped must have at most 64"):
+        convert_beat.ps_stats_from_wire(stats)
