@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf1
 
 
 def main() -> None:
+    tf1.disable_v2_behavior()
     parser = argparse.ArgumentParser()
     parser.add_argument("--role", required=True)
     parser.add_argument("--index", type=int, required=True)

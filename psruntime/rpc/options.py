@@ -16,7 +16,7 @@ SERVER_OPTIONS = (
     *_BOTH,
     ("grpc.so_reuseport", 0),  # by default two servers may share a port, each with a part of the callers
     # By default the server ends a connection that pings more often than every 5 minutes.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_MS // 2),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_MS // 2),
 )
 
 CALLER_OPTIONS = (

@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from psruntime.config import JobConfig
 from psruntime.core.membership import Role
 from psruntime.errors import UsageError
+from psruntime.rpc import options
 from psruntime.rpc.ports import require_free
 from psruntime.rpc.server import RpcServer
 from psruntime.rpc.service import CoordinationServicer
@@ -123,6 +124,20 @@ def test_stop_answers_the_heartbeats_that_are_held(stage, pool):
     held = hold(pool, client, a_beat(answer, Role.PS, 0))
     server.stop(grace_s=60.0)
     assert held.result(0) == answer
+
+
+def test_pings_during_a_held_heartbeat_are_allowed(stage, monkeypatch):
+    """Both ends' options fit each other.  Their times are divided by 5 here, to a ping every second."""
+
+    def faster(options):
+        return [(name, value // 5 if name.endswith("_ms") else value) for name, value in options]
+
+    monkeypatch.setattr("psruntime.rpc.server.SERVER_OPTIONS", faster(options.SERVER_OPTIONS))
+    monkeypatch.setattr("psruntime.rpc.client.CALLER_OPTIONS", faster(options.CALLER_OPTIONS))
+    client = stage.client(stage.coordinator(JOB))
+    answer = client.join(a_join(Role.PS, 0))
+    long_enough_s = 6.0  # the third ping too many would end the connection
+    assert client.heartbeat(a_beat(answer, Role.PS, 0, wait_s=long_enough_s), LONG) == answer
 
 
 def test_one_thread_serves_many_callers(stage):
