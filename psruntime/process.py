@@ -6,6 +6,7 @@ SIGTERM is not seen inside a TensorFlow call, so nothing but waiting happens on 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -48,6 +49,7 @@ def run(log: Log, work: Callable[[Process], int], lifeline: bool = False) -> int
     The code is 128 + the signal's number when a signal ended it.  When the work does not stop in time the
     process ends without it, here.
     """
+    _allow_many_files()
     process = Process(log)
     received: list[int] = []
     outcome = [EXIT_FAILED]
@@ -80,6 +82,13 @@ def run(log: Log, work: Callable[[Process], int], lifeline: bool = False) -> int
         sys.stdout.flush()
         os._exit(code)
     return code
+
+
+def _allow_many_files() -> None:
+    """Every member is a connection to ps 0: the usual soft limit of 1,024 files would be the job's size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _watch_stdin(received: list[int]) -> None:

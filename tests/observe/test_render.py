@@ -1,0 +1,50 @@
+"""The status as tables, as a line, and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+
+from psruntime.config import JobConfig
+from psruntime.core.facts import JobStatus, MemberStatus, PsStats, WorkerStats
+from psruntime.core.membership import Role
+from psruntime.core.view import Phase, PsEntry, View
+from psruntime.observe.render import as_json, as_tables, progress_line
+
+PS_STATS = PsStats(12_345_678, 4, 110, 100, {"stale": 9, "fenced": 1, "repeated": 0}, 7)
+PS = MemberStatus(Role.PS, 0, "10.0.0.1:1", "10.0.0.1:2", 255, 9.0, 0.5, ps_stats=PS_STATS)
+WORKER = MemberStatus(
+    Role.WORKER, 3, "10.0.0.2:1", "10.0.0.2:2", 16, 9.0, 1.5, chief=True, clock=42, lead=2,
+    worker_stats=WorkerStats(50, 1, 6, 1234.5, 0.25, "PREPARING: view 2 is complete"),
+)  # fmt: skip
+STATUS = JobStatus(Phase.TRAINING, "why", View(2, (PsEntry(0, "10.0.0.1:1", 255),)), 40, 500, 12, (PS, WORKER))
+JOB = JobConfig(train_steps=1000)
+
+
+def test_tables_show_what_an_operator_asks_for() -> None:
+    out = io.StringIO()
+    Console(file=out, width=160).print(as_tables(STATUS, JOB))
+    text = out.getvalue()
+    for piece in (
+        "TRAINING", "why", "global step 500 of 1000", "12 steps lost", "10.0.0.1:1", "12.3 MB", "stale 9, fenced 1",
+        "3 (chief)", "42", "1234", "0.2500", "PREPARING: view 2 is complete",
+    ):  # fmt: skip
+        assert piece in text, piece
+
+
+def test_the_progress_line() -> None:
+    line = progress_line(STATUS, JOB, steps_per_s=4.0)
+    assert line == "TRAINING step 500/1000  loss 0.2500  1234 examples/s  2:05 left  1 workers"
+    forming = JobStatus(Phase.FORMING, "waiting for ps 1 of 2", View(), 0, 0, 0, ())
+    assert progress_line(forming, JOB, 0.0) == "FORMING step 0/1000  waiting for ps 1 of 2"
+
+
+def test_json_is_complete_and_plain() -> None:
+    facts = json.loads(json.dumps(as_json(STATUS, JOB)))
+    assert facts["phase"] == "TRAINING"
+    assert facts["job"]["train_steps"] == 1000
+    assert facts["ps"][0]["ps_stats"]["dropped"] == {"stale": 9, "fenced": 1, "repeated": 0}
+    assert facts["ps"][0]["incarnation"] == "ff" == facts["view"]["ps"][0]["incarnation"]
+    assert facts["workers"][0]["worker_stats"]["staleness_p99"] == 6

@@ -1,0 +1,156 @@
+"""A worker's place over a scripted seat: when it may step, what it reports, what it does at the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from psruntime.config import JobConfig
+from psruntime.core.facts import Answer, Assignment, Rest, Standing, WorkerStats
+from psruntime.core.view import Phase, PsEntry, View
+from psruntime.errors import JobDoneError, JobFailedError, StopRequested, UnreachableError
+from psruntime.rpc.place import WorkerPlace
+
+VIEW = View(1, (PsEntry(0, "127.0.0.1:1", 5),))
+OTHER = View(2, (PsEntry(0, "127.0.0.1:2", 6),))
+
+
+def answer(phase: Phase, view: View = VIEW, incarnation: int = 9, **more: Any) -> Answer:
+    return Answer(incarnation, Standing(phase, "because", view, **more), revision=1, floor=0)
+
+
+class ScriptedSeat:
+    """Gives one answer after the other; each wait moves on until its predicate holds."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.beats = 0
+        self.unreachable = False
+
+    @property
+    def answer(self) -> Answer:
+        return self.answers[0]
+
+    def beat_now(self) -> Answer:
+        self.beats += 1
+        if self.unreachable:
+            raise UnreachableError("gone")
+        return self.answer
+
+    def wait_until(self, ready: Callable[[Answer], bool], timeout_s: float | None) -> Answer | None:
+        if ready(self.answer):
+            return self.answer
+        self.answers.pop(0)
+        return None
+
+
+class Stage:
+    def __init__(self, *answers: Answer) -> None:
+        self.seat = ScriptedSeat(*answers)
+        self.stop = threading.Event()
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.place = WorkerPlace(
+            JobConfig(train_steps=10),
+            lambda waiting: WorkerStats(waiting=waiting),
+            self.stop,
+            lambda event, **facts: self.events.append((event, facts)),
+        )
+        self.place.attach(self.seat)  # type: ignore[arg-type]
+
+
+ASSIGNMENT = Assignment(VIEW, 9, prepare=False)
+
+
+def test_waits_for_a_prepared_view_that_lets_it_in_and_says_for_what() -> None:
+    stage = Stage(answer(Phase.FORMING), answer(Phase.TRAINING), answer(Phase.TRAINING, fenced_in=True))
+    assert stage.place.await_view() == ASSIGNMENT
+    assert stage.events[0] == ("waiting", {"reason": "TRAINING: because"})
+    assert stage.place.beat().stats.waiting == ""
+
+
+def test_the_chief_is_asked_to_prepare() -> None:
+    stage = Stage(answer(Phase.PREPARING, chief=True))
+    assert stage.place.await_view() == Assignment(VIEW, 9, prepare=True)
+    assert stage.place.is_chief()
+
+
+@pytest.mark.parametrize(("phase", "error"), [(Phase.DONE, JobDoneError), (Phase.FAILED, JobFailedError)])
+def test_a_job_that_is_over_ends_the_wait(phase: Phase, error: type[Exception]) -> None:
+    with pytest.raises(error, match="because"):
+        Stage(answer(phase)).place.await_view()
+
+
+def test_holds_only_the_same_view_and_incarnation() -> None:
+    assert Stage(answer(Phase.TRAINING)).place.holds(ASSIGNMENT)
+    assert Stage(answer(Phase.DRAINING)).place.holds(ASSIGNMENT)
+    assert not Stage(answer(Phase.FORMING)).place.holds(ASSIGNMENT)
+    assert not Stage(answer(Phase.TRAINING, OTHER)).place.holds(ASSIGNMENT)
+    assert not Stage(answer(Phase.TRAINING, incarnation=8)).place.holds(ASSIGNMENT)
+
+
+def test_may_step() -> None:
+    assert Stage(answer(Phase.TRAINING)).place.may_step()
+    assert Stage(answer(Phase.FORMING)).place.may_step()  # the session finds out, and waits
+    assert not Stage(answer(Phase.DRAINING)).place.may_step()
+    assert not Stage(answer(Phase.DONE)).place.may_step()
+    with pytest.raises(JobFailedError):
+        Stage(answer(Phase.FAILED)).place.may_step()
+    stage = Stage(answer(Phase.TRAINING))
+    stage.stop.set()
+    with pytest.raises(StopRequested):
+        stage.place.may_step()
+
+
+def test_steps_are_counted_from_the_entry_into_the_view() -> None:
+    stage = Stage(answer(Phase.TRAINING))
+    stage.place.entered(ASSIGNMENT)
+    for global_step in (3, 7):
+        stage.place.stepped(global_step)
+    beat = stage.place.beat()
+    assert (beat.view, beat.steps, beat.global_step, beat.stopped) == (1, 2, 7, False)
+    stage.place.entered(Assignment(OTHER, 9, prepare=False))
+    beat = stage.place.beat()
+    assert (beat.view, beat.steps, beat.global_step) == (2, 0, 0)
+
+
+def test_the_last_step_is_reported_at_once_even_if_nobody_hears_it() -> None:
+    stage = Stage(answer(Phase.TRAINING))
+    stage.place.stepped(9)
+    assert stage.seat.beats == 0
+    stage.seat.unreachable = True
+    stage.place.stepped(10)
+    assert stage.seat.beats == 1
+    assert stage.events[-1][0] == "report_failed"
+
+
+ENDS = {
+    "done": (answer(Phase.DONE), Rest.OVER),
+    "chief": (answer(Phase.DRAINING, chief=True, close=True), Rest.CLOSE),
+    "ps lost": (answer(Phase.FORMING), Rest.RESUME),
+    "new view": (answer(Phase.DRAINING, OTHER), Rest.RESUME),
+    "rolled back": (answer(Phase.TRAINING), Rest.RESUME),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_comes_after_the_last_step(end: str) -> None:
+    last, expected = ENDS[end]
+    stage = Stage(answer(Phase.DRAINING), last)
+    assert stage.place.rest(ASSIGNMENT) is expected
+    assert stage.place.beat().stopped
+
+
+def test_a_failed_job_is_an_error_of_the_rest() -> None:
+    with pytest.raises(JobFailedError):
+        Stage(answer(Phase.FAILED)).place.rest(ASSIGNMENT)
+
+
+def test_a_pause_ends_when_the_process_shall_stop() -> None:
+    stage = Stage(answer(Phase.TRAINING))
+    stage.stop.set()
+    with pytest.raises(StopRequested):
+        stage.place.pause("no session")
+    assert stage.events == [("retry", {"reason": "no session"})]
