@@ -37,7 +37,7 @@ class Child:
 
 
 class Launcher:
-    """Starts children, each leading its own process group, and ends all of them."""
+    """Starts children and ends all of them.  A signal from the terminal reaches them through this process alone."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -137,6 +137,9 @@ def _report(launcher: Launcher, failed: Child | None) -> int:
         print(f"{PROG}: ended by {signal.Signals(launcher.signal).name}", file=sys.stderr)
         return 128 + launcher.signal
     if failed is not None:
+        if failed.process.poll() is None:
+            print(f"{PROG}: {failed.name} did not announce its coordinator within {START_S:g} s", file=sys.stderr)
+            failed.process.kill()
         code = failed.process.wait()
         lines = failed.log.read_text(errors="replace").splitlines()
         why = [line for line in lines if " error " in line or line.startswith("psruntime.")] or lines[-3:]

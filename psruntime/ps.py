@@ -7,6 +7,7 @@ python -m psruntime.ps --index 1 --coordinator HOST:PORT
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 from psruntime import flags
 from psruntime.config import JobConfig, PlaceConfig, split_address
 from psruntime.core.coordinator import Coordinator
-from psruntime.core.facts import Answer, LeaveKind, PsBeat, PsStats
+from psruntime.core.facts import Answer, LeaveKind, PsBeat
 from psruntime.core.membership import Role
 from psruntime.core.plan import make_plan
 from psruntime.core.view import Phase
-from psruntime.errors import EXIT_DONE, JobFailedError, UsageError
+from psruntime.errors import EXIT_DONE, JobFailedError, PsRuntimeError, StopRequested, UnreachableError, UsageError
 from psruntime.network import own_host
 from psruntime.observe.log import Log
 from psruntime.process import Process, run, usage_error
@@ -29,6 +30,8 @@ from psruntime.rpc.server import RpcServer
 from psruntime.rpc.service import CoordinationServicer
 
 PROG = "psruntime.ps"
+LOOK_S = 0.05  # how often the last process looks whether the others are gone
+STOP_S = 0.2  # for calls under way when the server stops; a process that is asked to end has 5 s in all
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +67,7 @@ def _work(place: PlaceConfig, job: JobConfig | None, given: dict[str, Any], proc
     else:
         server = RpcServer(f"{own_host(place)}:{place.health_port}", flag="--health-port")
         server.start()
-    process.at_exit.callback(server.stop, 1.0)
+    process.at_exit.callback(server.stop, STOP_S)
     client = CoordinatorClient(coordinator_address)
     process.at_exit.callback(client.close)
     job = learn_job(client, given, place.connect_timeout_s, process.stop, process.log)
@@ -74,7 +77,12 @@ def _work(place: PlaceConfig, job: JobConfig | None, given: dict[str, Any], proc
     process.at_exit.callback(ps.seat.leave, LeaveKind.ASKED, "asked to stop")
     server.set_serving(True)
     process.announce("ps", place.index, ps.address)
-    return ps.serve()
+    try:
+        return ps.serve()
+    except PsRuntimeError as error:
+        if not isinstance(error, StopRequested):
+            ps.seat.leave(LeaveKind.ERROR, str(error))
+        raise
 
 
 def _servicer(job: JobConfig, process: Process) -> CoordinationServicer:
@@ -130,15 +138,24 @@ class _Ps:
             self._state.write_fence(dict(standing.admitted))
             self._fence_revision = standing.fence_revision
             self._incarnation = answer.incarnation
-        if standing.phase.prepared and not self._state.knows_plan:
-            specs = self._client.get_model()
-            assert specs is not None, "a prepared view has a model"
-            self._state.learn_plan(make_plan(specs, self._job.ps, self._job.slice_bytes))
         self._view = standing.view.number if standing.phase.prepared else 0
 
     def _beat(self) -> PsBeat:
-        stats, global_step = self._state.read() if self._view else (PsStats(), 0)
+        if self._view and not self._state.knows_plan:
+            self._learn_plan()
+        if not self._view or not self._state.knows_plan:
+            return PsBeat(self._fence_revision)
+        stats, global_step = self._state.read()
         return PsBeat(self._fence_revision, self._view, global_step, stats)
+
+    def _learn_plan(self) -> None:
+        """Asks for the model; without an answer the next heartbeat asks again."""
+        try:
+            specs = self._client.get_model()
+        except UnreachableError:
+            return
+        if specs is not None:
+            self._state.learn_plan(make_plan(specs, self._job.ps, self._job.slice_bytes))
 
     def _log_ledger(self) -> None:
         """The account of all updates, once at the end."""
@@ -159,9 +176,14 @@ class _Ps:
             self._process.stop.wait(self._job.linger_s)
 
     def _await_empty(self) -> None:
-        """Leases end by themselves, so this does too."""
-        while self._client.get_status()[0].members and not self._process.stop.wait(0.05):
-            pass
+        """Members leave, or lose their leases; one that is stuck and still sends heartbeats is not waited for."""
+        until_s = time.monotonic() + 2 * self._job.lease_s
+        try:
+            while self._client.get_status()[0].members and time.monotonic() < until_s:
+                if self._process.stop.wait(LOOK_S):
+                    return
+        except UnreachableError as error:
+            self._process.log("unreachable", reason=error)
 
 
 if __name__ == "__main__":

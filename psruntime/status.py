@@ -15,7 +15,7 @@ from rich.console import Console
 
 from psruntime import flags
 from psruntime.config import split_address
-from psruntime.errors import EXIT_DONE, PsRuntimeError, UnreachableError, UsageError
+from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.observe.render import as_json, as_tables, progress_line
 from psruntime.process import usage_error
 from psruntime.rpc.client import CoordinatorClient
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_DONE
     except PsRuntimeError as error:
         sys.stderr.write(f"{PROG}: {error}\n")
-        return error.exit_code
+        return EXIT_USAGE if isinstance(error, UnreachableError) else error.exit_code
     except KeyboardInterrupt:
         return 130
     finally:

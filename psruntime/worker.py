@@ -16,7 +16,6 @@ from psruntime.config import JobConfig, PlaceConfig, WorkerConfig
 from psruntime.core.facts import LeaveKind
 from psruntime.core.membership import Role
 from psruntime.core.plan import make_plan
-from psruntime.core.view import Phase
 from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError
 from psruntime.model import EVAL, TRAIN, Context, load_model
 from psruntime.network import own_host
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from psruntime.graph.loop import StepResult
 
 PROG = "psruntime.worker"
+STOP_S = 0.2  # for health calls under way at the end; a process that is asked to end has 5 s in all
 PROGRESS_S = 10.0  # between two progress lines in the log
 
 
@@ -59,7 +59,7 @@ def _work(place: PlaceConfig, worker: WorkerConfig, given: dict[str, Any], proce
     host = own_host(place)
     health = RpcServer(f"{host}:{place.health_port}", flag="--health-port")
     health.start()
-    process.at_exit.callback(health.stop, 1.0)
+    process.at_exit.callback(health.stop, STOP_S)
 
     from psruntime.graph import environment
 
@@ -75,6 +75,7 @@ class _Trainer:
     """Puts the pieces of a worker together, in the order in which they can fail."""
 
     def __init__(self, place: PlaceConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
+        from psruntime.graph.evaluate import check_evaluation
         from psruntime.graph.inputs import InputStream
         from psruntime.graph.pulled import learn_specs
         from psruntime.graph.training import build_training
@@ -85,12 +86,14 @@ class _Trainer:
         self._inputs = InputStream(self._model, self._context(TRAIN))
         self._specs = learn_specs(self._model, self._inputs, TRAIN)
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes)
+        check_evaluation(self._model, self._context(EVAL), self._plan)
         self._graph = build_training(self._model, self._inputs, self._plan, job, place.index)
         if self._graph.untrained:
             process.log(
                 "untrained", variables=" ".join(self._graph.untrained), reason="the loss does not depend on them"
             )
         self._progress_at_s = time.monotonic()
+        self._evaluation_error = ""
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and takes this worker's seat."""
@@ -119,13 +122,14 @@ class _Trainer:
         except StopRequested:
             raise
         except JobFailedError as error:
-            failed_already = self._seat.answer.standing.phase is Phase.FAILED
-            self._seat.leave(LeaveKind.OVER if failed_already else LeaveKind.FATAL, str(error))
+            self._seat.leave(LeaveKind.FATAL, str(error))  # or the job has failed already, then it tells nothing new
             raise
         except Exception as error:
             self._seat.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
             raise
         self._seat.leave(LeaveKind.OVER, "the job is done")
+        if self._evaluation_error:
+            raise JobFailedError(f"the job is done, but its evaluation failed: {self._evaluation_error}")
         return EXIT_DONE
 
     def _build_loop(self) -> Any:
@@ -139,7 +143,7 @@ class _Trainer:
         checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, index)
         preparation = Preparation(graph, checkpoints, index, log)
         self._creator = ViewSessionCreator(
-            self._server.target, self.address, index, graph.graph, place, preparation.run, log
+            self._server.target, self.address, index, graph.graph, place, preparation, log
         )
         checkpoint_hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, log)
         return TrainingLoop(
@@ -165,10 +169,14 @@ class _Trainer:
 
         view = self._seat.answer.standing.view
         worker = (self._place.index, self.address)
-        values = evaluate(
-            self._model, self._context(EVAL), self._plan, self._job.max_workers,
-            lambda graph: open_session(self._server.target, graph, view, worker),
-        )  # fmt: skip
+        try:
+            values = evaluate(
+                self._model, self._context(EVAL), self._plan, self._job.max_workers,
+                lambda graph: open_session(self._server.target, graph, view, worker),
+            )  # fmt: skip
+        except UsageError as error:  # the training is complete and saved: this is not its failure
+            self._evaluation_error = str(error)
+            return
         text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
         sys.stdout.write(f"held out, at global step {global_step}: {text}\n")
         sys.stdout.flush()

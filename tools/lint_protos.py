@@ -6,6 +6,8 @@ One function for each rule; it takes a compiled file and yields a line for each 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +21,6 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
     FileDescriptorSet,
 )
-from grpc_tools import protoc
 
 # Field numbers in descriptor.proto, of which the paths to comments are made.
 FILE_MESSAGE, FILE_ENUM, FILE_SERVICE = 4, 5, 6
@@ -153,10 +154,14 @@ def lint(root: Path) -> list[str]:
 
 
 def run_protoc(root: Path, *arguments: str) -> None:
-    """Compiles every proto below `root` with these arguments; ends the program when protoc refuses."""
+    """Compiles every proto below `root` with these arguments; ends the program when protoc refuses.
+
+    In a process of its own: its C++ crashes in one that has TensorFlow's.
+    """
     names = sorted(p.relative_to(root).as_posix() for p in root.rglob("*.proto"))
     well_known = files("grpc_tools") / "_proto"
-    if protoc.main(["protoc", f"-I{root}", f"-I{well_known}", *arguments, *names]) != 0:
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", f"-I{well_known}", *arguments, *names]
+    if subprocess.run(command, check=False).returncode != 0:
         raise SystemExit(f"protos: protoc refuses what is below {root}, see above")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import JobStatus, MemberStatus, PsBeat, WorkerBeat
 from psruntime.core.membership import Member, Role
+from psruntime.core.view import Phase
 
 
 def job_status(coordinator: Coordinator, now_s: float) -> JobStatus:
@@ -14,13 +15,27 @@ def job_status(coordinator: Coordinator, now_s: float) -> JobStatus:
     members = [*coordinator.members.live(Role.PS), *coordinator.members.live(Role.WORKER)]
     return JobStatus(
         phase=coordinator.phase,
-        reason=coordinator.reason,
+        reason=_reason(coordinator),
         view=coordinator.view,
         floor=coordinator.clocks.floor,
         global_step=coordinator.global_step,
         steps_lost=coordinator.steps_lost,
         members=tuple(_line(coordinator, member, now_s) for member in members),
     )
+
+
+def _reason(coordinator: Coordinator) -> str:
+    """Why the phase is what it is, and for whom it waits."""
+    workers = coordinator.members.live(Role.WORKER)
+    if coordinator.phase.over or coordinator.phase is Phase.FORMING:
+        return coordinator.reason
+    if not workers:
+        return f"{coordinator.reason}; no worker is live"
+    if coordinator.phase is Phase.DRAINING:
+        beats = coordinator.worker_beats
+        busy = [str(w.index) for w in workers if not beats.get(w.incarnation, WorkerBeat()).stopped]
+        return f"{coordinator.reason}; waiting for worker {', '.join(busy)} to stop" if busy else coordinator.reason
+    return coordinator.reason
 
 
 def _line(coordinator: Coordinator, member: Member, now_s: float) -> MemberStatus:

@@ -17,6 +17,7 @@ from tensorflow.python.training.saving import saveable_object  # has no public n
 from psruntime.core.plan import Bucket
 from psruntime.errors import CheckpointError
 from psruntime.graph.devices import worker_cpu
+from psruntime.graph.session import LOST_SESSION, first_line
 from psruntime.graph.training import TrainGraph
 
 _NAME = "model.ckpt"
@@ -29,8 +30,9 @@ class Checkpoints:
         self.folder = folder
         with graph.graph.as_default(), tf1.device(worker_cpu(index)):
             saveables = _saveables(graph)
-            self._shapes = {s.name: s.shape for s in saveables}
+            self._expected = {s.name: (list(s.shape), s.specs[0].dtype.base_dtype) for s in saveables}
             self._saver = tf1.train.Saver(saveables, max_to_keep=keep, save_relative_paths=True)
+        self._knows_older = False  # whether the saver counts the files of earlier chiefs among those it keeps
 
     def check_folder(self) -> None:
         """Makes the folder and proves that it can be written.
@@ -52,8 +54,21 @@ class Checkpoints:
             ) from error
 
     def latest(self) -> str | None:
-        """The newest complete checkpoint of the folder, as the prefix of its files."""
-        return tf1.train.latest_checkpoint(self.folder) if self.folder else None
+        """The newest checkpoint of the folder, as the prefix of its files; None in an empty folder.
+
+        Raises:
+            CheckpointError: the folder's list names a file that is not there.
+        """
+        state = tf1.train.get_checkpoint_state(self.folder) if self.folder else None
+        if state is None or not state.model_checkpoint_path:
+            return None
+        path = str(state.model_checkpoint_path)
+        if not tf1.train.checkpoint_exists(path):
+            raise CheckpointError(
+                f"checkpoint {path} is missing but listed in {self.folder}/checkpoint; "
+                "bring its files back, or give another --checkpoint-dir"
+            )
+        return path
 
     def save(self, session: Any, global_step: int) -> str | None:
         """Writes a checkpoint; returns its prefix, or None without a folder.
@@ -64,13 +79,14 @@ class Checkpoints:
         if not self.folder:
             return None
         try:
+            self._recall_older()
             path: str = self._saver.save(
                 session, os.path.join(self.folder, _NAME), global_step=global_step, write_meta_graph=False
             )
-        except (tf1.errors.AbortedError, tf1.errors.UnavailableError):
-            raise  # a lost session, not a lost folder
+        except LOST_SESSION:
+            raise
         except (tf1.errors.OpError, OSError, ValueError) as error:
-            reason = str(getattr(error, "message", error)).splitlines()[0]
+            reason = first_line(error)
             raise CheckpointError(f"checkpoint {global_step} was not written to {self.folder}: {reason}") from error
         return path
 
@@ -78,24 +94,48 @@ class Checkpoints:
         """Restores masters, optimizer variables and global step from `path`.
 
         Raises:
-            CheckpointError: the checkpoint lacks a variable or has it in another shape; names them.
+            CheckpointError: it cannot be read, or lacks a variable or has it in another shape or dtype;
+                names them.
         """
-        self._check_fits(path)
-        self._saver.restore(session, path)
+        try:
+            self._check_fits(path)
+            self._saver.restore(session, path)
+        except LOST_SESSION:
+            raise
+        except (tf1.errors.OpError, ValueError) as error:
+            raise CheckpointError(
+                f"checkpoint {path} cannot be read: {first_line(error)}; bring its files back, or give another "
+                "--checkpoint-dir"
+            ) from error
 
     def _check_fits(self, path: str) -> None:
-        there = tf1.train.load_checkpoint(path).get_variable_to_shape_map()
-        bad = [
-            f"{name} {there.get(name, 'is missing')} there, {list(shape)} in the model"
-            for name, shape in self._shapes.items()
-            if there.get(name) != list(shape)
-        ]
+        reader = tf1.train.load_checkpoint(path)
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        bad = []
+        for name, (shape, dtype) in self._expected.items():
+            if name not in shapes:
+                bad.append(f"{name} is missing there, {_described(shape, dtype)} in the model")
+            elif (shapes[name], dtypes[name]) != (shape, dtype):
+                there = _described(shapes[name], dtypes[name])
+                bad.append(f"{name} {there} there, {_described(shape, dtype)} in the model")
         if bad:
             more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
             raise CheckpointError(
                 f"checkpoint {path} does not fit the model: {'; '.join(bad[:3])}{more}; "
                 "give the model that it was written with, or another --checkpoint-dir"
             )
+
+    def _recall_older(self) -> None:
+        """So that `keep` counts what was there before this process became the chief."""
+        if not self._knows_older:
+            state = tf1.train.get_checkpoint_state(self.folder)
+            if state:
+                self._saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+            self._knows_older = True
+
+
+def _described(shape: Sequence[int], dtype: Any) -> str:
+    return f"{dtype.name}{list(shape)}"
 
 
 class _Whole(saveable_object.SaveableObject):  # type: ignore[misc]

@@ -8,10 +8,27 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan import Plan
+from psruntime.errors import UsageError
 from psruntime.graph.devices import worker_device
 from psruntime.graph.inputs import InputStream, leading_dimension
-from psruntime.graph.pulled import build_pulled_model
+from psruntime.graph.pulled import build_pulled_model, learn_specs
 from psruntime.model import EVAL, Context, Model
+
+
+def check_evaluation(model: Model, context: Context, plan: Plan) -> None:
+    """Builds the model once with mode "eval", so that what is wrong with it is known before the training.
+
+    Raises:
+        UsageError: input_fn or model_fn fails, or makes variables that training does not have.
+    """
+    inputs = InputStream(model, context)
+    try:
+        unknown = set(learn_specs(model, inputs, EVAL)) - set(plan.specs)
+    finally:
+        inputs.close()
+    if unknown:
+        names = ", ".join(sorted(map(str, unknown)))
+        raise UsageError(f"model_fn of {model.name} makes variables with mode eval that mode train has not: {names}")
 
 
 def evaluate(

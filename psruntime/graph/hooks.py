@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import CheckpointError
 from psruntime.graph.checkpoint import Checkpoints
 from psruntime.graph.place import Place
-from psruntime.graph.session import ViewSessionCreator
+from psruntime.graph.session import LOST_SESSION, ViewSessionCreator, first_line
 from psruntime.graph.training import TrainGraph
 
 
@@ -64,10 +64,13 @@ class PushHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """While this worker is the chief: saves at the start of a folder and every `save_steps` global steps.
+    """While this worker is the chief: saves every `save_steps` global steps, and when `closing` is run.
 
-    A periodic save that fails is reported and tried again after the next step; the last one failing is
-    the job's failure, and is not this hook's business.
+    closing: a fetch, the global step; running it saves what the ps hold.  A lost session interrupts it like
+    a step: it is repeated in the next one.
+
+    A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails
+    while closing is the job's failure.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         log: Callable[..., None],
     ) -> None:
         self._graph = graph
-        self._read_step = _step_reader(graph)
+        self.closing = _step_reader(graph)
         self._checkpoints = checkpoints
         self._save_steps = save_steps
         self._is_chief = is_chief
@@ -87,9 +90,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._saved_at = 0
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        self._saved_at = int(session.run(self._read_step))
-        if self._is_chief() and self._checkpoints.latest() is None:
-            self._note(self._checkpoints.save(session, self._saved_at))
+        self._saved_at = int(session.run(self.closing))
 
     def before_run(self, run_context: Any) -> Any:
         if not _is_step(run_context, self._graph):
@@ -97,25 +98,27 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         return tf1.train.SessionRunArgs(self._graph.step["global_step"])
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if not _is_step(run_context, self._graph):
-            return
-        global_step = int(run_values.results)
-        if global_step - self._saved_at < self._save_steps or not self._is_chief():
-            return
+        session = run_context.session
+        if run_context.original_args.fetches is self.closing:
+            self._save(session, int(session.run(self.closing)))
+        elif _is_step(run_context, self._graph):
+            global_step = int(run_values.results)
+            if global_step - self._saved_at >= self._save_steps and self._is_chief():
+                self._save_in_passing(session, global_step)
+
+    def _save_in_passing(self, session: Any, global_step: int) -> None:
+        """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
         try:
-            self._note(self._checkpoints.save(run_context.session, global_step))
-            self._saved_at = global_step
+            self._save(session, global_step)
         except CheckpointError as error:
             self._log("checkpoint_failed", reason=error)
             self._saved_at += max(1, self._save_steps // 10)
+        except LOST_SESSION as error:
+            self._log("checkpoint_failed", reason=first_line(error))  # the next step finds the session lost
 
-    def save_last(self, session: Any) -> int:
-        """Saves what the ps hold now, and returns its global step; everybody else has stopped."""
-        global_step = int(session.run(self._read_step))
-        self._note(self._checkpoints.save(session, global_step))
-        return global_step
-
-    def _note(self, path: str | None) -> None:
+    def _save(self, session: Any, global_step: int) -> None:
+        path = self._checkpoints.save(session, global_step)
+        self._saved_at = global_step
         if path:
             self._log("checkpoint", path=path)
 

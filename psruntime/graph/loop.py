@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.facts import Rest
-from psruntime.errors import JobFailedError
+from psruntime.core.facts import Assignment, Rest
+from psruntime.errors import JobFailedError, ReplacedError
 from psruntime.graph.hooks import CheckpointHook, PushHook
 from psruntime.graph.inputs import InputStream, leading_dimension
 from psruntime.graph.place import Place
@@ -87,8 +87,8 @@ class TrainingLoop:
                     return
                 if rest is Rest.RESUME:
                     session.run(self._nothing)  # opens a session on the new view
-                elif self._finish(session):
-                    self._place.report_finished(assignment)
+                else:
+                    self._finish(session, assignment)
 
     def _step(self, session: Any) -> None:
         batch = self._inputs.draw_endlessly()
@@ -102,14 +102,18 @@ class TrainingLoop:
                 "(--on-nan continue passes over such batches)"
             )
 
-    def _finish(self, session: Any) -> bool:
-        """Last checkpoint and evaluation; False if a ps was lost meanwhile, then training goes on first."""
+    def _finish(self, session: Any, assignment: Assignment) -> None:
+        """Last checkpoint and evaluation.  Whatever is lost meanwhile: the place says what comes next."""
+        global_step = int(session.run(self._checkpoint_hook.closing))
+        if not self._place.holds(assignment):
+            return
         try:
-            self._close(session.run_step_fn(lambda step_context: self._checkpoint_hook.save_last(step_context.session)))
+            self._close(global_step)
+            self._place.report_finished(assignment)
+        except ReplacedError as error:
+            self._place.pause(str(error))
         except LOST_SESSION as error:
             self._place.pause(f"a ps was lost while the job ended: {first_line(error)}")
-            return False
-        return True
 
 
 def _read(fetched: dict[str, Any], examples: int) -> StepResult:

@@ -14,62 +14,89 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import JobFailedError
+from psruntime.errors import JobFailedError, ReplacedError
 from psruntime.graph.checkpoint import Checkpoints
 from psruntime.graph.devices import worker_device
-from psruntime.graph.store import RESTORE_LEAP
+from psruntime.graph.store import RESTORE_LEAP, BucketStore
 from psruntime.graph.training import TrainGraph
 
 
 class Preparation:
-    """The operations of the chief, in the training graph."""
+    """The operations of worker `index` as the chief, in the training graph.
+
+    A marker is 0 on a fresh ps, the plan's marker on a prepared one, and its negative on one whose
+    preparation began: its books are live, its variables may be anything.
+    """
 
     def __init__(self, graph: TrainGraph, checkpoints: Checkpoints, index: int, log: Callable[..., None]) -> None:
         self._graph = graph
         self._checkpoints = checkpoints
         self._log = log
+        marker = graph.plan.marker
         every_ps = range(graph.plan.num_ps)
         with graph.graph.as_default(), tf1.device(worker_device(index)):
             controls = graph.controls
             self._markers = [c.prepared.read_value() for c in controls]
+            self._admitted = [c.admitted.sparse_read(index) for c in controls]
             self._sizes = [c.bytes_held.assign(_bytes_on(graph, ps), read_value=False) for ps, c in enumerate(controls)]
-            self._mark = [c.prepared.assign(graph.plan.marker, read_value=False) for c in controls]
-            self._unmark = [c.prepared.assign(0, read_value=False) for c in controls]
+            self._mark = [c.prepared.assign(marker, read_value=False) for c in controls]
+            self._unmark = [c.prepared.assign(-marker, read_value=False) for c in controls]
             self._new_books = {ps: [v.initializer for s in graph.stores_on(ps) for v in s.books] for ps in every_ps}
-            self._leap = {
-                ps: [s.version.assign_add(RESTORE_LEAP, read_value=False) for s in graph.stores_on(ps)]
-                for ps in every_ps
-            }
+            self._leap = {ps: [op for s in graph.stores_on(ps) for op in _leap(s)] for ps in every_ps}
             self._initialise = [graph.global_step.master.initializer, *_initial_values(graph), *_new_slots(graph)]
             self._global_step = graph.global_step.master.read_value()[0]
 
-    def run(self, session: Any) -> int:
+    def run(self, session: Any, incarnation: int) -> int:
         """Prepares the view of `session`; returns the global step that its variables hold.
 
         Raises:
             JobFailedError: a ps holds the variables of another plan.
             CheckpointError: the folder cannot be written, or its checkpoint does not fit.
+            ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
         """
         self._checkpoints.check_folder()
         markers = [int(marker) for marker in session.run(self._markers)]
         for ps, marker in enumerate(markers):
-            if marker not in (0, self._graph.plan.marker):
+            if marker not in (0, self._graph.plan.marker, -self._graph.plan.marker):
                 raise JobFailedError(f"ps {ps} holds the variables of another plan; restart it to begin anew")
-        fresh = [ps for ps, marker in enumerate(markers) if marker == 0]
-        if not fresh:
+        if set(markers) == {self._graph.plan.marker}:
             return self._report("adopted", session)
-        session.run(self._unmark)
-        session.run([self._new_books[ps] if ps in fresh else self._leap[ps] for ps in range(len(markers))])
         path = self._checkpoints.latest()
+        self._write(session, incarnation, [self._new_books[p] for p, m in enumerate(markers) if m == 0])
+        self._write(session, incarnation, self._unmark)
+        self._write(session, incarnation, [self._leap[p] for p, m in enumerate(markers) if m != 0])
         if path:
+            self._require_admitted(session, incarnation)
             self._checkpoints.restore(session, path)
+            event = "restored"
         else:
-            session.run(self._initialise)
-        session.run(self._sizes)
-        session.run(self._mark)
-        if path:
-            return self._report("restored", session, checkpoint=path, fresh_ps=len(fresh))
-        return self._report("initialised", session, fresh_ps=len(fresh))
+            self._write(session, incarnation, self._initialise)
+            path = self._checkpoints.save(session, 0)
+            event = "initialised"
+        self._write(session, incarnation, [self._sizes])
+        self._write(session, incarnation, self._mark)
+        return self._report(event, session, checkpoint=path, fresh_ps=markers.count(0))
+
+    def require(self, session: Any) -> None:
+        """Makes sure that every ps of the session is prepared: one may have been replaced a moment ago.
+
+        Raises:
+            UnavailableError: one is not.
+        """
+        markers = [int(marker) for marker in session.run(self._markers)]
+        missing = [ps for ps, marker in enumerate(markers) if marker != self._graph.plan.marker]
+        if missing:
+            raise tf1.errors.UnavailableError(None, None, f"ps {', '.join(map(str, missing))} is not prepared")
+
+    def _write(self, session: Any, incarnation: int, operations: list[Any]) -> None:
+        self._require_admitted(session, incarnation)
+        session.run(operations)
+
+    def _require_admitted(self, session: Any, incarnation: int) -> None:
+        """A chief that was paused meanwhile must not write over what its successor prepared."""
+        for ps, admitted in enumerate(session.run(self._admitted)):
+            if admitted != incarnation:
+                raise ReplacedError(f"ps {ps} does not admit incarnation {incarnation:x}: another chief may be at work")
 
     def _report(self, event: str, session: Any, **facts: object) -> int:
         global_step = int(session.run(self._global_step))
@@ -86,6 +113,11 @@ def _initial_values(graph: TrainGraph) -> list[Any]:
             piece = flat[bucket.start : bucket.start + bucket.size]
             operations.append(graph.model.stores[bucket.name].master.assign(piece, read_value=False))
     return operations
+
+
+def _leap(store: BucketStore) -> list[Any]:
+    """Makes every push from before refused: the version leaps, so it is stale; and no number counts as applied."""
+    return [store.version.assign_add(RESTORE_LEAP, read_value=False), store.pushed.initializer]
 
 
 def _new_slots(graph: TrainGraph) -> list[Any]:

@@ -16,6 +16,7 @@ from psruntime.graph.store import (
     APPLIED,
     CAUSES,
     GLOBAL_STEP,
+    LEDGER_SIZE,
     MAX_STALENESS,
     NO_LIMIT,
     RECEIVED,
@@ -25,7 +26,7 @@ from psruntime.graph.store import (
 
 
 class PsState:
-    """Used by one thread at a time."""
+    """`learn_plan` belongs to one thread; everything else may be called by any."""
 
     def __init__(self, target: str, index: int, max_workers: int, max_staleness: int | None) -> None:
         self._target = target
@@ -90,15 +91,15 @@ class LedgerReader:
     def read(self) -> tuple[PsStats, int]:
         """(sums over the buckets, global step)."""
         ledgers, bytes_held, step = self._session.run([self._ledgers, self._bytes, self._step])
-        rows = np.array(ledgers, np.int64).reshape(len(self.names), -1)
-        totals = rows.sum(axis=0) if len(rows) else np.zeros([MAX_STALENESS + 1], np.int64)
+        rows = np.array(ledgers, np.int64).reshape(len(self.names), LEDGER_SIZE)
+        totals = rows.sum(axis=0)
         stats = PsStats(
             bytes_held=int(bytes_held),
             buckets=len(rows),
             received=int(totals[RECEIVED]),
             applied=int(totals[APPLIED]),
             dropped={cause: int(totals[column]) for cause, column in CAUSES.items()},
-            max_staleness=int(rows[:, MAX_STALENESS].max(initial=0)) if len(rows) else 0,
+            max_staleness=int(rows[:, MAX_STALENESS].max(initial=0)),
         )
         return stats, int(step)
 

@@ -1,18 +1,20 @@
 """Sessions on a view: our SessionCreator inside MonitoredSession.
 
-It opens a session only when the coordinator says that the view is prepared, so nobody polls for 30 s, and
-asks it again before every re-opening, so a replaced process does not steal its successor's place.
+It opens a session only while the coordinator's last word is that the view is prepared and this worker is
+admitted, so nobody polls for 30 s and a replaced process does not steal its successor's place; and it uses
+the session only if every ps says so too, since that word may be older than the loss of a ps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.facts import Assignment
 from psruntime.core.view import View
+from psruntime.errors import ReplacedError
 from psruntime.graph.place import Place
 
 LOST_SESSION = (tf1.errors.AbortedError, tf1.errors.UnavailableError)
@@ -28,6 +30,16 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
             raise tf1.errors.UnavailableError(error.node_def, error.op, error.message) from error
 
 
+class Preparing(Protocol):
+    """What the creator needs of a Preparation."""
+
+    def run(self, session: Any, incarnation: int) -> int:
+        """Prepares the view of the session; returns its global step.  ReplacedError: another chief does."""
+
+    def require(self, session: Any) -> None:
+        """UnavailableError unless every ps of the session is prepared."""
+
+
 class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
     """Opens sessions on the current view; prepares it first when this worker is asked to.
 
@@ -41,7 +53,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
         index: int,
         graph: Any,
         place: Place,
-        prepare: Callable[[Any], int],
+        preparation: Preparing,
         log: Callable[..., None],
     ) -> None:
         self.assignment: Assignment | None = None
@@ -49,7 +61,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
         self._worker = (index, address)
         self._graph = graph
         self._place = place
-        self._prepare = prepare
+        self._preparation = preparation
         self._log = log
         with graph.as_default():
             self._local_init = tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer())
@@ -61,11 +73,12 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             session = open_session(self._target, self._graph, assignment.view, self._worker)
             try:
                 if assignment.prepare:
-                    self._place.report_prepared(assignment, self._prepare(session))
+                    self._place.report_prepared(assignment, self._preparation.run(session, assignment.incarnation))
                     session.close()
                     continue
+                self._preparation.require(session)
                 session.run(self._local_init)
-            except LOST_SESSION as error:
+            except (*LOST_SESSION, ReplacedError) as error:
                 session.close()
                 self._place.pause(f"no session on view {assignment.view.number}: {first_line(error)}")
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +20,9 @@ def as_json(status: JobStatus, job: JobConfig) -> dict[str, Any]:
     data = asdict(status)
     for entry in [*data["members"], *data["view"]["ps"]]:
         entry["incarnation"] = f"{entry['incarnation']:x}"
+        stats = entry.get("worker_stats")
+        if stats and stats["loss"] is not None and not math.isfinite(stats["loss"]):
+            stats["loss"] = None  # JSON knows no NaN
     data["job"] = asdict(job)
     data["ps"] = [m for m in data["members"] if m["role"] == Role.PS]
     data["workers"] = [m for m in data.pop("members") if m["role"] == Role.WORKER]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from psruntime.config import JobConfig, contradictions
-from psruntime.errors import UsageError
+from psruntime.errors import UnreachableError, UsageError
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.retry import retrying
 
@@ -22,10 +22,13 @@ def learn_job(
     """The job's settings; waits for the coordinator to appear.
 
     Raises:
-        UnreachableError: it did not within `connect_timeout_s`.
-        UsageError: a setting of `given`, this process's own flags, contradicts the job's.
+        UsageError: it did not within `connect_timeout_s`, or a setting of `given`, this process's own
+            flags, contradicts the job's.
     """
-    job = retrying(client.get_job, connect_timeout_s, stop, client.name, log)
+    try:
+        job = retrying(client.get_job, connect_timeout_s, stop, client.name, log)
+    except UnreachableError as error:
+        raise UsageError(str(error)) from error
     wrong = contradictions(given, job)
     if wrong:
         raise UsageError(f"flags contradict the job's settings: {'; '.join(wrong)}; leave them out, ps 0 sets them")

@@ -27,7 +27,13 @@ class LatestAnswer:
         self._error: PsRuntimeError | None = None
 
     def get(self) -> Answer:
-        """Raises RuntimeError before the first admission."""
+        """The newest answer; raises what `fail` was given."""
+        with self._changed:
+            self._raise_error()
+        return self.last()
+
+    def last(self) -> Answer:
+        """The newest answer, also after a failure.  Raises RuntimeError before the first admission."""
         with self._changed:
             if self._answer is None:
                 raise RuntimeError("no answer yet: the seat has to be taken first")
@@ -70,8 +76,7 @@ class LatestAnswer:
             if stop.is_set():
                 raise StopRequested("asked to stop while waiting for the coordinator")
             with self._changed:
-                if self._error is not None:
-                    raise type(self._error)(str(self._error)) from self._error
+                self._raise_error()
                 answer = self._answer
             if answer is not None and answer is not seen and predicate(answer):
                 return answer
@@ -82,3 +87,7 @@ class LatestAnswer:
             with self._changed:
                 if self._answer is seen and self._error is None:
                     self._changed.wait(left_s)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise type(self._error)(str(self._error)) from self._error

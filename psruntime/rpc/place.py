@@ -42,8 +42,10 @@ class WorkerPlace:
     def beat(self) -> WorkerBeat:
         """The facts for the next heartbeat."""
         with self._lock:
-            view = self._entered.view.number if self._entered else 0
-            return WorkerBeat(view, self._steps, self._global_step, self._stopped, self._stats(self._waiting))
+            stats = self._stats(self._waiting)
+            if self._entered is None or self._entered.incarnation != self._seat.incarnation:
+                return WorkerBeat(stats=stats)  # what an earlier incarnation did does not count for this one
+            return WorkerBeat(self._entered.view.number, self._steps, self._global_step, self._stopped, stats)
 
     def await_view(self) -> Assignment:
         answer = self._wait(_can_open)
@@ -52,7 +54,7 @@ class WorkerPlace:
         return Assignment(answer.standing.view, answer.incarnation, prepare)
 
     def report_prepared(self, assignment: Assignment, global_step: int) -> None:
-        self._seat.report_prepared(assignment.view.number, global_step)
+        self._seat.report_prepared(assignment, global_step)
 
     def entered(self, assignment: Assignment) -> None:
         with self._lock:
@@ -98,15 +100,19 @@ class WorkerPlace:
             self._stopped = True
         self._tell()
         answer = self._wait(
-            lambda a: a.standing.close or a.standing.phase is not Phase.DRAINING or a.standing.view != assignment.view
+            lambda a: (
+                a.standing.close
+                or a.standing.phase is not Phase.DRAINING
+                or (a.standing.view, a.incarnation) != (assignment.view, assignment.incarnation)
+            )
         )
         if answer.standing.phase is Phase.DONE:
             return Rest.OVER
         self._raise_if_over(answer)
-        return Rest.CLOSE if answer.standing.close else Rest.RESUME
+        return Rest.CLOSE if answer.standing.close and self.holds(assignment) else Rest.RESUME
 
     def report_finished(self, assignment: Assignment) -> None:
-        self._seat.report_finished(assignment.view.number)
+        self._seat.report_finished(assignment)
 
     def _tell(self) -> None:
         """Reports at once instead of with the next heartbeat; that one repairs it when this fails."""
@@ -143,5 +149,5 @@ class WorkerPlace:
 def _can_open(answer: Answer) -> bool:
     """Whether there is a view to open a session on, or to prepare, or no hope for one."""
     standing = answer.standing
-    to_prepare = standing.phase is Phase.PREPARING and standing.chief
-    return to_prepare or (standing.phase.prepared and standing.fenced_in) or standing.phase.over
+    usable = standing.phase.prepared or (standing.phase is Phase.PREPARING and standing.chief)
+    return (usable and standing.fenced_in) or standing.phase.over

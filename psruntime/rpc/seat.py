@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from psruntime.config import JobConfig
-from psruntime.core.facts import Answer, Join, LeaveKind, PsBeat, WorkerBeat
+from psruntime.core.facts import Answer, Assignment, Join, LeaveKind, PsBeat, WorkerBeat
 from psruntime.core.membership import Role
 from psruntime.core.plan import VariableSpec
 from psruntime.core.view import Phase
@@ -74,8 +74,13 @@ class Seat:
 
     @property
     def answer(self) -> Answer:
-        """The latest one."""
+        """The latest one; raises what the seat failed with."""
         return self._latest.get()
+
+    @property
+    def incarnation(self) -> int:
+        """The latest one, also of a seat that failed."""
+        return self._latest.last().incarnation
 
     def take(self, connect_timeout_s: float) -> Answer:
         """Joins, waiting for an index that may become free, and begins to send heartbeats.
@@ -103,22 +108,22 @@ class Seat:
         Raises:
             ReplacedError, UnreachableError: the heartbeat thread deals with the same.
         """
-        self._send_beat(self.answer, hold_s=0.0)
-        return self.answer
+        self._send_beat(self._latest.last(), hold_s=0.0)
+        return self._latest.last()
 
-    def report_prepared(self, view: int, global_step: int) -> Answer:
+    def report_prepared(self, assignment: Assignment, global_step: int) -> Answer:
         """As chief: the variables of the view are prepared and hold this global step.  May be repeated.
 
         Raises:
-            ReplacedError: not a member, or not the chief.
-            UnreachableError: not told within a lease.
+            ReplacedError: the incarnation of the assignment is not a member, or not the chief.
+            UnreachableError: not told within `ps_timeout_s`.
         """
-        report = Report(self._place.index, self.answer.incarnation, view, global_step)
+        report = Report(self._place.index, assignment.incarnation, assignment.view.number, global_step)
         return self._report(lambda: self._client.report_prepared(report))
 
-    def report_finished(self, view: int) -> Answer:
+    def report_finished(self, assignment: Assignment) -> Answer:
         """As chief: the last checkpoint of the view is written.  Otherwise as `report_prepared`."""
-        report = Report(self._place.index, self.answer.incarnation, view)
+        report = Report(self._place.index, assignment.incarnation, assignment.view.number)
         return self._report(lambda: self._client.report_finished(report))
 
     def leave(self, kind: LeaveKind, reason: str) -> None:
@@ -152,7 +157,7 @@ class Seat:
 
     def _turn(self) -> None:
         """Hands over what is new, then waits for more."""
-        answer = self.answer
+        answer = self._latest.last()
         if answer != self._handed:
             self._on_answer(answer)
             self._handed = answer
@@ -204,13 +209,13 @@ class Seat:
         self._latest.offer(self._client.heartbeat(heartbeat, deadline_s))
 
     def _report(self, call: Callable[[], Answer]) -> Answer:
-        answer = retrying(call, self._job.lease_s, self._stop, self._client.name, self._log, "--lease")
+        answer = retrying(call, self._job.ps_timeout_s, self._stop, self._client.name, self._log, "--ps-timeout")
         self._latest.offer(answer)
         return answer
 
     def _say_goodbye(self, deadline_s: float) -> None:
         assert self._departure is not None
-        leave = Leave(self._place.role, self._place.index, self.answer.incarnation, *self._departure)
+        leave = Leave(self._place.role, self._place.index, self._latest.last().incarnation, *self._departure)
         try:
             self._client.leave(leave, deadline_s)
         except PsRuntimeError as error:

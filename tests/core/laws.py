@@ -92,10 +92,7 @@ def check_state(watched: Watched, before: Before) -> None:
     assert (core.global_step, core.steps_lost) == (watched.global_step, watched.steps_lost)
     check_view_and_clocks(watched, before)
     check_memory(watched)
-    status = job_status(core, watched.now_s)
-    assert [m.incarnation for m in status.members] == watched.live_of(Role.PS) + workers
-    assert [m.incarnation for m in status.members if m.chief] == [n for n in workers if n == watched.chief]
-    assert all(m.silent_s == watched.now_s - live[m.incarnation].heard_s for m in status.members)
+    check_status(watched, workers)
 
 
 def check_phase(watched: Watched, workers: int) -> None:
@@ -128,6 +125,23 @@ def check_view_and_clocks(watched: Watched, before: Before) -> None:
     assert clocks.floor == min((seat.clock for seat in seats), default=watched.floor) == watched.floor
 
 
+def check_status(watched: Watched, workers: list[int]) -> None:
+    """What an operator reads is what the coordinator goes by."""
+    core, status = watched.core, job_status(watched.core, watched.now_s)
+    assert (status.phase, status.view, status.floor) == (core.phase, core.view, core.clocks.floor)
+    assert [m.incarnation for m in status.members] == watched.live_of(Role.PS) + workers
+    assert [m.incarnation for m in status.members if m.chief] == [n for n in workers if n == watched.chief]
+    assert all(m.silent_s == watched.now_s - watched.live[m.incarnation].heard_s for m in status.members)
+    more = status.reason.removeprefix(core.reason)
+    if core.phase is Phase.DRAINING and workers:
+        busy = [str(watched.joins[n].index) for n in workers if not has_stopped(watched, n)]
+        assert more == (f"; waiting for worker {', '.join(busy)} to stop" if busy else "")
+    elif core.phase in (Phase.PREPARING, Phase.TRAINING, Phase.DRAINING):
+        assert more == ("" if workers else "; no worker is live")
+    else:
+        assert more == ""
+
+
 def check_memory(watched: Watched) -> None:
     """Nothing is kept for incarnations that are gone."""
     for name, kept in vars(watched.core).items():
@@ -153,7 +167,8 @@ def check_answer(watched: Watched, incarnation: int, answer: Answer) -> None:
     else:
         assert standing.fenced_in == is_fenced_in(watched, incarnation)
         assert standing.chief == (incarnation == watched.chief)
-        assert standing.close == (standing.chief and core.phase is Phase.DRAINING and all_stopped(watched))
+        stopped = all(has_stopped(watched, n) for n in watched.live_of(Role.WORKER))
+        assert standing.close == (standing.chief and core.phase is Phase.DRAINING and stopped)
         watched.seen["fenced in"] += standing.fenced_in
         watched.seen["not fenced in"] += core.phase.prepared and not standing.fenced_in
         watched.seen["close"] += standing.close
@@ -180,6 +195,6 @@ def is_fenced_in(watched: Watched, incarnation: int) -> bool:
     return bool(entries)
 
 
-def all_stopped(watched: Watched) -> bool:
-    beats = [watched.live[n].beat for n in watched.live_of(Role.WORKER)]
-    return all(beat.stopped and beat.view == watched.core.view.number for beat in beats)
+def has_stopped(watched: Watched, incarnation: int) -> bool:
+    beat = watched.live[incarnation].beat
+    return beat.stopped and beat.view == watched.core.view.number

@@ -166,6 +166,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
             revision = told[max(revisions, -len(told))] if revisions < 0 else told[-1] + 1 + revisions
             watched.heartbeat(incarnation, PsBeat(revision, view, global_step))
 
+    @precondition(lambda self: self.watched.core.phase.prepared and self.watched.chief in self.watched.live)
+    @rule(pick=PICK, steps=STEPS, gain=STEPS)
+    def a_worker_beats_that_has_not_heard_of_the_view(self, pick: int, steps: int, gain: int) -> None:
+        workers = self.watched.live_of(Role.WORKER)
+        view, global_step = self.watched.core.view.number - 1, self.watched.core.global_step + gain
+        self.watched.heartbeat(workers[pick % len(workers)], WorkerBeat(view, steps, global_step, stopped=True))
+
     # Reports and departures.
 
     @precondition(lambda self: self.watched.chief in self.watched.live)

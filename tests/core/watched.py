@@ -144,19 +144,20 @@ class Watched:
         join = self.joins[incarnation]
         fatal = kind is LeaveKind.FATAL and incarnation in self.live and not self.failing()
         self.drop(incarnation, for_good=fatal)
-        self.call(
+        result = self.call(
             f"leave {kind}", None, self.core.leave, join.role, join.index, incarnation, kind, "broke", self.now_s,
             moves_to=Phase.FAILED if fatal else None,
         )  # fmt: skip
+        assert result is None
 
     def confirm_lost(self, incarnation: int) -> None:
         self.pass_time()
         self.drop(incarnation)
-        self.call("confirm_lost", None, self.core.confirm_lost, incarnation, self.now_s)
+        assert self.call("confirm_lost", None, self.core.confirm_lost, incarnation, self.now_s) is None
 
     def advance(self) -> None:
         self.pass_time()
-        self.call("advance", None, self.core.advance, self.now_s)
+        assert self.call("advance", None, self.core.advance, self.now_s) is None
 
     def look(self, incarnation: int) -> None:
         join = self.joins[incarnation]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import CheckpointError, JobFailedError, UsageError
+from psruntime.errors import CheckpointError, JobFailedError, StopRequested, UsageError
 from psruntime.graph.store import APPLIED, RESTORE_LEAP
 from psruntime.model import ModelSpec
 from tests.graph.test_against_tensorflow import OPTIMIZERS
-from tests.support.local_cluster import LocalCluster, Run, linear_model, train
+from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, Run, linear_model, train
 
 ADAM = linear_model(OPTIMIZERS["adam"])
 
@@ -30,7 +30,8 @@ def test_names_are_the_models_own_and_stock_tensorflow_reads_them(tmp_path: Any)
     slots = {f"{name}/{slot}": shape for name, shape in variables.items() for slot in ("Adam", "Adam_1")}
     powers = {f"{name}/{power}": [] for name in variables for power in ("beta1_power", "beta2_power")}
     assert shapes == {**variables, **slots, **powers, "global_step": []}
-    assert [event["path"].rsplit("-", 1)[1] for event in run.named("checkpoint")] == ["0", "3"]
+    assert run.named("initialised")[0]["checkpoint"].endswith("model.ckpt-0")
+    assert [event["path"].rsplit("-", 1)[1] for event in run.named("checkpoint")] == ["3"]
 
 
 @pytest.mark.parametrize("layout", [(1, 1 << 24), (3, 64)])
@@ -88,6 +89,80 @@ def test_a_replaced_ps_takes_all_back_to_the_checkpoint(tmp_path: Any) -> None:
         assert session.run(first.graph.model.versions[survivor]) == 4 + RESTORE_LEAP
 
 
+def test_a_preparation_that_was_cut_off_is_begun_anew_and_keeps_the_books(tmp_path: Any) -> None:
+    cluster = LocalCluster(2)
+    first = train(cluster, ADAM, 4, checkpoint_dir=str(tmp_path))
+    with first.graph.graph.as_default():
+        unmark = [control.prepared.assign(-first.graph.plan.marker) for control in first.graph.controls]
+    with cluster.session(first.graph.graph) as session:
+        session.run(unmark)
+    run = train(cluster, ADAM, 0, checkpoint_dir=str(tmp_path))
+    assert run.named("restored")[0]["fresh_ps"] == 0
+    assert {ledger[APPLIED] for ledger in cluster.ledgers(run.graph.plan).values()} == {4}
+    with cluster.session(run.graph.graph) as session:
+        assert set(session.run(list(run.graph.model.versions.values()))) == {4 + RESTORE_LEAP}
+
+
+def test_a_chief_that_was_replaced_writes_nothing() -> None:
+    cluster = LocalCluster(2)
+    cluster.fence({0: INCARNATION + 1})  # its successor's
+
+    class Place(LocalPlace):
+        def pause(self, why: str) -> None:
+            raise StopRequested(why)
+
+    with pytest.raises(StopRequested, match="ps 0 does not admit incarnation"):
+        train(cluster, ADAM, 1, make_place=Place)
+    cluster.fence({0: INCARNATION})
+    assert train(cluster, ADAM, 1).named("initialised")[0]["fresh_ps"] == 2
+
+
+def test_a_session_on_a_ps_that_is_not_prepared_is_not_used() -> None:
+    cluster = LocalCluster(2)
+    train(cluster, ADAM, 1)
+    cluster.forget(1)
+
+    class Place(LocalPlace):
+        prepare = False
+
+        def __init__(self, view: Any, steps: int) -> None:
+            super().__init__(view, steps, prepare=False)
+
+        def pause(self, why: str) -> None:
+            raise StopRequested(why)
+
+    with pytest.raises(StopRequested, match="no session on view 1: ps 1 is not prepared"):
+        train(cluster, ADAM, 1, make_place=Place)
+
+
+def test_more_ps_than_buckets() -> None:
+    cluster = LocalCluster(5)
+    run = train(cluster, ADAM, 2)
+    empty = [ps for ps in range(5) if not run.graph.plan.on(ps)]
+    assert empty
+    for ps, state in enumerate(cluster.states):
+        state.learn_plan(run.graph.plan)
+        stats, global_step = state.read()
+        assert (stats.received, global_step) == (2 * stats.buckets, 2 if ps == 0 else 0)
+
+
+@pytest.mark.parametrize("lost", ["*.index", "*.data-*"])
+def test_a_checkpoint_whose_files_are_gone_is_named(lost: str, tmp_path: Any) -> None:
+    train(LocalCluster(1), ADAM, 1, checkpoint_dir=str(tmp_path))
+    for path in tmp_path.glob(lost):
+        path.unlink()
+    with pytest.raises(
+        CheckpointError, match=r"model\.ckpt-1 (is missing but listed|cannot be read).*bring its files back"
+    ):
+        train(LocalCluster(1), ADAM, 1, checkpoint_dir=str(tmp_path))
+
+
+def test_keep_counts_the_files_of_earlier_chiefs(tmp_path: Any) -> None:
+    for _ in range(3):
+        train(LocalCluster(1), ADAM, 2, keep=2, checkpoint_dir=str(tmp_path))
+    assert sorted(p.name for p in tmp_path.glob("*.index")) == ["model.ckpt-4.index", "model.ckpt-6.index"]
+
+
 def test_without_a_folder_a_replaced_ps_begins_anew() -> None:
     cluster = LocalCluster(2)
     train(cluster, ADAM, 4)
@@ -113,7 +188,9 @@ def test_a_checkpoint_of_another_model_is_refused_by_names(tmp_path: Any) -> Non
         extra = tf1.get_variable("extra", [3])
         return dataclasses.replace(spec, loss=spec.loss + tf1.reduce_sum(extra))
 
-    with pytest.raises(CheckpointError, match="does not fit the model: extra is missing there, \\[3\\] in the model"):
+    with pytest.raises(
+        CheckpointError, match="does not fit the model: extra is missing there, float32\\[3\\] in the model"
+    ):
         train(LocalCluster(1), dataclasses.replace(ADAM, model_fn=wider), 1, checkpoint_dir=str(tmp_path))
 
 

@@ -34,6 +34,10 @@ class ScriptedSeat:
     def answer(self) -> Answer:
         return self.answers[0]
 
+    @property
+    def incarnation(self) -> int:
+        return self.answers[0].incarnation
+
     def beat_now(self) -> Answer:
         self.beats += 1
         if self.unreachable:
@@ -72,8 +76,9 @@ def test_waits_for_a_prepared_view_that_lets_it_in_and_says_for_what() -> None:
 
 
 def test_the_chief_is_asked_to_prepare() -> None:
-    stage = Stage(answer(Phase.PREPARING, chief=True))
+    stage = Stage(answer(Phase.PREPARING, chief=True), answer(Phase.PREPARING, chief=True, fenced_in=True))
     assert stage.place.await_view() == Assignment(VIEW, 9, prepare=True)
+    assert len(stage.seat.answers) == 1, "not before every ps admits it"
     assert stage.place.is_chief()
 
 
@@ -116,8 +121,19 @@ def test_steps_are_counted_from_the_entry_into_the_view() -> None:
     assert (beat.view, beat.steps, beat.global_step) == (2, 0, 0)
 
 
+def test_what_an_earlier_incarnation_did_is_not_reported_for_the_next() -> None:
+    """A new coordinator counts views from 1 again: the number alone does not tell them apart."""
+    stage = Stage(answer(Phase.TRAINING), answer(Phase.TRAINING, incarnation=10))
+    stage.place.entered(ASSIGNMENT)
+    stage.place.stepped(7)
+    stage.seat.answers.pop(0)
+    beat = stage.place.beat()
+    assert (beat.view, beat.steps, beat.global_step, beat.stopped) == (0, 0, 0, False)
+
+
 def test_the_last_step_is_reported_at_once_even_if_nobody_hears_it() -> None:
     stage = Stage(answer(Phase.TRAINING))
+    stage.place.entered(ASSIGNMENT)
     stage.place.stepped(9)
     assert stage.seat.beats == 0
     stage.seat.unreachable = True
@@ -130,6 +146,7 @@ ENDS = {
     "done": (answer(Phase.DONE), Rest.OVER),
     "chief": (answer(Phase.DRAINING, chief=True, close=True), Rest.CLOSE),
     "ps lost": (answer(Phase.FORMING), Rest.RESUME),
+    "joined again": (answer(Phase.DRAINING, incarnation=8), Rest.RESUME),
     "new view": (answer(Phase.DRAINING, OTHER), Rest.RESUME),
     "rolled back": (answer(Phase.TRAINING), Rest.RESUME),
 }
@@ -139,8 +156,10 @@ ENDS = {
 def test_what_comes_after_the_last_step(end: str) -> None:
     last, expected = ENDS[end]
     stage = Stage(answer(Phase.DRAINING), last)
+    stage.place.entered(ASSIGNMENT)
     assert stage.place.rest(ASSIGNMENT) is expected
-    assert stage.place.beat().stopped
+    if end != "joined again":
+        assert stage.place.beat().stopped
 
 
 def test_a_failed_job_is_an_error_of_the_rest() -> None:

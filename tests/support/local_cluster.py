@@ -140,7 +140,7 @@ def train(
         run.events.append((event, facts))
 
     preparation = Preparation(graph, checkpoints, 0, log)
-    creator = ViewSessionCreator(cluster.worker.target, cluster.address, 0, graph.graph, place, preparation.run, log)
+    creator = ViewSessionCreator(cluster.worker.target, cluster.address, 0, graph.graph, place, preparation, log)
     hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, log)
     TrainingLoop(graph, inputs, creator, place, hook, 0, job.on_nan == "stop", run.results.append, close, log).run()
     inputs.close()
