@@ -32,10 +32,15 @@ def _reason(coordinator: Coordinator) -> str:
     if not workers:
         return f"{coordinator.reason}; no worker is live"
     if coordinator.phase is Phase.DRAINING:
-        beats = coordinator.worker_beats
-        busy = [str(w.index) for w in workers if not beats.get(w.incarnation, WorkerBeat()).stopped]
+        busy = [str(w.index) for w in workers if not _has_stopped(coordinator, w)]
         return f"{coordinator.reason}; waiting for worker {', '.join(busy)} to stop" if busy else coordinator.reason
     return coordinator.reason
+
+
+def _has_stopped(coordinator: Coordinator, worker: Member) -> bool:
+    """Whether it takes no further step in this view; that it had stopped in an older one means nothing."""
+    beat = coordinator.worker_beats.get(worker.incarnation, WorkerBeat())
+    return beat.stopped and beat.view == coordinator.view.number
 
 
 def _line(coordinator: Coordinator, member: Member, now_s: float) -> MemberStatus:
@@ -55,7 +60,7 @@ def _line(coordinator: Coordinator, member: Member, now_s: float) -> MemberStatu
     return replace(
         line,
         chief=coordinator.chief == member.index,
-        stopped=beat.stopped,
+        stopped=_has_stopped(coordinator, member),
         clock=clock,
         lead=clock - coordinator.clocks.floor,
         worker_stats=beat.stats,

@@ -31,6 +31,15 @@ from tests.cluster.models import input_fn
 def model_fn(features, labels, mode):
     return models.model_fn(features * float("nan"), labels, mode)
 """
+NO_EVAL = """
+from tests.cluster import models
+from tests.cluster.models import model_fn
+
+def input_fn(context):
+    if context.mode == "eval":
+        raise FileNotFoundError("no held-out files")
+    return models.input_fn(context)
+"""
 REFUSED = {
     ("--model=no.such.module",): "model module 'no.such.module' cannot be imported: No module named 'no'",
     ("--model=psruntime.errors",): "has no function input_fn",
@@ -81,11 +90,20 @@ def test_a_checkpoint_folder_that_cannot_be_written_fails_the_job(zygote: Zygote
         assert "file/sub cannot be written: Not a directory" in worker.wait_for(" error ")
 
 
+def test_an_evaluation_that_cannot_be_built_is_known_before_the_training(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "no_eval.py").write_text(NO_EVAL)
+    with cluster(zygote, tmp_path) as job:
+        worker = job.start_worker(0, "--model=no_eval")
+        assert worker.wait() == 2
+        assert "input_fn of no_eval (mode eval) failed" in worker.wait_for(" error ")
+        end(job)
+
+
 def test_a_coordinator_that_is_not_there(zygote: Zygote, tmp_path: Path) -> None:
     nobody = zygote.start(
         "worker-0", ["worker", "--index=0", "--coordinator=127.0.0.1:1", "--connect-timeout=1"], tmp_path / "log", []
     )
-    assert nobody.wait() != 0
+    assert nobody.wait() == 2
     assert "coordinator 127.0.0.1:1 was not reached for 1 s" in nobody.wait_for(" error ")
 
 

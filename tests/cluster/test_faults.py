@@ -67,6 +67,46 @@ def test_a_killed_ps_comes_back_at_another_address(zygote: Zygote, tmp_path: Pat
         end(job)
 
 
+def test_ps_0_dies_with_the_coordinator_and_everybody_finds_its_successor(zygote: Zygote, tmp_path: Path) -> None:
+    job_flags = ["--ps=2", "--min-workers=2", "--train-steps=1500", "--save-steps=100", "--lease=3", "--linger=0"]
+    job_flags.append(f"--checkpoint-dir={tmp_path / 'c'}")
+    with cluster(
+        zygote,
+        tmp_path,
+        ps=2,
+        min_workers=2,
+        train_steps=1500,
+        checkpoint_dir=tmp_path / "c",
+        save_steps=100,
+        lease_s=3,
+    ) as job:
+        workers = [job.start_worker(index, SMALL) for index in range(2)]
+        job.wait_for_step(400)
+        job.ps[0].kill()
+        job.start_ps(0, *job_flags)
+        codes = job.wait_all()
+        assert codes == {"ps-0": -signal.SIGKILL, "ps-0.1": 0, "ps-1": 0, "worker-0": 0, "worker-1": 0}
+        assert "rejoining" in workers[0].text and "rejoining" in workers[1].text
+        restored = [line for w in workers for line in w.text.splitlines() if " restored " in line]
+        assert len(restored) == 1 and "fresh_ps=1" in restored[0]
+        assert "held out, at global step 150" in workers[0].text + workers[1].text
+
+
+def test_a_paused_worker_whose_place_was_taken_ends_with_75(zygote: Zygote, tmp_path: Path) -> None:
+    with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=1) as job:
+        job.start_worker(0, SMALL)
+        paused = job.start_worker(1, SMALL)
+        poll_until(lambda: job.worker_pushes().get(1, 0) > 5, 30, "pushes of worker 1")
+        paused.signal(signal.SIGSTOP)
+        poll_until(lambda: 1 not in job.worker_pushes(), 30, "the end of its lease")
+        job.start_worker(1, SMALL)
+        poll_until(lambda: job.worker_pushes().get(1, 0) > 5, 30, "pushes of its successor")
+        paused.signal(signal.SIGCONT)
+        assert paused.wait(30) == 75
+        assert "worker 1 lost its place" in paused.wait_for(" error ")
+        end(job)
+
+
 def test_a_chief_that_dies_is_succeeded_and_live_variables_are_kept(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, min_workers=2, train_steps=1500, checkpoint_dir=tmp_path / "c", lease_s=2) as job:
         workers = [job.start_worker(index, SMALL) for index in range(2)]

@@ -132,6 +132,7 @@ def check_status(watched: Watched, workers: list[int]) -> None:
     assert [m.incarnation for m in status.members] == watched.live_of(Role.PS) + workers
     assert [m.incarnation for m in status.members if m.chief] == [n for n in workers if n == watched.chief]
     assert all(m.silent_s == watched.now_s - watched.live[m.incarnation].heard_s for m in status.members)
+    assert [m.incarnation for m in status.members if m.stopped] == [n for n in workers if has_stopped(watched, n)]
     more = status.reason.removeprefix(core.reason)
     if core.phase is Phase.DRAINING and workers:
         busy = [str(watched.joins[n].index) for n in workers if not has_stopped(watched, n)]

@@ -152,6 +152,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.everybody_beats(steps, stopped=core.phase is Phase.DRAINING)
             if core.phase is Phase.PREPARING and self.watched.chief:
                 self.the_chief_prepares(core.global_step // 2)
+            elif core.phase is Phase.DRAINING and self.watched.chief and steps > 7:
+                self.the_chief_finishes(0)
 
     @precondition(lambda self: self.watched.joins)
     @rule(pick=PICK, shift=SHIFTS, steps=STEPS, gain=st.integers(-9, TRAIN_STEPS), revisions=REVISIONS, stopped=FLAG)
@@ -260,7 +262,7 @@ def test_the_coordinator_keeps_its_laws_in_any_history() -> None:
     run_state_machine_as_test(
         CoordinatorMachine,
         settings=settings(
-            max_examples=320, stateful_step_count=50, deadline=None, derandomize=True, report_multiple_bugs=False
+            max_examples=450, stateful_step_count=50, deadline=None, derandomize=True, report_multiple_bugs=False
         ),
     )
     missing = [name for name in MUST_HAPPEN if not CoordinatorMachine.seen[name]]

@@ -10,7 +10,7 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.coordinator import Coordinator
-from psruntime.core.facts import Answer, LeaveKind
+from psruntime.core.facts import Answer, Assignment, LeaveKind
 from psruntime.core.membership import Role
 from psruntime.core.view import Phase
 from psruntime.errors import (
@@ -38,7 +38,8 @@ def test_a_job_from_forming_to_done(stage, client):
     preparing = chief.wait_until(phase_is(Phase.PREPARING), 30)
     assert preparing.standing.chief
     view = preparing.standing.view
-    chief.report_prepared(view.number, 0)
+    assignment = Assignment(view, preparing.incarnation, prepare=True)
+    chief.report_prepared(assignment, 0)
     for seat in everyone:
         assert seat.wait_until(phase_is(Phase.TRAINING), 30).standing.view == view
     for seat in (chief, other):
@@ -52,7 +53,7 @@ def test_a_job_from_forming_to_done(stage, client):
         facts.stopped = True
         seat.beat_now()
     assert chief.wait_until(lambda a: a.standing.close, 30)
-    assert chief.report_finished(view.number).standing.phase is Phase.DONE
+    assert chief.report_finished(assignment).standing.phase is Phase.DONE
     for seat in everyone:
         seat.wait_until(phase_is(Phase.DONE), 30)
         seat.leave(LeaveKind.OVER, "the job is done")
