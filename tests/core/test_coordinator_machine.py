@@ -36,7 +36,7 @@ REVISIONS = st.integers(-3, 2)  # of the fence: counted back from the latest tha
 MUST_HAPPEN = (
     "FORMING -> PREPARING", "PREPARING -> TRAINING", "TRAINING -> DRAINING", "DRAINING -> DONE",
     "PREPARING -> FORMING", "TRAINING -> FORMING", "DRAINING -> FORMING",
-    "FORMING -> FAILED", "PREPARING -> FAILED", "TRAINING -> FAILED", "DRAINING -> FAILED",
+    "FORMING -> FAILED", "PREPARING -> FAILED", "TRAINING -> FAILED",
     "join: Answer", "join: NotYet", "join: IndexHeldError", "join: UsageError", "join: ModelDiffersError",
     "join: JobDoneError", "join: JobFailedError",
     "heartbeat: Answer", "heartbeat: ReplacedError", "report: Answer", "report: ReplacedError",

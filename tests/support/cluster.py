@@ -114,7 +114,7 @@ class Cluster:
         self.folder = folder
         self.procs: list[Proc] = []
         self._path = [str(folder)]
-        settings = {"linger_s": 0, **job}
+        settings = {"linger_s": 0, "lease_s": 3, **job}  # a lease of 3 s: heartbeats, and so status, every second
         flags = [f"--{name.removesuffix('_s').replace('_', '-')}={value}" for name, value in settings.items()]
         first = self.start("ps", 0, "--coordinator=127.0.0.1:0", *flags)
         self.coordinator = first.wait_for("READY coordinator 0 ").split()[3]
