@@ -18,8 +18,8 @@ from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import Answer, LeaveKind, PsBeat
 from psruntime.core.membership import Role
 from psruntime.core.plan import make_plan
-from psruntime.core.view import Phase
-from psruntime.errors import EXIT_DONE, JobFailedError, PsRuntimeError, StopRequested, UnreachableError, UsageError
+from psruntime.core.view import Phase, over_error
+from psruntime.errors import EXIT_DONE, PsRuntimeError, StopRequested, UnreachableError, UsageError
 from psruntime.network import own_host
 from psruntime.observe.log import Log
 from psruntime.process import Process, run, usage_error
@@ -129,7 +129,7 @@ class _Ps:
         if self._index == 0:
             self._linger()
         if standing.phase is Phase.FAILED:
-            raise JobFailedError(f"the job failed: {standing.reason}")
+            raise over_error(standing.phase, standing.reason)
         return EXIT_DONE
 
     def _hear(self, answer: Answer) -> None:

@@ -28,8 +28,8 @@ from psruntime.core.facts import (
 from psruntime.core.join_checks import check_join
 from psruntime.core.membership import Busy, Member, Membership, Role
 from psruntime.core.plan import VariableSpec
-from psruntime.core.view import MOVES, Phase, PsEntry, View
-from psruntime.errors import JobDoneError, JobFailedError, ReplacedError
+from psruntime.core.view import MOVES, Phase, PsEntry, View, over_error
+from psruntime.errors import ReplacedError
 
 
 class Coordinator:
@@ -243,10 +243,8 @@ class Coordinator:
                 self.specs = None  # nothing was made from them yet: another model may come
 
     def _refuse_when_over(self) -> None:
-        if self.phase is Phase.DONE:
-            raise JobDoneError(f"the job is done: {self.reason}")
-        if self.phase is Phase.FAILED:
-            raise JobFailedError(f"the job failed: {self.reason}")
+        if self.phase.over:
+            raise over_error(self.phase, self.reason)
 
     def _chief_of(self, index: int, incarnation: int) -> Member:
         member = self.members.get(Role.WORKER, index, incarnation)

@@ -105,11 +105,6 @@ def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int) -> P
     return Plan(tuple(specs), buckets, num_ps, _fingerprint(specs, num_ps, slice_bytes))
 
 
-def model_fingerprint(specs: Sequence[VariableSpec]) -> str:
-    """SHA-256 over the variables' names, shapes and dtypes, as hexadecimal text."""
-    return _fingerprint(specs)
-
-
 def first_difference(ours: Sequence[VariableSpec], theirs: Sequence[VariableSpec]) -> str | None:
     """Names the first variable in which two models differ, with both shapes; None if they agree."""
     for mine, other in zip(ours, theirs, strict=False):
@@ -143,6 +138,6 @@ def _cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
     ]
 
 
-def _fingerprint(specs: Sequence[VariableSpec], *settings: int) -> str:
+def _fingerprint(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int) -> str:
     facts = [[s.name, list(s.shape), s.dtype] for s in specs]
-    return hashlib.sha256(json.dumps([facts, settings]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([facts, num_ps, slice_bytes]).encode()).hexdigest()

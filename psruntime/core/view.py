@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from psruntime.errors import JobDoneError, JobFailedError, PsRuntimeError
+
 
 class Phase(str, Enum):
     FORMING = "FORMING"  # not all ps are live, or too few workers to begin
@@ -40,6 +42,13 @@ MOVES: dict[Phase, frozenset[Phase]] = {
     Phase.DONE: frozenset(),
     Phase.FAILED: frozenset(),
 }
+
+
+def over_error(phase: Phase, reason: str) -> PsRuntimeError:
+    """What a process raises that finds the job over."""
+    if phase is Phase.DONE:
+        return JobDoneError(f"the job is done: {reason}")
+    return JobFailedError(f"the job failed: {reason}")
 
 
 @dataclass(frozen=True)

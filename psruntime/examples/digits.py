@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf1
 from sklearn.datasets import load_digits
 
 from psruntime import Context, ModelSpec
-from psruntime.examples.layers import dense
+from psruntime.examples.layers import classifier, dense
 
 HELD_OUT = 360  # images that training never sees
 
@@ -41,13 +41,4 @@ def input_fn(context: Context) -> Any:
 def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
     """A network with one hidden layer; `mode` is "train" or "eval"."""
     hidden = tf1.nn.relu(dense(features, 128, "hidden"))
-    logits = dense(hidden, 10, "logits")
-    loss = tf1.reduce_mean(tf1.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-    predictions = tf1.argmax(logits, axis=1)
-    return ModelSpec(
-        loss=loss,
-        optimizer=tf1.train.AdamOptimizer,
-        learning_rate=2e-3,
-        predictions=predictions,
-        metrics={"accuracy": tf1.metrics.accuracy(labels, predictions)} if mode == "eval" else None,
-    )
+    return classifier(dense(hidden, 10, "logits"), labels, mode, learning_rate=2e-3)

@@ -1,4 +1,4 @@
-"""What the examples share."""
+"""What the examples share: a dense layer, and the ModelSpec of a classifier."""
 
 from __future__ import annotations
 

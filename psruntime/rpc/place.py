@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from psruntime.config import JobConfig
 from psruntime.core.facts import Answer, Assignment, Rest, WorkerBeat, WorkerStats
-from psruntime.core.view import Phase
-from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
+from psruntime.core.view import Phase, over_error
+from psruntime.errors import ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.seat import Seat
 
 PAUSE_S = 0.3  # between two tries to open a session: a ps that comes back is noticed at once all the same
@@ -140,10 +140,8 @@ class WorkerPlace:
 
     @staticmethod
     def _raise_if_over(answer: Answer) -> None:
-        if answer.standing.phase is Phase.DONE:
-            raise JobDoneError(f"the job is done: {answer.standing.reason}")
-        if answer.standing.phase is Phase.FAILED:
-            raise JobFailedError(f"the job failed: {answer.standing.reason}")
+        if answer.standing.phase.over:
+            raise over_error(answer.standing.phase, answer.standing.reason)
 
 
 def _can_open(answer: Answer) -> bool:

@@ -11,11 +11,9 @@ from psruntime.config import JobConfig
 from psruntime.core.facts import Answer, Assignment, Join, LeaveKind, PsBeat, WorkerBeat
 from psruntime.core.membership import Role
 from psruntime.core.plan import VariableSpec
-from psruntime.core.view import Phase
+from psruntime.core.view import over_error
 from psruntime.errors import (
     IndexHeldError,
-    JobDoneError,
-    JobFailedError,
     PsRuntimeError,
     ReplacedError,
     StopRequested,
@@ -175,7 +173,7 @@ class Seat:
             if self._leaving.is_set():
                 return
             if over:  # the coordinator may go now, and one that comes after it is of another job
-                raise _end_of_job(answer) from error
+                raise over_error(answer.standing.phase, answer.standing.reason) from error
             if isinstance(error, UnreachableError):
                 raise
             self._rejoin(error)
@@ -220,10 +218,3 @@ class Seat:
             self._client.leave(leave, deadline_s)
         except PsRuntimeError as error:
             self._log("leave_unheard", reason=error)
-
-
-def _end_of_job(answer: Answer) -> PsRuntimeError:
-    reason = answer.standing.reason
-    if answer.standing.phase is Phase.DONE:
-        return JobDoneError(f"the job is done: {reason}")
-    return JobFailedError(f"the job failed: {reason}")
