@@ -28,6 +28,8 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
             return super().run(*args, **kwargs)
         except (tf1.errors.CancelledError, tf1.errors.DeadlineExceededError) as error:
             raise tf1.errors.UnavailableError(error.node_def, error.op, error.message) from error
+        except UnicodeDecodeError as error:  # a session that another process took over may fail with raw bytes
+            raise tf1.errors.UnavailableError(None, None, "TensorFlow failed with a text that is not UTF-8") from error
 
 
 class Preparing(Protocol):

@@ -48,6 +48,7 @@ class WorkerPlace:
             return WorkerBeat(self._entered.view.number, self._steps, self._global_step, self._stopped, stats)
 
     def await_view(self) -> Assignment:
+        self._ask()
         answer = self._wait(_can_open)
         self._raise_if_over(answer)
         prepare = answer.standing.phase is Phase.PREPARING
@@ -113,6 +114,18 @@ class WorkerPlace:
 
     def report_finished(self, assignment: Assignment) -> None:
         self._seat.report_finished(assignment)
+
+    def _ask(self) -> None:
+        """Gets the coordinator's word of now: the last one may be from before this process was paused."""
+        while True:
+            try:
+                self._seat.beat_now()
+                return
+            except (ReplacedError, UnreachableError) as error:
+                self._raise_if_over(self._seat.answer)  # which raises what the seat failed with, too
+                self._note_waiting(str(error))
+                if self._stop.wait(PAUSE_S):
+                    raise StopRequested("asked to stop") from error
 
     def _tell(self) -> None:
         """Reports at once instead of with the next heartbeat; that one repairs it when this fails."""

@@ -64,7 +64,7 @@ def test_workers_join_leave_and_are_lost_while_the_others_go_on(zygote: Zygote, 
 def test_no_applied_update_is_staler_than_allowed(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, ps=2, min_workers=4, train_steps=1_000_000, max_staleness=2) as job:
         workers = [job.start_worker(index, SMALL) for index in range(4)]
-        job.wait_for_step(600)
+        job.wait_for_step(400)
         for worker in workers:
             worker.signal(signal.SIGTERM)
         assert [worker.wait() for worker in workers] == [143] * 4
@@ -73,7 +73,7 @@ def test_no_applied_update_is_staler_than_allowed(zygote: Zygote, tmp_path: Path
         assert set(ledgers) == {"kernel", "head", "global_step"}
         for ledger in ledgers.values():
             assert ledger["received"] == ledger["applied"] + sum(ledger["dropped"].values())
-            assert ledger["applied"] > 500 and ledger["max_staleness"] <= 2
+            assert ledger["applied"] > 300 and ledger["max_staleness"] <= 2
         assert sum(ledger["dropped"]["stale"] for ledger in ledgers.values()) > 0, "nobody was ever too stale"
         for ps in job.ps:
             ps.signal(signal.SIGTERM)

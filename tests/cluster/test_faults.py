@@ -68,20 +68,20 @@ def test_a_killed_ps_comes_back_at_another_address(zygote: Zygote, tmp_path: Pat
 
 
 def test_ps_0_dies_with_the_coordinator_and_everybody_finds_its_successor(zygote: Zygote, tmp_path: Path) -> None:
-    job_flags = ["--ps=2", "--min-workers=2", "--train-steps=1500", "--save-steps=100", "--lease=3", "--linger=0"]
+    job_flags = ["--ps=2", "--min-workers=2", "--train-steps=800", "--save-steps=100", "--lease=3", "--linger=0"]
     job_flags.append(f"--checkpoint-dir={tmp_path / 'c'}")
     with cluster(
         zygote,
         tmp_path,
         ps=2,
         min_workers=2,
-        train_steps=1500,
+        train_steps=800,
         checkpoint_dir=tmp_path / "c",
         save_steps=100,
         lease_s=3,
     ) as job:
         workers = [job.start_worker(index, SMALL) for index in range(2)]
-        job.wait_for_step(400)
+        job.wait_for_step(250)
         job.ps[0].kill()
         job.start_ps(0, *job_flags)
         codes = job.wait_all()
@@ -89,7 +89,7 @@ def test_ps_0_dies_with_the_coordinator_and_everybody_finds_its_successor(zygote
         assert "rejoining" in workers[0].text and "rejoining" in workers[1].text
         restored = [line for w in workers for line in w.text.splitlines() if " restored " in line]
         assert len(restored) == 1 and "fresh_ps=1" in restored[0]
-        assert "held out, at global step 150" in workers[0].text + workers[1].text
+        assert "held out, at global step 80" in workers[0].text + workers[1].text
 
 
 def test_a_paused_worker_whose_place_was_taken_ends_with_75(zygote: Zygote, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_paused_worker_whose_place_was_taken_ends_with_75(zygote: Zygote, tmp_
 
 
 def test_a_chief_that_dies_is_succeeded_and_live_variables_are_kept(zygote: Zygote, tmp_path: Path) -> None:
-    with cluster(zygote, tmp_path, min_workers=2, train_steps=1500, checkpoint_dir=tmp_path / "c", lease_s=2) as job:
+    with cluster(zygote, tmp_path, min_workers=2, train_steps=800, checkpoint_dir=tmp_path / "c", lease_s=2) as job:
         workers = [job.start_worker(index, SMALL) for index in range(2)]
         job.wait_for_step(100)
         chief = next(m.index for m in job.status().members if m.chief)
@@ -117,7 +117,7 @@ def test_a_chief_that_dies_is_succeeded_and_live_variables_are_kept(zygote: Zygo
         assert job.status().steps_lost == 0
         codes = job.wait_all()
         assert codes == {"ps-0": 0, f"worker-{chief}": -signal.SIGKILL, f"worker-{1 - chief}": 0}
-        assert "held out, at global step 150" in workers[1 - chief].text
+        assert "held out, at global step 80" in workers[1 - chief].text
 
 
 def test_sigterm_ends_a_worker_that_is_inside_a_long_step(zygote: Zygote, tmp_path: Path) -> None:

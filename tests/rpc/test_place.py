@@ -11,7 +11,7 @@ import pytest
 from psruntime.config import JobConfig
 from psruntime.core.facts import Answer, Assignment, Rest, Standing, WorkerStats
 from psruntime.core.view import Phase, PsEntry, View
-from psruntime.errors import JobDoneError, JobFailedError, StopRequested, UnreachableError
+from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.place import WorkerPlace
 
 VIEW = View(1, (PsEntry(0, "127.0.0.1:1", 5),))
@@ -29,6 +29,7 @@ class ScriptedSeat:
         self.answers = list(answers)
         self.beats = 0
         self.unreachable = False
+        self.replaced_for = 0  # beats
 
     @property
     def answer(self) -> Answer:
@@ -40,6 +41,9 @@ class ScriptedSeat:
 
     def beat_now(self) -> Answer:
         self.beats += 1
+        if self.replaced_for:
+            self.replaced_for -= 1
+            raise ReplacedError("replaced")
         if self.unreachable:
             raise UnreachableError("gone")
         return self.answer
@@ -73,6 +77,14 @@ def test_waits_for_a_prepared_view_that_lets_it_in_and_says_for_what() -> None:
     assert stage.place.await_view() == ASSIGNMENT
     assert stage.events[0] == ("waiting", {"reason": "TRAINING: because"})
     assert stage.place.beat().stats.waiting == ""
+
+
+def test_asks_the_coordinator_before_a_session_is_opened() -> None:
+    stage = Stage(answer(Phase.TRAINING, fenced_in=True))
+    stage.seat.replaced_for = 1
+    assert stage.place.await_view() == ASSIGNMENT
+    assert stage.seat.beats == 2
+    assert stage.events == [("waiting", {"reason": "replaced"})]
 
 
 def test_the_chief_is_asked_to_prepare() -> None:
