@@ -159,14 +159,16 @@ class _Ps:
 
     def _log_ledger(self) -> None:
         """The account of all updates, once at the end."""
-        if self._state.knows_plan:
-            stats, _ = self._state.read()
-            dropped = sum(stats.dropped.values())
-            balanced = stats.received == stats.applied + dropped
-            self._process.log(
-                "ledger", buckets=stats.buckets, received=stats.received, applied=stats.applied, **stats.dropped,
-                max_staleness=stats.max_staleness, balanced=balanced,
-            )  # fmt: skip
+        if not self._state.knows_plan:
+            return
+        stats, _ = self._state.read()
+        unbalanced = self._state.unbalanced()
+        self._process.log(
+            "ledger", buckets=stats.buckets, received=stats.received, applied=stats.applied, **stats.dropped,
+            max_staleness=stats.max_staleness, balanced=not unbalanced,
+        )  # fmt: skip
+        if unbalanced:
+            self._process.log("unbalanced", buckets=" ".join(unbalanced), reason="received is not applied + dropped")
 
     def _linger(self) -> None:
         """Lets every member hear that the job is over, and latecomers for a while after that."""

@@ -64,10 +64,12 @@ class PsState:
         """(sums over the buckets, global step); the step is 0 on a ps that does not hold it."""
         return self._ledgers.read() if self._ledgers else (PsStats(), 0)
 
-    def close(self) -> None:
-        self._session.close()
-        if self._ledgers:
-            self._ledgers.close()
+    def unbalanced(self) -> list[str]:
+        """Names of the buckets whose ledger says that an update is neither applied nor dropped: none, ever."""
+        ledgers = self._ledgers.ledgers() if self._ledgers else {}
+        return [
+            name for name, row in ledgers.items() if row[RECEIVED] != row[APPLIED] + row[list(CAUSES.values())].sum()
+        ]
 
 
 class LedgerReader:
@@ -102,6 +104,3 @@ class LedgerReader:
             max_staleness=int(rows[:, MAX_STALENESS].max(initial=0)),
         )
         return stats, int(step)
-
-    def close(self) -> None:
-        self._session.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -257,6 +258,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert "did not return within 9 s (ps_timeout_s)" in self.watched.core.reason
 
 
+@pytest.mark.timeout(900)  # it takes seconds, but the smallest history that breaks a law is worth some minutes
 def test_the_coordinator_keeps_its_laws_in_any_history() -> None:
     CoordinatorMachine.seen.clear()
     run_state_machine_as_test(

@@ -144,6 +144,18 @@ def test_more_ps_than_buckets() -> None:
         state.learn_plan(run.graph.plan)
         stats, global_step = state.read()
         assert (stats.received, global_step) == (2 * stats.buckets, 2 if ps == 0 else 0)
+        assert state.unbalanced() == []
+
+
+def test_a_ledger_that_does_not_balance_is_found_by_its_bucket() -> None:
+    cluster = LocalCluster(1)
+    run = train(cluster, ADAM, 2)
+    with run.graph.graph.as_default():
+        spoil = run.graph.model.stores["out"].ledger.assign_add([1, 0, 0, 0, 0, 0, 0])
+    with cluster.session(run.graph.graph) as session:
+        session.run(spoil)
+    cluster.states[0].learn_plan(run.graph.plan)
+    assert cluster.states[0].unbalanced() == ["out"]
 
 
 @pytest.mark.parametrize("lost", ["*.index", "*.data-*"])
