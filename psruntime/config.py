@@ -13,7 +13,7 @@ from psruntime.errors import UsageError
 
 DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"
-MODES = ("async",)
+MODES = ("async", "bounded", "sync")
 ON_NAN = ("stop", "continue")
 
 
@@ -30,16 +30,19 @@ class JobConfig:
     """
 
     mode: str = _setting("async", "how workers are kept together", MODES)
+    bound: int | None = _setting(None, "mode bounded: steps that a worker may start ahead of the slowest")
     ps: int = _setting(1, "number of ps processes")
     min_workers: int = _setting(1, "workers that must be there before training starts")
-    max_workers: int = _setting(1024, "worker indices are below this; each costs 16 bytes per bucket on its ps")
+    max_workers: int = _setting(1024, "worker indices are below this; each costs 24 bytes per bucket on its ps")
     train_steps: int = _setting(2000, "global step at which the job ends")
     checkpoint_dir: str = _setting("", "folder of the checkpoints; none are written without it")
     save_steps: int = _setting(1000, "global steps between checkpoints")
     keep: int = _setting(5, "checkpoints kept")
     slice_bytes: int = _setting(16 << 20, "a larger variable is cut into slices of about this many bytes")
-    max_staleness: int | None = _setting(None, "a ps refuses an update staler than this many versions")
+    max_staleness: int | None = _setting(None, "mode async: a ps refuses an update staler than this many versions")
     on_nan: str = _setting("stop", "what a loss that is not finite does; its gradient is never applied", ON_NAN)
+    rounds_log: str = _setting("", "mode sync: file of ps 0 to which a line of JSON is added for every round")
+    round_warn_s: float = _setting(30.0, "mode sync: a round that waits for longer names whom it waits for, once")
     lease_s: float = _setting(10.0, "a member that is silent for longer is lost")
     ps_timeout_s: float = _setting(300.0, "the job fails when a lost ps does not return within this time")
     ping_timeout_s: float = _setting(10.0, "TensorFlow gives up on a ps that does not answer a ping for this time")
@@ -50,14 +53,27 @@ class JobConfig:
         _choose("on_nan", self.on_nan, ON_NAN)
         for name in ("ps", "min_workers", "max_workers", "train_steps", "save_steps", "keep", "slice_bytes"):
             _at_least(name, getattr(self, name), 1)
-        if self.max_staleness is not None:
-            _at_least("max_staleness", self.max_staleness, 0)
+        self._check_mode()
         if self.min_workers > self.max_workers:
             raise UsageError(f"min_workers ({self.min_workers}) must not exceed max_workers ({self.max_workers})")
         _at_least("lease_s", self.lease_s, 0.5)
         _at_least("ps_timeout_s", self.ps_timeout_s, self.lease_s)
         _at_least("ping_timeout_s", self.ping_timeout_s, 1.0)
         _at_least("linger_s", self.linger_s, 0.0)
+
+    def _check_mode(self) -> None:
+        for name, mode in (("bound", "bounded"), ("max_staleness", "async")):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            _at_least(name, value, 0)
+            if self.mode != mode:
+                raise UsageError(f"{name} is for mode {mode}, the mode is {self.mode}")
+        if self.mode == "bounded" and self.bound is None:
+            raise UsageError("mode bounded needs bound: how many steps may a worker start ahead of the slowest?")
+        if self.rounds_log and self.mode != "sync":
+            raise UsageError(f"rounds_log is for mode sync, the mode is {self.mode}")
+        _at_least("round_warn_s", self.round_warn_s, 0.0)
 
     @property
     def heartbeat_s(self) -> float:

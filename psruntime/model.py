@@ -40,6 +40,11 @@ class ModelSpec:
     learning_rate: a number, or a function from the global step to one; evaluated outside the graph.
     predictions: anything; for the user's own use.
     metrics: name -> (value, update) as `tf.compat.v1.metrics` makes them; used with mode "eval".
+    clip_norm: limit of the norm of all gradients together, greater than 0, as `tf.clip_by_global_norm` takes it.
+    clip_value: limit of the magnitude of every entry of a gradient, greater than 0, as `tf.clip_by_value` takes it.
+        At most one of the two; duplicate rows of a sparse gradient are summed first.
+    examples: scalar numeric tensor, the weight of this batch among others; None stands for the leading
+        dimension of the features.
     """
 
     loss: Any
@@ -47,6 +52,9 @@ class ModelSpec:
     learning_rate: float | Callable[[int], float] = 1e-3
     predictions: Any = None
     metrics: Mapping[str, tuple[Any, Any]] | None = None
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    examples: Any = None
 
 
 @dataclass(frozen=True)

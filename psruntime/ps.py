@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,10 +18,12 @@ from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import Answer, LeaveKind, PsBeat
 from psruntime.core.membership import Role
 from psruntime.core.plan import make_plan
+from psruntime.core.turns import Record
 from psruntime.core.view import Phase, over_error
 from psruntime.errors import EXIT_DONE, PsRuntimeError, StopRequested, UnreachableError, UsageError
 from psruntime.network import own_host
 from psruntime.observe.log import Log
+from psruntime.observe.rounds_log import RoundsLog
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.joining import learn_job
@@ -60,7 +62,8 @@ def _parser() -> flags.Parser:
 def _work(place: PlaceConfig, job: JobConfig | None, given: dict[str, Any], process: Process) -> int:
     coordinator_address = place.coordinator
     if job is not None:
-        server = RpcServer(place.coordinator, partial(_servicer, job, process), flag="--coordinator")
+        record = _recorder(job, process)
+        server = RpcServer(place.coordinator, partial(_servicer, job, process, record), flag="--coordinator")
         host, _ = split_address(place.coordinator)
         coordinator_address = f"{host}:{server.start()}"
         process.announce("coordinator", 0, coordinator_address)
@@ -85,8 +88,16 @@ def _work(place: PlaceConfig, job: JobConfig | None, given: dict[str, Any], proc
         raise
 
 
-def _servicer(job: JobConfig, process: Process) -> CoordinationServicer:
-    return CoordinationServicer(lambda now_s: Coordinator(job, now_s), job, process.log)
+def _servicer(job: JobConfig, process: Process, record: Callable[[Record], None]) -> CoordinationServicer:
+    return CoordinationServicer(lambda now_s: Coordinator(job, now_s), job, process.log, record=record)
+
+
+def _recorder(job: JobConfig, process: Process) -> Callable[[Record], None]:
+    if not job.rounds_log:
+        return lambda _: None
+    rounds_log = RoundsLog(job.rounds_log, process.log)
+    process.at_exit.callback(rounds_log.close)
+    return rounds_log.write
 
 
 class _Ps:
@@ -106,10 +117,10 @@ class _Ps:
         self._client = client
         self._process = process
         self._server, self.address = start_server("ps", place.index, host, place.port)
-        self._state = PsState(self._server.target, place.index, job.max_workers, job.max_staleness)
+        self._state = PsState(self._server.target, place.index, job.max_workers)
         self._fence_revision = 0
+        self._written: object = None  # the fence that is in force, and of which incarnation
         self._view = 0  # the prepared view, 0 while there is none
-        self._incarnation = 0
         self.seat = Seat(
             client, job, Role.PS, place.index, self.address, health, (),
             beat=self._beat, on_answer=self._hear, log=process.log, stop=process.stop,
@@ -134,10 +145,10 @@ class _Ps:
 
     def _hear(self, answer: Answer) -> None:
         standing = answer.standing
-        if standing.fence_revision != self._fence_revision or answer.incarnation != self._incarnation:
-            self._state.write_fence(dict(standing.admitted))
-            self._fence_revision = standing.fence_revision
-            self._incarnation = answer.incarnation
+        fence = (answer.incarnation, standing.fence_revision, standing.max_staleness)
+        if fence != self._written:
+            self._state.write_fence(dict(standing.admitted), standing.max_staleness)
+            self._fence_revision, self._written = standing.fence_revision, fence
         self._view = standing.view.number if standing.phase.prepared else 0
 
     def _beat(self) -> PsBeat:
@@ -163,9 +174,11 @@ class _Ps:
             return
         stats, _ = self._state.read()
         unbalanced = self._state.unbalanced()
+        accepted = ", ".join(f"worker {i}: {low} to {high}" for i, (low, high) in self._state.accepted().items())
         self._process.log(
-            "ledger", buckets=stats.buckets, received=stats.received, applied=stats.applied, **stats.dropped,
-            max_staleness=stats.max_staleness, balanced=not unbalanced,
+            "ledger", buckets=stats.buckets, received=stats.received, applied=stats.applied,
+            pending=stats.pending, **stats.dropped, max_staleness=stats.max_staleness, accepted=accepted,
+            balanced=not unbalanced,
         )  # fmt: skip
         if unbalanced:
             self._process.log("unbalanced", buckets=" ".join(unbalanced), reason="received is not applied + dropped")

@@ -23,13 +23,14 @@ from psruntime.observe.log import Log
 from psruntime.observe.meter import StepMeter
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client import CoordinatorClient
+from psruntime.rpc.gate import Gate
 from psruntime.rpc.joining import learn_job
 from psruntime.rpc.place import WorkerPlace
 from psruntime.rpc.seat import Seat
 from psruntime.rpc.server import RpcServer
 
 if TYPE_CHECKING:
-    from psruntime.graph.loop import StepResult
+    from psruntime.graph.steps import StepResult
 
 PROG = "psruntime.worker"
 STOP_S = 0.2  # for health calls under way at the end; a process that is asked to end has 5 s in all
@@ -101,8 +102,12 @@ class _Trainer:
 
         place, process = self._place, self._process
         self._server, self.address = start_server("worker", place.index, host, place.port)
+        gate = None
+        if self._job.mode == "bounded":
+            gate = Gate(self._job, place.index, client, process.stop, process.log)
+            process.at_exit.callback(gate.close)
         self._worker_place = WorkerPlace(
-            self._job, lambda waiting: self._meter.stats(time.monotonic(), waiting), process.stop, process.log
+            self._job, lambda waiting: self._meter.stats(time.monotonic(), waiting), process.stop, process.log, gate
         )
         self._seat = Seat(
             client, self._job, Role.WORKER, place.index, self.address, health_address, self._specs,
@@ -133,22 +138,12 @@ class _Trainer:
         return EXIT_DONE
 
     def _build_loop(self) -> Any:
-        from psruntime.graph.checkpoint import Checkpoints
-        from psruntime.graph.hooks import CheckpointHook
-        from psruntime.graph.loop import TrainingLoop
-        from psruntime.graph.prepare import Preparation
-        from psruntime.graph.session import ViewSessionCreator
+        from psruntime.graph.assemble import assemble
 
-        job, log, index, place, graph = self._job, self._process.log, self._place.index, self._worker_place, self._graph
-        checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, index)
-        preparation = Preparation(graph, checkpoints, index, log)
-        self._creator = ViewSessionCreator(
-            self._server.target, self.address, index, graph.graph, place, preparation, log
-        )
-        checkpoint_hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, log)
-        return TrainingLoop(
-            graph, self._inputs, self._creator, place, checkpoint_hook, index,
-            stop_on_nan=job.on_nan == "stop", on_step=self._on_step, close=self._evaluate, log=log,
+        return assemble(
+            self._graph, self._inputs, self._job, self._place.index, self._worker_place,
+            server=(self._server.target, self.address), on_step=self._on_step, close=self._evaluate,
+            log=self._process.log,
         )  # fmt: skip
 
     def _on_step(self, result: StepResult) -> None:

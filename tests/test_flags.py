@@ -45,7 +45,7 @@ def test_a_flag_goes_over_the_job_file_and_that_over_the_default(tmp_path: Path)
 
 
 BAD_FILES: dict[str, Any] = {
-    "unknown setting 'pss'; known are mode, ps, ": "pss = 3",
+    "unknown setting 'pss'; known are mode, bound, ps, ": "pss = 3",
     "ps must be of type int, got '3'": 'ps = "3"',
     "ps must be of type int, got True": "ps = true",
     "lease_s must be of type float, got '4'": 'lease_s = "4"',

@@ -15,6 +15,11 @@ LOCK_STEP = 0  # every worker waits for the slowest
 UNBOUNDED = None  # async
 
 
+def within(bound: int | None, clock: int, floor: int) -> bool:
+    """Whether a worker at this clock may start a step.  A floor that it heard some time ago will do."""
+    return bound is None or clock - floor <= bound
+
+
 @dataclass(frozen=True)
 class Decision:
     """Answer to "may this worker start a step?", with the reason that an operator reads."""
@@ -35,15 +40,24 @@ class ClockTable:
         self.bound = bound
         self._clocks: dict[int, int] = {}
         self._floor = 0
+        self._furthest = 0
 
     @property
     def floor(self) -> int:
         return self._floor
 
     @property
+    def furthest(self) -> int:
+        """The largest live clock."""
+        return self._furthest
+
+    @property
     def clocks(self) -> dict[int, int]:
         """A copy: worker index -> clock."""
         return dict(self._clocks)
+
+    def clock(self, worker: int) -> int:
+        return self._clocks[worker]
 
     def admit(self, worker: int) -> int:
         """Starts a worker's clock at the floor, so a newcomer never holds the others back; returns it."""
@@ -54,13 +68,17 @@ class ClockTable:
 
     def report(self, worker: int, clock: int) -> None:
         """Takes a worker's clock; a repeated or late report, being lower, changes nothing."""
-        if clock > self._clocks[worker]:
+        before = self._clocks[worker]
+        if clock > before:
             self._clocks[worker] = clock
-            self._raise_floor()
+            self._furthest = max(self._furthest, clock)
+            if before == self._floor:  # else somebody else is the slowest, as before
+                self._raise_floor()
 
     def remove(self, worker: int) -> None:
         """Drops a worker that left or was lost; the floor may rise, which releases others."""
-        del self._clocks[worker]
+        if self._clocks.pop(worker) == self._furthest:
+            self._furthest = max(self._clocks.values(), default=self._floor)
         self._raise_floor()
 
     def lead(self, worker: int) -> int:
@@ -72,7 +90,7 @@ class ClockTable:
         lead = self.lead(worker)
         if self.bound is None:
             return Decision(True, f"{lead} steps ahead, no bound")
-        if lead <= self.bound:
+        if within(self.bound, self._clocks[worker], self._floor):
             return Decision(True, f"{lead} steps ahead, bound {self.bound}")
         slowest = min(self._clocks, key=lambda w: (self._clocks[w], w))
         return Decision(False, f"{lead} steps ahead of worker {slowest}, bound {self.bound}")

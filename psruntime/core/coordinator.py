@@ -14,21 +14,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from psruntime.config import JobConfig
-from psruntime.core.clocks import UNBOUNDED, ClockTable
-from psruntime.core.facts import (
-    Answer,
-    Event,
-    Join,
-    LeaveKind,
-    NotYet,
-    PsBeat,
-    Standing,
-    WorkerBeat,
-)
+from psruntime.core.facts import Answer, Event, Join, LeaveKind, NotYet, PsBeat, WorkerBeat
+from psruntime.core.fence import Fence
 from psruntime.core.join_checks import check_join
 from psruntime.core.membership import Busy, Member, Membership, Role
+from psruntime.core.pace import Pace
 from psruntime.core.plan import VariableSpec
-from psruntime.core.view import MOVES, Phase, PsEntry, View, over_error
+from psruntime.core.rounds import Contribution, Done, Torn, Turn
+from psruntime.core.standing import Told, standing_of
+from psruntime.core.turns import Turns
+from psruntime.core.view import MOVES, Phase, PsEntry, View, listed, over_error
 from psruntime.errors import ReplacedError
 
 
@@ -41,19 +36,20 @@ class Coordinator:
         self.reason = "no ps has joined yet"
         self.view = View()
         self.members = Membership(job.lease_s, now_s)
-        self.clocks = ClockTable(UNBOUNDED)
+        self.pace = Pace(job)
         self.specs: tuple[VariableSpec, ...] | None = None
         self.chief: int | None = None  # worker index
         self.global_step = 0
         self.steps_lost = 0
-        self._fence_revision = 0  # changes of the admitted table
-        self._fenced_at: dict[int, int] = {}  # worker incarnation -> fence revision of its admission
-        self._base_clock: dict[int, int] = {}  # worker incarnation -> its clock when it entered the view
+        self.restore = False  # whether the view that forms shall not adopt what its ps hold
+        self.fence = Fence()
+        self.turns = Turns(job.round_warn_s, self._note)  # mode sync
         self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
         self.worker_beats: dict[int, WorkerBeat] = {}  # by incarnation
         self._ps_missing_since_s: dict[int, float] = {}
-        self._told: dict[int, tuple[Standing, int]] = {}  # by incarnation: last standing, its revision
+        self._told = Told()
         self._events: list[Event] = []
+        self._sync = job.mode == "sync"
 
     # Inputs of members.
 
@@ -67,7 +63,8 @@ class Coordinator:
             JobDoneError, JobFailedError: the job is over.
         """
         self.advance(now_s)
-        self._refuse_when_over()
+        if self.phase.over:
+            raise over_error(self.phase, self.reason)
         check_join(join, self.job, self.members, self.specs)
         claim = self.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
         if isinstance(claim, Busy):
@@ -87,14 +84,14 @@ class Coordinator:
         member = self.members.get(role, index, incarnation)
         self.members.renew(member, now_s)
         if isinstance(beat, PsBeat):
-            if beat.fence_revision > self._told[incarnation][0].fence_revision:
+            if beat.fence_revision > self._told.last(incarnation).fence_revision:
                 beat = replace(beat, fence_revision=0)  # of another coordinator: nothing of ours is written
             self.ps_beats[incarnation] = beat
         else:
             self.worker_beats[incarnation] = beat
-            if beat.view == self.view.number and incarnation in self._base_clock:
-                self.clocks.report(index, self._base_clock[incarnation] + beat.steps)
-        if self.phase.prepared and beat.view == self.view.number:
+            if beat.view == self.view.number:
+                self.pace.report(member, beat.steps)
+        if self.phase.prepared and beat.view == self.view.number and not self._sync:
             self.global_step = max(self.global_step, beat.global_step)
         self._reconsider()
         return self._answer(member)
@@ -103,10 +100,50 @@ class Coordinator:
         """A member's standing, without renewing its lease: for an answer that is held back until it changes."""
         return self._answer(self.members.get(role, index, incarnation))
 
-    def report_prepared(self, index: int, incarnation: int, view: int, global_step: int, now_s: float) -> Answer:
+    def report_clock(self, index: int, incarnation: int, view: int, steps: int, now_s: float) -> tuple[int, str]:
+        """A worker has completed so many steps in a view: its floor, and for whom it has to wait, if so.
+
+        A late or repeated report changes nothing.  For another view the floor is 0, which is safe in any.
+        Raises ReplacedError: not a member.
+        """
+        self.advance(now_s)
+        member = self.members.get(Role.WORKER, index, incarnation)
+        if view != self.view.number:
+            return 0, f"the view is {self.view.number}, not {view}"
+        self.pace.report(member, steps)
+        return self.pace.floor, self.pace.waits_for(member)
+
+    def take_turn(self, index: int, incarnation: int, view: int, done: Done | None, now_s: float) -> Turn:
+        """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
+
+        Raises:
+            ReplacedError: not a member, or not the chief and says that it closed a round.
+        """
+        self.advance(now_s)
+        member = self.members.get(Role.WORKER, index, incarnation)
+        if not isinstance(done, Contribution | None):
+            self._chief_of(index, incarnation)
+        if self._sync and self.phase is Phase.TRAINING and view == self.view.number:
+            self.turns.take(incarnation, index, done)
+            self.global_step = self.turns.rounds.global_step
+            if isinstance(done, Torn) and self.turns.rounds.is_closing(done):
+                self.restore = True
+                self._move(Phase.FORMING, f"round {done.round} is torn: {done.reason}; back to the last checkpoint")
+            self._reconsider()
+        return self.turn(member.index, incarnation)
+
+    def turn(self, index: int, incarnation: int) -> Turn:
+        """A worker's turn, for a call that is held back until it changes."""
+        self.members.get(Role.WORKER, index, incarnation)
+        return self.turns.rounds.turn_of(incarnation, self.chief)
+
+    def report_prepared(
+        self, index: int, incarnation: int, view: int, global_step: int, now_s: float, attempt: int = 0
+    ) -> Answer:
         """The chief has initialised, restored or adopted the variables of the view: training starts.
 
-        `global_step` is what they hold.  A report for another view, or a repeated one, changes nothing.
+        `global_step` is what they hold, `attempt` the highest that the ps have seen (mode sync).
+        A report for another view, or a repeated one, changes nothing.
 
         Raises:
             ReplacedError: not a member, or not the chief.
@@ -118,12 +155,15 @@ class Coordinator:
             self.steps_lost += lost
             self.global_step = global_step
             self._note("prepared", view=view, global_step=global_step, steps_lost=lost)
+            self.restore = False
+            if self._sync:
+                self.turns.begin(view, global_step, attempt)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")
         self._reconsider()
         return self._answer(member)
 
     def report_finished(self, index: int, incarnation: int, view: int, now_s: float) -> Answer:
-        """The chief has written the last checkpoint: the job is done.  Else as `report_prepared`."""
+        """The chief has written the last checkpoint: the job is done.  Otherwise as `report_prepared`."""
         self.advance(now_s)
         member = self._chief_of(index, incarnation)
         if self.phase is Phase.DRAINING and view == self.view.number:
@@ -155,6 +195,8 @@ class Coordinator:
     def advance(self, now_s: float) -> None:
         """Moves the time on: ends leases and timeouts.  Called by every input, and by a tick."""
         pause_s = self.members.pause_s(now_s)
+        self.turns.advance(now_s, pause_s)
+        self.pace.advance(now_s, pause_s)
         self._ps_missing_since_s = {index: since_s + pause_s for index, since_s in self._ps_missing_since_s.items()}
         for member in self.members.advance(now_s):
             self._forget(member, "member_lost", now_s, reason=f"silent for {now_s - member.renewed_at_s:.1f} s")
@@ -168,6 +210,10 @@ class Coordinator:
         events, self._events = self._events, []
         return events
 
+    def workers(self) -> list[int]:
+        """Indices of the live workers."""
+        return [worker.index for worker in self.members.live(Role.WORKER)]
+
     # Decisions.
 
     def _reconsider(self) -> None:
@@ -175,29 +221,30 @@ class Coordinator:
         if self.phase.over:
             return
         if self.chief is None or self.members.holder(Role.WORKER, self.chief) is None:
-            self.chief = min((w.index for w in self.members.live(Role.WORKER)), default=None)
+            self.chief = min(self.workers(), default=None)
             if self.chief is not None:
                 self._note("chief", worker=self.chief)
+                self.turns.rounds.revision += 1  # what the one before it should have closed is its turn now
         table = tuple(PsEntry(m.index, m.address, m.incarnation) for m in self.members.live(Role.PS))
         if self.phase is not Phase.FORMING and table != self.view.ps:
             gone = sorted(e.index for e in set(self.view.ps) - set(table))
-            self._move(Phase.FORMING, f"ps {_listed(gone)} lost")
+            self._move(Phase.FORMING, f"ps {listed(gone)} lost")
         if self.phase is Phase.FORMING:
             self._form(table, self.members.live(Role.WORKER))
         if self.phase is Phase.TRAINING and self.global_step >= self.job.train_steps:
             self._move(Phase.DRAINING, f"global step {self.global_step} of {self.job.train_steps}")
+        self.turns.look(self.workers, min(self.job.min_workers, self.members.count(Role.WORKER)), self.chief)
 
     def _form(self, table: tuple[PsEntry, ...], workers: list[Member]) -> None:
         missing = sorted(set(range(self.job.ps)) - {e.index for e in table})
         needed = self.job.min_workers if self.view.number == 0 else 1
         if missing:
-            self.reason = f"waiting for ps {_listed(missing)} of {self.job.ps}"
+            self.reason = f"waiting for ps {listed(missing)} of {self.job.ps}"
         elif len(workers) < needed:
             self.reason = f"waiting for workers: {len(workers)} of at least {needed} are there"
         else:
             self.view = View(self.view.number + 1, table)
-            self.clocks = ClockTable(UNBOUNDED)
-            self._base_clock = {w.incarnation: self.clocks.admit(w.index) for w in workers}
+            self.pace.begin(workers)
             self._note("view", number=self.view.number, ps=" ".join(e.address for e in table))
             self._move(Phase.PREPARING, f"view {self.view.number} is complete")
 
@@ -206,45 +253,37 @@ class Coordinator:
             raise ValueError(f"illegal move {self.phase} -> {phase} ({reason}); the phase was: {self.reason}")
         self._note("phase", was=self.phase, now=phase, reason=reason)
         self.phase, self.reason = phase, reason
+        if phase is not Phase.TRAINING:
+            self.turns.rounds.end()
 
     def _admit(self, join: Join, incarnation: int, now_s: float) -> Member:
-        member = self.members.admit(
-            Member(
-                join.role, join.index, join.address, join.health_address, join.join_id, incarnation, now_s, now_s, now_s
-            ),
-            now_s,
-        )
+        places = (join.role, join.index, join.address, join.health_address)
+        member = self.members.admit(Member(*places, join.join_id, incarnation, now_s, now_s, now_s), now_s)
         self._note("member_joined", member=member.name, address=member.address, incarnation=f"{incarnation:x}")
         if member.role is Role.PS:
             self._ps_missing_since_s.pop(member.index, None)
         else:
             self.specs = self.specs or join.specs
-            self._fence_revision += 1
-            self._fenced_at[incarnation] = self._fence_revision
+            self.fence.admit(incarnation)
             if self.view.number:
-                self._base_clock[incarnation] = self.clocks.admit(member.index)
+                self.pace.admit(member)
         return member
 
     def _forget(self, member: Member, event: str, now_s: float, **facts: object) -> None:
         """Drops what was kept for a member that is gone."""
         self._note(event, member=member.name, incarnation=f"{member.incarnation:x}", **facts)
-        self._told.pop(member.incarnation, None)
+        self._told.forget(member.incarnation)
         if member.role is Role.PS:
             self.ps_beats.pop(member.incarnation, None)
             if self.view.number:
                 self._ps_missing_since_s[member.index] = now_s
         else:
-            self._fence_revision += 1
-            self._fenced_at.pop(member.incarnation, None)
+            self.fence.remove(member.incarnation)
             self.worker_beats.pop(member.incarnation, None)
-            if self._base_clock.pop(member.incarnation, None) is not None:
-                self.clocks.remove(member.index)
+            self.turns.lose(member.incarnation, member.index)
+            self.pace.remove(member, now_s)
             if self.view.number == 0 and not self.members.live(Role.WORKER):
                 self.specs = None  # nothing was made from them yet: another model may come
-
-    def _refuse_when_over(self) -> None:
-        if self.phase.over:
-            raise over_error(self.phase, self.reason)
 
     def _chief_of(self, index: int, incarnation: int) -> Member:
         member = self.members.get(Role.WORKER, index, incarnation)
@@ -252,42 +291,9 @@ class Coordinator:
             raise ReplacedError(f"worker {index} is not the chief, worker {self.chief} is")
         return member
 
-    # Answers.
-
     def _answer(self, member: Member) -> Answer:
-        standing = self._standing_of(member)
-        last, revision = self._told.get(member.incarnation, (None, 0))
-        if standing != last:
-            revision += 1
-            self._told[member.incarnation] = (standing, revision)
-        return Answer(member.incarnation, standing, revision, self.clocks.floor)
-
-    def _standing_of(self, member: Member) -> Standing:
-        if member.role is Role.PS:
-            admitted = tuple((w.index, w.incarnation) for w in self.members.live(Role.WORKER))
-            return Standing(self.phase, self.reason, self.view, admitted=admitted, fence_revision=self._fence_revision)
-        chief = self.chief == member.index
-        return Standing(
-            self.phase,
-            self.reason,
-            self.view,
-            chief=chief,
-            fenced_in=self._fenced_in(member),
-            close=chief and self.phase is Phase.DRAINING and self._all_stopped(),
-        )
-
-    def _fenced_in(self, member: Member) -> bool:
-        since = self._fenced_at[member.incarnation]
-        written = [self.ps_beats.get(e.incarnation, PsBeat()).fence_revision for e in self.view.ps]
-        return bool(written) and min(written) >= since
-
-    def _all_stopped(self) -> bool:
-        beats = [self.worker_beats.get(w.incarnation, WorkerBeat()) for w in self.members.live(Role.WORKER)]
-        return all(beat.stopped and beat.view == self.view.number for beat in beats)
+        standing = standing_of(self, member)
+        return Answer(member.incarnation, standing, self._told.tell(member.incarnation, standing), self.pace.floor)
 
     def _note(self, name: str, **facts: object) -> None:
         self._events.append(Event(name, facts))
-
-
-def _listed(indices: list[int]) -> str:
-    return ", ".join(str(i) for i in indices)

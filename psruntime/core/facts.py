@@ -46,6 +46,7 @@ class PsStats:
     applied: int = 0
     dropped: dict[str, int] = field(default_factory=dict)  # by cause
     max_staleness: int = 0  # largest staleness of an applied update, in versions
+    pending: int = 0  # contributions to rounds that have not closed
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class WorkerStats:
     examples_per_s: float = 0.0
     loss: float | None = None
     waiting: str = ""  # why it does not step now; empty while it does
+    max_lead: int = 0  # mode bounded: largest lead, over the floor that it knew, at which it started a step
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,13 @@ class Standing:
     reason: str  # why the phase is what it is
     view: View
     chief: bool = False  # worker: it is the chief
+    restore: bool = False  # chief: it goes back to the last checkpoint, even if the ps hold something newer
     fenced_in: bool = False  # worker: every ps of the view accepts its pushes
     close: bool = False  # chief: all others have stopped, the last checkpoint can be written
     admitted: tuple[tuple[int, int], ...] = ()  # ps: (worker index, incarnation), by index
     fence_revision: int = 0  # ps: of `admitted`
+    clock: int = 0  # worker: its clock when it entered the view
+    max_staleness: int | None = None  # ps: it refuses an update that is staler, in versions; None: no limit
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,7 @@ class JobStatus:
     global_step: int
     steps_lost: int
     members: tuple[MemberStatus, ...]
+    max_lead: int = 0  # the largest lead at which a step was started, as far as reports prove it
 
 
 @dataclass(frozen=True)
@@ -163,11 +169,17 @@ class Event:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker may open a session for: a view, under an incarnation; `prepare`: to prepare it first."""
+    """What a worker may open a session for: a view, under an incarnation.
+
+    prepare: to prepare it first.  restore: from the last checkpoint, whatever the ps hold.
+    clock: the worker's when it entered the view under this incarnation.
+    """
 
     view: View
     incarnation: int
     prepare: bool
+    restore: bool = False
+    clock: int = 0
 
 
 class Rest(Enum):

@@ -71,6 +71,10 @@ class Membership:
         """Live members of a role, by index."""
         return sorted(self._members[role].values(), key=lambda m: m.index)
 
+    def count(self, role: Role) -> int:
+        """How many live members of a role there are."""
+        return len(self._members[role])
+
     def holder(self, role: Role, index: int) -> Member | None:
         return self._members[role].get(index)
 

@@ -1,8 +1,9 @@
 """The plan: where each trainable variable lives.  A pure function, the same on every process.
 
 A variable becomes one bucket, or, above `slice_bytes`, several slices of whole rows (entries along its
-first axis).  Buckets are spread over the ps by bytes, longest processing time first (Graham 1969): the
-fullest ps holds at most 4/3 of what the best spread would give it.
+first axis).  One whose gradients are sparse becomes a table: one bucket, whatever its size, because its
+rows are looked up and updated where they lie.  Buckets are spread over the ps by bytes, longest processing
+time first (Graham 1969): the fullest ps holds at most 4/3 of what the best spread would give it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
@@ -20,11 +21,15 @@ DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """A trainable variable as the model declares it: `shape` in entries per axis, `dtype` a float type."""
+    """A trainable variable as the model declares it: `shape` in entries per axis, `dtype` a float type.
+
+    sparse: whether its gradients name the rows that they change (IndexedSlices); such a one has an axis.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    sparse: bool = False
 
     @property
     def size(self) -> int:
@@ -36,12 +41,16 @@ class VariableSpec:
         return self.size * DTYPE_BYTES[self.dtype]
 
     def __str__(self) -> str:
-        return f"{self.name} {self.dtype}{list(self.shape)}"
+        return f"{self.name} {self.dtype}{list(self.shape)}{' sparse' if self.sparse else ''}"
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """One flat master tensor on one ps: entries [start, start + size) of a flattened variable."""
+    """One master tensor on one ps: entries [start, start + size) of a flattened variable.
+
+    table_shape: None for a flat master; else the bucket is a table, a whole variable in its own shape,
+    rows first.
+    """
 
     name: str
     ps: int
@@ -49,6 +58,16 @@ class Bucket:
     start: int
     size: int
     dtype: str
+    table_shape: tuple[int, ...] | None = None
+
+    @property
+    def is_table(self) -> bool:
+        return self.table_shape is not None
+
+    @property
+    def master_shape(self) -> tuple[int, ...]:
+        """The shape of the master and of the optimizer's slots."""
+        return (self.size,) if self.table_shape is None else self.table_shape
 
     @property
     def size_bytes(self) -> int:
@@ -88,11 +107,14 @@ def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int) -> P
     """Places every variable.
 
     Raises:
-        ValueError: two variables or slices share a name, or no ps or slice size is given.
+        ValueError: two variables or slices share a name, a sparse one is a scalar, or no ps or slice size is given.
     """
     if num_ps < 1 or slice_bytes < 1:
         raise ValueError(f"num_ps ({num_ps}) and slice_bytes ({slice_bytes}) must be at least 1")
     _refuse_twins(spec.name for spec in specs)
+    for spec in specs:
+        if spec.sparse and not spec.shape:
+            raise ValueError(f"sparse variable {spec.name} must have rows, it is a scalar")
     pieces = [piece for spec in specs for piece in _cut(spec, slice_bytes)]
     _refuse_twins(piece.name for piece in pieces)
     load = [0] * num_ps
@@ -101,7 +123,7 @@ def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int) -> P
         ps = min(range(num_ps), key=lambda i: (load[i], i))
         load[ps] += piece.size_bytes
         place[piece.name] = ps
-    buckets = tuple(Bucket(b.name, place[b.name], b.variable, b.start, b.size, b.dtype) for b in pieces)
+    buckets = tuple(replace(piece, ps=place[piece.name]) for piece in pieces)
     return Plan(tuple(specs), buckets, num_ps, _fingerprint(specs, num_ps, slice_bytes))
 
 
@@ -125,6 +147,8 @@ def _refuse_twins(names: Iterable[str]) -> None:
 
 def _cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
     """One piece, or the fewest slices of whole rows that are at most `slice_bytes` where rows allow it."""
+    if spec.sparse:
+        return [Bucket(spec.name, 0, spec.name, 0, spec.size, spec.dtype, spec.shape)]
     if spec.size_bytes <= slice_bytes or not spec.shape:
         return [Bucket(spec.name, 0, spec.name, 0, spec.size, spec.dtype)]
     rows = spec.shape[0]
@@ -139,5 +163,5 @@ def _cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
 
 
 def _fingerprint(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int) -> str:
-    facts = [[s.name, list(s.shape), s.dtype] for s in specs]
+    facts = [[s.name, list(s.shape), s.dtype, s.sparse] for s in specs]
     return hashlib.sha256(json.dumps([facts, num_ps, slice_bytes]).encode()).hexdigest()

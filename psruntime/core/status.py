@@ -9,22 +9,25 @@ from psruntime.core.facts import JobStatus, MemberStatus, PsBeat, WorkerBeat
 from psruntime.core.membership import Member, Role
 from psruntime.core.view import Phase
 
+SLOW_S = 1.0  # a round that waits for longer is worth a word
+
 
 def job_status(coordinator: Coordinator, now_s: float) -> JobStatus:
     """Phase, view, global step, and a line for each live member, ps first."""
     members = [*coordinator.members.live(Role.PS), *coordinator.members.live(Role.WORKER)]
     return JobStatus(
         phase=coordinator.phase,
-        reason=_reason(coordinator),
+        reason=_reason(coordinator, now_s),
         view=coordinator.view,
-        floor=coordinator.clocks.floor,
+        floor=coordinator.pace.floor,
         global_step=coordinator.global_step,
         steps_lost=coordinator.steps_lost,
         members=tuple(_line(coordinator, member, now_s) for member in members),
+        max_lead=coordinator.pace.max_lead,
     )
 
 
-def _reason(coordinator: Coordinator) -> str:
+def _reason(coordinator: Coordinator, now_s: float) -> str:
     """Why the phase is what it is, and for whom it waits."""
     workers = coordinator.members.live(Role.WORKER)
     if coordinator.phase.over or coordinator.phase is Phase.FORMING:
@@ -34,6 +37,10 @@ def _reason(coordinator: Coordinator) -> str:
     if coordinator.phase is Phase.DRAINING:
         busy = [str(w.index) for w in workers if not _has_stopped(coordinator, w)]
         return f"{coordinator.reason}; waiting for worker {', '.join(busy)} to stop" if busy else coordinator.reason
+    waited_s = coordinator.turns.waited_s(now_s)
+    if waited_s > SLOW_S:
+        whom = coordinator.turns.waits_for(coordinator.workers(), coordinator.chief)
+        return f"{coordinator.reason}; {whom}, for {waited_s:.1f} s"
     return coordinator.reason
 
 
@@ -56,12 +63,13 @@ def _line(coordinator: Coordinator, member: Member, now_s: float) -> MemberStatu
     if member.role is Role.PS:
         return replace(line, ps_stats=coordinator.ps_beats.get(member.incarnation, PsBeat()).stats)
     beat = coordinator.worker_beats.get(member.incarnation, WorkerBeat())
-    clock = coordinator.clocks.clocks.get(member.index, coordinator.clocks.floor)
+    clocks = coordinator.pace.clocks
+    clock = clocks.clocks.get(member.index, clocks.floor)
     return replace(
         line,
         chief=coordinator.chief == member.index,
         stopped=_has_stopped(coordinator, member),
         clock=clock,
-        lead=clock - coordinator.clocks.floor,
+        lead=clock - clocks.floor,
         worker_stats=beat.stats,
     )

@@ -7,6 +7,7 @@ any of them -> FAILED
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -49,6 +50,11 @@ def over_error(phase: Phase, reason: str) -> PsRuntimeError:
     if phase is Phase.DONE:
         return JobDoneError(f"the job is done: {reason}")
     return JobFailedError(f"the job failed: {reason}")
+
+
+def listed(indices: Iterable[int]) -> str:
+    """Indices as people read them."""
+    return ", ".join(str(i) for i in indices)
 
 
 @dataclass(frozen=True)

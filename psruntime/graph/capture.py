@@ -2,22 +2,24 @@
 
 A model_fn is built twice.  `record` runs it in a scratch graph and returns the specs, from which the plan
 is made.  `substitute` runs with the real graph: every trainable variable is still made, so names, scopes,
-reuse and collections are the user's own, but its reads give the view of the pulled bucket.  Its own handle
-is never initialised or read.
+reuse and collections are the user's own, but its reads go to its view.  Its own handle is never initialised
+or read.
 
 The private attributes of tf.Variable that this takes are named here and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan import DTYPE_BYTES, VariableSpec
 from psruntime.errors import UsageError
+from psruntime.graph.views import View
 
 _ASSIGNS = (
     "assign",
@@ -37,8 +39,10 @@ _ASSIGNS = (
 )
 
 
-def record(build: Callable[[], None]) -> tuple[VariableSpec, ...]:
+def record(build: Callable[[], Iterable[str]]) -> tuple[VariableSpec, ...]:
     """The trainable variables that `build` makes in a graph of its own, in the order of their making.
+
+    `build` returns the names of those whose gradients are sparse.
 
     Raises:
         UsageError: a variable is of a kind that cannot be trained through the ps.
@@ -52,17 +56,25 @@ def record(build: Callable[[], None]) -> tuple[VariableSpec, ...]:
         return variable
 
     with tf1.Graph().as_default(), tf1.variable_creator_scope(creator):
-        build()
-    return tuple(specs)
+        sparse = frozenset(build())
+    return tuple(replace(spec, sparse=spec.name in sparse) for spec in specs)
 
 
 @contextmanager
-def substitute(views: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """While open, trainable variables read as `views[name]`; yields name -> initial-value tensor."""
+def substitute(views: Mapping[str, View]) -> Iterator[dict[str, Any]]:
+    """While open, trainable variables read as `views[name]`; yields name -> initial-value tensor.
+
+    The initial value of a table is computed where the table is: TensorFlow puts it beside the handle.
+    """
     initial_values: dict[str, Any] = {}
 
+    def at_home(op: Any) -> str:
+        view = views.get(op.name) if op.type == "VarHandleOp" else None
+        return view.home if view and view.home else op.device
+
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        variable = next_creator(**{**kwargs, "use_resource": True})
+        with tf1.device(at_home):
+            variable = next_creator(**{**kwargs, "use_resource": True})
         if _is_trainable(variable):
             name = variable.op.name
             if name not in views:
@@ -99,8 +111,8 @@ def _spec_of(variable: Any) -> VariableSpec:
     return VariableSpec(name, tuple(variable.shape.as_list()), dtype)
 
 
-def _redirect(variable: Any, view: Any) -> None:
-    """Makes every read of `variable` give `view` and every write raise.
+def _redirect(variable: Any, view: View) -> None:
+    """Makes every read of `variable` go to `view` and every write raise.
 
     `_cached_value` serves value() and conversion to a tensor; tf.gather, read_value and gather_nd go
     round it, so they are replaced on the instance.
@@ -110,10 +122,10 @@ def _redirect(variable: Any, view: Any) -> None:
     def refuse(*_args: Any, **_kwargs: Any) -> None:
         raise UsageError(f"model_fn assigns to trainable variable {name}; only the optimizer on its ps may change it")
 
-    variable._cached_value = view
-    variable._read_variable_op = lambda *_args, **_kwargs: view
-    variable.sparse_read = lambda indices, name=None: tf1.gather(view, indices, name=name)
-    variable.gather_nd = lambda indices, name=None: tf1.gather_nd(view, indices, name=name)
+    variable._cached_value = view.value
+    variable._read_variable_op = lambda *_args, **_kwargs: view.value
+    variable.sparse_read = view.sparse_read
+    variable.gather_nd = view.gather_nd
     for method in _ASSIGNS:
         setattr(variable, method, refuse)
 

@@ -7,6 +7,9 @@ The global step is `global_step`.  `tf.train.load_checkpoint` reads all of it.
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +20,7 @@ from tensorflow.python.training.saving import saveable_object  # has no public n
 from psruntime.core.plan import Bucket
 from psruntime.errors import CheckpointError
 from psruntime.graph.devices import worker_cpu
+from psruntime.graph.round_store import APPLIED_ATTEMPT
 from psruntime.graph.session import LOST_SESSION, first_line
 from psruntime.graph.training import TrainGraph
 
@@ -31,8 +35,10 @@ class Checkpoints:
         with graph.graph.as_default(), tf1.device(worker_cpu(index)):
             saveables = _saveables(graph)
             self._expected = {s.name: (list(s.shape), s.specs[0].dtype.base_dtype) for s in saveables}
-            self._saver = tf1.train.Saver(saveables, max_to_keep=keep, save_relative_paths=True)
-        self._knows_older = False  # whether the saver counts the files of earlier chiefs among those it keeps
+            self._saver = tf1.train.Saver(saveables, max_to_keep=None, save_relative_paths=True)
+            self._rounds = [r.look() for r in graph.rounds.stores] if graph.rounds else []
+            self._global_step = graph.global_step.master.read_value()[0]
+        self._keep = keep
 
     def check_folder(self) -> None:
         """Makes the folder and proves that it can be written.
@@ -74,21 +80,49 @@ class Checkpoints:
         """Writes a checkpoint; returns its prefix, or None without a folder.
 
         Raises:
-            CheckpointError: it could not be written.  The ones before it are untouched.
+            CheckpointError: it could not be written, or in mode sync it would not be exactly the parameters of round
+                `global_step`.  The ones before it are untouched.
         """
         if not self.folder:
             return None
         try:
-            self._recall_older()
+            before = self._cut(session)
             path: str = self._saver.save(
-                session, os.path.join(self.folder, _NAME), global_step=global_step, write_meta_graph=False
+                session,
+                os.path.join(self.folder, _NAME),
+                global_step=global_step,
+                write_meta_graph=False,
+                write_state=False,
             )
+            if self._rounds and not before == self._cut(session) == ([before[0][0]] * len(self._rounds), global_step):
+                _remove(path)  # this process was paused, and another is the chief meanwhile
+                raise CheckpointError(f"checkpoint {global_step} was not kept: rounds were closed while it was written")
+            self._publish(path)
         except LOST_SESSION:
             raise
         except (tf1.errors.OpError, OSError, ValueError) as error:
             reason = first_line(error)
             raise CheckpointError(f"checkpoint {global_step} was not written to {self.folder}: {reason}") from error
         return path
+
+    def _cut(self, session: Any) -> tuple[list[int], int]:
+        """(last applied attempt of every bucket, global step); attempts in mode sync only."""
+        books, global_step = session.run([self._rounds, self._global_step])
+        return [int(row[APPLIED_ATTEMPT]) for row in books], int(global_step)
+
+    def _publish(self, path: str) -> None:
+        """Makes a complete checkpoint the newest, and removes the oldest ones, those of earlier chiefs too."""
+        state = tf1.train.get_checkpoint_state(self.folder)
+        older = [p for p in (state.all_model_checkpoint_paths if state else []) if p != path]
+        paths = [*older, path]
+        kept = [json.dumps(os.path.basename(p)) for p in paths[-self._keep :]]
+        lines = [f"model_checkpoint_path: {kept[-1]}", *(f"all_model_checkpoint_paths: {name}" for name in kept)]
+        unfinished = os.path.join(self.folder, f".checkpoint-{os.getpid()}")
+        with open(unfinished, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        os.replace(unfinished, os.path.join(self.folder, "checkpoint"))
+        for old in paths[: -self._keep]:
+            _remove(old)
 
     def restore(self, session: Any, path: str) -> None:
         """Restores masters, optimizer variables and global step from `path`.
@@ -125,13 +159,12 @@ class Checkpoints:
                 "give the model that it was written with, or another --checkpoint-dir"
             )
 
-    def _recall_older(self) -> None:
-        """So that `keep` counts what was there before this process became the chief."""
-        if not self._knows_older:
-            state = tf1.train.get_checkpoint_state(self.folder)
-            if state:
-                self._saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
-            self._knows_older = True
+
+def _remove(path: str) -> None:
+    """Removes the files of a checkpoint."""
+    for file in glob.glob(glob.escape(path) + ".*"):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(file)
 
 
 def _described(shape: Sequence[int], dtype: Any) -> str:
@@ -139,7 +172,7 @@ def _described(shape: Sequence[int], dtype: Any) -> str:
 
 
 class _Whole(saveable_object.SaveableObject):  # type: ignore[misc]
-    """One logical tensor of `shape` that lies in flat `parts`, in this order."""
+    """One logical tensor of `shape` that lies in `parts`: flat slices in this order, or one table."""
 
     def __init__(self, name: str, shape: Sequence[int], parts: list[Any]) -> None:
         self.shape = tuple(shape)
@@ -149,10 +182,13 @@ class _Whole(saveable_object.SaveableObject):  # type: ignore[misc]
         super().__init__(whole, [saveable_object.SaveSpec(whole, "", name, whole.dtype)], name)
 
     def restore(self, restored_tensors: list[Any], restored_shapes: Any) -> Any:  # noqa: ARG002
-        sizes = [part.shape[0] for part in self._parts]
+        sizes = [part.shape.num_elements() for part in self._parts]
         pieces = tf1.split(tf1.reshape(restored_tensors[0], [-1]), sizes)
         return tf1.group(
-            *[part.assign(piece, read_value=False) for part, piece in zip(self._parts, pieces, strict=True)]
+            *[
+                part.assign(tf1.reshape(piece, part.shape), read_value=False)
+                for part, piece in zip(self._parts, pieces, strict=True)
+            ]
         )
 
 
@@ -178,7 +214,7 @@ def _saveables(graph: TrainGraph) -> list[Any]:
         saveables.append(_Whole(spec.name, spec.shape, [stores[b.name].master for b in buckets]))
         for suffix, parts in _optimizer_parts(graph, buckets).items():
             name = f"{spec.name}/{suffix}"
-            is_slot = parts[0].shape.rank == 1 and parts[0].shape[0] == buckets[0].size
+            is_slot = tuple(parts[0].shape.as_list()) == buckets[0].master_shape
             saveables.append(_Whole(name, spec.shape, parts) if is_slot else _Shared(name, parts))
     return saveables
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -23,7 +24,8 @@ def check_evaluation(model: Model, context: Context, plan: Plan) -> None:
     """
     inputs = InputStream(model, context)
     try:
-        unknown = set(learn_specs(model, inputs, EVAL)) - set(plan.specs)
+        found = learn_specs(model, inputs, EVAL)  # without gradients, so none is known to be sparse
+        unknown = set(found) - {replace(spec, sparse=False) for spec in plan.specs}
     finally:
         inputs.close()
     if unknown:

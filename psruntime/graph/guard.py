@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.devices import ps_device
+from psruntime.graph.gradients import BucketGradient
 from psruntime.graph.store import (
     APPLIED,
     FENCED,
@@ -61,64 +62,108 @@ def guarded_update(
         (outcome, update): outcome int64 [2] = (APPLIED or the cause of the drop, staleness in versions);
         update an operation that has run when the ledger is written.
     """
-    with tf1.device(ps_device(store.bucket.ps)), tf1.name_scope(f"guard/{store.bucket.name}/"):
+
+    def decide_and_apply() -> tuple[Any, list[Any]]:
+        staleness = store.version.read_value() - pulled_version
+        last_push = store.pushed.sparse_read(push.worker)
+        ledger = store.ledger.read_value()
+        # A negative staleness (the bucket was made anew since the pull) is refused like one over the limit.
+        stale = tf1.logical_or(staleness > control.max_staleness.read_value(), staleness < 0)
+        otherwise = tf1.where(push.finite, tf1.where(stale, code(STALE), code(APPLIED)), code(NOT_FINITE))
+        verdict = refusal(control, push, last_push, otherwise)
+        applied = tf1.equal(verdict, APPLIED)
+        update = apply(lambda tensor: only_if(applied, tensor))
+        with tf1.control_dependencies([settled(applied, [update])]):
+            books = _write_books(store, push, ledger, verdict, applied, staleness, last_push)
+        return tf1.stack([verdict, staleness]), books
+
+    with tf1.name_scope(f"guard/{store.bucket.name}/"):
         inputs = [push.worker, push.incarnation, push.sequence, push.finite, pulled_version, *arrived]
-        with tf1.control_dependencies(inputs):
+        return locked(store, inputs, decide_and_apply)
+
+
+def locked(store: BucketStore, arrived: list[Any], body: Callable[[], tuple[Any, list[Any]]]) -> tuple[Any, Any]:
+    """Builds `body()` on the bucket's ps, as a critical section that begins when the `arrived` tensors are there.
+
+    `body` returns a tensor and the operations that end the section.  What comes from a worker must be a copy on
+    the ps (`at_hand`), also where the body uses it: TensorFlow moves a Switch to the device of its data, and the
+    data would travel while the lock is held.
+
+    Returns:
+        (that tensor once the section has ended, an operation that has run by then).
+    """
+    with tf1.device(ps_device(store.bucket.ps)):
+        with tf1.control_dependencies(arrived):
             lock = tf1.raw_ops.MutexLock(mutex=store.mutex)
         with tf1.control_dependencies([lock]):
-            staleness = store.version.read_value() - pulled_version
-            last_push = store.pushed.sparse_read(push.worker)
-            ledger = store.ledger.read_value()
-            verdict = _verdict(control, push, staleness, last_push)
-            applied = tf1.equal(verdict, APPLIED)
-            update = apply(lambda tensor: tf1.raw_ops.Switch(data=tensor, pred=applied).output_true)
-        with tf1.control_dependencies([_settled(applied, update)]):
-            books = _write_books(store, push, ledger, verdict, applied, staleness, last_push)
-        with tf1.control_dependencies(books):
+            result, last = body()
+        with tf1.control_dependencies(last):
             unlock = tf1.raw_ops.ConsumeMutexLock(mutex_lock=lock)
         with tf1.control_dependencies([unlock]):
-            return tf1.stack([verdict, staleness]), unlock
+            return tf1.identity(result), unlock
 
 
-def _verdict(control: PsControl, push: Push, staleness: Any, last_push: Any) -> Any:
-    """APPLIED, or why not, int64 [].
+def at_hand(store: BucketStore, gradient: BucketGradient) -> BucketGradient:
+    """A copy of the gradient on the bucket's ps."""
+    with tf1.device(ps_device(store.bucket.ps)):
+        return gradient.map(tf1.identity)
 
-    A negative staleness (the bucket was made anew since the pull) is refused like one over the limit.
-    """
-    fenced = tf1.not_equal(control.admitted.sparse_read(push.worker), push.incarnation)
+
+def refusal(control: PsControl, push: Push, last_push: Any, otherwise: Any) -> Any:
+    """FENCED or REPEATED where the push is one, else the code `otherwise`; int64 []."""
     repeated = tf1.logical_and(tf1.equal(last_push[0], push.incarnation), push.sequence <= last_push[1])
-    stale = tf1.logical_or(staleness > control.max_staleness.read_value(), staleness < 0)
-    verdict = tf1.where(stale, _cause(STALE), _cause(APPLIED))
-    verdict = tf1.where(push.finite, verdict, _cause(NOT_FINITE))
-    verdict = tf1.where(repeated, _cause(REPEATED), verdict)
-    return tf1.where(fenced, _cause(FENCED), verdict)
+    return tf1.where(is_fenced(control, push), code(FENCED), tf1.where(repeated, code(REPEATED), otherwise))
 
 
-def _settled(applied: Any, update: Any) -> Any:
-    """A tensor that is there once the update has run, or has been passed over."""
-    passed_over = tf1.raw_ops.Switch(data=applied, pred=applied).output_false
-    with tf1.control_dependencies([update]):
-        ran = tf1.identity(applied)
-    return tf1.raw_ops.Merge(inputs=[passed_over, ran]).output
+def is_fenced(control: PsControl, push: Push) -> Any:
+    """Whether the ps does not admit the pushing incarnation, bool []."""
+    return tf1.not_equal(control.admitted.sparse_read(push.worker), push.incarnation)
+
+
+def only_if(condition: Any, tensor: Any) -> Any:
+    """The tensor, dead unless the condition holds: what depends on it, or waits for it, does not run then.
+
+    A Switch itself is never dead, only its outputs are; hence the identity, which can be waited for.
+    """
+    return tf1.identity(tf1.raw_ops.Switch(data=tensor, pred=condition).output_true)
+
+
+def settled(condition: Any, branches: list[Any]) -> Any:
+    """A tensor that is there once one of the branches has run, or once it is clear that the condition fails.
+
+    The branches are operations that are dead unless the condition holds; if it does, exactly one runs.
+    """
+    inputs = [tf1.raw_ops.Switch(data=condition, pred=condition).output_false]
+    for branch in branches:
+        with tf1.control_dependencies([branch]):
+            inputs.append(tf1.identity(condition))
+    return tf1.raw_ops.Merge(inputs=inputs).output
+
+
+def code(column: int) -> Any:
+    """A column of the ledger as an outcome, int64 []."""
+    return tf1.constant(column, tf1.int64)
 
 
 def _write_books(
     store: BucketStore, push: Push, ledger: Any, verdict: Any, applied: Any, staleness: Any, last_push: Any
 ) -> list[Any]:
     """Version, ledger and last push of the worker, as operations."""
-    counts = (
-        ledger
-        + tf1.one_hot(verdict, LEDGER_SIZE, dtype=tf1.int64)
-        + tf1.one_hot(RECEIVED, LEDGER_SIZE, dtype=tf1.int64)
-    )
-    peak = tf1.one_hot(MAX_STALENESS, LEDGER_SIZE, dtype=tf1.int64) * tf1.where(applied, staleness, _cause(0))
-    this_push = tf1.where(applied, tf1.stack([push.incarnation, push.sequence]), last_push)
+    peak = one(MAX_STALENESS) * tf1.where(applied, staleness, code(0))
     return [
         store.version.assign_add(tf1.cast(applied, tf1.int64), read_value=False),
-        store.ledger.assign(tf1.maximum(counts, peak), read_value=False),
-        tf1.raw_ops.ResourceScatterUpdate(resource=store.pushed.handle, indices=push.worker, updates=this_push),
+        store.ledger.assign(tf1.maximum(ledger + one(RECEIVED) + one(verdict), peak), read_value=False),
+        remember(store, push, last_push, applied),
     ]
 
 
-def _cause(code: int) -> Any:
-    return tf1.constant(code, tf1.int64)
+def one(column: Any) -> Any:
+    """1 in this column of a ledger, int64 [LEDGER_SIZE]."""
+    return tf1.one_hot(column, LEDGER_SIZE, dtype=tf1.int64)
+
+
+def remember(store: BucketStore, push: Push, last_push: Any, accepted: Any) -> Any:
+    """An operation that writes an accepted push into the worker's row."""
+    this_push = tf1.stack([push.incarnation, push.sequence, last_push[2] + 1])
+    row = tf1.where(accepted, this_push, last_push)
+    return tf1.raw_ops.ResourceScatterUpdate(resource=store.pushed.handle, indices=push.worker, updates=row)

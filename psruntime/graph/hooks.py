@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.facts import Assignment
 from psruntime.errors import CheckpointError
 from psruntime.graph.checkpoint import Checkpoints
 from psruntime.graph.place import Place
@@ -14,24 +15,16 @@ from psruntime.graph.session import LOST_SESSION, ViewSessionCreator, first_line
 from psruntime.graph.training import TrainGraph
 
 
-class PushHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Gives every push its identity and learning rate, and ends a session whose view was replaced.
+class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Ends a session whose view was replaced, and knows the global step as this worker last saw it."""
 
-    MonitoredSession repeats a step that a lost session interrupted.  The repeat carries the same sequence
-    number, so a bucket that had already taken the first try counts the second as repeated.
-    """
-
-    def __init__(
-        self, graph: TrainGraph, index: int, creator: ViewSessionCreator, place: Place, log: Callable[..., None]
-    ) -> None:
+    def __init__(self, graph: TrainGraph, creator: ViewSessionCreator, place: Place, log: Callable[..., None]) -> None:
         self._graph = graph
-        self._index = index
         self._creator = creator
         self._place = place
         self._log = log
         self._read_step = _step_reader(graph)
-        self._global_step = 0  # as this worker last saw it
-        self._sequence = 1
+        self._global_step = 0
         self._stepped = False  # in the newest session
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
@@ -44,23 +37,51 @@ class PushHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
         if not _is_step(run_context, self._graph):
             return None
-        push_id = [self._index, assignment.incarnation, self._sequence]
-        feed: dict[Any, Any] = dict.fromkeys(self._graph.push_ids, push_id)
-        feed.update(dict.fromkeys(self._graph.learning_rates, self._learning_rate()))
-        return tf1.train.SessionRunArgs(self._graph.step["global_step"], feed_dict=feed)
+        return tf1.train.SessionRunArgs(self._graph.step["global_step"], feed_dict=self._feed(assignment))
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if not _is_step(run_context, self._graph):
             return
         self._global_step = int(run_values.results)
-        self._sequence += 1
         if not self._stepped:
             self._stepped = True
             self._log("first_step", global_step=self._global_step)
 
-    def _learning_rate(self) -> float:
-        rate = self._graph.model.spec.learning_rate
-        return float(rate(self._global_step) if callable(rate) else rate)
+    def _feed(self, assignment: Assignment) -> dict[Any, Any]:  # noqa: ARG002
+        """What a step is fed besides its batch."""
+        return {}
+
+
+class PushHook(ViewHook):
+    """Gives every push its identity and learning rate.
+
+    MonitoredSession repeats a step that a lost session interrupted.  The repeat carries the same sequence
+    number, so a bucket that had already taken the first try counts the second as repeated.
+    """
+
+    def __init__(
+        self, graph: TrainGraph, creator: ViewSessionCreator, place: Place, log: Callable[..., None], index: int
+    ) -> None:
+        super().__init__(graph, creator, place, log)
+        self._index = index
+        self._sequence = 1
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        super().after_run(run_context, run_values)
+        if _is_step(run_context, self._graph):
+            self._sequence += 1
+
+    def _feed(self, assignment: Assignment) -> dict[Any, Any]:
+        push_id = [self._index, assignment.incarnation, self._sequence]
+        feed: dict[Any, Any] = dict.fromkeys(self._graph.push_ids, push_id)
+        feed.update(dict.fromkeys(self._graph.learning_rates, learning_rate_at(self._graph, self._global_step)))
+        return feed
+
+
+def learning_rate_at(graph: TrainGraph, global_step: int) -> float:
+    """The model's learning rate for the update that follows this global step."""
+    rate = graph.model.spec.learning_rate
+    return float(rate(global_step) if callable(rate) else rate)
 
 
 class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]

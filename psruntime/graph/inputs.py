@@ -13,12 +13,12 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.model import Context, Model
+from psruntime.model import TRAIN, Context, Model
 from psruntime.usercode import blame
 
 
 class InputStream:
-    """Batches of one dataset.  A training dataset that ends begins again: `train_steps` ends a job."""
+    """Batches of one dataset.  One for training begins again at its end: `train_steps` ends a job."""
 
     def __init__(self, model: Model, context: Context) -> None:
         self.name = f"input_fn of {model.name} (mode {context.mode})"
@@ -28,8 +28,10 @@ class InputStream:
                 dataset = model.input_fn(context)
             if not isinstance(dataset, tf.data.Dataset):
                 raise UsageError(f"{self.name} returned {type(dataset).__name__}; it must return a tf.data.Dataset")
-            self._iterator = tf1.data.make_initializable_iterator(dataset)
-            element = self._iterator.get_next()
+            if context.mode == TRAIN:
+                dataset = dataset.repeat()  # to begin anew from outside stalls for up to a second, on a busy machine
+            iterator = tf1.data.make_initializable_iterator(dataset)
+            element = iterator.get_next()
             self._structure = element
             self._tensors = tf1.nest.flatten(element)
         odd = [t for t in self._tensors if not isinstance(t, tf1.Tensor)]
@@ -37,12 +39,7 @@ class InputStream:
             raise UsageError(f"{self.name} yields {type(odd[0]).__name__}; batches must consist of dense tensors")
         self._session = tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
         self._next = self._session.make_callable(self._tensors)
-        self.rewind()
-
-    def rewind(self) -> None:
-        """Begins the data anew."""
-        self._session.run(self._iterator.initializer)
-        self._drawn = 0
+        self._session.run(iterator.initializer)
 
     def draw(self) -> list[Any] | None:
         """The next batch as arrays in the order of `placeholders`; None at the end of the data."""
@@ -51,20 +48,13 @@ class InputStream:
                 batch: list[Any] = self._next()
         except tf1.errors.OutOfRangeError:
             return None
-        self._drawn += 1
         return batch
 
     def draw_endlessly(self) -> list[Any]:
-        """The next batch, from the beginning again after the last."""
+        """The next batch of a training dataset, which has no end."""
         batch = self.draw()
         if batch is None:
-            if not self._drawn:
-                raise UsageError(
-                    f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?"
-                )
-            self.rewind()
-            batch = self.draw()
-        assert batch is not None
+            raise UsageError(f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?")
         return batch
 
     def placeholders(self) -> tuple[Any, Any, list[Any]]:

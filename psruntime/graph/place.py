@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from psruntime.core.facts import Assignment, Rest
+from psruntime.core.rounds import Done, Turn
 
 
 class Place(Protocol):
@@ -16,11 +17,11 @@ class Place(Protocol):
     def await_view(self) -> Assignment:
         """Blocks until the view is prepared and every ps accepts this worker, or until it shall prepare it."""
 
-    def report_prepared(self, assignment: Assignment, global_step: int) -> None:
-        """The chief has prepared the view; `global_step` is what it holds."""
+    def report_prepared(self, assignment: Assignment, global_step: int, attempt: int) -> None:
+        """The chief has prepared the view; `global_step` is what it holds, `attempt` the highest its ps have seen."""
 
     def entered(self, assignment: Assignment) -> None:
-        """This worker has a session on the view: its steps count from 0 there."""
+        """This worker has a session on the view: its steps count from 0 there, once in each view and incarnation."""
 
     def holds(self, assignment: Assignment) -> bool:
         """Whether view and incarnation are still those of the assignment."""
@@ -29,7 +30,10 @@ class Place(Protocol):
         """Whether this worker is the chief."""
 
     def may_step(self) -> bool:
-        """Whether training goes on; False once the job drains."""
+        """Whether training goes on; False once the job drains.  In mode bounded it blocks while others are behind."""
+
+    def next_turn(self, assignment: Assignment, done: Done | None) -> Turn | None:
+        """Mode sync: says what was done, and blocks until there is something to do; None: no rounds any more."""
 
     def stepped(self, global_step: int) -> None:
         """One more step was completed; `global_step` as read after it."""

@@ -19,6 +19,7 @@ from psruntime.graph.store import (
     LEDGER_SIZE,
     MAX_STALENESS,
     NO_LIMIT,
+    PENDING,
     RECEIVED,
     BucketStore,
     PsControl,
@@ -28,28 +29,32 @@ from psruntime.graph.store import (
 class PsState:
     """`learn_plan` belongs to one thread; everything else may be called by any."""
 
-    def __init__(self, target: str, index: int, max_workers: int, max_staleness: int | None) -> None:
+    def __init__(self, target: str, index: int, max_workers: int) -> None:
         self._target = target
         self._index = index
         self._max_workers = max_workers
         with tf1.Graph().as_default() as graph, tf1.device(ps_device(index)):
             control = PsControl(index, max_workers)
             self._table = tf1.placeholder(tf1.int64, [max_workers])
-            self._write_table = control.admitted.assign(self._table, read_value=False)
-            limit = NO_LIMIT if max_staleness is None else max_staleness
+            self._limit = tf1.placeholder(tf1.int64, [])
+            write_limit = control.max_staleness.assign(self._limit, read_value=False)
+            with tf1.control_dependencies([write_limit]):  # so that nobody is admitted under an older, lower limit
+                self._write_fence = control.admitted.assign(self._table, read_value=False)
             setup = [v.initializer for v in control.variables]
-            write_limit = control.max_staleness.assign(limit, read_value=False)
         self._session = tf1.Session(target, graph=graph)
         self._session.run(setup)
-        self._session.run(write_limit)
         self._ledgers: LedgerReader | None = None
 
-    def write_fence(self, admitted: Mapping[int, int]) -> None:
-        """From here on only these incarnations' pushes are applied: worker index -> incarnation."""
+    def write_fence(self, admitted: Mapping[int, int], max_staleness: int | None) -> None:
+        """From here on only these incarnations' pushes are applied, and none that is staler than the limit.
+
+        admitted: worker index -> incarnation.  max_staleness: in versions; None: no limit.
+        """
         table = np.zeros([self._max_workers], np.int64)
         for worker, incarnation in admitted.items():
             table[worker] = incarnation
-        self._session.run(self._write_table, {self._table: table})
+        limit = NO_LIMIT if max_staleness is None else min(max_staleness, NO_LIMIT)
+        self._session.run(self._write_fence, {self._table: table, self._limit: limit})
 
     def learn_plan(self, plan: Plan) -> None:
         """Tells which buckets are here; known once the view is prepared."""
@@ -64,11 +69,17 @@ class PsState:
         """(sums over the buckets, global step); the step is 0 on a ps that does not hold it."""
         return self._ledgers.read() if self._ledgers else (PsStats(), 0)
 
+    def accepted(self) -> dict[int, tuple[int, int]]:
+        """Worker index -> pushes that the buckets accepted of it: the fewest and the most."""
+        return self._ledgers.accepted() if self._ledgers else {}
+
     def unbalanced(self) -> list[str]:
-        """Names of the buckets whose ledger says that an update is neither applied nor dropped: none, ever."""
+        """Names of the buckets whose ledger says that an update is neither applied, dropped nor pending: none, ever."""
         ledgers = self._ledgers.ledgers() if self._ledgers else {}
         return [
-            name for name, row in ledgers.items() if row[RECEIVED] != row[APPLIED] + row[list(CAUSES.values())].sum()
+            name
+            for name, row in ledgers.items()
+            if row[RECEIVED] != row[APPLIED] + row[PENDING] + row[list(CAUSES.values())].sum()
         ]
 
 
@@ -81,6 +92,7 @@ class LedgerReader:
         with tf1.Graph().as_default() as graph, tf1.device(ps_device(index)):
             stores = [BucketStore(bucket, max_workers) for bucket in buckets]
             self._ledgers = [store.ledger.read_value() for store in stores]
+            self._pushed = [store.pushed.read_value() for store in stores]
             self._bytes = PsControl(index, max_workers).bytes_held.read_value()
             step = stores[-1].master.read_value()[0] if buckets and buckets[-1] is GLOBAL_STEP else tf1.constant(0)
             self._step = step
@@ -89,6 +101,12 @@ class LedgerReader:
     def ledgers(self) -> dict[str, Any]:
         """Bucket name -> int64 [LEDGER_SIZE]."""
         return dict(zip(self.names, self._session.run(self._ledgers), strict=True))
+
+    def accepted(self) -> dict[int, tuple[int, int]]:
+        """Worker index -> pushes that the buckets accepted of it: the fewest and the most."""
+        counts = np.array(self._session.run(self._pushed), np.int64).reshape(len(self.names), -1, 3)[:, :, 2]
+        fewest, most = counts.min(axis=0), counts.max(axis=0)
+        return {int(worker): (int(fewest[worker]), int(most[worker])) for worker in np.flatnonzero(most)}
 
     def read(self) -> tuple[PsStats, int]:
         """(sums over the buckets, global step)."""
@@ -102,5 +120,6 @@ class LedgerReader:
             applied=int(totals[APPLIED]),
             dropped={cause: int(totals[column]) for cause, column in CAUSES.items()},
             max_staleness=int(rows[:, MAX_STALENESS].max(initial=0)),
+            pending=int(totals[PENDING]),
         )
         return stats, int(step)

@@ -35,8 +35,8 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
 class Preparing(Protocol):
     """What the creator needs of a Preparation."""
 
-    def run(self, session: Any, incarnation: int) -> int:
-        """Prepares the view of the session; returns its global step.  ReplacedError: another chief does."""
+    def run(self, session: Any, assignment: Assignment) -> tuple[int, int]:
+        """Prepares the view of the session; (its global step, its last attempt).  ReplacedError: another does."""
 
     def require(self, session: Any) -> None:
         """UnavailableError unless every ps of the session is prepared."""
@@ -75,7 +75,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             session = open_session(self._target, self._graph, assignment.view, self._worker)
             try:
                 if assignment.prepare:
-                    self._place.report_prepared(assignment, self._preparation.run(session, assignment.incarnation))
+                    self._place.report_prepared(assignment, *self._preparation.run(session, assignment))
                     session.close()
                     continue
                 self._preparation.require(session)
@@ -107,5 +107,6 @@ def open_session(target: str, graph: Any, view: View, worker: tuple[int, str]) -
 
 
 def first_line(error: Exception) -> str:
-    """What an error of TensorFlow says, without the rest of its story."""
-    return next(iter(str(getattr(error, "message", error)).strip().splitlines()), type(error).__name__)
+    """What an error of TensorFlow says, without its heading and the rest of its story."""
+    lines = (line.strip() for line in str(getattr(error, "message", error)).splitlines())
+    return next((line for line in lines if line not in ("", "Graph execution error:")), type(error).__name__)

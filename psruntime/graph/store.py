@@ -8,6 +8,7 @@ The global step is kept like a bucket of its own on ps 0, whose master counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -15,11 +16,12 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan import Bucket
 from psruntime.graph.devices import ps_device
 
-# Columns of a ledger, in versions of one bucket.  received = applied + all the causes of a drop.
-RECEIVED, APPLIED, STALE, FENCED, REPEATED, NOT_FINITE = range(6)
-MAX_STALENESS = 6  # not a count: the largest staleness of an applied update
-LEDGER_SIZE = 7
-CAUSES = {"stale": STALE, "fenced": FENCED, "repeated": REPEATED, "not_finite": NOT_FINITE}
+# Columns of a ledger, in pushes to one bucket.  received = applied + all the causes of a drop + pending.
+RECEIVED, APPLIED, STALE, FENCED, REPEATED, NOT_FINITE, VOID = range(7)
+PENDING = 7  # contributions to a round that has not closed
+MAX_STALENESS = 8  # not a count: the largest staleness of an applied update, in versions
+LEDGER_SIZE = 9
+CAUSES = {"stale": STALE, "fenced": FENCED, "repeated": REPEATED, "not_finite": NOT_FINITE, "void": VOID}
 
 NO_LIMIT = 1 << 31  # versions: more updates than a job makes while one worker computes a step
 RESTORE_LEAP = 1 << 32  # added to a version by a restore: beyond every limit, so older pushes are stale
@@ -38,10 +40,10 @@ class PsControl:
 
     def __init__(self, ps: int, max_workers: int) -> None:
         with tf1.device(ps_device(ps)):
-            self.admitted = _variable(f"control/ps_{ps}/admitted", [max_workers])
-            self.max_staleness = _variable(f"control/ps_{ps}/max_staleness", [])
-            self.prepared = _variable(f"control/ps_{ps}/prepared", [])
-            self.bytes_held = _variable(f"control/ps_{ps}/bytes_held", [])
+            self.admitted = ps_variable(f"control/ps_{ps}/admitted", [max_workers])
+            self.max_staleness = ps_variable(f"control/ps_{ps}/max_staleness", [])
+            self.prepared = ps_variable(f"control/ps_{ps}/prepared", [])
+            self.bytes_held = ps_variable(f"control/ps_{ps}/bytes_held", [])
 
     @property
     def variables(self) -> list[Any]:
@@ -51,19 +53,20 @@ class PsControl:
 class BucketStore:
     """The variables of one bucket, all on its ps.
 
-    master: [size] of the bucket's dtype.
+    master: [size] of the bucket's dtype; of a table, the variable's own shape, so that rows can be taken from it.
     version: int64 [], updates applied.
     ledger: int64 [LEDGER_SIZE].
-    pushed: int64 [max_workers, 2], incarnation and sequence number of each worker's last applied push.
+    pushed: int64 [max_workers, 3], of each worker: incarnation and sequence number of its last accepted push,
+        and how many were accepted of its index.
     """
 
     def __init__(self, bucket: Bucket, max_workers: int) -> None:
         self.bucket = bucket
         with tf1.device(ps_device(bucket.ps)):
-            self.master = _variable(f"master/{bucket.name}", [bucket.size], tf1.as_dtype(bucket.dtype))
-            self.version = _variable(f"version/{bucket.name}", [])
-            self.ledger = _variable(f"ledger/{bucket.name}", [LEDGER_SIZE])
-            self.pushed = _variable(f"pushed/{bucket.name}", [max_workers, 2])
+            self.master = ps_variable(f"master/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
+            self.version = ps_variable(f"version/{bucket.name}", [])
+            self.ledger = ps_variable(f"ledger/{bucket.name}", [LEDGER_SIZE])
+            self.pushed = ps_variable(f"pushed/{bucket.name}", [max_workers, 3])
             self.mutex = tf1.raw_ops.MutexV2(shared_name=f"mutex/{bucket.name}")
 
     @property
@@ -82,8 +85,19 @@ class BucketStore:
             with tf1.control_dependencies([version]):
                 return version, self.master.read_value()
 
+    def pull_handle(self) -> tuple[Any, Any]:
+        """(version, handle of the master), for reads of single rows.
 
-def _variable(name: str, shape: list[int], dtype: Any = tf1.int64) -> Any:
+        The handle itself waits for the version: a control dependency of the reads would be lost where they
+        are in a loop or a branch.
+        """
+        with tf1.device(ps_device(self.bucket.ps)):
+            version = self.version.read_value()
+            with tf1.control_dependencies([version]):
+                return version, tf1.identity(self.master.handle)
+
+
+def ps_variable(name: str, shape: Sequence[int], dtype: Any = tf1.int64) -> Any:
     """A variable outside the collections, known to every process by its name.  Zeros until somebody assigns."""
     with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
         return tf1.get_variable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,11 @@ from psruntime.config import JobConfig
 from psruntime.core.plan import Bucket, Plan
 from psruntime.errors import UsageError
 from psruntime.graph.devices import ps_device, worker_device
-from psruntime.graph.guard import Push, guarded_update
+from psruntime.graph.gradients import Apply, BucketGradient, applying, bucket_gradients, clipped
+from psruntime.graph.guard import Push, at_hand, guarded_update
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.pulled import PulledModel, build_pulled_model
+from psruntime.graph.round_graph import RoundGraph, Trained, build_rounds
 from psruntime.graph.store import GLOBAL_STEP, BucketStore, PsControl
 from psruntime.model import TRAIN, Model
 
@@ -23,8 +26,10 @@ class TrainGraph:
     """Handles into the graph.
 
     batch: placeholders of one batch.  push_ids: int64 [3] placeholder per ps (worker, incarnation,
-    sequence number).  learning_rates: float32 [] placeholder per ps.  step: what a training step fetches,
-    {"loss": float [], "global_step": int64 [], "outcomes": one int64 [buckets, 2] per ps}.
+    sequence number).  learning_rates: float32 [] placeholder per ps.
+    step: what a training step fetches, {"loss": float [], "global_step": int64 []} and in async and bounded mode
+    {"outcomes": one int64 [buckets, 2] per ps}.  In sync mode a step keeps its gradient for `rounds`, and its
+    {"examples": float64 []} are what it weighs, 0 if the loss is not finite.
     optimizer_variables: bucket name -> the optimizer's own variables for it.
     """
 
@@ -36,6 +41,7 @@ class TrainGraph:
     push_ids: list[Any]
     learning_rates: list[Any]
     step: dict[str, Any]
+    rounds: RoundGraph | None
     optimizer_variables: dict[str, list[Any]]
     untrained: list[str]  # variables that the loss does not depend on
 
@@ -55,59 +61,104 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
         global_step = BucketStore(GLOBAL_STEP, job.max_workers)
         pulled = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers)
-        pushes, push_ids, learning_rates = _push_feeds(plan.num_ps, pulled.spec.loss, index)
-        gradients = _flat_gradients(pulled, plan, index)
-        outcomes: list[list[Any]] = [[] for _ in range(plan.num_ps)]
-        optimizer_variables = {}
-        for bucket in plan.buckets:
-            if bucket.name not in gradients:
-                continue
-            optimizer = _make_optimizer(pulled, bucket, learning_rates[bucket.ps])
-            outcome, _ = guarded_update(
-                pulled.stores[bucket.name],
-                controls[bucket.ps],
-                pushes[bucket.ps],
-                pulled.versions[bucket.name],
-                [gradients[bucket.name], learning_rates[bucket.ps]],
-                _apply_gradient(optimizer, gradients[bucket.name], pulled.stores[bucket.name]),
+        finite = _finite(pulled, plan.num_ps, job.mode, index)
+        pushes, push_ids, learning_rates = _push_feeds(finite)
+        gradients = bucket_gradients(pulled, plan, index)
+        optimizers = {
+            bucket.name: _make_optimizer(pulled, bucket, learning_rates[bucket.ps])
+            for bucket in plan.buckets
+            if bucket.name in gradients
+        }
+        step: dict[str, Any] = {"loss": pulled.spec.loss}
+        rounds = None
+        trained = [
+            Trained(pulled.stores[n], gradients[n], applying(o, pulled.stores[n])) for n, o in optimizers.items()
+        ]
+        if job.mode == "sync":
+            step["examples"] = _examples(pulled, index)
+            limits = (pulled.spec.clip_norm, pulled.spec.clip_value)
+            rounds = build_rounds(
+                trained, global_step, controls, pushes, learning_rates, index, step["examples"], *limits
             )
-            outcomes[bucket.ps].append(outcome)
-            optimizer_variables[bucket.name] = list(optimizer.variables())
-        outcome, count = _count_step(global_step, controls[0], pushes[0])
-        outcomes[0].append(outcome)
-        step = {"loss": pulled.spec.loss, "global_step": count, "outcomes": _stack(outcomes)}
+            step["kept"] = rounds.keep
+            step["global_step"] = global_step.master.read_value()[0]
+        else:
+            step["outcomes"], step["global_step"] = _push(
+                trained, global_step, controls, pushes, learning_rates, pulled, index
+            )
+        optimizer_variables = {name: list(optimizer.variables()) for name, optimizer in optimizers.items()}
         untrained = [s.name for s in plan.specs if plan.of(s.name)[0].name not in gradients]
         return TrainGraph(
-            graph, plan, pulled, controls, global_step, push_ids, learning_rates, step, optimizer_variables, untrained
-        )
+            graph, plan, pulled, controls, global_step, push_ids, learning_rates, step, rounds, optimizer_variables,
+            untrained,
+        )  # fmt: skip
 
 
-def _push_feeds(num_ps: int, loss: Any, index: int) -> tuple[list[Push], list[Any], list[Any]]:
-    """Per ps what comes with every push.  Placeholders on the ps itself: no edge leads from ps to ps."""
+def _finite(pulled: PulledModel, num_ps: int, mode: str, index: int) -> list[Any]:
+    """Per ps whether the loss is finite, bool [] there: as computed in this run, or fed in mode sync."""
     with tf1.device(worker_device(index)):
-        finite = tf1.is_finite(loss)
-    pushes, push_ids, learning_rates = [], [], []
+        computed = tf1.is_finite(pulled.spec.loss)
+    finite = []
     for ps in range(num_ps):
+        with tf1.device(ps_device(ps)):
+            fed = mode == "sync"
+            finite.append(tf1.placeholder(tf1.bool, [], name=f"finite_{ps}") if fed else tf1.identity(computed))
+    return finite
+
+
+def _examples(pulled: PulledModel, index: int) -> Any:
+    """What the batch weighs in a round, float64 []; 0 if its loss is not finite."""
+    with tf1.device(worker_device(index)):
+        examples = pulled.spec.examples
+        if examples is None:
+            first = pulled.batch[0]
+            examples = tf1.shape(first)[0] if first.shape.rank else tf1.ones([])
+        weight = tf1.cast(examples, tf1.float64)
+        return tf1.where(tf1.is_finite(pulled.spec.loss), weight, tf1.zeros_like(weight))
+
+
+def _push(
+    trained: list[Trained],
+    global_step: BucketStore,
+    controls: list[PsControl],
+    pushes: list[Push],
+    learning_rates: list[Any],
+    pulled: PulledModel,
+    index: int,
+) -> tuple[list[Any], Any]:
+    """The push of the async and the bounded mode, clipped by itself; (outcomes per ps, global step after it)."""
+    with tf1.device(worker_device(index)):
+        gradients = clipped(
+            {t.store.bucket.name: t.gradient for t in trained}, pulled.spec.clip_norm, pulled.spec.clip_value
+        )
+    outcomes: list[list[Any]] = [[] for _ in controls]
+    for store, _, apply in trained:
+        name, ps = store.bucket.name, store.bucket.ps
+        gradient = at_hand(store, gradients[name])
+        arrived = [*gradient.tensors, learning_rates[ps]]
+        outcome, _ = guarded_update(
+            store, controls[ps], pushes[ps], pulled.versions[name], arrived, _of_live(apply, gradient)
+        )
+        outcomes[ps].append(outcome)
+    outcome, count = _count_step(global_step, controls[0], pushes[0])
+    outcomes[0].append(outcome)
+    return _stack(outcomes), count
+
+
+def _of_live(apply: Apply, gradient: BucketGradient) -> Callable[[Callable[[Any], Any]], Any]:
+    return lambda live: apply(gradient.map(live))
+
+
+def _push_feeds(finite: list[Any]) -> tuple[list[Push], list[Any], list[Any]]:
+    """Per ps what comes with every push.  Placeholders on the ps itself: no edge leads from ps to ps."""
+    pushes, push_ids, learning_rates = [], [], []
+    for ps, is_finite in enumerate(finite):
         with tf1.device(ps_device(ps)):
             push_id = tf1.placeholder(tf1.int64, [3], name=f"push_id_{ps}")
             push_ids.append(push_id)
             learning_rates.append(tf1.placeholder(tf1.float32, [], name=f"learning_rate_{ps}"))
-            pushes.append(Push(push_id[0], push_id[1], push_id[2], tf1.identity(finite)))
+            pushes.append(Push(push_id[0], push_id[1], push_id[2], is_finite))
     return pushes, push_ids, learning_rates
-
-
-def _flat_gradients(pulled: PulledModel, plan: Plan, index: int) -> dict[str, Any]:
-    """Bucket name -> gradient [size] on the worker; buckets that the loss does not depend on are absent."""
-    with tf1.device(worker_device(index)):
-        gradients = tf1.gradients(pulled.spec.loss, [pulled.views[spec.name] for spec in plan.specs])
-        flat = {}
-        for spec, gradient in zip(plan.specs, gradients, strict=True):
-            if gradient is None:
-                continue
-            whole = tf1.reshape(tf1.convert_to_tensor(gradient), [-1])
-            for bucket in plan.of(spec.name):
-                flat[bucket.name] = whole[bucket.start : bucket.start + bucket.size]
-        return flat
 
 
 def _make_optimizer(pulled: PulledModel, bucket: Bucket, learning_rate: Any) -> Any:
@@ -122,10 +173,6 @@ def _make_optimizer(pulled: PulledModel, bucket: Bucket, learning_rate: Any) -> 
             "for example optimizer=tf1.train.AdamOptimizer"
         )
     return optimizer
-
-
-def _apply_gradient(optimizer: Any, gradient: Any, store: BucketStore) -> Any:
-    return lambda live: optimizer.apply_gradients([(live(gradient), store.master)])
 
 
 def _count_step(store: BucketStore, control: PsControl, push: Push) -> tuple[Any, Any]:

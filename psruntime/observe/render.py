@@ -36,11 +36,13 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
         f"  {status.reason}\n",
         f"mode {job.mode}, view {status.view.number}, global step {status.global_step} of {job.train_steps}",
     )
+    if job.mode == "bounded":
+        head.append(f", largest lead {status.max_lead} of {job.bound}")
     if status.steps_lost:
         head.append(f", {status.steps_lost} steps lost to failures")
     ps = [m for m in status.members if m.role is Role.PS]
     workers = [m for m in status.members if m.role is Role.WORKER]
-    return Group(head, _ps_table(ps), _worker_table(workers))
+    return Group(head, _ps_table(ps), _worker_table(workers, job.mode))
 
 
 def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
@@ -73,18 +75,27 @@ def _ps_table(members: list[MemberStatus]) -> Table:
     return table
 
 
-def _worker_table(members: list[MemberStatus]) -> Table:
-    table = _table("worker", "clock", "lead", "staleness p50", "p99", "examples/s", "loss", "silent", "waiting for")
+def _worker_table(members: list[MemberStatus], mode: str) -> Table:
+    """Leads and staleness only where there are any: in a round all are at the same step."""
+    pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[mode]
+    staleness = [] if mode == "sync" else ["staleness p50", "p99"]
+    table = _table("worker", *pace, *staleness, "examples/s", "loss", "silent", "waiting for")
     for m in members:
         stats = m.worker_stats
         if stats:
+            facts = {
+                "clock": m.clock, "lead": m.lead, "lead/max": f"{m.lead}/{stats.max_lead}",
+                "staleness p50": stats.staleness_p50, "p99": stats.staleness_p99,
+            }  # fmt: skip
             loss = "-" if stats.loss is None else f"{stats.loss:.4f}"
-            name = f"{m.index} (chief)" if m.chief else str(m.index)
-            waiting = stats.waiting or ("the others to stop" if m.stopped else "")
             table.add_row(
-                name, str(m.clock), str(m.lead), str(stats.staleness_p50), str(stats.staleness_p99),
-                f"{stats.examples_per_s:.0f}", loss, f"{m.silent_s:.1f} s", waiting,
-            )  # fmt: skip
+                f"{m.index} (chief)" if m.chief else str(m.index),
+                *(str(facts[column]) for column in (*pace, *staleness)),
+                f"{stats.examples_per_s:.0f}",
+                loss,
+                f"{m.silent_s:.1f} s",
+                stats.waiting or ("the others to stop" if m.stopped else ""),
+            )
     return table
 
 

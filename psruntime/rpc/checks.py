@@ -80,7 +80,7 @@ def duration(value_s: float) -> Duration:
     return Duration(seconds=whole, nanos=nanos)
 
 
-def variable(name: str, spec_name: str, shape: tuple[int, ...], dtype: str) -> VariableSpec:
+def variable(name: str, spec_name: str, shape: tuple[int, ...], dtype: str, sparse: bool) -> VariableSpec:
     """One variable; `name` is the field's."""
     text(f"{name}.name", spec_name, NAME_CHARS, least=1)
     if len(shape) > AXES or any(not 0 <= n < COUNT_LIMIT for n in shape):
@@ -89,4 +89,6 @@ def variable(name: str, spec_name: str, shape: tuple[int, ...], dtype: str) -> V
         raise UsageError(
             f"{name}.dtype of {spec_name} must be one of {', '.join(DTYPE_BYTES)}, got '{dtype[:NAME_CHARS]}'"
         )
-    return VariableSpec(spec_name, shape, dtype)
+    if sparse and not shape:
+        raise UsageError(f"{name}.sparse of {spec_name} must be false, it is a scalar")
+    return VariableSpec(spec_name, shape, dtype, sparse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -9,15 +10,19 @@ import grpc
 from psruntime.config import JobConfig, split_address
 from psruntime.core.facts import Answer, JobStatus, Join, NotYet
 from psruntime.core.plan import VariableSpec
+from psruntime.core.rounds import Turn
 from psruntime.errors import PsRuntimeError, UnreachableError
 from psruntime.rpc import convert, statuses
 from psruntime.rpc.convert import Leave, Report
 from psruntime.rpc.convert_beat import Heartbeat, heartbeat_to_wire
+from psruntime.rpc.convert_clock import ClockReport, Floor, clock_report_to_wire, floor_from_wire
 from psruntime.rpc.convert_status import job_from_wire, status_from_wire
+from psruntime.rpc.convert_turn import TurnRequest, turn_from_wire, turn_request_to_wire
 from psruntime.rpc.options import CALLER_OPTIONS
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
+LOOK_S = 0.1  # how often a call that may be called off asks whether it is still wanted
 DEADLINE_S = 5.0  # an answer takes milliseconds; this leaves room for a machine that is busy with training
 
 
@@ -53,6 +58,13 @@ class CoordinatorClient:
         response: pb.HeartbeatResponse = self._call(self._stub.Heartbeat, request, deadline_s)
         return convert.answer_from_wire(response.answer)
 
+    def report_clock(
+        self, report: ClockReport, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S
+    ) -> Floor | None:
+        """None once the answer is not wanted any more.  The deadline has to be longer than `report.max_wait_s`."""
+        response = self._call_while(is_wanted, self._stub.ReportClock, clock_report_to_wire(report), deadline_s)
+        return None if response is None else floor_from_wire(response)
+
     def get_model(self, deadline_s: float = DEADLINE_S) -> tuple[VariableSpec, ...] | None:
         """The variables of the job; None while no worker has joined."""
         response: pb.GetModelResponse = self._call(self._stub.GetModel, pb.GetModelRequest(), deadline_s)
@@ -64,6 +76,7 @@ class CoordinatorClient:
             incarnation=report.incarnation,
             view_number=report.view,
             global_step=report.global_step,
+            attempt=report.attempt,
         )
         response: pb.ReportPreparedResponse = self._call(self._stub.ReportPrepared, request, deadline_s)
         return convert.answer_from_wire(response.answer)
@@ -74,6 +87,13 @@ class CoordinatorClient:
         )
         response: pb.ReportFinishedResponse = self._call(self._stub.ReportFinished, request, deadline_s)
         return convert.answer_from_wire(response.answer)
+
+    def take_turn(
+        self, request: TurnRequest, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S
+    ) -> Turn | None:
+        """None once the answer is not wanted any more.  The deadline has to be longer than `request.max_wait_s`."""
+        response = self._call_while(is_wanted, self._stub.TakeTurn, turn_request_to_wire(request), deadline_s)
+        return None if response is None else turn_from_wire(response.turn)
 
     def leave(self, leave: Leave, deadline_s: float = DEADLINE_S) -> None:
         self._call(self._stub.Leave, convert.leave_to_wire(leave), deadline_s)
@@ -92,6 +112,23 @@ class CoordinatorClient:
         except grpc.RpcError as error:
             raise self._error(error) from None
         except ValueError as error:  # how grpc refuses a call on a closed channel
+            raise UnreachableError(f"{self.name}: {error}") from None
+
+    def _call_while(self, is_wanted: Callable[[], bool], rpc: Any, request: Any, deadline_s: float) -> Any:
+        try:
+            call = rpc.future(request, timeout=deadline_s)
+            while is_wanted():
+                try:
+                    return call.result(timeout=LOOK_S)
+                except grpc.FutureTimeoutError:
+                    continue
+            call.cancel()
+            return None
+        except grpc.FutureCancelledError:  # by closing our channel
+            raise UnreachableError(f"{self.name}: the call was cancelled") from None
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+        except ValueError as error:  # as in `_call`
             raise UnreachableError(f"{self.name}: {error}") from None
 
     def _error(self, error: Any) -> PsRuntimeError:

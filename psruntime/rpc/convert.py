@@ -34,6 +34,7 @@ class Report:
     incarnation: int
     view: int
     global_step: int = 0
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,11 @@ def phase_from_wire(value: int) -> Phase:
 
 
 def specs_to_wire(specs: Iterable[VariableSpec]) -> list[pb.VariableSpec]:
-    return [pb.VariableSpec(name=s.name, shape=s.shape, dtype=s.dtype) for s in specs]
+    return [pb.VariableSpec(name=s.name, shape=s.shape, dtype=s.dtype, sparse=s.sparse) for s in specs]
 
 
 def specs_from_wire(wire: Iterable[pb.VariableSpec]) -> tuple[VariableSpec, ...]:
-    specs = tuple(checks.variable("variables", w.name, tuple(w.shape), w.dtype) for w in wire)
+    specs = tuple(checks.variable("variables", w.name, tuple(w.shape), w.dtype, w.sparse) for w in wire)
     if len(specs) > checks.SPECS:
         raise UsageError(f"variables must be at most {checks.SPECS}, got {len(specs)}")
     if len({spec.name for spec in specs}) < len(specs):
@@ -148,8 +149,11 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
             chief=standing.chief,
             fenced_in=standing.fenced_in,
             close=standing.close,
+            restore=standing.restore,
             admitted=[pb.AdmittedWorker(index=index, incarnation=number) for index, number in standing.admitted],
             fence_revision=standing.fence_revision,
+            clock_steps=standing.clock,
+            max_staleness=standing.max_staleness,
         ),
         revision=answer.revision,
         floor_steps=answer.floor,
@@ -171,8 +175,13 @@ def answer_from_wire(wire: pb.Answer) -> Answer:
             chief=standing.chief,
             fenced_in=standing.fenced_in,
             close=standing.close,
+            restore=standing.restore,
             admitted=admitted,
             fence_revision=checks.number("fence_revision", standing.fence_revision),
+            clock=checks.number("clock_steps", standing.clock_steps),
+            max_staleness=(
+                checks.number("max_staleness", standing.max_staleness) if standing.HasField("max_staleness") else None
+            ),
         ),
         checks.number("revision", wire.revision, least=1),
         checks.number("floor_steps", wire.floor_steps),
@@ -180,12 +189,13 @@ def answer_from_wire(wire: pb.Answer) -> Answer:
 
 
 def report_from_wire(wire: pb.ReportPreparedRequest | pb.ReportFinishedRequest) -> Report:
-    return Report(
-        checks.index("worker_index", wire.worker_index),
-        checks.incarnation("incarnation", wire.incarnation),
-        checks.number("view_number", wire.view_number, least=1),
-        checks.number("global_step", wire.global_step) if isinstance(wire, pb.ReportPreparedRequest) else 0,
-    )
+    worker_index = checks.index("worker_index", wire.worker_index)
+    incarnation = checks.incarnation("incarnation", wire.incarnation)
+    view = checks.number("view_number", wire.view_number, least=1)
+    if isinstance(wire, pb.ReportFinishedRequest):
+        return Report(worker_index, incarnation, view)
+    global_step, attempt = checks.number("global_step", wire.global_step), checks.number("attempt", wire.attempt)
+    return Report(worker_index, incarnation, view, global_step, attempt)
 
 
 def leave_to_wire(leave: Leave) -> pb.LeaveRequest:

@@ -89,6 +89,7 @@ def ps_stats_to_wire(stats: PsStats) -> pb.PsStats:
         applied=stats.applied,
         dropped=stats.dropped,
         max_staleness=stats.max_staleness,
+        pending=stats.pending,
     )
 
 
@@ -105,6 +106,7 @@ def ps_stats_from_wire(wire: pb.PsStats) -> PsStats:
             for cause, count in sorted(wire.dropped.items())
         },
         checks.number("stats.max_staleness", wire.max_staleness),
+        checks.number("stats.pending", wire.pending),
     )
 
 
@@ -116,6 +118,7 @@ def worker_stats_to_wire(stats: WorkerStats) -> pb.WorkerStats:
         examples_per_s=stats.examples_per_s,
         loss=stats.loss,
         waiting=checks.clipped(stats.waiting),
+        max_lead_steps=stats.max_lead,
     )
 
 
@@ -127,4 +130,5 @@ def worker_stats_from_wire(wire: pb.WorkerStats) -> WorkerStats:
         checks.amount("stats.examples_per_s", wire.examples_per_s),
         wire.loss if wire.HasField("loss") else None,
         checks.text("stats.waiting", wire.waiting, checks.TEXT_CHARS),
+        checks.number("stats.max_lead_steps", wire.max_lead_steps),
     )

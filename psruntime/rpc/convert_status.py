@@ -27,6 +27,7 @@ def job_to_wire(job: JobConfig) -> pb.JobSettings:
     """Raises UsageError for a setting that does not fit its field."""
     return pb.JobSettings(
         mode=f"MODE_{job.mode.upper()}",
+        bound=None if job.bound is None else checks.number("bound", job.bound),
         ps=checks.index("ps", job.ps),
         min_workers=checks.index("min_workers", job.min_workers),
         max_workers=checks.index("max_workers", job.max_workers),
@@ -37,6 +38,8 @@ def job_to_wire(job: JobConfig) -> pb.JobSettings:
         slice_bytes=checks.number("slice_bytes", job.slice_bytes),
         max_staleness=None if job.max_staleness is None else checks.number("max_staleness", job.max_staleness),
         on_nan=f"ON_NAN_{job.on_nan.upper()}",
+        rounds_log=job.rounds_log,
+        round_warn=checks.duration(job.round_warn_s),
         lease=checks.duration(job.lease_s),
         ps_timeout=checks.duration(job.ps_timeout_s),
         ping_timeout=checks.duration(job.ping_timeout_s),
@@ -48,6 +51,7 @@ def job_from_wire(wire: pb.JobSettings) -> JobConfig:
     """JobConfig makes the checks of ranges."""
     return JobConfig(
         mode=checks.word("mode", pb.Mode, wire.mode).lower(),
+        bound=wire.bound if wire.HasField("bound") else None,
         ps=wire.ps,
         min_workers=wire.min_workers,
         max_workers=wire.max_workers,
@@ -58,6 +62,8 @@ def job_from_wire(wire: pb.JobSettings) -> JobConfig:
         slice_bytes=wire.slice_bytes,
         max_staleness=wire.max_staleness if wire.HasField("max_staleness") else None,
         on_nan=checks.word("on_nan", pb.OnNan, wire.on_nan).lower(),
+        rounds_log=wire.rounds_log,
+        round_warn_s=checks.seconds("round_warn", wire.round_warn),
         lease_s=checks.seconds("lease", wire.lease),
         ps_timeout_s=checks.seconds("ps_timeout", wire.ps_timeout),
         ping_timeout_s=checks.seconds("ping_timeout", wire.ping_timeout),
@@ -74,6 +80,7 @@ def status_to_wire(status: JobStatus) -> pb.JobStatus:
         global_step=status.global_step,
         lost_steps=status.steps_lost,
         members=[_member_to_wire(member) for member in status.members],
+        max_lead_steps=status.max_lead,
     )
 
 
@@ -86,6 +93,7 @@ def status_from_wire(wire: pb.JobStatus) -> JobStatus:
         global_step=checks.number("global_step", wire.global_step),
         steps_lost=checks.number("lost_steps", wire.lost_steps),
         members=tuple(_member_from_wire(member) for member in wire.members),
+        max_lead=checks.number("max_lead_steps", wire.max_lead_steps),
     )
 
 

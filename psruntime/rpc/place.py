@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from psruntime.config import JobConfig
 from psruntime.core.facts import Answer, Assignment, Rest, WorkerBeat, WorkerStats
+from psruntime.core.rounds import Done, Duty, Turn
 from psruntime.core.view import Phase, over_error
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
+from psruntime.rpc.gate import Gate
 from psruntime.rpc.seat import Seat
 
 PAUSE_S = 0.3  # between two tries to open a session: a ps that comes back is noticed at once all the same
+LOOK_S = 0.1  # how often a worker at its bound looks whether it shall still wait
 TELL_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 
 
 class WorkerPlace:
     """Wraps a seat.  Construct it first, give `beat` to the seat, then `attach` the seat.
 
-    `stats(waiting)` are the worker's own measurements.
+    `stats(waiting)` are the worker's own measurements.  `gate` is for mode bounded, whoever made it closes it.
     """
 
     def __init__(
-        self, job: JobConfig, stats: Callable[[str], WorkerStats], stop: threading.Event, log: Callable[..., None]
+        self,
+        job: JobConfig,
+        stats: Callable[[str], WorkerStats],
+        stop: threading.Event,
+        log: Callable[..., None],
+        gate: Gate | None = None,
     ) -> None:
         self._job = job
         self._stats = stats
         self._stop = stop
         self._log = log
+        self._gate = gate
+        self._gate_told = ""  # what the log has of the latest wait at the gate
         self._lock = threading.Lock()  # guards the facts of the next heartbeat
         self._entered: Assignment | None = None
         self._steps = 0
@@ -43,6 +55,8 @@ class WorkerPlace:
         """The facts for the next heartbeat."""
         with self._lock:
             stats = self._stats(self._waiting)
+            if self._gate is not None:
+                stats = replace(stats, max_lead=self._gate.max_lead)
             if self._entered is None or self._entered.incarnation != self._seat.incarnation:
                 return WorkerBeat(stats=stats)  # what an earlier incarnation did does not count for this one
             return WorkerBeat(self._entered.view.number, self._steps, self._global_step, self._stopped, stats)
@@ -52,42 +66,80 @@ class WorkerPlace:
         answer = self._wait(_can_open)
         self._raise_if_over(answer)
         prepare = answer.standing.phase is Phase.PREPARING
-        return Assignment(answer.standing.view, answer.incarnation, prepare)
+        standing = answer.standing
+        return Assignment(standing.view, answer.incarnation, prepare, standing.restore, standing.clock)
 
-    def report_prepared(self, assignment: Assignment, global_step: int) -> None:
-        self._seat.report_prepared(assignment, global_step)
+    def report_prepared(self, assignment: Assignment, global_step: int, attempt: int) -> None:
+        self._seat.report_prepared(assignment, global_step, attempt)
 
     def entered(self, assignment: Assignment) -> None:
+        """In the same view and incarnation the steps go on: a session was lost, not what was done in it.
+
+        A step that a lost session interrupted is repeated in the next one without another `may_step`.  The bound
+        holds all the same: here its clock is as it was, and a floor never falls; elsewhere the lead is 0.
+        """
+        last = self._entered
         with self._lock:
+            if last is None or (last.view, last.incarnation) != (assignment.view, assignment.incarnation):
+                self._steps = 0
+                self._global_step = 0
             self._entered = assignment
-            self._steps = 0
-            self._global_step = 0
             self._stopped = False
+        self._pass_on(assignment)
 
     def holds(self, assignment: Assignment) -> bool:
-        answer = self._seat.answer
-        standing = answer.standing
-        return (
-            standing.phase.prepared
-            and standing.view == assignment.view
-            and answer.incarnation == assignment.incarnation
-        )
+        return _is_of(self._seat.answer, assignment)
 
     def is_chief(self) -> bool:
         return self._seat.answer.standing.chief
 
     def may_step(self) -> bool:
-        if self._stop.is_set():
-            raise StopRequested("asked to stop")
-        phase = self._seat.answer.standing.phase
-        if phase is Phase.FAILED:
-            self._raise_if_over(self._seat.answer)
-        return phase not in (Phase.DRAINING, Phase.DONE)
+        began_s = time.monotonic()
+        while True:
+            if self._stop.is_set():
+                raise StopRequested("asked to stop")
+            answer = self._seat.answer
+            phase = answer.standing.phase
+            if phase is Phase.FAILED:
+                self._raise_if_over(answer)
+            ends = phase in (Phase.DRAINING, Phase.DONE)
+            if ends or self._gate is None or self._is_lost(answer) or self._gate.opens(LOOK_S):
+                if self._gate is not None:
+                    self._note_gate("")
+                return not ends
+            if time.monotonic() - began_s >= TELL_AFTER_S:
+                self._note_gate(self._gate.reason)
+
+    def next_turn(self, assignment: Assignment, done: Done | None) -> Turn | None:
+        began_s, hold_s = time.monotonic(), min(TELL_AFTER_S, self._job.heartbeat_s)
+
+        def is_wanted() -> bool:
+            return not self._stop.is_set() and self.holds(assignment)
+
+        while self.may_step() and self.holds(assignment):
+            try:
+                turn = self._seat.take_turn(assignment, done, hold_s, is_wanted)
+            except (ReplacedError, UnreachableError) as error:
+                self._hold_on(error)
+                continue
+            done = None
+            if turn is None:
+                continue
+            if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE):
+                self._note_waiting("")
+                return turn
+            if turn.duty is Duty.NONE:
+                self._tell()  # the answer says what has become of the view
+            elif time.monotonic() - began_s >= hold_s:
+                self._note_waiting(turn.reason)
+                hold_s = self._job.heartbeat_s
+        return None
 
     def stepped(self, global_step: int) -> None:
         with self._lock:
             self._steps += 1
             self._global_step = global_step
+        self._pass_on(self._entered)
         if global_step >= self._job.train_steps:
             self._tell()
 
@@ -115,6 +167,14 @@ class WorkerPlace:
     def report_finished(self, assignment: Assignment) -> None:
         self._seat.report_finished(assignment)
 
+    def _pass_on(self, assignment: Assignment | None) -> None:
+        if self._gate is not None and assignment is not None:
+            self._gate.at(assignment, self._steps)
+
+    def _is_lost(self, answer: Answer) -> bool:
+        """Whether there is nothing to wait for: the session finds out, and is opened anew, with a lead of 0."""
+        return self._entered is None or not _is_of(answer, self._entered)
+
     def _ask(self) -> None:
         """Gets the coordinator's word of now: the last one may be from before this process was paused."""
         while True:
@@ -122,10 +182,14 @@ class WorkerPlace:
                 self._seat.beat_now()
                 return
             except (ReplacedError, UnreachableError) as error:
-                self._raise_if_over(self._seat.answer)  # which raises what the seat failed with, too
-                self._note_waiting(str(error))
-                if self._stop.wait(PAUSE_S):
-                    raise StopRequested("asked to stop") from error
+                self._hold_on(error)
+
+    def _hold_on(self, error: ReplacedError | UnreachableError) -> None:
+        """Before a call is repeated: the heartbeats find the same, and act on it."""
+        self._raise_if_over(self._seat.answer)  # which raises what the seat failed with, too
+        self._note_waiting(str(error))
+        if self._stop.wait(PAUSE_S):
+            raise StopRequested("asked to stop") from error
 
     def _tell(self) -> None:
         """Reports at once instead of with the next heartbeat; that one repairs it when this fails."""
@@ -144,6 +208,14 @@ class WorkerPlace:
             standing = self._seat.answer.standing
             self._note_waiting(f"{standing.phase}: {standing.reason}")
 
+    def _note_gate(self, reason: str) -> None:
+        """As `_note_waiting`, but one slow worker is one line in the log, however often it is waited for."""
+        with self._lock:
+            self._waiting = reason
+        if reason and reason != self._gate_told:
+            self._log("waiting", reason=reason)
+            self._gate_told = reason
+
     def _note_waiting(self, reason: str) -> None:
         with self._lock:
             self._waiting = reason
@@ -155,6 +227,12 @@ class WorkerPlace:
     def _raise_if_over(answer: Answer) -> None:
         if answer.standing.phase.over:
             raise over_error(answer.standing.phase, answer.standing.reason)
+
+
+def _is_of(answer: Answer, assignment: Assignment) -> bool:
+    """Whether the assignment's view is prepared, and the view and incarnation are those of the answer."""
+    standing = answer.standing
+    return standing.phase.prepared and standing.view == assignment.view and answer.incarnation == assignment.incarnation
 
 
 def _can_open(answer: Answer) -> bool:

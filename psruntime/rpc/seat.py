@@ -11,6 +11,7 @@ from psruntime.config import JobConfig
 from psruntime.core.facts import Answer, Assignment, Join, LeaveKind, PsBeat, WorkerBeat
 from psruntime.core.membership import Role
 from psruntime.core.plan import VariableSpec
+from psruntime.core.rounds import Done, Turn
 from psruntime.core.view import over_error
 from psruntime.errors import (
     IndexHeldError,
@@ -23,11 +24,12 @@ from psruntime.rpc.admission import join_until_admitted
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.convert import Leave, Report
 from psruntime.rpc.convert_beat import Heartbeat
+from psruntime.rpc.convert_turn import TurnRequest
 from psruntime.rpc.latest import LatestAnswer
 from psruntime.rpc.retry import retrying
 
 LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does the same later
-MARGIN_S = 2.0  # of a heartbeat's deadline over the time for which it may be held
+MARGIN_S = 2.0  # of a call's deadline over the time for which it may be held
 
 
 class Seat:
@@ -109,20 +111,34 @@ class Seat:
         self._send_beat(self._latest.last(), hold_s=0.0)
         return self._latest.last()
 
-    def report_prepared(self, assignment: Assignment, global_step: int) -> Answer:
+    def report_prepared(self, assignment: Assignment, global_step: int, attempt: int = 0) -> Answer:
         """As chief: the variables of the view are prepared and hold this global step.  May be repeated.
+
+        `attempt` is the highest that the ps have seen (mode sync).
 
         Raises:
             ReplacedError: the incarnation of the assignment is not a member, or not the chief.
             UnreachableError: not told within `ps_timeout_s`.
         """
-        report = Report(self._place.index, assignment.incarnation, assignment.view.number, global_step)
+        report = Report(self._place.index, assignment.incarnation, assignment.view.number, global_step, attempt)
         return self._report(lambda: self._client.report_prepared(report))
 
     def report_finished(self, assignment: Assignment) -> Answer:
         """As chief: the last checkpoint of the view is written.  Otherwise as `report_prepared`."""
         report = Report(self._place.index, assignment.incarnation, assignment.view.number)
         return self._report(lambda: self._client.report_finished(report))
+
+    def take_turn(
+        self, assignment: Assignment, done: Done | None, max_wait_s: float, is_wanted: Callable[[], bool]
+    ) -> Turn | None:
+        """Mode sync: says what was done, and waits for something to do; None once that is not wanted any more.
+
+        Raises:
+            ReplacedError: the incarnation of the assignment is not a member.
+            UnreachableError: try again.
+        """
+        request = TurnRequest(self._place.index, assignment.incarnation, assignment.view.number, done, max_wait_s)
+        return self._client.take_turn(request, is_wanted, max_wait_s + self._margin_s)
 
     def leave(self, kind: LeaveKind, reason: str) -> None:
         """Gives the place up and ends the heartbeats.  Never raises; takes at most about 2 s; may be repeated."""
@@ -190,6 +206,10 @@ class Seat:
     # In any thread.
 
     @property
+    def _margin_s(self) -> float:
+        return max(MARGIN_S, self._job.lease_s / 3)
+
+    @property
     def _name(self) -> str:
         return f"{self._place.role} {self._place.index}"
 
@@ -203,8 +223,7 @@ class Seat:
         """Held only while there is nothing newer than `seen`, which other threads may have heard of since."""
         place = self._place
         heartbeat = Heartbeat(place.role, place.index, seen.incarnation, self._beat(), seen.revision, hold_s)
-        deadline_s = hold_s + max(MARGIN_S, self._job.lease_s / 3)
-        self._latest.offer(self._client.heartbeat(heartbeat, deadline_s))
+        self._latest.offer(self._client.heartbeat(heartbeat, hold_s + self._margin_s))
 
     def _report(self, call: Callable[[], Answer]) -> Answer:
         answer = retrying(call, self._job.ps_timeout_s, self._stop, self._client.name, self._log, "--ps-timeout")

@@ -20,10 +20,16 @@ from psruntime.config import JobConfig
 from psruntime.core import facts
 from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import Answer, NotYet, PsBeat, WorkerBeat
+from psruntime.core.rounds import Duty
 from psruntime.core.status import job_status
-from psruntime.rpc import convert, convert_beat, statuses
+from psruntime.core.turns import Record
+from psruntime.core.view import Phase
+from psruntime.rpc import convert, convert_beat, convert_clock, statuses
 from psruntime.rpc.convert_status import job_to_wire, status_to_wire
+from psruntime.rpc.convert_turn import turn_request_from_wire, turn_to_wire
 from psruntime.rpc.held import HeldHeartbeats
+from psruntime.rpc.held_reports import HeldReports
+from psruntime.rpc.held_turns import HeldTurns
 from psruntime.rpc.probe import Probes
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
@@ -56,7 +62,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
     """See the module.  All of it runs in one event loop.
 
     `make(now_s)` makes the state machine; `log(event, **facts)` is told what happened; `now` is a monotonic
-    clock in seconds.
+    clock in seconds; `record` keeps the record of the rounds, before the answer to whoever closed one.
 
     Raises:
         UsageError: a setting of the job does not fit its field on the wire.
@@ -70,13 +76,17 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         job: JobConfig,
         log: Callable[..., None],
         now: Callable[[], float] = time.monotonic,
+        record: Callable[[Record], None] = lambda _: None,
     ) -> None:
         self._job = job
+        self._record = record
         self._settings = job_to_wire(job)
         self._coordinator = make(now())
         self._log = log
         self._now = now
         self._held = HeldHeartbeats(self._coordinator.standing)
+        self._turns = HeldTurns()
+        self._reports = HeldReports()
         self._probes = Probes()
         self._ticking: asyncio.Task[None] | None = None
 
@@ -89,8 +99,10 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def close(self) -> None:
-        """Answers the heartbeats that are held, and ends what runs in the background."""
+        """Answers the calls that are held, and ends what runs in the background."""
         self._held.close()
+        self._turns.close()
+        self._reports.close()
         await self._probes.close()
         if self._ticking:
             self._ticking.cancel()
@@ -124,6 +136,15 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         return pb.HeartbeatResponse(answer=convert.answer_to_wire(answer))
 
     @_rpc
+    async def ReportClock(self, request: pb.ReportClockRequest) -> pb.ReportClockResponse:
+        report = convert_clock.clock_report_from_wire(request)
+        floor = self._take_clock(report)
+        if report.wanted_floor > floor.steps and self._trains_in(report.view):
+            await self._reports.reached(report.wanted_floor, min(report.max_wait_s, self._job.heartbeat_s))
+            floor = self._take_clock(report)
+        return convert_clock.floor_to_wire(floor)
+
+    @_rpc
     async def GetModel(self, _request: pb.GetModelRequest) -> pb.GetModelResponse:
         specs = self._coordinator.specs
         model = None if specs is None else pb.Model(variables=convert.specs_to_wire(specs))
@@ -134,7 +155,9 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         report = convert.report_from_wire(request)
         chief = (report.worker_index, report.incarnation)
         answer = self._act(
-            lambda now_s: self._coordinator.report_prepared(*chief, report.view, report.global_step, now_s)
+            lambda now_s: self._coordinator.report_prepared(
+                *chief, report.view, report.global_step, now_s, report.attempt
+            )
         )
         return pb.ReportPreparedResponse(answer=convert.answer_to_wire(answer))
 
@@ -144,6 +167,16 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         chief = (report.worker_index, report.incarnation)
         answer = self._act(lambda now_s: self._coordinator.report_finished(*chief, report.view, now_s))
         return pb.ReportFinishedResponse(answer=convert.answer_to_wire(answer))
+
+    @_rpc
+    async def TakeTurn(self, request: pb.TakeTurnRequest) -> pb.TakeTurnResponse:
+        asked = turn_request_from_wire(request)
+        worker = (asked.worker_index, asked.incarnation)
+        turn = self._act(lambda now_s: self._coordinator.take_turn(*worker, asked.view, asked.done, now_s))
+        if turn.duty is Duty.WAIT:
+            max_wait_s = min(asked.max_wait_s, self._job.heartbeat_s)
+            turn = await self._turns.change(lambda: self._coordinator.turn(*worker), max_wait_s)
+        return pb.TakeTurnResponse(turn=turn_to_wire(turn))
 
     @_rpc
     async def Leave(self, request: pb.LeaveRequest) -> pb.LeaveResponse:
@@ -172,6 +205,14 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         number = secrets.randbelow(1 << 62) + 1  # positive in an int64, where TensorFlow keeps it
         return self._act(lambda now_s: self._coordinator.join(join, number, now_s))
 
+    def _take_clock(self, report: convert_clock.ClockReport) -> convert_clock.Floor:
+        who = (report.worker_index, report.incarnation)
+        floor, reason = self._act(lambda now_s: self._coordinator.report_clock(*who, report.view, report.steps, now_s))
+        return convert_clock.Floor(floor, reason)
+
+    def _trains_in(self, view: int) -> bool:
+        return self._coordinator.phase is Phase.TRAINING and self._coordinator.view.number == view
+
     def _act(self, decide: Callable[[float], T]) -> T:
         """Gives the coordinator one input, then publishes what came of it."""
         try:
@@ -182,6 +223,11 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
                 self._log(event.name, **event.facts)
             if events:
                 self._held.wake_soon()
+            for record in self._coordinator.turns.take_records():
+                self._record(record)
+            self._turns.look(self._coordinator.turns.rounds.revision)
+            coordinator = self._coordinator
+            self._reports.moved(coordinator.pace.floor, (coordinator.view.number, coordinator.phase))
 
     def _tells_others(self, heartbeat: convert_beat.Heartbeat) -> bool:
         """Whether these facts may change the standing of another member without an event.

@@ -30,12 +30,22 @@ class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MODE_UNSPECIFIED: _ClassVar[Mode]
     MODE_ASYNC: _ClassVar[Mode]
+    MODE_BOUNDED: _ClassVar[Mode]
+    MODE_SYNC: _ClassVar[Mode]
 
 class OnNan(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ON_NAN_UNSPECIFIED: _ClassVar[OnNan]
     ON_NAN_STOP: _ClassVar[OnNan]
     ON_NAN_CONTINUE: _ClassVar[OnNan]
+
+class Duty(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DUTY_UNSPECIFIED: _ClassVar[Duty]
+    DUTY_WAIT: _ClassVar[Duty]
+    DUTY_CONTRIBUTE: _ClassVar[Duty]
+    DUTY_CLOSE: _ClassVar[Duty]
+    DUTY_NONE: _ClassVar[Duty]
 
 class LeaveKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -56,9 +66,16 @@ PHASE_DONE: Phase
 PHASE_FAILED: Phase
 MODE_UNSPECIFIED: Mode
 MODE_ASYNC: Mode
+MODE_BOUNDED: Mode
+MODE_SYNC: Mode
 ON_NAN_UNSPECIFIED: OnNan
 ON_NAN_STOP: OnNan
 ON_NAN_CONTINUE: OnNan
+DUTY_UNSPECIFIED: Duty
+DUTY_WAIT: Duty
+DUTY_CONTRIBUTE: Duty
+DUTY_CLOSE: Duty
+DUTY_NONE: Duty
 LEAVE_KIND_UNSPECIFIED: LeaveKind
 LEAVE_KIND_OVER: LeaveKind
 LEAVE_KIND_ASKED: LeaveKind
@@ -76,7 +93,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "max_staleness", "on_nan", "lease", "ps_timeout", "ping_timeout", "linger")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "max_staleness", "on_nan", "lease", "ps_timeout", "ping_timeout", "linger", "bound", "rounds_log", "round_warn")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +109,9 @@ class JobSettings(_message.Message):
     PS_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     PING_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     LINGER_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_LOG_FIELD_NUMBER: _ClassVar[int]
+    ROUND_WARN_FIELD_NUMBER: _ClassVar[int]
     mode: Mode
     ps: int
     min_workers: int
@@ -107,17 +127,22 @@ class JobSettings(_message.Message):
     ps_timeout: _duration_pb2.Duration
     ping_timeout: _duration_pb2.Duration
     linger: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ping_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    bound: int
+    rounds_log: str
+    round_warn: _duration_pb2.Duration
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ping_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class VariableSpec(_message.Message):
-    __slots__ = ("name", "shape", "dtype")
+    __slots__ = ("name", "shape", "dtype", "sparse")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: str
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ...) -> None: ...
+    sparse: bool
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., sparse: _Optional[bool] = ...) -> None: ...
 
 class PsEntry(_message.Message):
     __slots__ = ("index", "address", "incarnation")
@@ -184,24 +209,30 @@ class Answer(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., revision: _Optional[int] = ..., floor_steps: _Optional[int] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "admitted", "fence_revision")
+    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "max_staleness")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     FENCED_IN_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
     FENCE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
     chief: bool
     fenced_in: bool
     close: bool
+    restore: bool
     admitted: _containers.RepeatedCompositeFieldContainer[AdmittedWorker]
     fence_revision: int
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ...) -> None: ...
+    clock_steps: int
+    max_staleness: int
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., max_staleness: _Optional[int] = ...) -> None: ...
 
 class AdmittedWorker(_message.Message):
     __slots__ = ("index", "incarnation")
@@ -262,7 +293,7 @@ class WorkerBeat(_message.Message):
     def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ...) -> None: ...
 
 class PsStats(_message.Message):
-    __slots__ = ("held_bytes", "buckets", "received", "applied", "dropped", "max_staleness")
+    __slots__ = ("held_bytes", "buckets", "received", "applied", "dropped", "max_staleness", "pending")
     class DroppedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -276,29 +307,57 @@ class PsStats(_message.Message):
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     held_bytes: int
     buckets: int
     received: int
     applied: int
     dropped: _containers.ScalarMap[str, int]
     max_staleness: int
-    def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ...) -> None: ...
+    pending: int
+    def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ..., pending: _Optional[int] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
-    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting")
+    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
     pushes: int
     staleness_p50: int
     staleness_p99: int
     examples_per_s: float
     loss: float
     waiting: str
-    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ...) -> None: ...
+    max_lead_steps: int
+    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ...) -> None: ...
+
+class ReportClockRequest(_message.Message):
+    __slots__ = ("worker_index", "incarnation", "view_number", "completed_steps", "wanted_floor_steps", "max_wait")
+    WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FLOOR_STEPS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
+    worker_index: int
+    incarnation: int
+    view_number: int
+    completed_steps: int
+    wanted_floor_steps: int
+    max_wait: _duration_pb2.Duration
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., wanted_floor_steps: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ReportClockResponse(_message.Message):
+    __slots__ = ("floor_steps", "reason")
+    FLOOR_STEPS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    floor_steps: int
+    reason: str
+    def __init__(self, floor_steps: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ()
@@ -317,16 +376,18 @@ class Model(_message.Message):
     def __init__(self, variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ...) -> None: ...
 
 class ReportPreparedRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number", "global_step")
+    __slots__ = ("worker_index", "incarnation", "view_number", "global_step", "attempt")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
     view_number: int
     global_step: int
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ...) -> None: ...
+    attempt: int
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class ReportPreparedResponse(_message.Message):
     __slots__ = ("answer",)
@@ -349,6 +410,80 @@ class ReportFinishedResponse(_message.Message):
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     answer: Answer
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
+
+class TakeTurnRequest(_message.Message):
+    __slots__ = ("worker_index", "incarnation", "view_number", "max_wait", "contribution", "closed", "torn")
+    WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    TORN_FIELD_NUMBER: _ClassVar[int]
+    worker_index: int
+    incarnation: int
+    view_number: int
+    max_wait: _duration_pb2.Duration
+    contribution: Contribution
+    closed: Closed
+    torn: Torn
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., torn: _Optional[_Union[Torn, _Mapping]] = ...) -> None: ...
+
+class Contribution(_message.Message):
+    __slots__ = ("round", "attempt", "batch", "examples")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    batch: int
+    examples: float
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ...) -> None: ...
+
+class Closed(_message.Message):
+    __slots__ = ("round", "attempt", "global_step")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    global_step: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., global_step: _Optional[int] = ...) -> None: ...
+
+class Torn(_message.Message):
+    __slots__ = ("round", "attempt", "reason")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    reason: str
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class TakeTurnResponse(_message.Message):
+    __slots__ = ("turn",)
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    turn: Turn
+    def __init__(self, turn: _Optional[_Union[Turn, _Mapping]] = ...) -> None: ...
+
+class Turn(_message.Message):
+    __slots__ = ("duty", "round", "attempt", "opened", "members", "examples", "reason")
+    DUTY_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    duty: Duty
+    round: int
+    attempt: int
+    opened: int
+    members: int
+    examples: float
+    reason: str
+    def __init__(self, duty: _Optional[_Union[Duty, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., members: _Optional[int] = ..., examples: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("role", "index", "incarnation", "kind", "reason")
@@ -381,7 +516,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members")
+    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -389,6 +524,7 @@ class JobStatus(_message.Message):
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     LOST_STEPS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -396,7 +532,8 @@ class JobStatus(_message.Message):
     global_step: int
     lost_steps: int
     members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
+    max_lead_steps: int
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
     __slots__ = ("role", "index", "address", "health_address", "incarnation", "admitted", "silent", "chief", "stopped", "clock_steps", "lead_steps", "ps", "worker")

@@ -31,7 +31,9 @@ class CoordinationServiceStub:
 
     A worker's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
+    in mode bounded ReportClock as it completes steps, and held while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
+    In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
     A ps's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, after each answer writing `admitted`
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
@@ -71,6 +73,11 @@ class CoordinationServiceStub:
                 request_serializer=psruntime_dot_v1_dot_coordination__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=psruntime_dot_v1_dot_coordination__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
+        self.ReportClock = channel.unary_unary(
+                '/psruntime.v1.CoordinationService/ReportClock',
+                request_serializer=psruntime_dot_v1_dot_coordination__pb2.ReportClockRequest.SerializeToString,
+                response_deserializer=psruntime_dot_v1_dot_coordination__pb2.ReportClockResponse.FromString,
+                _registered_method=True)
         self.GetModel = channel.unary_unary(
                 '/psruntime.v1.CoordinationService/GetModel',
                 request_serializer=psruntime_dot_v1_dot_coordination__pb2.GetModelRequest.SerializeToString,
@@ -85,6 +92,11 @@ class CoordinationServiceStub:
                 '/psruntime.v1.CoordinationService/ReportFinished',
                 request_serializer=psruntime_dot_v1_dot_coordination__pb2.ReportFinishedRequest.SerializeToString,
                 response_deserializer=psruntime_dot_v1_dot_coordination__pb2.ReportFinishedResponse.FromString,
+                _registered_method=True)
+        self.TakeTurn = channel.unary_unary(
+                '/psruntime.v1.CoordinationService/TakeTurn',
+                request_serializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnRequest.SerializeToString,
+                response_deserializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnResponse.FromString,
                 _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/psruntime.v1.CoordinationService/Leave',
@@ -104,7 +116,9 @@ class CoordinationServiceServicer:
 
     A worker's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
+    in mode bounded ReportClock as it completes steps, and held while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
+    In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
     A ps's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, after each answer writing `admitted`
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
@@ -149,6 +163,17 @@ class CoordinationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportClock(self, request, context):
+        """Takes a worker's clock and answers the floor of its view.
+        Answered at once unless `wanted_floor_steps` is above the floor; then held until the floor has reached it,
+        the job's phase or view has changed, or `max_wait` ends.  The caller's deadline must be longer than that.
+        A late or repeated report, or one for another view, changes nothing.  It does not renew the lease.
+        FAILED_PRECONDITION: the lease ended or another process has the index.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetModel(self, request, context):
         """The trainable variables of the job, as the first worker declared them.
         """
@@ -168,6 +193,16 @@ class CoordinationServiceServicer:
     def ReportFinished(self, request, context):
         """The chief has written the last checkpoint of a view that drains: the job is done.
         Otherwise as ReportPrepared.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeTurn(self, request, context):
+        """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
+        Answered at once if there is something to do; else held until there is, or until `max_wait` ends.
+        The caller's deadline must be longer than `max_wait`.
+        FAILED_PRECONDITION: the caller is no member, or says as another than the chief that it closed a round.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,6 +240,11 @@ def add_CoordinationServiceServicer_to_server(servicer, server):
                     request_deserializer=psruntime_dot_v1_dot_coordination__pb2.HeartbeatRequest.FromString,
                     response_serializer=psruntime_dot_v1_dot_coordination__pb2.HeartbeatResponse.SerializeToString,
             ),
+            'ReportClock': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportClock,
+                    request_deserializer=psruntime_dot_v1_dot_coordination__pb2.ReportClockRequest.FromString,
+                    response_serializer=psruntime_dot_v1_dot_coordination__pb2.ReportClockResponse.SerializeToString,
+            ),
             'GetModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModel,
                     request_deserializer=psruntime_dot_v1_dot_coordination__pb2.GetModelRequest.FromString,
@@ -219,6 +259,11 @@ def add_CoordinationServiceServicer_to_server(servicer, server):
                     servicer.ReportFinished,
                     request_deserializer=psruntime_dot_v1_dot_coordination__pb2.ReportFinishedRequest.FromString,
                     response_serializer=psruntime_dot_v1_dot_coordination__pb2.ReportFinishedResponse.SerializeToString,
+            ),
+            'TakeTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeTurn,
+                    request_deserializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnRequest.FromString,
+                    response_serializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnResponse.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
@@ -244,7 +289,9 @@ class CoordinationService:
 
     A worker's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
+    in mode bounded ReportClock as it completes steps, and held while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
+    In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
     A ps's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, after each answer writing `admitted`
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
@@ -345,6 +392,33 @@ class CoordinationService:
             _registered_method=True)
 
     @staticmethod
+    def ReportClock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psruntime.v1.CoordinationService/ReportClock',
+            psruntime_dot_v1_dot_coordination__pb2.ReportClockRequest.SerializeToString,
+            psruntime_dot_v1_dot_coordination__pb2.ReportClockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetModel(request,
             target,
             options=(),
@@ -415,6 +489,33 @@ class CoordinationService:
             '/psruntime.v1.CoordinationService/ReportFinished',
             psruntime_dot_v1_dot_coordination__pb2.ReportFinishedRequest.SerializeToString,
             psruntime_dot_v1_dot_coordination__pb2.ReportFinishedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psruntime.v1.CoordinationService/TakeTurn',
+            psruntime_dot_v1_dot_coordination__pb2.TakeTurnRequest.SerializeToString,
+            psruntime_dot_v1_dot_coordination__pb2.TakeTurnResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,13 +26,17 @@ def input_fn(context: Context) -> Any:
     return dataset.map(lambda x: (x, tf1.reduce_sum(x))).batch(context.batch_size)
 
 
-def take_time(features: Any) -> Any:
-    """Waits without using a processor, as an accelerator would make the worker wait."""
-    time.sleep(STEP_S)
-    return features
-
-
 def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+    return model_with(STEP_S, features, labels)
+
+
+def model_with(step_s: float, features: Any, labels: Any) -> ModelSpec:
+    """A model whose steps wait so long, without using a processor, as an accelerator would make a worker wait."""
+
+    def take_time(features: Any) -> Any:
+        time.sleep(step_s)
+        return features
+
     features = tf1.reshape(tf1.numpy_function(take_time, [features], tf1.float32), tf1.shape(features))
     features.set_shape([None, 4])
     kernel = tf1.get_variable("kernel", [4, 8], initializer=tf1.glorot_uniform_initializer(seed=1))

@@ -124,7 +124,7 @@ def test_the_end_of_the_launcher_is_the_end_of_the_job(commands: Commands) -> No
 
 
 MISTAKES = {
-    ("--mode", "fast"): "launch/local.sh: mode must be one of async, got 'fast'",
+    ("--mode", "fast"): "launch/local.sh: mode must be one of async, bounded, sync, got 'fast'",
     ("--ps", "0"): "launch/local.sh: ps must be at least 1, got 0",
     ("--workers", "-1"): "launch/local.sh: --workers must be at least 1, got -1",
     ("--save-steps", "-3"): "launch/local.sh: save_steps must be at least 1, got -3",

@@ -1,4 +1,4 @@
-"""Real images, asynchronously, against one plain process that sees as many examples."""
+"""Real images, in each mode, against one plain process that sees as many examples."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ WITHIN = 0.015
 RUNS, PLAIN_RUNS = 3, 8
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data_dir() -> str:
     root = os.environ.get("PSRUNTIME_TEST_DATA")
     if not root:
@@ -37,18 +38,33 @@ def plain_accuracies(data_dir: str) -> list[float]:
     return [metrics["accuracy"] for metrics in json.loads(done.stdout)]
 
 
-def async_accuracy(zygote: Zygote, folder: Path, data_dir: str, seed: int) -> float:
+def accuracy(zygote: Zygote, folder: Path, data_dir: str, seed: int, batch_size: int, **mode: Any) -> float:
     folder.mkdir()
-    with cluster(zygote, folder, min_workers=2, train_steps=STEPS) as job:
-        given = [f"--model={MODEL}", f"--data-dir={data_dir}", f"--batch-size={BATCH}", f"--seed={10 * seed}"]
+    with cluster(zygote, folder, min_workers=2, train_steps=STEPS, **mode) as job:
+        given = [f"--model={MODEL}", f"--data-dir={data_dir}", f"--batch-size={batch_size}", f"--seed={10 * seed}"]
         workers = [job.start_worker(index, *given) for index in range(2)]
         assert set(job.wait_all(120).values()) == {0}
         (said,) = [line for w in workers for line in w.text.splitlines() if line.startswith("held out")]
         return float(said.rsplit("accuracy ", 1)[1])
 
 
+@pytest.fixture(scope="module")
+def plain(data_dir: str) -> float:
+    return mean(plain_accuracies(data_dir))
+
+
+MODES = {  # settings, and the batch size with which the two workers see as many examples as the plain process
+    "async": ({"mode": "async"}, BATCH),
+    "bounded": ({"mode": "bounded", "bound": 2}, BATCH),
+    "sync": ({"mode": "sync"}, BATCH // 2),
+}
+
+
 @pytest.mark.timeout(300)
-def test_two_async_workers_learn_as_much_as_one_process(zygote: Zygote, tmp_path: Path, data_dir: str) -> None:
-    ours = [async_accuracy(zygote, tmp_path / str(seed), data_dir, seed) for seed in range(RUNS)]
-    plain = plain_accuracies(data_dir)
-    assert abs(mean(ours) - mean(plain)) <= WITHIN, f"async {ours}, plain {plain}"
+@pytest.mark.parametrize("mode", MODES)
+def test_two_workers_learn_as_much_as_one_process(
+    mode: str, zygote: Zygote, tmp_path: Path, data_dir: str, plain: float
+) -> None:
+    settings, batch_size = MODES[mode]
+    ours = [accuracy(zygote, tmp_path / str(seed), data_dir, seed, batch_size, **settings) for seed in range(RUNS)]
+    assert abs(mean(ours) - plain) <= WITHIN, f"{mode} {ours}, plain {plain}"

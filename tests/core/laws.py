@@ -33,7 +33,7 @@ class Before:
     @classmethod
     def of(cls, core: Coordinator) -> Before:
         members = frozenset(m.incarnation for role in Role for m in core.members.live(role))
-        return cls(core.phase, core.view, core.clocks.floor, members)
+        return cls(core.phase, core.view, core.pace.floor, members)
 
 
 def check_events(watched: Watched, before: Before, moves_to: Phase | None) -> None:
@@ -113,7 +113,7 @@ def check_phase(watched: Watched, workers: int) -> None:
 
 def check_view_and_clocks(watched: Watched, before: Before) -> None:
     """A view is never changed, only followed by the next one, in which everybody begins at 0."""
-    core, clocks = watched.core, watched.core.clocks
+    core, clocks = watched.core, watched.core.pace.clocks
     if core.view.number == before.view.number:
         assert core.view == before.view
         assert clocks.floor >= before.floor
@@ -128,7 +128,7 @@ def check_view_and_clocks(watched: Watched, before: Before) -> None:
 def check_status(watched: Watched, workers: list[int]) -> None:
     """What an operator reads is what the coordinator goes by."""
     core, status = watched.core, job_status(watched.core, watched.now_s)
-    assert (status.phase, status.view, status.floor) == (core.phase, core.view, core.clocks.floor)
+    assert (status.phase, status.view, status.floor) == (core.phase, core.view, core.pace.floor)
     assert [m.incarnation for m in status.members] == watched.live_of(Role.PS) + workers
     assert [m.incarnation for m in status.members if m.chief] == [n for n in workers if n == watched.chief]
     assert all(m.silent_s == watched.now_s - watched.live[m.incarnation].heard_s for m in status.members)
@@ -148,6 +148,9 @@ def check_memory(watched: Watched) -> None:
     for name, kept in vars(watched.core).items():
         if name == "_ps_missing_since_s":
             assert set(kept) == set(watched.missing_s)
+        elif name == "pace":
+            workers = set(watched.live_of(Role.WORKER)) if watched.core.view.number else set()
+            assert set(kept._base) == workers, "the pace is that of the live workers"
         elif isinstance(kept, dict):
             assert set(kept) <= set(watched.live), f"{name} keeps what is gone"
 
@@ -155,7 +158,7 @@ def check_memory(watched: Watched) -> None:
 def check_answer(watched: Watched, incarnation: int, answer: Answer) -> None:
     core, standing, seat = watched.core, answer.standing, watched.live[incarnation]
     assert answer.incarnation == incarnation
-    assert answer.floor == core.clocks.floor
+    assert answer.floor == core.pace.floor
     assert (standing.phase, standing.reason, standing.view) == (core.phase, core.reason, core.view)
     last = watched.told.get(incarnation)
     if last is None:
@@ -166,6 +169,7 @@ def check_answer(watched: Watched, incarnation: int, answer: Answer) -> None:
     if seat.join.role is Role.PS:
         check_fence(watched, incarnation, answer)
     else:
+        assert standing.clock == seat.base
         assert standing.fenced_in == is_fenced_in(watched, incarnation)
         assert standing.chief == (incarnation == watched.chief)
         stopped = all(has_stopped(watched, n) for n in watched.live_of(Role.WORKER))
@@ -179,10 +183,22 @@ def check_fence(watched: Watched, incarnation: int, answer: Answer) -> None:
     """A ps is told the live workers; one revision never stands for two tables."""
     standing = answer.standing
     assert standing.admitted == tuple((watched.joins[n].index, n) for n in watched.live_of(Role.WORKER))
+    check_limit(watched, standing.max_staleness)
     for fences in watched.fences.values():
         assert fences.get(standing.fence_revision, standing.admitted) == standing.admitted
         assert max(fences) <= standing.fence_revision
     watched.fences.setdefault(incarnation, {})[standing.fence_revision] = standing.admitted
+
+
+def check_limit(watched: Watched, max_staleness: int | None) -> None:
+    """What a ps lets pass: for the live workers, and for those that went a short while ago."""
+    job = watched.job
+    if job.bound is None:
+        assert max_staleness == job.max_staleness
+        return
+    live = len(watched.live_of(Role.WORKER))
+    assert max_staleness == (2 * job.bound + 1) * max(0, live + len(watched.gone) - 1)
+    watched.seen["limit kept"] += bool(watched.gone)
 
 
 def is_fenced_in(watched: Watched, incarnation: int) -> bool:

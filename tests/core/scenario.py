@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from psruntime.config import JobConfig
 from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import Answer, Join, LeaveKind, NotYet, PsBeat, WorkerBeat
 from psruntime.core.membership import Role
 from psruntime.core.plan import VariableSpec
+from psruntime.core.rounds import Closed, Contribution, Done, Duty, Torn
+from psruntime.core.status import job_status
 from psruntime.errors import PsRuntimeError
 
 VARIABLES = "w[3,4]b[4]"  # of a worker of which nothing is said
@@ -20,18 +23,20 @@ class Scenario:
 
     def __init__(self, settings: str) -> None:
         pairs = (pair.split("=") for pair in settings.split())
-        self.core = Coordinator(JobConfig(**{k: float(v) if k.endswith("_s") else int(v) for k, v in pairs}), 0.0)
+        values = {k: float(v) if k.endswith("_s") else int(v) if v.isdecimal() else v for k, v in pairs}
+        self.core = Coordinator(JobConfig(**values), 0.0)  # type: ignore[arg-type]
         self.now_s = 0.0
         self.latest: dict[str, int] = {}  # "worker 0" -> incarnation
         self.asked_s: dict[str, float] = {}  # join id -> when it first asked
         self.told: dict[int, Answer] = {}  # by incarnation
         self.said: dict[int, str] = {}  # by incarnation: the facts of its last heartbeat
+        self.revision = 0  # of the rounds
 
     def act(self, line: str) -> list[str]:
         """The answer to one input, and the events."""
         verb, _, rest = line.partition(" ")
         try:
-            if verb in ("wait", "pause"):
+            if verb in ("wait", "pause", "status"):
                 return getattr(self, verb)(rest)
             role, index, *facts = rest.split(" ", 2)
             return getattr(self, verb)(f"{role} {index}", " ".join(facts)) + self.events()
@@ -39,7 +44,12 @@ class Scenario:
             return [f"{type(error).__name__}: {error}", *self.events()]
 
     def events(self) -> list[str]:
-        return [f"* {e.name} " + " ".join(f"{k}={v}" for k, v in e.facts.items()) for e in self.core.take_events()]
+        lines = [f"* {e.name} " + " ".join(f"{k}={v}" for k, v in e.facts.items()) for e in self.core.take_events()]
+        lines += [f"> {' '.join(f'{k}={v}' for k, v in record.items())}" for record in self.core.turns.take_records()]
+        if self.core.job.mode == "sync" and self.revision != self.core.turns.rounds.revision:
+            self.revision = self.core.turns.rounds.revision
+            lines.append("! look at your turns")
+        return lines
 
     def who(self, member: str) -> tuple[Role, int, int]:
         name, _, incarnation = member.partition("#")
@@ -71,7 +81,9 @@ class Scenario:
         return [self.heard(member, self.core.heartbeat(role, index, incarnation, beat, self.now_s))]
 
     def prepared(self, member: str, facts: str) -> list[str]:
-        return self.report(self.core.report_prepared, member, int(facts.removeprefix("step=")))
+        said = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", facts)}
+        report = partial(self.core.report_prepared, attempt=said.get("attempt", 0))
+        return self.report(report, member, said["step"])
 
     def finished(self, member: str, _: str) -> list[str]:
         return self.report(self.core.report_finished, member)
@@ -80,6 +92,21 @@ class Scenario:
         _, index, incarnation = self.who(member)
         view = self.told[incarnation].standing.view.number
         return [self.heard(member, method(index, incarnation, view, *step, self.now_s))]
+
+    def turn(self, member: str, rest: str) -> list[str]:
+        _, index, incarnation = self.who(member)
+        view, said = self.told[incarnation].standing.view.number, rest.split(" in view ")
+        view = int(said[1]) if len(said) == 2 else view
+        turn = self.core.take_turn(index, incarnation, view, done_of(said[0]), self.now_s)
+        text = f"{member.partition('#')[0]}#{incarnation}: {turn.duty} {turn.round}/{turn.attempt}"
+        if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE):
+            text += f", opened as {turn.opened}, {turn.members} members"
+        text += f", {turn.examples:g} examples" if turn.duty is Duty.CLOSE else ""
+        return [text + (f"; {turn.reason}" if turn.reason else "")]
+
+    def status(self, _: str) -> list[str]:
+        status = job_status(self.core, self.now_s)
+        return [f"{status.phase}, global step {status.global_step}, lost {status.steps_lost}; {status.reason}"]
 
     def leave(self, member: str, facts: str) -> list[str]:
         kind, _, reason = facts.partition(": ")
@@ -112,7 +139,21 @@ class Scenario:
         if last is not None and last.revision == answer.revision:
             return f"{name}: nothing new, floor {answer.floor}"
         view = f"view {s.view.number} ({' '.join(e.address for e in s.view.ps)})" if s.view.number else "no view"
-        flags = [flag.replace("_", " ") for flag in ("chief", "fenced_in", "close") if getattr(s, flag)]
+        flags = [flag.replace("_", " ") for flag in ("chief", "restore", "fenced_in", "close") if getattr(s, flag)]
         table = " ".join(f"worker {index}#{n}" for index, n in s.admitted)
         fence = [f"admits {table or 'nobody'}"] if member.startswith("ps") else []
         return f"{name}: {', '.join([s.phase.value, view, *flags, *fence, f'floor {answer.floor}'])}; {s.reason}"
+
+
+def done_of(text: str) -> Done | None:
+    """What `turn` says: `contributed 3/5 batch=0 examples=8`, `closed 3/5 step=3`, `torn 3/5 REASON`, or nothing."""
+    if not text:
+        return None
+    verb, numbers, facts = text.split(" ", 2)
+    number, attempt = map(int, numbers.split("/"))
+    if verb == "torn":
+        return Torn(number, attempt, facts)
+    values = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", facts)}
+    if verb == "closed":
+        return Closed(number, attempt, values["step"])
+    return Contribution(number, attempt, values["batch"], values["examples"])

@@ -12,7 +12,12 @@ from psruntime.config import JobConfig, PlaceConfig, WorkerConfig, contradiction
 from psruntime.errors import EXIT_USAGE, UsageError
 
 JOB_REFUSALS = [
-    ("mode", "sync", "mode must be one of async, got 'sync'"),
+    ("mode", "stale", "mode must be one of async, bounded, sync, got 'stale'"),
+    ("mode", "bounded", "mode bounded needs bound: how many steps may a worker start ahead of the slowest?"),
+    ("bound", -1, "bound must be at least 0, got -1"),
+    ("bound", 2, "bound is for mode bounded, the mode is async"),
+    ("rounds_log", "rounds.jsonl", "rounds_log is for mode sync, the mode is async"),
+    ("round_warn_s", -1.0, "round_warn_s must be at least 0.0, got -1.0"),
     ("on_nan", "ignore", "on_nan must be one of stop, continue, got 'ignore'"),
     ("ps", 0, "ps must be at least 1, got 0"),
     ("min_workers", 0, "min_workers must be at least 1, got 0"),
@@ -48,6 +53,8 @@ def test_every_job_setting_that_has_a_range_is_checked() -> None:
     [
         {"ps": 1, "min_workers": 1, "max_workers": 1, "train_steps": 1, "save_steps": 1, "keep": 1, "slice_bytes": 1},
         {"max_staleness": 0},
+        {"mode": "bounded", "bound": 0},
+        {"mode": "sync", "rounds_log": "rounds.jsonl", "round_warn_s": 0.0},
         {"max_staleness": None},
         {"lease_s": 0.5, "ps_timeout_s": 0.5},
         {"ping_timeout_s": 1.0, "linger_s": 0.0},

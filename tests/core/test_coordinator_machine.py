@@ -41,6 +41,7 @@ MUST_HAPPEN = (
     "join: Answer", "join: NotYet", "join: IndexHeldError", "join: UsageError", "join: ModelDiffersError",
     "join: JobDoneError", "join: JobFailedError",
     "heartbeat: Answer", "heartbeat: ReplacedError", "report: Answer", "report: ReplacedError",
+    "report_clock: tuple", "report_clock: ReplacedError", "has to wait", "limit kept",
     "standing: Answer", "standing: ReplacedError",
     "event member_lost", "event member_left", "lease ended", "paused", "ps timeout",
     "fenced in", "not fenced in", "close", "second view", "steps lost",
@@ -52,13 +53,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     seen: Counter[str] = Counter()
 
-    @initialize(ps=st.integers(1, 3), min_workers=st.integers(1, 2), remote=FLAG)
-    def begin(self, ps: int, min_workers: int, remote: bool) -> None:
+    @initialize(ps=st.integers(1, 3), min_workers=st.integers(1, 2), remote=FLAG, bound=st.none() | st.integers(0, 3))
+    def begin(self, ps: int, min_workers: int, remote: bool, bound: int | None) -> None:
         self.remote = remote
         self.joins: list[Join] = []
         self.job = JobConfig(
             ps=ps, min_workers=min_workers, max_workers=3, train_steps=TRAIN_STEPS, lease_s=LEASE_S,
-            ps_timeout_s=PS_TIMEOUT_S,
+            ps_timeout_s=PS_TIMEOUT_S, mode="async" if bound is None else "bounded", bound=bound,
         )  # fmt: skip
         self.watched = Watched(self.job)
 
@@ -177,6 +178,18 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.watched.heartbeat(workers[pick % len(workers)], WorkerBeat(view, steps, global_step, stopped=True))
 
     # Reports and departures.
+
+    @precondition(lambda self: self.watched.live_of(Role.WORKER))
+    @rule(pick=PICK, steps=STEPS)
+    def a_worker_reports_its_clock(self, pick: int, steps: int) -> None:
+        workers = self.watched.live_of(Role.WORKER)
+        self.watched.report_clock(workers[pick % len(workers)], self.watched.core.view.number, steps)
+
+    @precondition(lambda self: self.watched.joins)
+    @rule(pick=PICK, shift=SHIFTS, steps=STEPS)
+    def somebody_reports_a_clock(self, pick: int, shift: int, steps: int) -> None:
+        """Late, or of another view, or of one that is gone, or of a ps."""
+        self.watched.report_clock(self.anybody(pick), max(0, self.watched.core.view.number + shift), steps)
 
     @precondition(lambda self: self.watched.chief in self.watched.live)
     @rule(shift=SHIFTS, global_step=st.integers(0, TRAIN_STEPS + 2))

@@ -19,8 +19,11 @@ from psruntime.core.plan import (
 CASES = settings(max_examples=150, deadline=None, derandomize=True)
 
 SHAPES = st.lists(st.integers(0, 9), max_size=3).map(tuple)
+NAMES = st.text("abc/_", min_size=1, max_size=6)
+DTYPES = st.sampled_from(sorted(DTYPE_BYTES))
 MODELS = st.lists(
-    st.builds(VariableSpec, st.text("abc/_", min_size=1, max_size=6), SHAPES, st.sampled_from(sorted(DTYPE_BYTES))),
+    st.builds(VariableSpec, NAMES, SHAPES, DTYPES)
+    | st.builds(VariableSpec, NAMES, SHAPES.filter(bool), DTYPES, st.just(True)),
     max_size=6,
     unique_by=lambda spec: spec.name,
 )
@@ -68,6 +71,8 @@ def test_a_slice_is_within_its_limit_unless_it_is_one_row(
     plan = make_plan(model, num_ps, slice_bytes)
     for variable in model:
         buckets = plan.of(variable.name)
+        if variable.sparse:
+            continue  # a table is never sliced
         assert all(b.size_bytes <= max(slice_bytes, row_bytes(variable)) for b in buckets)
         if variable.size_bytes <= slice_bytes:
             assert [b.name for b in buckets] == [variable.name], "a small variable is one bucket with its name"
@@ -136,8 +141,36 @@ def test_two_plans_have_one_fingerprint_only_if_they_are_the_same(
     assert 0 < plan.marker < 2**63
 
 
-@pytest.mark.parametrize("changed", [spec("v", 2, 3), spec("w", 3, 2), spec("v", 3, 2, dtype="float64"), spec("v", 6)])
-def test_name_shape_and_dtype_all_count_in_the_fingerprint(changed: VariableSpec) -> None:
+@CASES
+@given(MODELS, NUM_PS, SLICE_BYTES)
+def test_a_table_is_one_bucket_in_its_own_shape_and_every_other_bucket_is_flat(
+    model: list[VariableSpec], num_ps: int, slice_bytes: int
+) -> None:
+    plan = make_plan(model, num_ps, slice_bytes)
+    for variable in model:
+        if variable.sparse:
+            assert [(b.name, b.table_shape) for b in plan.of(variable.name)] == [(variable.name, variable.shape)]
+        for bucket in plan.of(variable.name):
+            assert bucket.is_table == variable.sparse
+            assert bucket.master_shape == (variable.shape if variable.sparse else (bucket.size,))
+
+
+def test_a_sparse_scalar_is_refused() -> None:
+    with pytest.raises(ValueError, match="sparse variable s must have rows, it is a scalar"):
+        make_plan([VariableSpec("s", (), "float32", sparse=True)], 1, 1)
+
+
+CHANGED = [
+    spec("v", 2, 3),
+    spec("w", 3, 2),
+    spec("v", 3, 2, dtype="float64"),
+    spec("v", 6),
+    VariableSpec("v", (3, 2), "float32", sparse=True),
+]
+
+
+@pytest.mark.parametrize("changed", CHANGED)
+def test_name_shape_dtype_and_sparseness_all_count_in_the_fingerprint(changed: VariableSpec) -> None:
     plan, other = (make_plan([variable], 1, 100) for variable in (spec("v", 3, 2), changed))
     assert plan.fingerprint != other.fingerprint
     assert plan.marker != other.marker
@@ -157,6 +190,7 @@ def test_there_is_a_first_difference_exactly_between_different_models(
     [
         ([spec("a", 2), spec("b", 7)], "b float32[7] there, b float32[3, 4] here"),
         ([spec("a", 2), spec("b", 3, 4, dtype="float64")], "b float64[3, 4] there, b float32[3, 4] here"),
+        ([VariableSpec("a", (2,), "float32", True)], "a float32[2] sparse there, a float32[2] here"),
         ([spec("x"), spec("b", 7)], "x float32[] there, a float32[2] here"),
         ([spec("a", 2)], "b float32[3, 4] is here only"),
         ([spec("a", 2), spec("b", 3, 4), spec("c", 1)], "c float32[1] is there only"),
@@ -206,6 +240,11 @@ def test_a_large_variable_is_cut_into_whole_rows_on_all_ps() -> None:
         ("table/slice_1", 0, 3, 6),
         ("table/slice_2", 1, 9, 6),
     ]
+
+
+def test_a_table_is_never_cut() -> None:
+    plan = make_plan([VariableSpec("table", (5, 3), "float32", sparse=True), spec("v", 4)], 2, 30)
+    assert [(b.name, b.ps, b.size) for b in plan.buckets] == [("table", 0, 15), ("v", 1, 4)]
 
 
 def test_a_row_is_never_cut() -> None:

@@ -1,15 +1,18 @@
 """Whole conversations with a coordinator, as text: scenarios/*.txt, which are meant to be read.
 
 A line that is not indented is an input; the indented lines below it are the answer and the events (`*`) that it must
-bring.  Members are named as in `worker 0`, meaning the latest process admitted there, or `worker 0#3` for one
-incarnation.  The inputs:
+bring; `>` is a record of the rounds, `!` tells the calls that are held to look again.  Members are named as in
+`worker 0`, meaning the latest process admitted there, or `worker 0#3` for one incarnation.  The inputs:
 
     job SETTING=VALUE ...                       the first line
     join MEMBER at=ADDRESS [as=ID] [with=VARIABLES]     the same id, by default the address, makes it a repeat
     beat MEMBER [steps=N] [step=N] [stopped]    a heartbeat; `step` is the global step that was read
-    prepared MEMBER step=N                      the chief's reports
+    prepared MEMBER step=N [attempt=N]          the chief's reports
     finished MEMBER
     leave MEMBER KIND: REASON                   a farewell
+    turn MEMBER [DONE] [in view N]              mode sync; DONE is one of `contributed R/A batch=N examples=N`,
+                                                `closed R/A step=N`, `torn R/A REASON`, of round R and attempt A
+    status                                      what an operator reads
     gone MEMBER                                 its process is known to be dead
     wait N s [while MEMBER, ... beat]           time passes, with a tick each second
     pause N s                                   the coordinator does not run; then one tick

@@ -45,6 +45,14 @@ class Seat:
     wrote: int | None = None  # ps: the fence revision that it last reported, if it had been told it by then
 
 
+@dataclass
+class Gone:
+    """A worker that left or was lost, while an update that was pulled before may be under way."""
+
+    for_s: float = 0.0
+    unmoved: dict[int, int] = field(default_factory=dict)  # who was there -> reports of progress still to come
+
+
 class Watched:
     """Calls go in here; an AssertionError comes out when the coordinator breaks a law."""
 
@@ -56,6 +64,7 @@ class Watched:
         self.joins: dict[int, Join] = {}  # by incarnation: all that ever asked, admitted or not
         self.asked_s: dict[str, float] = {}  # join id -> when it was first asked
         self.missing_s: dict[int, float] = {}  # lost ps, by index: for how long
+        self.gone: list[Gone] = []
         self.chief: int | None = None  # incarnation
         self.specs: tuple[VariableSpec, ...] | None = None
         self.floor = self.global_step = self.steps_lost = 0
@@ -112,7 +121,7 @@ class Watched:
             else:
                 seat.beat = beat
                 if beat.view == self.core.view.number > 0:
-                    seat.clock = max(seat.clock, seat.base + beat.steps)
+                    self.move(incarnation, seat.base + beat.steps)
                     self.raise_floor()
             if beat.view == self.core.view.number and self.core.phase.prepared and not self.view_is_void():
                 self.global_step = max(self.global_step, beat.global_step)
@@ -120,6 +129,28 @@ class Watched:
             "heartbeat", incarnation, self.core.heartbeat, join.role, join.index, incarnation, beat, self.now_s
         )
         assert type(result) is (Answer if incarnation in self.live else ReplacedError), result
+
+    def report_clock(self, incarnation: int, view: int, steps: int) -> int | None:
+        """Returns the floor; None for one that is no member."""
+        self.pass_time()
+        seat = self.live.get(incarnation)
+        if seat and view == self.core.view.number > 0:
+            self.move(incarnation, seat.base + steps)
+            self.raise_floor()
+        index = self.joins[incarnation].index
+        result = self.call(
+            "report_clock", incarnation, self.core.report_clock, index, incarnation, view, steps, self.now_s
+        )
+        if seat is None or seat.join.role is Role.PS:
+            assert type(result) is ReplacedError, result
+            return None
+        floor, reason = result
+        assert floor == (self.floor if view == self.core.view.number else 0)
+        if view == self.core.view.number:
+            waits = self.job.bound is not None and seat.clock - self.floor > self.job.bound
+            assert (f"{seat.clock - self.floor} steps ahead of worker " in reason) if waits else reason == ""
+            self.seen["has to wait"] += waits
+        return int(floor)
 
     def report(self, incarnation: int, view: int, global_step: int | None) -> None:
         """`report_prepared`, or without a global step `report_finished`."""
@@ -189,6 +220,9 @@ class Watched:
             return
         for index in self.missing_s:
             self.missing_s[index] += gap_s
+        for gone in self.gone:
+            gone.for_s += gap_s
+        self.gone = [gone for gone in self.gone if gone.for_s < self.job.lease_s or gone.unmoved]
         for seat in self.live.values():
             seat.silent_s += gap_s
         for incarnation in self.live_of(Role.PS) + self.live_of(Role.WORKER):
@@ -200,6 +234,11 @@ class Watched:
     def drop(self, incarnation: int, for_good: bool = False) -> None:
         """Takes out a member; `for_good`: with it the job is over, and nobody follows as chief."""
         seat = self.live.pop(incarnation, None)
+        if seat and seat.join.role is Role.WORKER:
+            for gone in self.gone:
+                gone.unmoved.pop(incarnation, None)
+            others = self.live_of(Role.WORKER) if self.core.view.number else []
+            self.gone.append(Gone(unmoved=dict.fromkeys(others, 2)))
         if seat and seat.join.role is Role.PS and self.core.view.number:
             self.missing_s[seat.join.index] = 0.0
         workers = self.live_of(Role.WORKER)
@@ -208,6 +247,15 @@ class Watched:
         if self.chief == incarnation and not self.core.phase.over and not for_good:
             self.chief = workers[0] if workers else None
         self.raise_floor()
+
+    def move(self, incarnation: int, clock: int) -> None:
+        """A worker tells its clock."""
+        if clock > self.live[incarnation].clock:
+            self.live[incarnation].clock = clock
+            for gone in self.gone:
+                gone.unmoved[incarnation] = gone.unmoved.get(incarnation, 0) - 1
+                if gone.unmoved[incarnation] <= 0:
+                    del gone.unmoved[incarnation]
 
     def raise_floor(self) -> None:
         clocks = [self.live[n].clock for n in self.live_of(Role.WORKER)]
@@ -232,6 +280,8 @@ class Watched:
             self.floor = 0
             for seat in self.live.values():
                 seat.base = seat.clock = 0
+            for gone in self.gone:
+                gone.unmoved = {}
         laws.check_events(self, before, moves_to)
         laws.check_state(self, before)
         if isinstance(result, Answer):

@@ -65,6 +65,15 @@ def test_a_learning_rate_function_of_the_global_step(tmp_path: Any) -> None:
     compare(model, train(LocalCluster(1), model, STEPS, checkpoint_dir=str(tmp_path)))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_twenty_rounds_of_one_worker(optimizer: str, layout: str, tmp_path: Any) -> None:
+    num_ps, slice_bytes = LAYOUTS[layout]
+    model = linear_model(OPTIMIZERS[optimizer], learning_rate=lambda step: 0.1 * 0.95**step)
+    settings = {"slice_bytes": slice_bytes, "checkpoint_dir": str(tmp_path), "mode": "sync"}
+    compare(model, train(LocalCluster(num_ps), model, STEPS, **settings))
+
+
 def compare(model: Model, run: Any) -> None:
     """The last checkpoint of the run against plain TensorFlow; variables and slots, within 1e-6."""
     expected = plain_tensorflow(model, STEPS)

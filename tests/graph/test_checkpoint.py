@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, JobFailedError, StopRequested, UsageError
-from psruntime.graph.store import APPLIED, RESTORE_LEAP
+from psruntime.graph.store import APPLIED, LEDGER_SIZE, RESTORE_LEAP
 from psruntime.model import ModelSpec
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, Run, linear_model, train
@@ -151,7 +151,7 @@ def test_a_ledger_that_does_not_balance_is_found_by_its_bucket() -> None:
     cluster = LocalCluster(1)
     run = train(cluster, ADAM, 2)
     with run.graph.graph.as_default():
-        spoil = run.graph.model.stores["out"].ledger.assign_add([1, 0, 0, 0, 0, 0, 0])
+        spoil = run.graph.model.stores["out"].ledger.assign_add([1] + [0] * (LEDGER_SIZE - 1))
     with cluster.session(run.graph.graph) as session:
         session.run(spoil)
     cluster.states[0].learn_plan(run.graph.plan)

@@ -13,7 +13,8 @@ from psruntime.graph.inputs import InputStream
 from psruntime.graph.pulled import learn_specs
 from psruntime.graph.training import TrainGraph, build_training
 from psruntime.model import Context
-from tests.support.local_cluster import linear_model
+from tests.support.embedding_model import embedding_model
+from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
 
 
 @pytest.fixture(scope="module", params=["adam", "rmsprop"])
@@ -61,3 +62,31 @@ def test_no_edge_leads_from_ps_to_ps(graph: TrainGraph) -> None:
         if task_of(op).startswith("ps/") and task_of(source).startswith("ps/") and task_of(source) != task_of(op)
     ]
     assert not edges
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("make", [linear_model, embedding_model])
+def test_what_a_lock_waits_for_is_on_the_ps_when_it_is_taken(make: Any, mode: str) -> None:
+    """In the graphs as TensorFlow has partitioned them: it moves a Switch to the device of its data."""
+    cluster = LocalCluster(2)
+    model = make(tf1.train.AdamOptimizer)
+    graph = train(cluster, model, 1, mode=mode).graph
+    batch = InputStream(model, Context("train", 0, 1, 8, "", 3)).draw_endlessly()
+    feed: dict[Any, Any] = dict(zip(graph.model.batch, batch, strict=True))
+    feed.update(dict.fromkeys(graph.push_ids, (0, INCARNATION, 1000)))
+    feed.update(dict.fromkeys(graph.learning_rates, 0.1))
+    fetches: Any = graph.step
+    if graph.rounds:
+        fetches = graph.rounds.contribute
+        feed.update(dict.fromkeys(graph.rounds.finite, True))
+    told = tf1.RunMetadata()
+    with cluster.session(graph.graph) as session:
+        session.run(fetches, feed, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=told)
+    nodes = [node for partition in told.partition_graphs for node in partition.node]
+    inside = [node for node in nodes if node.name.startswith(("guard/", "contribute/"))]
+    assert {node.op for node in inside} >= {"Switch", "MutexLock", "ConsumeMutexLock"}
+    switches = {node.device.split("/task")[0] for node in inside if node.op == "Switch"}
+    assert switches == {"/job:ps/replica:0"}
+    locks = [node for node in inside if node.op == "MutexLock"]
+    here = {node.name for node in nodes if node.op == "Identity" and "/job:ps" in node.device}
+    assert all(here & {name.lstrip("^") for name in lock.input} for lock in locks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,14 @@ MODELS = {
     r"learning_rate is a tensor \(Const.*\); give a number or a Python function": lambda *_: spec(
         learning_rate=tf1.constant(0.1)
     ),
+    r"clip_norm must be a number greater than 0, got 0$": lambda *_: spec(clip_norm=0),
+    r"clip_norm must be a number greater than 0, got 'a lot'$": lambda *_: spec(clip_norm="a lot"),
+    r"clip_value must be a number greater than 0, got nan$": lambda *_: spec(clip_value=float("nan")),
+    r"clip_value must be a number greater than 0, got -1.5$": lambda *_: spec(clip_value=-1.5),
+    r"clip_norm and clip_value are both given; give one of them$": lambda *_: spec(clip_norm=1.0, clip_value=2),
+    r"examples must be a scalar numeric tensor, the weight of the batch, got int$": lambda *_: spec(examples=8),
+    r"examples must be .*, got shape \(3,\), dtype float32$": lambda features, *_: spec(examples=features[0]),
+    r"examples must be .*, got shape \(\), dtype bool$": lambda *_: spec(examples=tf1.constant(True)),
     r"makes no trainable variable": lambda features, *_: ModelSpec(tf1.reduce_sum(features), tf1.train.AdamOptimizer),
     r"returned dict; it must return a psruntime.ModelSpec": lambda *_: {},
     r"failed at .*test_user_mistakes.py:\d+: RuntimeError: first line$": broken,
@@ -83,10 +92,10 @@ def test_an_error_in_the_data_names_the_function() -> None:
 
 
 def test_training_data_begin_again_and_evaluation_data_end() -> None:
-    inputs = InputStream(Model("m", batches, spec), CONTEXT)
-    assert [len(inputs.draw_endlessly()[0]) for _ in range(5)] == [4] * 5
-    inputs.rewind()
-    drawn = [inputs.draw() for _ in range(3)]
+    training = InputStream(Model("m", batches, spec), CONTEXT)
+    assert [len(training.draw_endlessly()[0]) for _ in range(5)] == [4] * 5
+    held_out = InputStream(Model("m", batches, spec), replace(CONTEXT, mode="eval"))
+    drawn = [held_out.draw() for _ in range(3)]
     assert [batch is None for batch in drawn] == [False, False, True]
 
 

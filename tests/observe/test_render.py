@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -32,6 +33,17 @@ def test_tables_show_what_an_operator_asks_for() -> None:
         "3 (chief)", "42", "1234", "0.2500", "PREPARING: view 2 is complete",
     ):  # fmt: skip
         assert piece in text, piece
+
+
+def test_in_mode_bounded_the_leads_are_shown_with_their_largest() -> None:
+    worker = replace(WORKER, worker_stats=WorkerStats(max_lead=3, waiting="3 steps ahead of worker 1, bound 2"))
+    status, job = replace(STATUS, members=(PS, worker), max_lead=1), JobConfig(mode="bounded", bound=2)
+    out = io.StringIO()
+    Console(file=out, width=160).print(as_tables(status, job))
+    for piece in ("largest lead 1 of 2", "lead/max", "2/3", "3 steps ahead of worker 1, bound 2"):
+        assert piece in out.getvalue(), piece
+    assert as_json(status, job)["max_lead"] == 1
+    assert as_json(status, job)["workers"][0]["worker_stats"]["max_lead"] == 3
 
 
 def test_the_progress_line() -> None:

@@ -26,7 +26,7 @@ from psruntime.rpc.service import CoordinationServicer
 from tests.support.polling import poll_until
 
 SPECS = (VariableSpec("dense/kernel", (4, 2), "float32"), VariableSpec("dense/bias", (2,), "float32"))
-OURS = ("rpc-server", "heartbeat")  # names of the threads that this package starts
+OURS = ("rpc-server", "heartbeat", "clock-reports")  # names of the threads that this package starts
 
 # A lease that does not end within a test: what happens all the same does not happen because a lease ended.
 LONG = 600.0

@@ -27,7 +27,7 @@ from psruntime.core.membership import Role
 from psruntime.core.plan import DTYPE_BYTES, VariableSpec
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.errors import UsageError
-from psruntime.rpc import checks, convert, convert_beat, convert_status
+from psruntime.rpc import checks, convert, convert_beat, convert_clock, convert_status
 from psruntime.v1 import coordination_pb2 as pb
 from tests.support.messages import messages
 
@@ -39,10 +39,11 @@ spans = st.integers(0, 10**16).map(lambda ns: ns / 10**9)  # seconds, in whole n
 texts = st.text(max_size=60)
 addresses = st.text(max_size=checks.ADDRESS_CHARS)
 specs = st.builds(
-    VariableSpec,
+    lambda name, shape, dtype, sparse: VariableSpec(name, shape, dtype, sparse and shape != ()),
     st.text(min_size=1, max_size=20),
     st.lists(counts, max_size=4).map(tuple),
     st.sampled_from(sorted(DTYPE_BYTES)),
+    st.booleans(),
 )
 models = st.lists(specs, max_size=4, unique_by=lambda spec: spec.name).map(tuple)
 views = st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, incarnations), max_size=3).map(tuple))
@@ -50,7 +51,7 @@ ps_stats = st.builds(
     PsStats, counts, counts, counts, counts, st.dictionaries(st.text(max_size=64), counts, max_size=3), counts
 )
 worker_stats = st.builds(
-    WorkerStats, counts, counts, counts, st.floats(0, 1e300), st.none() | st.floats(allow_nan=False), texts
+    WorkerStats, counts, counts, counts, st.floats(0, 1e300), st.none() | st.floats(allow_nan=False), texts, counts
 )
 standings = st.builds(
     Standing,
@@ -58,10 +59,13 @@ standings = st.builds(
     texts,
     views,
     chief=st.booleans(),
+    restore=st.booleans(),
     fenced_in=st.booleans(),
     close=st.booleans(),
     admitted=st.lists(st.tuples(indices, incarnations), max_size=3).map(tuple),
     fence_revision=counts,
+    clock=counts,
+    max_staleness=st.none() | counts,
 )
 answers = st.builds(Answer, incarnations, standings, st.integers(1, checks.COUNT_LIMIT - 1), counts)
 joins = st.builds(
@@ -99,25 +103,44 @@ members = st.builds(MemberStatus, role=st.just(Role.PS), **_place, **_times, ps_
     worker_stats=st.none() | worker_stats,
 )
 job_statuses = st.builds(
-    JobStatus, st.sampled_from(Phase), texts, views, counts, counts, counts, st.lists(members, max_size=3).map(tuple)
+    JobStatus,
+    st.sampled_from(Phase),
+    texts,
+    views,
+    counts,
+    counts,
+    counts,
+    st.lists(members, max_size=3).map(tuple),
+    counts,
 )
-jobs = st.builds(
-    JobConfig,
-    mode=st.sampled_from(MODES),
-    ps=st.integers(1, 2**31 - 1),
-    min_workers=st.integers(1, 8),
-    max_workers=st.integers(8, 2**31 - 1),
-    train_steps=st.integers(1, checks.COUNT_LIMIT - 1),
-    checkpoint_dir=texts,
-    save_steps=st.integers(1, checks.COUNT_LIMIT - 1),
-    keep=st.integers(1, 2**31 - 1),
-    slice_bytes=st.integers(1, checks.COUNT_LIMIT - 1),
-    max_staleness=st.none() | counts,
-    on_nan=st.sampled_from(ON_NAN),
-    lease_s=spans.map(lambda s: 0.5 + s / 10**6).map(lambda s: round(s, 9)),
-    ps_timeout_s=spans.map(lambda s: 20.0 + s),
-    ping_timeout_s=spans.map(lambda s: 1.0 + s),
-    linger_s=spans,
+clock_reports = st.builds(
+    convert_clock.ClockReport, indices, incarnations, counts.map(lambda n: n + (n == 0)), counts, counts, spans
+)
+_of_mode = {  # settings that belong to one mode
+    "async": {"max_staleness": st.none() | counts},
+    "bounded": {"bound": counts},
+    "sync": {"rounds_log": texts},
+}
+jobs = st.sampled_from(MODES).flatmap(
+    lambda mode: st.builds(
+        JobConfig,
+        mode=st.just(mode),
+        ps=st.integers(1, 2**31 - 1),
+        min_workers=st.integers(1, 8),
+        max_workers=st.integers(8, 2**31 - 1),
+        train_steps=st.integers(1, checks.COUNT_LIMIT - 1),
+        checkpoint_dir=texts,
+        save_steps=st.integers(1, checks.COUNT_LIMIT - 1),
+        keep=st.integers(1, 2**31 - 1),
+        slice_bytes=st.integers(1, checks.COUNT_LIMIT - 1),
+        on_nan=st.sampled_from(ON_NAN),
+        round_warn_s=spans,
+        lease_s=spans.map(lambda s: 0.5 + s / 10**6).map(lambda s: round(s, 9)),
+        ps_timeout_s=spans.map(lambda s: 20.0 + s),
+        ping_timeout_s=spans.map(lambda s: 1.0 + s),
+        linger_s=spans,
+        **_of_mode[mode],
+    )
 )
 
 
@@ -147,6 +170,14 @@ def test_a_heartbeat_comes_back(beat):
     assert convert_beat.heartbeat_from_wire(convert_beat.heartbeat_to_wire(beat)) == beat
 
 
+@relaxed
+@given(clock_reports, counts, texts)
+def test_a_clock_report_and_its_answer_come_back(report, steps, reason):
+    assert convert_clock.clock_report_from_wire(convert_clock.clock_report_to_wire(report)) == report
+    floor = convert_clock.Floor(steps, reason)
+    assert convert_clock.floor_from_wire(convert_clock.floor_to_wire(floor)) == floor
+
+
 def test_a_loss_that_is_not_a_number_is_a_fact():
     stats = convert_beat.worker_stats_from_wire(convert_beat.worker_stats_to_wire(WorkerStats(loss=math.nan)))
     assert stats.loss is not None
@@ -172,7 +203,7 @@ def test_the_settings_come_back_to_the_digit(job):
     assert [(f.name, getattr(back, f.name)) for f in fields(job) if f.name[-2:] != "_s"] == [
         (f.name, getattr(job, f.name)) for f in fields(job) if f.name[-2:] != "_s"
     ]
-    for name in ("lease_s", "ps_timeout_s", "ping_timeout_s", "linger_s"):
+    for name in ("round_warn_s", "lease_s", "ps_timeout_s", "ping_timeout_s", "linger_s"):
         assert getattr(back, name) == pytest.approx(getattr(job, name), abs=1e-9)
 
 
@@ -220,6 +251,8 @@ INCOMING = {
     pb.HeartbeatRequest: (convert_beat.heartbeat_from_wire, convert_beat.Heartbeat),
     pb.ReportPreparedRequest: (convert.report_from_wire, convert.Report),
     pb.ReportFinishedRequest: (convert.report_from_wire, convert.Report),
+    pb.ReportClockRequest: (convert_clock.clock_report_from_wire, convert_clock.ClockReport),
+    pb.ReportClockResponse: (convert_clock.floor_from_wire, convert_clock.Floor),
     pb.LeaveRequest: (convert.leave_from_wire, convert.Leave),
     pb.JobSettings: (convert_status.job_from_wire, JobConfig),
     pb.JobStatus: (convert_status.status_from_wire, JobStatus),

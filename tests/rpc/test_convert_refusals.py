@@ -58,6 +58,7 @@ MANY = [pb.VariableSpec(name=str(i), dtype="float32") for i in range(checks.SPEC
         (_join(waited={"seconds": -1}), "waited must be from 0"),
         (_join(waited={"nanos": 2**31 - 1}), "waited must be from 0"),
         (_join(variables=[pb.VariableSpec(name="v", dtype="int32")]), "variables.dtype of v must be one of float16"),
+        (_join(variables=[pb.VariableSpec(name="v", dtype="float32", sparse=True)]), "variables.sparse of v must be"),
         (_join(variables=[pb.VariableSpec(name="v", shape=[-1], dtype="float32")]), "variables.shape of v must"),
         (_join(variables=[pb.VariableSpec(name="v", shape=[2**53], dtype="float32")]), "variables.shape of v must"),
         (_join(variables=[pb.VariableSpec(name="v", shape=[1] * 255, dtype="float32")]), "variables.shape of v must"),

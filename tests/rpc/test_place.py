@@ -10,6 +10,7 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.facts import Answer, Assignment, Rest, Standing, WorkerStats
+from psruntime.core.rounds import Closed, Done, Duty, Turn
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.place import WorkerPlace
@@ -30,6 +31,8 @@ class ScriptedSeat:
         self.beats = 0
         self.unreachable = False
         self.replaced_for = 0  # beats
+        self.turns: list[Turn | Exception | None] = []  # one after the other
+        self.said: list[Done | None] = []  # with each
 
     @property
     def answer(self) -> Answer:
@@ -47,6 +50,18 @@ class ScriptedSeat:
         if self.unreachable:
             raise UnreachableError("gone")
         return self.answer
+
+    def take_turn(
+        self, assignment: Assignment, done: Done | None, max_wait_s: float, is_wanted: Callable[[], bool]
+    ) -> Turn | None:
+        assert assignment == ASSIGNMENT and max_wait_s > 0 and is_wanted()
+        self.said.append(done)
+        turn = self.turns.pop(0)
+        if isinstance(turn, Exception):
+            raise turn
+        if turn is not None and turn.duty is Duty.NONE:
+            self.answers.pop(0)
+        return turn
 
     def wait_until(self, ready: Callable[[Answer], bool], timeout_s: float | None) -> Answer | None:
         if ready(self.answer):
@@ -133,6 +148,22 @@ def test_steps_are_counted_from_the_entry_into_the_view() -> None:
     assert (beat.view, beat.steps, beat.global_step) == (2, 0, 0)
 
 
+def test_a_session_lost_in_the_same_view_loses_no_steps() -> None:
+    """Else the worker's clock would fall behind what it has done, and the bound with it."""
+    stage = Stage(answer(Phase.TRAINING))
+    stage.place.entered(ASSIGNMENT)
+    stage.place.stepped(3)
+    stage.place.entered(Assignment(VIEW, 9, prepare=True))
+    stage.place.stepped(5)
+    beat = stage.place.beat()
+    assert (beat.view, beat.steps, beat.global_step) == (1, 2, 5)
+
+
+def test_the_clock_of_the_entry_comes_with_the_view() -> None:
+    stage = Stage(answer(Phase.TRAINING, fenced_in=True, clock=12))
+    assert stage.place.await_view() == Assignment(VIEW, 9, prepare=False, clock=12)
+
+
 def test_what_an_earlier_incarnation_did_is_not_reported_for_the_next() -> None:
     """A new coordinator counts views from 1 again: the number alone does not tell them apart."""
     stage = Stage(answer(Phase.TRAINING), answer(Phase.TRAINING, incarnation=10))
@@ -177,6 +208,25 @@ def test_what_comes_after_the_last_step(end: str) -> None:
 def test_a_failed_job_is_an_error_of_the_rest() -> None:
     with pytest.raises(JobFailedError):
         Stage(answer(Phase.FAILED)).place.rest(ASSIGNMENT)
+
+
+def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
+    stage = Stage(answer(Phase.TRAINING, chief=True))
+    closes = Turn(Duty.CLOSE, 3, 5, 5, 1, 8.0)
+    stage.seat.turns = [UnreachableError("gone"), ReplacedError("not the chief"), Turn(Duty.WAIT), None, closes]
+    assert stage.place.next_turn(ASSIGNMENT, Closed(2, 4, 2)) == closes
+    assert stage.seat.said == [Closed(2, 4, 2)] * 3 + [None, None]
+    assert [event for event, _ in stage.events] == ["retry", "retry"]
+
+
+@pytest.mark.parametrize("end", [answer(Phase.DRAINING), answer(Phase.FORMING), answer(Phase.TRAINING, OTHER)])
+def test_turns_end_with_the_view_and_with_training(end: Answer) -> None:
+    stage = Stage(answer(Phase.TRAINING), end)
+    stage.seat.turns = [Turn(Duty.NONE)]
+    assert stage.place.next_turn(ASSIGNMENT, None) is None
+    assert stage.seat.beats == 1, "it asks at once what has become of the view"
+    assert stage.place.next_turn(ASSIGNMENT, Closed(2, 4, 2)) is None
+    assert len(stage.seat.said) == 1
 
 
 def test_a_pause_ends_when_the_process_shall_stop() -> None:

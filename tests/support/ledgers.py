@@ -20,7 +20,7 @@ environment.prepare(10.0)
 from psruntime.graph.ps_state import LedgerReader
 from psruntime.graph.store import APPLIED, CAUSES, MAX_STALENESS, RECEIVED
 order = json.loads(sys.stdin.read())
-specs = [VariableSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in order["specs"]]
+specs = [VariableSpec(s["name"], tuple(s["shape"]), s["dtype"], s["sparse"]) for s in order["specs"]]
 plan = make_plan(specs, len(order["addresses"]), order["slice_bytes"])
 found = {}
 for index, address in enumerate(order["addresses"]):

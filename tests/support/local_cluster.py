@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,16 +12,16 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.facts import Assignment, Rest
 from psruntime.core.plan import Plan, make_plan
+from psruntime.core.rounds import Contribution, Rounds, Torn, Turn
 from psruntime.core.view import PsEntry, View
+from psruntime.graph.assemble import assemble
 from psruntime.graph.checkpoint import Checkpoints
-from psruntime.graph.hooks import CheckpointHook
 from psruntime.graph.inputs import InputStream
-from psruntime.graph.loop import StepResult, TrainingLoop
-from psruntime.graph.prepare import Preparation
 from psruntime.graph.ps_state import LedgerReader, PsState
 from psruntime.graph.pulled import learn_specs
 from psruntime.graph.server import start_server
-from psruntime.graph.session import ViewSessionCreator, open_session
+from psruntime.graph.session import open_session
+from psruntime.graph.steps import StepResult
 from psruntime.graph.training import TrainGraph, build_training
 from psruntime.model import Context, Model, ModelSpec
 
@@ -38,12 +39,15 @@ class LocalPlace:
     finished: bool = False
     done: int = 0
     prepared_at: list[int] = field(default_factory=list)
+    rounds: Rounds = field(default_factory=Rounds)
+    closed: int = 0
 
     def await_view(self) -> Assignment:
         return Assignment(self.view, self.incarnation, self.prepare)
 
-    def report_prepared(self, assignment: Assignment, global_step: int) -> None:
+    def report_prepared(self, assignment: Assignment, global_step: int, attempt: int) -> None:
         self.prepare = False
+        self.rounds.begin(global_step, attempt)
         self.prepared_at.append(global_step)
 
     def entered(self, assignment: Assignment) -> None:
@@ -61,6 +65,18 @@ class LocalPlace:
     def stepped(self, global_step: int) -> None:
         self.done += 1
 
+    def next_turn(self, assignment: Assignment, done: Any) -> Turn | None:
+        assert not isinstance(done, Torn), done
+        self.rounds.enter(assignment.incarnation, 0)
+        if isinstance(done, Contribution):
+            self.rounds.contribute(assignment.incarnation, done)
+        elif done:
+            self.closed += bool(self.rounds.close(done))
+        if self.closed == self.steps:
+            return None
+        self.rounds.open_next(1)
+        return self.rounds.turn_of(assignment.incarnation, chief=0)
+
     def rest(self, assignment: Assignment) -> Rest:
         return Rest.OVER if self.finished else Rest.CLOSE
 
@@ -71,25 +87,47 @@ class LocalPlace:
         raise AssertionError(why)
 
 
+Server = tuple[Any, str]  # and its address
+_idle: dict[tuple[str, int], list[Server]] = {}  # of clusters that nobody uses any more
+
+
+def _server(role: str, index: int) -> Server:
+    """An empty server.  TensorFlow's never end, and each takes threads, so they are used again."""
+    idle = _idle.get((role, index))
+    if not idle:
+        server: Server = start_server(role, index, "127.0.0.1", 0)
+        return server
+    server, address = idle.pop()
+    tf1.Session.reset(server.target)
+    return server, address
+
+
+def _numbered(servers: list[Server]) -> list[tuple[str, int, Server]]:
+    return [("ps", index, server) for index, server in enumerate(servers)]
+
+
 class LocalCluster:
     """`num_ps` ps and one worker, index 0, all in this process."""
 
     def __init__(self, num_ps: int, max_staleness: int | None = None, max_workers: int = 8) -> None:
         self.max_workers = max_workers
-        self.ps = [start_server("ps", i, "127.0.0.1", 0) for i in range(num_ps)]
-        self.worker, self.address = start_server("worker", 0, "127.0.0.1", 0)
-        self.states = [PsState(server.target, i, max_workers, max_staleness) for i, (server, _) in enumerate(self.ps)]
+        self.max_staleness = max_staleness
+        self.ps = [_server("ps", i) for i in range(num_ps)]
+        self.worker, self.address = _server("worker", 0)
+        for role, index, server in [("worker", 0, (self.worker, self.address)), *_numbered(self.ps)]:
+            weakref.finalize(self, _idle.setdefault((role, index), []).append, server)
+        self.states = [PsState(server.target, i, max_workers) for i, (server, _) in enumerate(self.ps)]
         self.fence({0: INCARNATION})
         self.view = View(1, tuple(PsEntry(i, address, i + 1) for i, (_, address) in enumerate(self.ps)))
 
     def fence(self, admitted: dict[int, int]) -> None:
         for state in self.states:
-            state.write_fence(admitted)
+            state.write_fence(admitted, self.max_staleness)
 
     def forget(self, ps: int) -> None:
         """The ps comes back empty."""
-        self.states[ps] = PsState(self.ps[ps][0].target, ps, self.max_workers, None)
-        self.states[ps].write_fence({0: INCARNATION})
+        self.states[ps] = PsState(self.ps[ps][0].target, ps, self.max_workers)
+        self.states[ps].write_fence({0: INCARNATION}, None)
 
     def session(self, graph: Any) -> Any:
         return open_session(self.worker.target, graph, self.view, (0, self.address))
@@ -139,10 +177,8 @@ def train(
     def log(event: str, **facts: Any) -> None:
         run.events.append((event, facts))
 
-    preparation = Preparation(graph, checkpoints, 0, log)
-    creator = ViewSessionCreator(cluster.worker.target, cluster.address, 0, graph.graph, place, preparation, log)
-    hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, log)
-    TrainingLoop(graph, inputs, creator, place, hook, 0, job.on_nan == "stop", run.results.append, close, log).run()
+    server = (cluster.worker.target, cluster.address)
+    assemble(graph, inputs, job, 0, place, server, run.results.append, close, log).run()
     inputs.close()
     return run
 

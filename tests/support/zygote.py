@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import importlib
 import json
 import os
 import select
@@ -19,21 +20,22 @@ from typing import Any
 
 from psruntime.graph import environment
 
+ROLES = {"ps": "psruntime.ps", "worker": "psruntime.worker", "replay": "tests.support.replay"}
+LATER = (  # what these import once they run, TensorFlow with it
+    "psruntime.examples.digits",
+    "psruntime.examples.fashion_mnist",
+    "psruntime.graph.assemble",
+    "psruntime.graph.evaluate",
+    "psruntime.graph.ps_state",
+)
 PR_SET_PDEATHSIG = 1  # prctl(2): a child is killed with its parent, whatever happens to that one
 LOOK_S = 0.02  # how soon the end of a child is told
 
 
 def main() -> int:
     environment.prepare(ping_timeout_s=float(sys.argv[1]))
-    import psruntime.examples.digits
-    import psruntime.examples.fashion_mnist
-    import psruntime.graph.evaluate
-    import psruntime.graph.hooks
-    import psruntime.graph.loop
-    import psruntime.graph.prepare
-    import psruntime.graph.ps_state
-    import psruntime.ps
-    import psruntime.worker  # noqa: F401
+    for module in (*ROLES.values(), *LATER):
+        importlib.import_module(module)
 
     children: set[int] = set()
     tell(ready=os.getpid())
@@ -76,7 +78,7 @@ def start(order: dict[str, Any]) -> int:
         faulthandler.enable()
         sys.path[:0] = order["path"]
         role, *argv = order["argv"]
-        code = {"ps": sys.modules["psruntime.ps"].main, "worker": sys.modules["psruntime.worker"].main}[role](argv)
+        code = sys.modules[ROLES[role]].main(argv)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
     except BaseException:  # noqa: BLE001 - a forked child must not return into the loop of its parent

@@ -1,0 +1,68 @@
+"""What a member is told: its standing, from the coordinator's state.  Reads only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psruntime.core.facts import PsBeat, Standing, WorkerBeat
+from psruntime.core.membership import Member, Role
+from psruntime.core.view import Phase
+
+if TYPE_CHECKING:
+    from psruntime.core.coordinator import Coordinator
+
+
+class Told:
+    """What each member was last told, and how often that changed."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, tuple[Standing, int]] = {}  # by incarnation
+
+    def tell(self, incarnation: int, standing: Standing) -> int:
+        """The revision of this standing: one more than the last if it is another."""
+        last, revision = self._told.get(incarnation, (None, 0))
+        if standing != last:
+            revision += 1
+            self._told[incarnation] = (standing, revision)
+        return revision
+
+    def last(self, incarnation: int) -> Standing:
+        return self._told[incarnation][0]
+
+    def forget(self, incarnation: int) -> None:
+        self._told.pop(incarnation, None)
+
+
+def standing_of(c: Coordinator, member: Member) -> Standing:
+    """All that the member needs in order to act."""
+    if member.role is Role.PS:
+        admitted = tuple((w.index, w.incarnation) for w in c.members.live(Role.WORKER))
+        return Standing(
+            c.phase,
+            c.reason,
+            c.view,
+            admitted=admitted,
+            fence_revision=c.fence.revision,
+            max_staleness=c.pace.max_staleness(len(admitted)),
+        )
+    chief = c.chief == member.index
+    return Standing(
+        c.phase,
+        c.reason,
+        c.view,
+        chief=chief,
+        restore=chief and c.restore,
+        fenced_in=_fenced_in(c, member),
+        close=chief and c.phase is Phase.DRAINING and _all_stopped(c),
+        clock=c.pace.entered_at(member.incarnation),
+    )
+
+
+def _fenced_in(c: Coordinator, member: Member) -> bool:
+    written = (c.ps_beats.get(e.incarnation, PsBeat()).fence_revision for e in c.view.ps)
+    return c.fence.encloses(member.incarnation, written)
+
+
+def _all_stopped(c: Coordinator) -> bool:
+    beats = [c.worker_beats.get(w.incarnation, WorkerBeat()) for w in c.members.live(Role.WORKER)]
+    return all(beat.stopped and beat.view == c.view.number for beat in beats)

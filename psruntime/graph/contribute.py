@@ -1,0 +1,50 @@
+"""A contribution to a round: one worker's weighted gradient of one bucket, added to the sum on the ps, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.gradients import BucketGradient
+from psruntime.graph.guard import Push, at_hand, code, locked, one, refusal, remember, settled
+from psruntime.graph.round_store import APPLIED_ATTEMPT, ATTEMPT, COUNT, INTENT, RoundStore
+from psruntime.graph.store import NOT_FINITE, PENDING, RECEIVED, VOID, PsControl
+
+
+def contribute(rounds: RoundStore, control: PsControl, push: Push, gradient: BucketGradient) -> Any:
+    """Builds one bucket's part of a contribution; `push.sequence` is the attempt.
+
+    A contribution of an attempt that is older than the one being summed, or that is applied already, is void.
+    One that is not finite counts, with a gradient of zeros that the worker made of it, so that the round is
+    complete without it.
+
+    Returns:
+        int64 [2] = (PENDING, NOT_FINITE or the cause of the drop, 0).
+    """
+    store, attempt = rounds.store, push.sequence
+    gradient = at_hand(store, gradient)
+
+    def add() -> tuple[Any, list[Any]]:
+        books, ledger = rounds.books.read_value(), store.ledger.read_value()
+        last_push = store.pushed.sparse_read(push.worker)
+        void = tf1.logical_or(attempt < books[ATTEMPT], attempt <= books[INTENT])
+        counted = tf1.where(push.finite, code(PENDING), code(NOT_FINITE))
+        verdict = refusal(control, push, last_push, tf1.where(void, code(VOID), counted))
+        accepted = tf1.equal(verdict, counted)
+        fresh = attempt > books[ATTEMPT]
+        begins = tf1.logical_and(accepted, fresh)
+        with tf1.control_dependencies([settled(accepted, rounds.add(gradient, accepted, fresh))]):
+            before = tf1.where(begins, code(0), books[COUNT])
+            now = tf1.stack([attempt, before + 1, books[INTENT], books[APPLIED_ATTEMPT]])
+            given_up = tf1.where(begins, ledger[PENDING], code(0)) * (one(VOID) - one(PENDING))
+            last = [
+                rounds.books.assign(tf1.where(accepted, now, books), read_value=False),
+                store.ledger.assign(ledger + given_up + one(RECEIVED) + one(verdict), read_value=False),
+                remember(store, push, last_push, accepted),
+            ]
+        return tf1.stack([verdict, code(0)]), last
+
+    with tf1.name_scope(f"contribute/{store.bucket.name}/"):
+        arrived = [push.worker, push.incarnation, push.sequence, push.finite, *gradient.tensors]
+        return locked(store, arrived, add)[0]

@@ -1,0 +1,156 @@
+"""Steps of the sync mode: a worker takes turns.  It keeps a gradient and contributes it; the chief closes.
+
+A batch is drawn for a round and kept until another round asks for another one.  A contribution is repeated
+with what was kept when the attempt became void, or computed again from the same batch in a new view, unless
+its round turned out to be closed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from psruntime.core.facts import Assignment
+from psruntime.core.rounds import Closed, Contribution, Done, Duty, Torn, Turn
+from psruntime.errors import JobFailedError
+from psruntime.graph.close import torn
+from psruntime.graph.hooks import learning_rate_at
+from psruntime.graph.inputs import InputStream, leading_dimension
+from psruntime.graph.place import Place
+from psruntime.graph.round_graph import RoundGraph
+from psruntime.graph.round_store import APPLIED_ATTEMPT
+from psruntime.graph.session import ViewSessionCreator
+from psruntime.graph.steps import StepResult, require_finite
+from psruntime.graph.store import NOT_FINITE, PENDING, REPEATED
+from psruntime.graph.training import TrainGraph
+
+ACCEPTED = (PENDING, NOT_FINITE, REPEATED)  # repeated: a session was lost after the ps had taken the first try
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A gradient in the worker's variables, and what it is of.  pushed: a contribution of it was accepted."""
+
+    assignment: Assignment
+    round: int
+    opened: int
+    weight: float
+    result: StepResult
+    pushed: bool = False
+
+
+class RoundSteps:
+    """Worker `index`.  on_step: called with the result of every contribution."""
+
+    def __init__(
+        self,
+        graph: TrainGraph,
+        inputs: InputStream,
+        place: Place,
+        creator: ViewSessionCreator,
+        index: int,
+        stop_on_nan: bool,
+        on_step: Callable[[StepResult], None],
+    ) -> None:
+        assert graph.rounds is not None
+        self._graph = graph
+        self._rounds: RoundGraph = graph.rounds
+        self._inputs = inputs
+        self._place = place
+        self._creator = creator
+        self._index = index
+        self._stop_on_nan = stop_on_nan
+        self._on_step = on_step
+        self._batch: list[Any] | None = None
+        self._batch_number = -1  # of `_batch` in the input, from 0
+        self._kept: _Kept | None = None
+
+    def run(self, session: Any) -> None:
+        """Takes turns until no rounds are held.
+
+        Raises:
+            JobFailedError: the loss is not finite, and that ends the job.
+        """
+        done: Done | None = None
+        while True:
+            assignment = self._creator.assignment
+            assert assignment is not None
+            turn = self._place.next_turn(assignment, done)
+            if turn is None:
+                return
+            done = (self._close if turn.duty is Duty.CLOSE else self._contribute)(session, assignment, turn)
+            if self._creator.assignment != assignment:
+                done = None  # it was said to ps that are no longer those of the view
+
+    def _contribute(self, session: Any, assignment: Assignment, turn: Turn) -> Contribution | None:
+        kept = self._kept
+        if kept is None or (kept.assignment, kept.opened) != (assignment, turn.opened):
+            kept = self._compute(session, assignment, turn)
+        feed = self._push_id(assignment, turn)
+        feed.update(dict.fromkeys(self._rounds.finite, kept.weight > 0))
+        outcomes = np.concatenate(session.run(self._rounds.contribute, feed_dict=feed))
+        if not np.isin(outcomes[:, 0], ACCEPTED).all():
+            return None  # void or fenced: the next turn says what follows
+        self._kept = replace(kept, pushed=True)
+        return Contribution(turn.round, turn.attempt, self._batch_number, kept.weight)
+
+    def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> _Kept:
+        """Keeps the gradient of the batch; draws one unless that of a round in an earlier view is still wanted.
+
+        It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.
+        """
+        kept = self._kept
+        same_batch = (
+            kept is not None and kept.assignment != assignment and not (kept.pushed and kept.round < turn.round)
+        )
+        if self._batch is None or not same_batch:
+            self._batch = self._inputs.draw_endlessly()
+            self._batch_number += 1
+        feed = dict(zip(self._graph.model.batch, self._batch, strict=True))
+        fetched = session.run(self._graph.step, feed_dict=feed)
+        result = StepResult(float(fetched["loss"]), int(fetched["global_step"]), leading_dimension(self._batch), 0, 0)
+        if self._stop_on_nan:
+            require_finite(result.loss, result.global_step)
+        self._kept = _Kept(assignment, turn.round, turn.opened, float(fetched["examples"]), result)
+        self._place.stepped(result.global_step)
+        self._on_step(result)
+        return self._kept
+
+    def _close(self, session: Any, assignment: Assignment, turn: Turn) -> Closed | Torn | None:
+        """Applies the round, also one that a chief before began to apply."""
+        looked = session.run(self._rounds.look)
+        reason = torn(np.concatenate([books for books, _ in looked]), turn)
+        if reason:
+            return Torn(turn.round, turn.attempt, reason)
+        feed = self._push_id(assignment, turn)
+        feed.update(dict.fromkeys(self._rounds.members, turn.members))
+        factor = self._factor(turn, math.sqrt(sum(float(square) for _, square in looked)))
+        feed.update(dict.fromkeys(self._rounds.factors, factor))
+        rate = learning_rate_at(self._graph, turn.round - 1)
+        feed.update(dict.fromkeys(self._graph.learning_rates, rate))
+        books = np.concatenate(session.run(self._rounds.close, feed_dict=feed))
+        if not (books[:, APPLIED_ATTEMPT] == turn.attempt).all():
+            return None  # fenced: another chief is at work
+        return Closed(turn.round, turn.attempt, turn.round if factor > 0 else turn.round - 1)
+
+    def _factor(self, turn: Turn, norm_of_sum: float) -> float:
+        """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing."""
+        if turn.examples == 0:
+            return 0.0
+        clip_norm = self._graph.model.spec.clip_norm
+        if clip_norm is None:
+            return 1.0 / turn.examples
+        norm = norm_of_sum / turn.examples
+        if not math.isfinite(norm):
+            if self._stop_on_nan:
+                raise JobFailedError(f"the norm of the gradient of round {turn.round} is {norm}; it was not applied")
+            return 0.0
+        return clip_norm / max(norm, clip_norm) / turn.examples
+
+    def _push_id(self, assignment: Assignment, turn: Turn) -> dict[Any, Any]:
+        push_id = (self._index, assignment.incarnation, turn.attempt)
+        return dict.fromkeys(self._graph.push_ids, push_id)

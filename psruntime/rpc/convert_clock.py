@@ -1,0 +1,58 @@
+"""Reports of a worker's clock and their answers: wire <-> plain data.  Rules as in convert.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psruntime.rpc import checks
+from psruntime.v1 import coordination_pb2 as pb
+
+
+@dataclass(frozen=True)
+class ClockReport:
+    """A worker's completed steps in a view, and the floor that it waits for; 0: it does not wait."""
+
+    worker_index: int
+    incarnation: int
+    view: int
+    steps: int
+    wanted_floor: int = 0
+    max_wait_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The floor of the view, and for whom the worker has to wait; empty: for nobody."""
+
+    steps: int
+    reason: str = ""
+
+
+def clock_report_to_wire(report: ClockReport) -> pb.ReportClockRequest:
+    return pb.ReportClockRequest(
+        worker_index=report.worker_index,
+        incarnation=report.incarnation,
+        view_number=report.view,
+        completed_steps=report.steps,
+        wanted_floor_steps=report.wanted_floor,
+        max_wait=checks.duration(report.max_wait_s) if report.max_wait_s > 0 else None,
+    )
+
+
+def clock_report_from_wire(wire: pb.ReportClockRequest) -> ClockReport:
+    return ClockReport(
+        checks.index("worker_index", wire.worker_index),
+        checks.incarnation("incarnation", wire.incarnation),
+        checks.number("view_number", wire.view_number, least=1),
+        checks.number("completed_steps", wire.completed_steps),
+        checks.number("wanted_floor_steps", wire.wanted_floor_steps),
+        checks.seconds("max_wait", wire.max_wait),
+    )
+
+
+def floor_to_wire(floor: Floor) -> pb.ReportClockResponse:
+    return pb.ReportClockResponse(floor_steps=floor.steps, reason=checks.clipped(floor.reason))
+
+
+def floor_from_wire(wire: pb.ReportClockResponse) -> Floor:
+    return Floor(checks.number("floor_steps", wire.floor_steps), checks.text("reason", wire.reason, checks.TEXT_CHARS))

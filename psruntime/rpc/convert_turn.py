@@ -1,0 +1,87 @@
+"""Turns of the sync mode: wire <-> core dataclasses.  Rules as in convert.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psruntime.core.rounds import Closed, Contribution, Done, Duty, Torn, Turn
+from psruntime.rpc import checks
+from psruntime.v1 import coordination_pb2 as pb
+
+
+@dataclass(frozen=True)
+class TurnRequest:
+    """What a worker has done since its last turn, and how long it waits for the next."""
+
+    worker_index: int
+    incarnation: int
+    view: int
+    done: Done | None = None
+    max_wait_s: float = 0.0
+
+
+def turn_request_to_wire(request: TurnRequest) -> pb.TakeTurnRequest:
+    wire = pb.TakeTurnRequest(
+        worker_index=request.worker_index,
+        incarnation=request.incarnation,
+        view_number=request.view,
+        max_wait=checks.duration(request.max_wait_s) if request.max_wait_s > 0 else None,
+    )
+    done = request.done
+    if isinstance(done, Contribution):
+        wire.contribution.round, wire.contribution.attempt = done.round, done.attempt
+        wire.contribution.batch, wire.contribution.examples = done.batch, done.examples
+    elif isinstance(done, Closed):
+        wire.closed.round, wire.closed.attempt, wire.closed.global_step = done.round, done.attempt, done.global_step
+    elif done is not None:
+        wire.torn.round, wire.torn.attempt, wire.torn.reason = done.round, done.attempt, checks.clipped(done.reason)
+    return wire
+
+
+def turn_request_from_wire(wire: pb.TakeTurnRequest) -> TurnRequest:
+    return TurnRequest(
+        checks.index("worker_index", wire.worker_index),
+        checks.incarnation("incarnation", wire.incarnation),
+        checks.number("view_number", wire.view_number, least=1),
+        _done_from_wire(wire),
+        checks.seconds("max_wait", wire.max_wait),
+    )
+
+
+def turn_to_wire(turn: Turn) -> pb.Turn:
+    return pb.Turn(
+        duty=f"DUTY_{turn.duty.name}",
+        round=turn.round,
+        attempt=turn.attempt,
+        opened=turn.opened,
+        members=turn.members,
+        examples=turn.examples,
+        reason=checks.clipped(turn.reason),
+    )
+
+
+def turn_from_wire(wire: pb.Turn) -> Turn:
+    return Turn(
+        Duty[checks.word("turn.duty", pb.Duty, wire.duty)],
+        checks.number("turn.round", wire.round),
+        checks.number("turn.attempt", wire.attempt),
+        checks.number("turn.opened", wire.opened),
+        checks.number("turn.members", wire.members),
+        checks.amount("turn.examples", wire.examples),
+        wire.reason,
+    )
+
+
+def _done_from_wire(wire: pb.TakeTurnRequest) -> Done | None:
+    which = wire.WhichOneof("done")
+    if which is None:
+        return None
+    part = getattr(wire, which)
+    number = checks.number(f"{which}.round", part.round, least=1)
+    attempt = checks.number(f"{which}.attempt", part.attempt, least=1)
+    if isinstance(part, pb.Contribution):
+        batch = checks.number("contribution.batch", part.batch)
+        return Contribution(number, attempt, batch, checks.amount("contribution.examples", part.examples))
+    if isinstance(part, pb.Closed):
+        return Closed(number, attempt, checks.number("closed.global_step", part.global_step))
+    return Torn(number, attempt, checks.text("torn.reason", part.reason, checks.TEXT_CHARS))

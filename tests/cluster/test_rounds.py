@@ -1,0 +1,143 @@
+"""Sync mode with real processes: every round is the exact update of the joint batch, whoever comes and goes."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import Cluster, Zygote, cluster
+from tests.support.polling import poll_until
+
+pytestmark = pytest.mark.cluster
+
+ROUNDS = 50
+TOLERANCE = 1e-5  # relative to the largest entry of a variable
+LONG = 500  # rounds in which workers come and go
+SIZES = {0: 5, 1: 12, 2: 8}  # worker index -> its batch size
+
+
+def write_model(folder: Path, name: str, **settings: Any) -> str:
+    """A module with a model of round_models, next to the logs of the test."""
+    arguments = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+    (folder / f"{name}.py").write_text(
+        "from tests.cluster.round_models import input_fn, make\n"
+        f"model_fn = make({arguments})\n"
+        "__all__ = ['input_fn', 'model_fn']\n"
+    )
+    return name
+
+
+def start(job: Cluster, index: int, model: str) -> Any:
+    return job.start_worker(index, f"--model={model}", f"--batch-size={SIZES[index]}")
+
+
+def replay(zygote: Zygote, folder: Path, model: str) -> dict[str, Any]:
+    order = {
+        "model": model, "rounds_log": str(folder / "rounds.jsonl"), "checkpoint_dir": str(folder / "checkpoints"),
+        "batch_sizes": SIZES,
+    }  # fmt: skip
+    proc = zygote.start("replay", ["replay", json.dumps(order)], folder / "replay.txt", [str(folder)])
+    assert proc.wait() == 0, proc.text
+    outcome: dict[str, Any] = json.loads(proc.text.splitlines()[-1])
+    return outcome
+
+
+def parts_of(folder: Path) -> list[list[int]]:
+    """The workers of each closed round."""
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [[part["worker"] for part in record["parts"]] for record in records if record["record"] == "round"]
+
+
+def accepted(job: Cluster) -> list[dict[int, list[int]]]:
+    """Of each ps at its end: worker index -> contributions that its buckets accepted, the fewest and the most."""
+    found = []
+    for ps in job.ps:
+        line = re.search(r'accepted="([^"]*)"', ps.wait_for(" ledger "))
+        assert line and "balanced=True" in ps.text
+        numbers = re.findall(r"worker (\d+): (\d+) to (\d+)", line.group(1))
+        found.append({int(worker): [int(low), int(high)] for worker, low, high in numbers})
+    return found
+
+
+CASES = {  # together each optimizer with and without a table, each number of workers and ps, sliced and not, clipped
+    "sgd": ({"optimizer": "sgd", "table": False, "clip_norm": 0.3}, 3, 2, 64),
+    "sgd, table": ({"optimizer": "sgd", "table": True}, 2, 1, 1 << 20),
+    "momentum": ({"optimizer": "momentum", "table": False}, 2, 1, 64),
+    "momentum, table": ({"optimizer": "momentum", "table": True, "clip_norm": 0.5}, 3, 2, 64),
+    "adam": ({"optimizer": "adam", "table": False, "clip_norm": 0.3}, 2, 2, 1 << 20),
+    "adam, table": ({"optimizer": "adam", "table": True, "clip_norm": 0.5}, 3, 2, 64),
+    "adagrad": ({"optimizer": "adagrad", "table": False}, 3, 1, 1 << 20),
+    "adagrad, table": ({"optimizer": "adagrad", "table": True, "clip_value": 0.05}, 2, 2, 64),
+    "rmsprop": ({"optimizer": "rmsprop", "table": False, "clip_value": 0.05}, 2, 2, 64),
+    "rmsprop, table": ({"optimizer": "rmsprop", "table": True}, 3, 1, 1 << 20),
+    "ftrl": ({"optimizer": "ftrl", "table": False}, 3, 2, 1 << 20),
+    "ftrl, table": ({"optimizer": "ftrl", "table": True, "clip_norm": 0.5}, 2, 2, 64),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fifty_rounds_are_those_of_one_process(case: str, zygote: Zygote, tmp_path: Path) -> None:
+    settings, workers, num_ps, slice_bytes = CASES[case]
+    model = write_model(tmp_path, "exact_" + re.sub(r"\W", "_", case), **settings)
+    job_settings = {
+        "mode": "sync", "ps": num_ps, "min_workers": workers, "train_steps": ROUNDS, "slice_bytes": slice_bytes,
+        "checkpoint_dir": tmp_path / "checkpoints", "rounds_log": tmp_path / "rounds.jsonl",
+    }  # fmt: skip
+    with cluster(zygote, tmp_path, **job_settings) as job:
+        for index in range(workers):
+            start(job, index, model)
+        assert set(job.wait_all().values()) == {0}
+        assert accepted(job) == [{index: [ROUNDS, ROUNDS] for index in range(workers)}] * num_ps
+    assert parts_of(tmp_path) == [list(range(workers))] * ROUNDS
+    outcome = replay(zygote, tmp_path, model)
+    assert outcome["rounds"] == ROUNDS
+    assert max(outcome["largest"].values()) < TOLERANCE, outcome
+
+
+def test_rounds_stay_exact_while_workers_come_go_and_die(zygote: Zygote, tmp_path: Path) -> None:
+    model = write_model(tmp_path, "exact_elastic", optimizer="adam", table=True, clip_norm=0.5)
+    job_settings = {
+        "mode": "sync", "ps": 2, "min_workers": 2, "train_steps": LONG, "round_warn_s": 1,
+        "checkpoint_dir": tmp_path / "checkpoints", "rounds_log": tmp_path / "rounds.jsonl",
+    }  # fmt: skip
+    with cluster(zygote, tmp_path, **job_settings) as job:
+        alone = start(job, 0, model)
+        alone.wait_for(" joined ")
+        assert job.status().reason == "waiting for workers: 1 of at least 2 are there"
+        other = start(job, 1, model)
+        job.wait_for_step(20)
+
+        late = start(job, 2, model)
+        poll_until(lambda: [0, 1, 2] in parts_of(tmp_path), 30, "a round with all three")
+        late.signal(signal.SIGTERM)
+        assert late.wait() == 128 + signal.SIGTERM
+        go_on(job)
+
+        other.kill()  # the round waits for its lease to end, and says so
+        job.ps[0].wait_for(" slow_round attempt=")
+        go_on(job)
+        poll_until(lambda: parts_of(tmp_path)[-1] == [0], 30, "rounds of the only one left")
+        again = start(job, 1, model)
+        poll_until(lambda: parts_of(tmp_path)[-1] == [0, 1], 30, "rounds of both again")
+
+        alone.kill()  # the chief
+        poll_until(lambda: parts_of(tmp_path)[-1] == [1], 30, "rounds without it")
+        assert again.wait() == 0
+        assert {ps.wait() for ps in job.ps} == {0}
+        assert all("balanced=True" in ps.text for ps in job.ps)
+    log = job.ps[0].text
+    assert re.search(r'slow_round attempt=\d+ waited_s=\S+ reason="round \d+ waits for worker 1"', log)
+    assert len(re.findall(r" void round=", log)) >= 1
+    assert log.count(" view number=") == 1, "nobody lost the view"
+    outcome = replay(zygote, tmp_path, model)
+    assert outcome["rounds"] == LONG
+    assert max(outcome["largest"].values()) < TOLERANCE, outcome
+
+
+def go_on(job: Cluster) -> None:
+    job.wait_for_step(job.status().global_step + 20)

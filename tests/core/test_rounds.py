@@ -1,0 +1,206 @@
+"""Rounds under any order of events: what the ps apply is what the record says, one contribution of each member.
+
+The ps are two plain buckets that follow the rules of graph/contribute.py and graph/close.py; pushes may arrive
+late, in part, twice, or from workers that are gone, and whoever closes may die after any bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from psruntime.core.rounds import Closed, Contribution, Duty, Rounds, Turn
+
+BUCKETS = (0, 1)
+picks = st.integers(0, 7)
+mostly = st.sampled_from([True, True, True, False])
+some = st.sampled_from([(), (), (), (0,), (1,), BUCKETS])
+
+
+@dataclass
+class Bucket:
+    """What a ps keeps of a round."""
+
+    attempt: int = 0
+    summed: list[int] = field(default_factory=list)  # incarnations
+    applied_attempt: int = 0
+    applied: list[list[int]] = field(default_factory=list)  # of each round, whose gradients went in
+    last: dict[int, int] = field(default_factory=dict)  # incarnation -> its last accepted attempt
+
+    def push(self, incarnation: int, attempt: int) -> bool:
+        """Whether the contribution is in, now or from an earlier try."""
+        if attempt <= self.last.get(incarnation, 0):
+            return True
+        if attempt < self.attempt or attempt <= self.applied_attempt:
+            return False
+        if attempt > self.attempt:
+            self.attempt, self.summed = attempt, []
+        self.summed.append(incarnation)
+        self.last[incarnation] = attempt
+        return True
+
+    def apply(self, turn: Turn) -> None:
+        if self.is_complete(turn) and turn.attempt > self.applied_attempt:
+            self.applied_attempt = turn.attempt
+            self.applied.append(sorted(self.summed))
+
+    def is_complete(self, turn: Turn) -> bool:
+        return (self.attempt, len(self.summed)) == (turn.attempt, turn.members)
+
+
+class RoundsMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = Rounds()
+        self.rounds.begin(0, 0)
+        self.buckets = [Bucket() for _ in BUCKETS]
+        self.recorded: list[list[int]] = []
+        self.live: list[int] = []
+        self.all = 0
+        self.late: list[tuple[int, int, int]] = []  # incarnation, attempt, bucket
+        self.words: list[tuple[int, Contribution | Closed]] = []  # by whom; said, and perhaps heard again later
+        self.ticks = 0
+        self.closes: list[Turn] = []  # of chiefs whose session was lost: it may be repeated in the next view
+        self.floor = 0  # the highest attempt ever handed out
+
+    def pick(self, number: int) -> int:
+        return self.live[number % len(self.live)]
+
+    def turn(self, incarnation: int) -> Turn:
+        turn = self.rounds.turn_of(incarnation, min(self.live) % 4)
+        assert turn.attempt >= self.floor, "attempts are numbered upwards"
+        self.floor = turn.attempt
+        return turn
+
+    @precondition(lambda self: len(self.live) < 3)
+    @rule()
+    def enter(self) -> None:
+        self.all += 1
+        self.live.append(self.all)
+        self.rounds.enter(self.all, self.all % 4)
+
+    @rule(needed=st.integers(1, 3))
+    def open(self, needed: int) -> None:
+        self.rounds.open_next(needed)
+        assert self.rounds.open or len(self.live) < needed, "only the first round of a view waits"
+
+    @precondition(lambda self: self.live)
+    @rule(who=picks, delayed=some, twice=st.booleans(), told=mostly)
+    def contribute(self, who: int, delayed: tuple[int, ...], twice: bool, told: bool) -> None:
+        """Pushes; some of it may be on its way still, and the word of it may be lost."""
+        incarnation = self.pick(who)
+        turn = self.turn(incarnation)
+        if turn.duty is not Duty.CONTRIBUTE:
+            return
+        self.late += [(incarnation, turn.attempt, bucket) for bucket in (BUCKETS if twice else delayed)]
+        accepted = [self.buckets[b].push(incarnation, turn.attempt) for b in BUCKETS if b not in delayed]
+        if not delayed and all(accepted):
+            self.say(incarnation, Contribution(turn.round, turn.attempt, 0, 1.0), told)
+
+    @precondition(lambda self: self.late)
+    @rule(which=picks)
+    def arrive_late(self, which: int) -> None:
+        incarnation, attempt, bucket = self.late.pop(which % len(self.late))
+        self.buckets[bucket].push(incarnation, attempt)
+
+    @precondition(lambda self: self.live)
+    @rule(skipped=some, told=mostly)
+    def close(self, skipped: tuple[int, ...], told: bool) -> None:
+        """The chief applies some of the buckets, or all; its word of it may be lost."""
+        turn = self.turn(min(self.live))
+        if turn.duty is not Duty.CLOSE:
+            return
+        assert all(b.applied_attempt == turn.attempt or b.is_complete(turn) for b in self.buckets), "torn"
+        self.closes.append(turn)
+        for number, bucket in enumerate(self.buckets):
+            if number not in skipped:
+                bucket.apply(turn)
+        if all(b.applied_attempt == turn.attempt for b in self.buckets):
+            self.say(min(self.live), Closed(turn.round, turn.attempt, turn.round), told)
+
+    def say(self, incarnation: int, word: Contribution | Closed, told: bool) -> None:
+        self.words.append((incarnation, word))
+        if told:
+            self.hear(incarnation, word)
+
+    def hear(self, incarnation: int, word: Contribution | Closed) -> None:
+        if isinstance(word, Contribution):
+            self.rounds.contribute(incarnation, word)
+        elif parts := self.rounds.close(word):
+            self.recorded.append(sorted(p.incarnation for p in parts))
+
+    @precondition(lambda self: self.words)
+    @rule(which=picks)
+    def hear_again(self, which: int) -> None:
+        """A call that was repeated, or came late; those of lost workers are refused before they come here."""
+        incarnation, word = self.words[-1 - which % len(self.words)]
+        if incarnation in self.live:
+            self.hear(incarnation, word)
+
+    @precondition(lambda self: self.closes)
+    @rule(which=picks)
+    def repeat_a_close(self, which: int) -> None:
+        """A session that was lost runs again what it was at."""
+        turn = self.closes[which % len(self.closes)]
+        if turn.attempt < self.rounds.attempt or not self.rounds.closing:
+            for bucket in self.buckets:
+                bucket.apply(turn)
+
+    @precondition(lambda self: self.live)
+    @rule(who=picks)
+    def lose(self, who: int) -> None:
+        incarnation = self.pick(who)
+        self.live.remove(incarnation)
+        closing = self.rounds.closing
+        voided = self.rounds.lose(incarnation)
+        assert not (closing and voided), "an attempt that may be applied in part is never void"
+
+    @precondition(lambda self: self.ticks % 8 == 7)
+    @rule(restore=st.booleans(), restart=st.booleans())
+    def lose_the_view(self, restore: bool, restart: bool) -> None:
+        """All sessions end.  The next view seals the buckets, and adopts them if they agree, or begins anew."""
+        self.rounds.end()
+        for bucket in self.buckets:
+            bucket.summed = []
+        applied = {bucket.applied_attempt for bucket in self.buckets}
+        seen = max(bucket.attempt for bucket in self.buckets)
+        if restore or len(applied) > 1:
+            for bucket in self.buckets:
+                bucket.attempt = bucket.applied_attempt = seen
+                bucket.applied, bucket.summed, bucket.last = [], [], {}
+            self.recorded = []
+            if restart:
+                self.rounds, self.floor = Rounds(), seen  # ps 0 was lost, and the coordinator with it
+        self.closes = self.closes[-1:]  # only the newest can be under way still
+        parts = self.rounds.begin(len(self.buckets[0].applied), seen)
+        if parts:
+            self.recorded.append(sorted(p.incarnation for p in parts))
+        for incarnation in self.live:
+            self.rounds.enter(incarnation, incarnation % 4)
+        assert self.recorded == self.buckets[0].applied, "what the next view holds is on record"
+
+    @invariant()
+    def time_passes(self) -> None:
+        self.ticks += 1
+
+    @invariant()
+    def what_is_applied_is_on_record(self) -> None:
+        for bucket in self.buckets:
+            assert bucket.applied[: len(self.recorded)] == self.recorded
+            assert len(bucket.applied) - len(self.recorded) in ((0, 1) if self.rounds.closing else (0,))
+            for members in bucket.applied:
+                assert len(set(members)) == len(members), "nobody twice"
+
+    @invariant()
+    def somebody_can_go_on(self) -> None:
+        """While a round is open there is a duty for someone, or it waits for a worker that is live."""
+        if self.rounds.open and self.live:
+            duties = {self.turn(incarnation).duty for incarnation in self.live}
+            assert duties & {Duty.CONTRIBUTE, Duty.CLOSE}, self.rounds.waits_for(0)
+
+
+RoundsMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=100, deadline=None)
+TestRounds = RoundsMachine.TestCase

@@ -1,0 +1,81 @@
+"""Rounds of two workers, played in one session, equal plain TensorFlow on the joint batches."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.facts import Assignment
+from psruntime.core.rounds import Closed, Contribution, Duty, Turn
+from psruntime.graph.inputs import InputStream
+from psruntime.graph.round_steps import RoundSteps
+from psruntime.model import Context
+from tests.graph.test_against_tensorflow import OPTIMIZERS
+from tests.graph.test_clipping import clipping
+from tests.support.embedding_model import embedding_model
+from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
+from tests.support.round_place import plain_batches
+
+ROUNDS, EXAMPLES = 4, (8, 3)  # the second worker's batches are smaller, and weigh less
+MODELS = {
+    "dense": (linear_model(OPTIMIZERS["momentum"], 0.02), 64, 1.5),
+    "tables": (embedding_model(OPTIMIZERS["adagrad"], 0.05), 1 << 24, 5.0),
+}
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("kind", MODELS)
+def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path: Any) -> None:
+    model, slice_bytes, norm = MODELS[kind]
+    if clip:
+        model = clipping(model, clip_norm=norm)
+    cluster = LocalCluster(2)
+    run = train(cluster, model, 0, mode="sync", slice_bytes=slice_bytes, checkpoint_dir=str(tmp_path))
+    cluster.fence({0: INCARNATION, 1: INCARNATION + 1})
+    drawn: list[list[Any]] = []
+    factors: list[float] = []
+
+    class Inputs(InputStream):
+        """The batches of one worker: every second one of the data."""
+
+        def __init__(self, worker: int) -> None:
+            super().__init__(model, Context("train", worker, 2, 8, "", 3))
+            self.worker = worker
+            for _ in range(worker):
+                super().draw_endlessly()
+
+        def draw_endlessly(self) -> list[Any]:
+            batch = [array[: EXAMPLES[self.worker]] for array in super().draw_endlessly()]
+            super().draw_endlessly()
+            drawn.append(batch)
+            return batch
+
+    class Steps(RoundSteps):
+        def _factor(self, turn: Turn, norm_of_sum: float) -> float:
+            factors.append(super()._factor(turn, norm_of_sum) * turn.examples)
+            return factors[-1] / turn.examples
+
+    creator: Any = SimpleNamespace(assignment=None)
+    workers = [Steps(run.graph, Inputs(w), run.place, creator, w, True, run.results.append) for w in range(2)]
+    assignments = [Assignment(cluster.view, INCARNATION + worker, prepare=False) for worker in range(2)]
+    with run.graph.graph.as_default(), cluster.session(run.graph.graph) as session:
+        for number in range(1, ROUNDS + 1):
+            attempt = number + 10
+            turn = Turn(Duty.CONTRIBUTE, number, attempt, attempt, members=2)
+            for worker, (steps, assignment) in enumerate(zip(workers, assignments, strict=True)):
+                said = steps._contribute(session, assignment, turn)
+                assert said == Contribution(number, attempt, number - 1, EXAMPLES[worker])
+            turn = Turn(Duty.CLOSE, number, attempt, attempt, members=2, examples=sum(EXAMPLES))
+            for chief in (0, 1):  # the second one finds it done
+                closed = workers[chief]._close(session, assignments[chief], turn)
+                assert closed == Closed(number, attempt, number)
+        run.checkpoints.save(session, ROUNDS)
+    assert (min(factors) < 0.999) == clip, "some rounds are clipped"
+    reader = tf1.train.load_checkpoint(run.checkpoints.latest())
+    joint = [[2 * n, 2 * n + 1] for n in range(ROUNDS)]
+    for name, value in plain_batches(model, joint, drawn).items():
+        np.testing.assert_allclose(reader.get_tensor(name), value, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -1,0 +1,158 @@
+"""One bucket of the sync mode on one ps, driven by hand: contribute, close, seal, and everything to look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan import Bucket
+from psruntime.graph.close import Close, close
+from psruntime.graph.contribute import contribute
+from psruntime.graph.gradients import BucketGradient, applying
+from psruntime.graph.guard import Push
+from psruntime.graph.round_store import RoundStore
+from psruntime.graph.store import APPLIED, CAUSES, PENDING, RECEIVED, BucketStore, PsControl
+from tests.support.local_cluster import LocalCluster
+
+ROWS, WIDTH = 6, 2
+WORKERS = {0: 50, 1: 51, 2: 52, 3: 53}  # index -> incarnation
+KINDS = ("dense", "table")
+
+
+class RoundBucket:
+    """`kind`: one of KINDS.  Gradients are given as [ROWS, WIDTH]; of a table only the rows named are pushed."""
+
+    def __init__(self, cluster: LocalCluster, kind: str, dtype: str = "float32") -> None:
+        self.is_table = kind == "table"
+        shape = (ROWS, WIDTH) if self.is_table else None
+        bucket = Bucket(f"{kind}/{dtype}", 0, kind, 0, ROWS * WIDTH, dtype, shape)
+        with tf1.Graph().as_default() as graph:
+            control = PsControl(0, cluster.max_workers)
+            self.store = BucketStore(bucket, cluster.max_workers)
+            self.rounds = RoundStore(self.store, self.is_table)
+            with tf1.device("/job:ps/task:0"):
+                self._identity = tf1.placeholder(tf1.int64, [3])
+                self._finite = tf1.placeholder(tf1.bool, [])
+                self._members = tf1.placeholder(tf1.int64, [])
+                self._factor = tf1.placeholder(tf1.float64, [])
+                self._fails = tf1.placeholder_with_default(False, [])
+                value_shape = [None, WIDTH] if self.is_table else [ROWS * WIDTH]
+                self._values = tf1.placeholder(self.rounds.sum.dtype, value_shape)
+                self._indices = tf1.placeholder(tf1.int64, [None]) if self.is_table else None
+                self._optimizer = tf1.train.MomentumOptimizer(tf1.constant(1.0, tf1.as_dtype(dtype)), 0.5)
+            push = Push(self._identity[0], self._identity[1], self._identity[2], self._finite)
+            gradient = BucketGradient(self._values, self._indices)
+            self._contribute = contribute(self.rounds, control, push, gradient)
+            closing = Close(push, tf1.constant(1.0), self._members, self._factor)
+            self._close, _ = close(self.rounds, control, closing, self._update)
+            self._seal = self.rounds.seal()
+            everything = [*self.store.variables, *self.rounds.variables, *self._optimizer.variables()]
+            self._init = [v.initializer for v in everything]
+            self._held = {
+                "master": [v.read_value() for v in [self.store.master, *self._optimizer.variables()]],
+                "version": self.store.version.read_value(),
+                "ledger": self.store.ledger.read_value(),
+                "books": self.rounds.books.read_value(),
+                "sum": self.rounds.sum.read().tensors,
+                "square": self.rounds.square(),
+            }
+        self.session = cluster.session(graph)
+        self.reset()
+
+    def _update(self, live: Any) -> Any:
+        total = self.rounds.sum.read().map(live)
+        with tf1.control_dependencies([tf1.debugging.Assert(live(tf1.logical_not(self._fails)), ["cut off"])]):
+            values = tf1.identity(total.values * tf1.cast(self._factor, total.values.dtype))
+        dtype = self.store.master.dtype.base_dtype
+        return applying(self._optimizer, self.store)(total.with_values(tf1.cast(values, dtype)))
+
+    def contribute(
+        self,
+        worker: int,
+        attempt: int,
+        gradient: Any = 1.0,
+        rows: Any = range(ROWS),
+        *,
+        incarnation: int | None = None,
+        finite: bool = True,
+    ) -> int:
+        """The verdict: a column of the ledger."""
+        feed = {self._identity: self._id(worker, attempt, incarnation), self._finite: finite}
+        whole = np.zeros([ROWS, WIDTH]) + np.asarray(gradient)
+        if self.is_table:
+            feed.update({self._values: whole[list(rows)], self._indices: list(rows)})
+        else:
+            kept = np.isin(np.arange(ROWS), list(rows))[:, None]
+            feed[self._values] = (whole * kept).reshape(-1)
+        verdict = int(self.session.run(self._contribute, feed)[0])
+        self.check_balance()
+        return verdict
+
+    def close(
+        self,
+        attempt: int,
+        members: int,
+        factor: float = 1.0,
+        *,
+        worker: int = 0,
+        incarnation: int | None = None,
+        fails: bool = False,
+    ) -> list[int]:
+        """The books after it."""
+        feed = {self._identity: self._id(worker, attempt, incarnation), self._finite: True, self._fails: fails}
+        books = self.session.run(self._close, {**feed, self._members: members, self._factor: factor})
+        self.check_balance()
+        return [int(n) for n in books]
+
+    def seal(self) -> None:
+        self.session.run(self._seal)
+
+    def reset(self) -> None:
+        """As if nobody had touched it."""
+        self.session.run(self._init)
+
+    def look(self) -> dict[str, Any]:
+        """Everything that the ps holds of the bucket."""
+        held: dict[str, Any] = self.session.run(self._held)
+        return held
+
+    def same(self, before: dict[str, Any], *but: str) -> bool:
+        """Whether it holds, to the bit, what it held before."""
+        pairs = [(before[name], value) for name, value in self.look().items() if name not in but]
+        return all(
+            np.array_equal(old, new)
+            for olds, news in pairs
+            for old, new in (zip(olds, news, strict=True) if isinstance(news, list) else [(olds, news)])
+        )
+
+    def master(self) -> Any:
+        """[ROWS, WIDTH]"""
+        return np.asarray(self.look()["master"][0], np.float64).reshape(ROWS, WIDTH)
+
+    def total(self) -> Any:
+        """The sum as [ROWS, WIDTH]."""
+        values, *indices = self.look()["sum"]
+        if not indices:
+            return values.reshape(ROWS, WIDTH)
+        assert list(indices[0]) == sorted(set(indices[0])), "each row once, in ascending order"
+        total = np.zeros([ROWS, WIDTH], values.dtype)
+        total[indices[0]] = values
+        return total
+
+    def books(self) -> list[int]:
+        """(attempt, count, intent, applied attempt)"""
+        return [int(n) for n in self.look()["books"]]
+
+    def ledger(self, *columns: int) -> list[int]:
+        ledger = self.look()["ledger"]
+        return [int(ledger[column]) for column in columns]
+
+    def check_balance(self) -> None:
+        row = self.look()["ledger"]
+        assert row[RECEIVED] == row[APPLIED] + row[PENDING] + row[list(CAUSES.values())].sum()
+
+    @staticmethod
+    def _id(worker: int, attempt: int, incarnation: int | None) -> list[int]:
+        return [worker, WORKERS[worker] if incarnation is None else incarnation, attempt]

@@ -1,0 +1,153 @@
+"""A place for a worker of the sync mode whose view can be taken away, and sessions that are lost on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.facts import Assignment, Rest
+from psruntime.core.plan import Bucket
+from psruntime.core.rounds import Closed, Contribution, Part, Torn, Turn
+from psruntime.graph.inputs import InputStream
+from psruntime.graph.round_steps import RoundSteps
+from psruntime.graph.round_store import RoundStore
+from psruntime.graph.store import BucketStore
+from psruntime.model import Context, Model
+from tests.graph.test_clipping import summed
+from tests.support.local_cluster import LocalCluster, LocalPlace
+
+LOST = "the session was lost on purpose"
+
+
+@dataclass
+class RoundPlace(LocalPlace):
+    """Does what the coordinator does, for one worker; `steps` rounds and the job is over.
+
+    recorded: of each round that the variables hold, the batch that it was made of.
+    on_turn: called with every turn before it is given.
+    """
+
+    recorded: list[int] = field(default_factory=list)
+    contributed: list[Contribution] = field(default_factory=list)
+    torn: list[Torn] = field(default_factory=list)
+    restore: bool = False
+    on_turn: Callable[[RoundPlace, Turn], None] = lambda place, turn: None
+
+    def change_view(self) -> None:
+        """As when a ps was away for a moment: the next view is prepared anew."""
+        self.rounds.end()
+        self.view = replace(self.view, number=self.view.number + 1)
+        self.prepare = True
+
+    def await_view(self) -> Assignment:
+        return replace(super().await_view(), restore=self.restore)
+
+    def report_prepared(self, assignment: Assignment, global_step: int, attempt: int) -> None:
+        self.prepare = self.restore = False
+        self.prepared_at.append(global_step)
+        self._record(self.rounds.begin(global_step, attempt))
+        del self.recorded[global_step:]
+
+    def next_turn(self, assignment: Assignment, done: Any) -> Turn | None:
+        if not self.holds(assignment):
+            return None
+        self.rounds.enter(assignment.incarnation, 0)
+        if isinstance(done, Contribution):
+            self.contributed.append(done)
+            self.rounds.contribute(assignment.incarnation, done)
+        elif isinstance(done, Closed):
+            parts = self.rounds.close(done)
+            self._record(parts if done.global_step > len(self.recorded) else [])
+        elif isinstance(done, Torn):
+            self.torn.append(done)
+            self.restore = True
+            self.change_view()
+            return None
+        if self.rounds.global_step >= self.steps:
+            return None
+        self.rounds.open_next(1)
+        turn = self.rounds.turn_of(assignment.incarnation, chief=0)
+        self.on_turn(self, turn)
+        return turn
+
+    def rest(self, assignment: Assignment) -> Rest:
+        return super().rest(assignment) if self.holds(assignment) else Rest.RESUME
+
+    def _record(self, parts: list[Part]) -> None:
+        self.recorded += [part.batch for part in parts]
+
+
+def lose_session(
+    monkeypatch: Any, stage: str, how: str, occasion: int, also: Callable[[], None] = lambda: None
+) -> list[str]:
+    """Makes one run of a session fail as if a ps were away.
+
+    stage: "compute", "contribute" or "close".  how: "before" anything of it ran, "after" all of it, or when it ran
+    "partly", on ps 0 only.  occasion: which run of this stage, from 1.  Returns a list that tells when it happened.
+    """
+    happened: list[str] = []
+    runs: list[str] = []
+    stages: dict[str, Any] = {}
+    begin, run = RoundSteps.run, tf1.Session.run
+
+    def begin_and_look(self: RoundSteps, session: Any) -> None:
+        stages.update(compute=self._graph.step, contribute=self._rounds.contribute, close=self._rounds.close)
+        begin(self, session)
+
+    def run_and_lose(self: Any, fetches: Any, feed_dict: Any = None, *args: Any, **kwargs: Any) -> Any:
+        caller = fetches.get("caller") if isinstance(fetches, dict) else None
+        if caller is None or caller is not stages.get(stage) or happened:
+            return run(self, fetches, feed_dict, *args, **kwargs)
+        runs.append(stage)
+        if len(runs) < occasion:
+            return run(self, fetches, feed_dict, *args, **kwargs)
+        if how != "before":
+            run(self, caller if how == "after" else caller[:1], feed_dict)
+        happened.append(how)
+        also()
+        raise tf1.errors.UnavailableError(None, None, LOST)
+
+    monkeypatch.setattr(RoundSteps, "run", begin_and_look)
+    monkeypatch.setattr(tf1.Session, "run", run_and_lose)
+    return happened
+
+
+def write_books(cluster: LocalCluster, bucket: Bucket, change: Callable[[Any], Any]) -> None:
+    """Writes over the books of a bucket on its ps, as an interrupted close may leave them."""
+    with tf1.Graph().as_default() as graph:
+        books = RoundStore(BucketStore(bucket, cluster.max_workers), bucket.is_table).books
+        value, new = books.read_value(), tf1.placeholder(tf1.int64, books.shape)
+        write = books.assign(new, read_value=False)
+    with cluster.session(graph) as session:
+        session.run(write, {new: change(session.run(value))})
+
+
+def plain_batches(model: Model, batches: list[list[int]], drawn: list[Any] | None = None) -> dict[str, Any]:
+    """Variables and slots after plain TensorFlow has trained on these batches, each a list that is joined.
+
+    drawn: the batches by number; by default those of the model's input.
+    """
+    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
+    drawn = drawn or [inputs.draw_endlessly() for _ in range(1 + max(n for joint in batches for n in joint))]
+    with tf1.Graph().as_default() as graph:
+        features, labels, batch = inputs.placeholders()
+        spec = model.model_fn(features, labels, "train")
+        assert spec.optimizer is not None
+        optimizer = spec.optimizer(spec.learning_rate)
+        pairs = optimizer.compute_gradients(spec.loss, tf1.trainable_variables())
+        if spec.clip_norm is not None:
+            gradients, _ = tf1.clip_by_global_norm([summed(g) for g, _ in pairs], spec.clip_norm)
+            pairs = list(zip(gradients, [v for _, v in pairs], strict=True))
+        update = optimizer.apply_gradients(pairs)
+        init, variables = tf1.global_variables_initializer(), {v.op.name: v for v in tf1.global_variables()}
+    with tf1.Session(graph=graph) as session:
+        session.run(init)
+        for joint in batches:
+            parts = [np.concatenate(arrays) for arrays in zip(*(drawn[n] for n in joint), strict=True)]
+            session.run(update, dict(zip(batch, parts, strict=True)))
+        values: dict[str, Any] = session.run(variables)
+        return values
