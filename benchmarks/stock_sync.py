@@ -1,0 +1,63 @@
+"""The peer of the sync benchmark: stock TensorFlow's SyncReplicasOptimizer, as its own users write it.
+
+    python -m benchmarks.stock_sync --role ps|worker --index N --ps HOST:PORT,... --workers HOST:PORT,... --batch-size B
+
+All workers' gradients are aggregated to one update; worker 0 is the chief.  The chief prints `prepared` once its
+session has initialised the variables.  Before a worker pushes, it prints `push S T`: it computes and pushes for global
+step S, as the token says that it got at time T, in seconds of the system's clock.  Its first push is made without a
+token and is not printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import tensorflow.compat.v1 as tf1
+
+from benchmarks import layer_stack
+from psruntime import Context
+
+
+def main() -> None:
+    tf1.disable_v2_behavior()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--role", required=True)
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--ps", required=True)
+    parser.add_argument("--workers", required=True)
+    parser.add_argument("--batch-size", type=int, required=True)
+    arguments = parser.parse_args()
+    workers = arguments.workers.split(",")
+    cluster = tf1.train.ClusterSpec({"ps": arguments.ps.split(","), "worker": workers})
+    server = tf1.train.Server(cluster, job_name=arguments.role, task_index=arguments.index)
+    if arguments.role == "ps":
+        server.join()
+    device = f"/job:worker/task:{arguments.index}"
+    with tf1.device(tf1.train.replica_device_setter(cluster=cluster, worker_device=device)):
+        dataset = layer_stack.input_fn(
+            Context("train", arguments.index, len(workers), arguments.batch_size, "", seed=arguments.index)
+        )
+        features, labels = tf1.data.make_one_shot_iterator(dataset).get_next()
+        spec = layer_stack.model_fn(features, labels, "train")
+        assert spec.optimizer is not None
+        optimizer = tf1.train.SyncReplicasOptimizer(
+            spec.optimizer(spec.learning_rate), replicas_to_aggregate=len(workers), total_num_replicas=len(workers)
+        )
+        train_op = optimizer.minimize(spec.loss, global_step=tf1.train.get_or_create_global_step())
+    chief = arguments.index == 0
+    with tf1.train.MonitoredTrainingSession(
+        master=server.target,
+        is_chief=chief,
+        hooks=[optimizer.make_session_run_hook(chief)],
+        config=tf1.ConfigProto(device_filters=["/job:ps", device]),  # the workers do not wait for each other
+    ) as session:
+        if chief:
+            print("prepared", flush=True)
+        while True:  # the benchmark ends this process
+            token = session.run(train_op)
+            print(f"push {token} {time.time()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
