@@ -216,7 +216,7 @@ def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
     stage.seat.turns = [UnreachableError("gone"), ReplacedError("not the chief"), Turn(Duty.WAIT), None, closes]
     assert stage.place.next_turn(ASSIGNMENT, Closed(2, 4, 2)) == closes
     assert stage.seat.said == [Closed(2, 4, 2)] * 3 + [None, None]
-    assert [event for event, _ in stage.events] == ["retry", "retry"]
+    assert [event for event, _ in stage.events] == ["waiting", "waiting"]
 
 
 @pytest.mark.parametrize("end", [answer(Phase.DRAINING), answer(Phase.FORMING), answer(Phase.TRAINING, OTHER)])
