@@ -123,7 +123,7 @@ def test_stop_answers_the_heartbeats_that_are_held(stage, pool):
     answer = client.join(a_join(Role.PS, 0))
     held = hold(pool, client, a_beat(answer, Role.PS, 0))
     server.stop(grace_s=60.0)
-    assert held.result(0) == answer
+    assert held.result(10.0) == answer
 
 
 def test_pings_during_a_held_heartbeat_are_allowed(stage, monkeypatch):
