@@ -41,12 +41,12 @@ def _shape_here() -> tuple[int, int]:
 
 
 def input_fn(context: Context) -> Any:
-    """Batches of (features, labels), both [batch, width] float32: random, and the same in every process."""
+    """One pass of (features, labels), both [batch, width] float32: random, and the same in every process."""
     _, width = _shape_here()
     random = np.random.RandomState(0)
     features = random.standard_normal([EXAMPLES, width]).astype("float32")
     labels = random.standard_normal([EXAMPLES, width]).astype("float32")
-    dataset = tf1.data.Dataset.from_tensor_slices((features, labels)).shuffle(EXAMPLES, seed=context.seed).repeat()
+    dataset = tf1.data.Dataset.from_tensor_slices((features, labels)).shuffle(EXAMPLES, seed=context.seed)
     return dataset.batch(context.batch_size, drop_remainder=True).prefetch(2)
 
 

@@ -38,7 +38,7 @@ def main() -> None:
         dataset = layer_stack.input_fn(
             Context("train", arguments.index, len(workers), arguments.batch_size, "", seed=arguments.index)
         )
-        features, labels = tf1.data.make_one_shot_iterator(dataset).get_next()
+        features, labels = tf1.data.make_one_shot_iterator(dataset.repeat()).get_next()
         spec = layer_stack.model_fn(features, labels, "train")
         assert spec.optimizer is not None
         optimizer = tf1.train.SyncReplicasOptimizer(

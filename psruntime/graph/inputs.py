@@ -30,6 +30,7 @@ class InputStream:
                 raise UsageError(f"{self.name} returned {type(dataset).__name__}; it must return a tf.data.Dataset")
             if context.mode == TRAIN:
                 dataset = dataset.repeat()  # to begin anew from outside stalls for up to a second, on a busy machine
+            cardinality = tf.data.experimental.cardinality(dataset)
             iterator = tf1.data.make_initializable_iterator(dataset)
             element = iterator.get_next()
             self._structure = element
@@ -40,6 +41,8 @@ class InputStream:
         self._session = tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
         self._next = self._session.make_callable(self._tensors)
         self._session.run(iterator.initializer)
+        if context.mode != TRAIN and self._session.run(cardinality) == tf.data.INFINITE_CARDINALITY:
+            raise UsageError(f"{self.name} gives data without an end; evaluation reads all of them: leave out repeat()")
 
     def draw(self) -> list[Any] | None:
         """The next batch as arrays in the order of `placeholders`; None at the end of the data."""

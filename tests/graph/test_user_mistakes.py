@@ -83,6 +83,13 @@ def test_input_fn(complaint: str) -> None:
         InputStream(Model("my.model", INPUTS[complaint], spec), CONTEXT).draw_endlessly()
 
 
+def test_evaluation_data_without_an_end_are_refused() -> None:
+    endless = Model("my.model", lambda context: batches(context).repeat().prefetch(1), spec)
+    InputStream(endless, CONTEXT)
+    with pytest.raises(UsageError, match=r"mode eval\) gives data without an end; .* leave out repeat\(\)"):
+        InputStream(endless, replace(CONTEXT, mode="eval"))
+
+
 def test_an_error_in_the_data_names_the_function() -> None:
     def input_fn(context: Context) -> Any:
         return batches(context).map(lambda x, y: (tf1.debugging.check_numerics(x / 0.0, "bad pixel"), y))
