@@ -24,6 +24,7 @@ from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, UsageError
 PROG = "launch/local.sh"
 START_S = 60.0  # for ps 0 to say where its coordinator is; importing TensorFlow comes after that
 END_S = 10.0  # for processes to leave after a signal, before they are killed
+TRAIN_STEPS = 2000  # a model has no end of its own
 LINGER_S = 0.0  # every process of the job was started here: there are no latecomers to wait for
 
 
@@ -185,7 +186,7 @@ def _job_flags(arguments: argparse.Namespace) -> list[str]:
         raise UsageError(f"--workers must be at least 1, got {arguments.workers}")
     given = flags.job_flags_given(arguments)
     from_file = flags.read_job_file(arguments.job) if arguments.job else {}
-    defaults = {"linger_s": LINGER_S, "min_workers": arguments.workers}
+    defaults = {"train_steps": TRAIN_STEPS, "linger_s": LINGER_S, "min_workers": arguments.workers}
     settings = {**defaults, **from_file, **given}
     arguments.ps = JobConfig(**settings).ps
     return [text for name, value in settings.items() for text in (flags.flag_of(name), str(value))]

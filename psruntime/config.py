@@ -34,10 +34,13 @@ class JobConfig:
     ps: int = _setting(1, "number of ps processes")
     min_workers: int = _setting(1, "workers that must be there before training starts")
     max_workers: int = _setting(1024, "worker indices are below this; each costs 24 bytes per bucket on its ps")
-    train_steps: int = _setting(2000, "global step at which the job ends")
+    train_steps: int | None = _setting(None, "global step at which the job ends, if its workers do not end it before")
     checkpoint_dir: str = _setting("", "folder of the checkpoints; none are written without it")
     save_steps: int = _setting(1000, "global steps between checkpoints")
     keep: int = _setting(5, "checkpoints kept")
+    summary_steps: int = _setting(100, "global steps between the model's summaries, beside the checkpoints; 0: none")
+    keep_best: str = _setting("", "also keep the checkpoint that is best by a held-out metric, which is the least loss "
+                              "or the greatest of any other; min:NAME and max:NAME say so")  # fmt: skip
     slice_bytes: int = _setting(16 << 20, "a larger variable is cut into slices of about this many bytes")
     max_staleness: int | None = _setting(None, "mode async: a ps refuses an update staler than this many versions")
     on_nan: str = _setting("stop", "what a loss that is not finite does; its gradient is never applied", ON_NAN)
@@ -51,9 +54,13 @@ class JobConfig:
     def __post_init__(self) -> None:
         _choose("mode", self.mode, MODES)
         _choose("on_nan", self.on_nan, ON_NAN)
-        for name in ("ps", "min_workers", "max_workers", "train_steps", "save_steps", "keep", "slice_bytes"):
+        for name in ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes"):
             _at_least(name, getattr(self, name), 1)
+        _at_least("summary_steps", self.summary_steps, 0)
+        if self.train_steps is not None:
+            _at_least("train_steps", self.train_steps, 1)
         self._check_mode()
+        self._check_best()
         if self.min_workers > self.max_workers:
             raise UsageError(f"min_workers ({self.min_workers}) must not exceed max_workers ({self.max_workers})")
         _at_least("lease_s", self.lease_s, 0.5)
@@ -74,6 +81,19 @@ class JobConfig:
         if self.rounds_log and self.mode != "sync":
             raise UsageError(f"rounds_log is for mode sync, the mode is {self.mode}")
         _at_least("round_warn_s", self.round_warn_s, 0.0)
+
+    def _check_best(self) -> None:
+        which, colon, name = self.keep_best.partition(":")
+        if colon and (which not in ("min", "max") or not name):
+            raise UsageError(f"keep_best must be NAME, min:NAME or max:NAME, got '{self.keep_best}'")
+        if self.keep_best and not self.checkpoint_dir:
+            raise UsageError("keep_best needs checkpoint_dir, the folder of the checkpoints")
+
+    @property
+    def best_metric(self) -> tuple[str, bool]:
+        """(name of the metric by which the best checkpoint is kept, whether the greatest is best)."""
+        which, colon, name = self.keep_best.partition(":")
+        return (name, which == "max") if colon else (self.keep_best, self.keep_best != "loss")
 
     @property
     def heartbeat_s(self) -> float:

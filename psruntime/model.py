@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +30,20 @@ class Context:
     seed: int
 
 
+Factory = Callable[[Any], Any]
+Rate = float | Callable[[int], float]
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """What `model_fn` returns.
 
     loss: scalar float tensor.  With mode "train" it must depend on the trainable variables.
     optimizer: makes a `tf.compat.v1.train.Optimizer` from a learning-rate tensor; called once a bucket,
-        so an optimizer class, or a `functools.partial` of one, is what to give.
-    learning_rate: a number, or a function from the global step to one; evaluated outside the graph.
+        so an optimizer class, or a `functools.partial` of one, is what to give.  Several: a mapping from
+        patterns of variable names (as of `fnmatch`) to such; the first that matches a name counts.
+    learning_rate: a number, or a function from the global step to one; evaluated outside the graph.  With several
+        optimizers it may be a mapping with the same patterns.
     predictions: anything; for the user's own use.
     metrics: name -> (value, update) as `tf.compat.v1.metrics` makes them; used with mode "eval".
     clip_norm: limit of the norm of all gradients together, greater than 0, as `tf.clip_by_global_norm` takes it.
@@ -45,16 +51,23 @@ class ModelSpec:
         At most one of the two; duplicate rows of a sparse gradient are summed first.
     examples: scalar numeric tensor, the weight of this batch among others; None stands for the leading
         dimension of the features.
+    updates: operations that every training step runs beside the gradient, whatever the loss is: those that change
+        moving averages.  None stands for the collection `tf.GraphKeys.UPDATE_OPS`.  The layers of tf_keras do not
+        fill it; give `layer.updates`.
+    hooks: `tf.compat.v1.train.SessionRunHook`s; they see the training steps of this worker, and no other runs.
+        One that requests a stop ends this worker's training, and the job when no worker trains any more.
     """
 
     loss: Any
-    optimizer: Callable[[Any], Any] | None = None
-    learning_rate: float | Callable[[int], float] = 1e-3
+    optimizer: Factory | Mapping[str, Factory] | None = None
+    learning_rate: Rate | Mapping[str, Rate] = 1e-3
     predictions: Any = None
     metrics: Mapping[str, tuple[Any, Any]] | None = None
     clip_norm: float | None = None
     clip_value: float | None = None
     examples: Any = None
+    updates: Sequence[Any] | None = None
+    hooks: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,7 @@ class _Ps:
         self._fence_revision = 0
         self._written: object = None  # the fence that is in force, and of which incarnation
         self._view = 0  # the prepared view, 0 while there is none
+        self._knows_model = False  # whose buckets are here; a script has none
         self.seat = Seat(
             client, job, Role.PS, place.index, self.address, health, (),
             beat=self._beat, on_answer=self._hear, log=process.log, stop=process.stop,
@@ -152,20 +153,25 @@ class _Ps:
         self._view = standing.view.number if standing.phase.prepared else 0
 
     def _beat(self) -> PsBeat:
-        if self._view and not self._state.knows_plan:
-            self._learn_plan()
-        if not self._view or not self._state.knows_plan:
+        if self._view and not self._knows_model:
+            self._learn_model()
+        if not self._view or not self._knows_model:
             return PsBeat(self._fence_revision)
         stats, global_step = self._state.read()
         return PsBeat(self._fence_revision, self._view, global_step, stats)
 
-    def _learn_plan(self) -> None:
-        """Asks for the model; without an answer the next heartbeat asks again."""
+    def _learn_model(self) -> None:
+        """Asks for the model; without an answer the next heartbeat asks again.
+
+        Workers that run a script of their own tell no variables: there is no ledger then, and they report the
+        global step.
+        """
         try:
             specs = self._client.get_model()
         except UnreachableError:
             return
-        if specs is not None:
+        self._knows_model = specs is not None
+        if specs:
             self._state.learn_plan(make_plan(specs, self._job.ps, self._job.slice_bytes))
 
     def _log_ledger(self) -> None:

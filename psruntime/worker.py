@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from psruntime import flags
 from psruntime.config import JobConfig, PlaceConfig, WorkerConfig
 from psruntime.core.facts import LeaveKind
-from psruntime.core.membership import Role
 from psruntime.core.plan import make_plan
 from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError
 from psruntime.model import EVAL, TRAIN, Context, load_model
@@ -23,13 +22,12 @@ from psruntime.observe.log import Log
 from psruntime.observe.meter import StepMeter
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client import CoordinatorClient
-from psruntime.rpc.gate import Gate
 from psruntime.rpc.joining import learn_job
-from psruntime.rpc.place import WorkerPlace
-from psruntime.rpc.seat import Seat
 from psruntime.rpc.server import RpcServer
+from psruntime.rpc.worker_seat import take_worker_seat
 
 if TYPE_CHECKING:
+    from psruntime.graph.best import BestCheckpoint
     from psruntime.graph.steps import StepResult
 
 PROG = "psruntime.worker"
@@ -57,6 +55,8 @@ def _work(place: PlaceConfig, worker: WorkerConfig, given: dict[str, Any], proce
     client = CoordinatorClient(place.coordinator)
     process.at_exit.callback(client.close)
     job = learn_job(client, given, place.connect_timeout_s, process.stop, process.log)
+    if job.train_steps is None:
+        process.log("endless", reason="the job has no --train-steps: it trains until it is stopped")
     host = own_host(place)
     health = RpcServer(f"{host}:{place.health_port}", flag="--health-port")
     health.start()
@@ -88,11 +88,17 @@ class _Trainer:
         self._specs = learn_specs(self._model, self._inputs, TRAIN)
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes)
         check_evaluation(self._model, self._context(EVAL), self._plan)
+        self._best = self._best_checkpoint()
         self._graph = build_training(self._model, self._inputs, self._plan, job, place.index)
         if self._graph.untrained:
             process.log(
                 "untrained", variables=" ".join(self._graph.untrained), reason="the loss does not depend on them"
             )
+        if self._graph.unmoved:
+            process.log(
+                "unmoved", variables=" ".join(self._graph.unmoved),
+                reason="no step runs their updates; give them in ModelSpec.updates, for example layer.updates",
+            )  # fmt: skip
         self._progress_at_s = time.monotonic()
         self._evaluation_error = ""
 
@@ -102,19 +108,11 @@ class _Trainer:
 
         place, process = self._place, self._process
         self._server, self.address = start_server("worker", place.index, host, place.port)
-        gate = None
-        if self._job.mode == "bounded":
-            gate = Gate(self._job, place.index, client, process.stop, process.log)
-            process.at_exit.callback(gate.close)
-        self._worker_place = WorkerPlace(
-            self._job, lambda waiting: self._meter.stats(time.monotonic(), waiting), process.stop, process.log, gate
-        )
-        self._seat = Seat(
-            client, self._job, Role.WORKER, place.index, self.address, health_address, self._specs,
-            beat=self._worker_place.beat, on_answer=lambda _: None, log=process.log, stop=process.stop,
+        self._worker_place, self._seat = take_worker_seat(
+            client, self._job, place.index, (self.address, health_address), self._specs,
+            lambda waiting: self._meter.stats(time.monotonic(), waiting), place.connect_timeout_s,
+            process.stop, process.log, process.at_exit,
         )  # fmt: skip
-        self._worker_place.attach(self._seat)
-        self._seat.take(place.connect_timeout_s)
         process.at_exit.callback(self._seat.leave, LeaveKind.ASKED, "asked to stop")
 
     def train(self) -> int:
@@ -143,8 +141,21 @@ class _Trainer:
         return assemble(
             self._graph, self._inputs, self._job, self._place.index, self._worker_place,
             server=(self._server.target, self.address), on_step=self._on_step, close=self._evaluate,
-            log=self._process.log,
+            log=self._process.log, saved=self._best.offer if self._best else None,
         )  # fmt: skip
+
+    def _best_checkpoint(self) -> BestCheckpoint | None:
+        if not self._job.keep_best:
+            return None
+        from psruntime.graph.best import BestCheckpoint
+        from psruntime.graph.evaluate import CheckpointEvaluation
+
+        name, _ = self._job.best_metric
+        evaluation = CheckpointEvaluation(self._model, self._context(EVAL))
+        if name not in evaluation.names:
+            raise UsageError(f"keep_best names {name}, which {self._worker.model} does not measure; "
+                             f"it has {', '.join(evaluation.names)}")  # fmt: skip
+        return BestCheckpoint(evaluation, self._job.checkpoint_dir, self._job.best_metric, self._process.log)
 
     def _on_step(self, result: StepResult) -> None:
         now_s = time.monotonic()
@@ -161,6 +172,9 @@ class _Trainer:
         """Held-out metrics of the final variables, printed for the user and logged."""
         from psruntime.graph.evaluate import evaluate
         from psruntime.graph.session import open_session
+
+        if self._best:
+            self._best.wait()
 
         view = self._seat.answer.standing.view
         worker = (self._place.index, self.address)

@@ -36,13 +36,13 @@ FORBIDDEN_IN_CORE = {
 # What only these parts may import.
 ONLY_IMPORTED_BY = {
     ("grpc", "grpc_health", "google.protobuf", "psruntime.v1"): ("psruntime/rpc", "psruntime/v1"),
-    ("tensorflow", "tf_keras", "keras"): ("psruntime/graph", "psruntime/examples"),
+    ("tensorflow", "tf_keras", "keras"): ("psruntime/graph", "psruntime/examples", "psruntime/classic"),
 }
 
 # What these parts never import.
 NEVER_IMPORTED_BY = {
-    "psruntime/rpc": ("psruntime.graph",),
-    "psruntime/graph": ("psruntime.rpc",),
+    "psruntime/rpc": ("psruntime.graph", "psruntime.classic"),
+    "psruntime/graph": ("psruntime.rpc", "psruntime.classic"),
 }
 ENTRY_POINTS = ("psruntime.ps", "psruntime.worker", "psruntime.status")
 

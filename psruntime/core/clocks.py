@@ -76,7 +76,7 @@ class ClockTable:
                 self._raise_floor()
 
     def remove(self, worker: int) -> None:
-        """Drops a worker that left or was lost; the floor may rise, which releases others."""
+        """Drops a worker that takes no further step; the floor may rise, which releases others."""
         if self._clocks.pop(worker) == self._furthest:
             self._furthest = max(self._clocks.values(), default=self._floor)
         self._raise_floor()

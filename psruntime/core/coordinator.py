@@ -14,6 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from psruntime.config import JobConfig
+from psruntime.core.absence import Absence
+from psruntime.core.chief import next_chief
+from psruntime.core.ending import why_drain
 from psruntime.core.facts import Answer, Event, Join, LeaveKind, NotYet, PsBeat, WorkerBeat
 from psruntime.core.fence import Fence
 from psruntime.core.join_checks import check_join
@@ -46,7 +49,7 @@ class Coordinator:
         self.turns = Turns(job.round_warn_s, self._note)  # mode sync
         self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
         self.worker_beats: dict[int, WorkerBeat] = {}  # by incarnation
-        self._ps_missing_since_s: dict[int, float] = {}
+        self.absence = Absence(job, now_s)
         self._told = Told()
         self._events: list[Event] = []
         self._sync = job.mode == "sync"
@@ -90,7 +93,7 @@ class Coordinator:
         else:
             self.worker_beats[incarnation] = beat
             if beat.view == self.view.number:
-                self.pace.report(member, beat.steps)
+                self.pace.report(member, beat.steps, beat.stopped)
         if self.phase.prepared and beat.view == self.view.number and not self._sync:
             self.global_step = max(self.global_step, beat.global_step)
         self._reconsider()
@@ -197,12 +200,12 @@ class Coordinator:
         pause_s = self.members.pause_s(now_s)
         self.turns.advance(now_s, pause_s)
         self.pace.advance(now_s, pause_s)
-        self._ps_missing_since_s = {index: since_s + pause_s for index, since_s in self._ps_missing_since_s.items()}
+        self.absence.advance(now_s, pause_s)
         for member in self.members.advance(now_s):
             self._forget(member, "member_lost", now_s, reason=f"silent for {now_s - member.renewed_at_s:.1f} s")
         self._reconsider()
-        for index, since_s in sorted(self._ps_missing_since_s.items()):
-            if not self.phase.over and now_s - since_s > self.job.ps_timeout_s:
+        for index in self.absence.overdue(now_s):
+            if not self.phase.over:
                 self._move(Phase.FAILED, f"ps {index} did not return within {self.job.ps_timeout_s:g} s (ps_timeout_s)")
 
     def take_events(self) -> list[Event]:
@@ -220,19 +223,18 @@ class Coordinator:
         """Draws the consequences of any change.  Idempotent."""
         if self.phase.over:
             return
-        if self.chief is None or self.members.holder(Role.WORKER, self.chief) is None:
-            self.chief = min(self.workers(), default=None)
-            if self.chief is not None:
-                self._note("chief", worker=self.chief)
-                self.turns.rounds.revision += 1  # what the one before it should have closed is its turn now
+        before, self.chief = self.chief, next_chief(self)
+        if self.chief not in (None, before):
+            self._note("chief", worker=self.chief)
+            self.turns.rounds.revision += 1  # what the one before it should have closed is its turn now
         table = tuple(PsEntry(m.index, m.address, m.incarnation) for m in self.members.live(Role.PS))
         if self.phase is not Phase.FORMING and table != self.view.ps:
             gone = sorted(e.index for e in set(self.view.ps) - set(table))
             self._move(Phase.FORMING, f"ps {listed(gone)} lost")
         if self.phase is Phase.FORMING:
             self._form(table, self.members.live(Role.WORKER))
-        if self.phase is Phase.TRAINING and self.global_step >= self.job.train_steps:
-            self._move(Phase.DRAINING, f"global step {self.global_step} of {self.job.train_steps}")
+        if self.phase is Phase.TRAINING and (reason := why_drain(self)):
+            self._move(Phase.DRAINING, reason)
         self.turns.look(self.workers, min(self.job.min_workers, self.members.count(Role.WORKER)), self.chief)
 
     def _form(self, table: tuple[PsEntry, ...], workers: list[Member]) -> None:
@@ -260,9 +262,8 @@ class Coordinator:
         places = (join.role, join.index, join.address, join.health_address)
         member = self.members.admit(Member(*places, join.join_id, incarnation, now_s, now_s, now_s), now_s)
         self._note("member_joined", member=member.name, address=member.address, incarnation=f"{incarnation:x}")
-        if member.role is Role.PS:
-            self._ps_missing_since_s.pop(member.index, None)
-        else:
+        self.absence.back(member)
+        if member.role is Role.WORKER:
             self.specs = self.specs or join.specs
             self.fence.admit(incarnation)
             if self.view.number:
@@ -273,10 +274,10 @@ class Coordinator:
         """Drops what was kept for a member that is gone."""
         self._note(event, member=member.name, incarnation=f"{member.incarnation:x}", **facts)
         self._told.forget(member.incarnation)
+        if self.view.number and (member.role is Role.PS or event == "member_lost"):
+            self.absence.lost(member, now_s)
         if member.role is Role.PS:
             self.ps_beats.pop(member.incarnation, None)
-            if self.view.number:
-                self._ps_missing_since_s[member.index] = now_s
         else:
             self.fence.remove(member.incarnation)
             self.worker_beats.pop(member.incarnation, None)

@@ -4,6 +4,7 @@ Steps are counted by the workers themselves, from 0 in each view and incarnation
 the clock at which the incarnation entered the view.
 
 Law: an incarnation enters at the floor, so with a lead of 0, and the floor of a view never falls.
+Law: nobody waits for a worker that has stopped; it has no clock until the next view.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Pace:
         self._bound = job.bound if job.mode == "bounded" else UNBOUNDED
         self.clocks = ClockTable(self._bound)
         self.max_lead = 0  # see `report`; over all views
-        self._base: dict[int, int] = {}  # worker incarnation -> its clock when it entered the view
+        self._base: dict[int, int] = {}  # worker that steps -> its clock when it entered the view
         self._gone: list[_Gone] = []
 
     @property
@@ -70,11 +71,11 @@ class Pace:
         self._base[worker.incarnation] = self.clocks.admit(worker.index)
 
     def entered_at(self, incarnation: int) -> int:
-        """The clock at which an incarnation entered the view; 0 while there is no view."""
+        """The clock at which an incarnation entered the view; 0 without a view, or once it has stopped."""
         return self._base.get(incarnation, 0)
 
-    def report(self, worker: Member, steps: int) -> None:
-        """Takes the steps that a worker has completed in this view.
+    def report(self, worker: Member, steps: int, stopped: bool = False) -> None:
+        """Takes the steps that a worker has completed in this view; `stopped`: it takes no further one there.
 
         A report is fresh: whoever is known to be further ahead had started its last step when the reporter had
         no more steps than it tells now.  The largest such lead is `max_lead`, a lower bound of the true one.
@@ -86,6 +87,8 @@ class Pace:
                 for gone in self._gone:
                     gone.note_step(worker.incarnation)
                 self.max_lead = max(self.max_lead, self.clocks.furthest - 1 - clock)
+            if stopped:
+                self._retire(worker)
 
     def waits_for(self, worker: Member) -> str:
         """Why the worker may not start its next step, naming the slowest one; empty if it may, or before any view."""
@@ -96,11 +99,15 @@ class Pace:
 
     def remove(self, worker: Member, now_s: float) -> None:
         """A worker left or was lost: the floor may rise."""
+        self._retire(worker)
+        self._gone.append(_Gone(now_s + self._job.lease_s, dict.fromkeys(self._base, STEPS_SINCE)))
+
+    def _retire(self, worker: Member) -> None:
+        """It takes no further step in this view."""
         for gone in self._gone:
             gone.may_meet.pop(worker.incarnation, None)
         if self._base.pop(worker.incarnation, None) is not None:
             self.clocks.remove(worker.index)
-        self._gone.append(_Gone(now_s + self._job.lease_s, dict.fromkeys(self._base, STEPS_SINCE)))
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on; for `pause_s` of it nobody judged, so that counts for nothing."""

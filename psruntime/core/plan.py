@@ -1,9 +1,11 @@
-"""The plan: where each trainable variable lives.  A pure function, the same on every process.
+"""The plan: where each variable lives.  A pure function, the same on every process.
 
-A variable becomes one bucket, or, above `slice_bytes`, several slices of whole rows (entries along its
-first axis).  One whose gradients are sparse becomes a table: one bucket, whatever its size, because its
-rows are looked up and updated where they lie.  Buckets are spread over the ps by bytes, longest processing
-time first (Graham 1969): the fullest ps holds at most 4/3 of what the best spread would give it.
+A trainable variable becomes one bucket, or, above `slice_bytes`, several slices of whole rows (entries along
+its first axis).  One whose gradients are sparse becomes a table: one bucket, whatever its size, because its
+rows are looked up and updated where they lie.  One whose updates need all of it is one bucket, too, in its own
+shape.  A variable that is not trainable has one home, whole.  Buckets and homes are spread over the ps by
+bytes, longest processing time first (Graham 1969): the fullest ps holds at most 4/3 of what the best spread
+would give it.
 """
 
 from __future__ import annotations
@@ -16,20 +18,29 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+TRAINED_DTYPES = ("float16", "bfloat16", "float32", "float64")
+DTYPE_BYTES = dict.fromkeys(("bool", "int8", "uint8"), 1)
+DTYPE_BYTES |= dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2)
+DTYPE_BYTES |= dict.fromkeys(("int32", "uint32", "float32"), 4)
+DTYPE_BYTES |= dict.fromkeys(("int64", "uint64", "float64"), 8)
 
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """A trainable variable as the model declares it: `shape` in entries per axis, `dtype` a float type.
+    """A variable as the model declares it: `shape` in entries per axis, `dtype` one of DTYPE_BYTES.
 
-    sparse: whether its gradients name the rows that they change (IndexedSlices); such a one has an axis.
+    sparse: whether its gradients name the rows that they change (IndexedSlices); of one that is not trainable,
+        whether it is only ever looked up by rows, and never changed.  Such a one has an axis.
+    trainable: whether updates change it on the ps; its dtype is one of TRAINED_DTYPES then.
+    whole: whether its updates need all of it, in its own shape.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     sparse: bool = False
+    trainable: bool = True
+    whole: bool = False
 
     @property
     def size(self) -> int:
@@ -41,15 +52,16 @@ class VariableSpec:
         return self.size * DTYPE_BYTES[self.dtype]
 
     def __str__(self) -> str:
-        return f"{self.name} {self.dtype}{list(self.shape)}{' sparse' if self.sparse else ''}"
+        kinds = {" sparse": self.sparse, " not trainable": not self.trainable, " whole": self.whole}
+        return f"{self.name} {self.dtype}{list(self.shape)}{''.join(kind for kind, holds in kinds.items() if holds)}"
 
 
 @dataclass(frozen=True)
 class Bucket:
     """One master tensor on one ps: entries [start, start + size) of a flattened variable.
 
-    table_shape: None for a flat master; else the bucket is a table, a whole variable in its own shape,
-    rows first.
+    own_shape: None for a flat master; else the bucket is a whole variable in its own shape.
+    is_table: whether its rows are looked up on the ps.
     """
 
     name: str
@@ -58,16 +70,13 @@ class Bucket:
     start: int
     size: int
     dtype: str
-    table_shape: tuple[int, ...] | None = None
-
-    @property
-    def is_table(self) -> bool:
-        return self.table_shape is not None
+    own_shape: tuple[int, ...] | None = None
+    is_table: bool = False
 
     @property
     def master_shape(self) -> tuple[int, ...]:
         """The shape of the master and of the optimizer's slots."""
-        return (self.size,) if self.table_shape is None else self.table_shape
+        return (self.size,) if self.own_shape is None else self.own_shape
 
     @property
     def size_bytes(self) -> int:
@@ -78,24 +87,33 @@ class Bucket:
 class Plan:
     """Buckets in the order of the variables, and within one variable by `start`.
 
-    Invariant: the buckets of a variable cover it once, without gap or overlap.
+    specs: of all variables.  buckets: of the trainable ones.  homes: of the others, one each, in its own shape.
+
+    Invariant: the buckets of a trainable variable cover it once, without gap or overlap.
     """
 
     specs: tuple[VariableSpec, ...]
     buckets: tuple[Bucket, ...]
+    homes: tuple[Bucket, ...]
     num_ps: int
     fingerprint: str
+
+    @property
+    def trained(self) -> list[VariableSpec]:
+        """The trainable variables."""
+        return [spec for spec in self.specs if spec.trainable]
 
     def on(self, ps: int) -> list[Bucket]:
         """The buckets of one ps."""
         return [b for b in self.buckets if b.ps == ps]
 
     def of(self, variable: str) -> list[Bucket]:
-        """The buckets of one variable, by `start`."""
+        """The buckets of one trainable variable, by `start`."""
         return [b for b in self.buckets if b.variable == variable]
 
     def bytes_on(self, ps: int) -> int:
-        return sum(b.size_bytes for b in self.on(ps))
+        """Of all variables there."""
+        return sum(b.size_bytes for b in (*self.buckets, *self.homes) if b.ps == ps)
 
     @property
     def marker(self) -> int:
@@ -123,8 +141,11 @@ def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int) -> P
         ps = min(range(num_ps), key=lambda i: (load[i], i))
         load[ps] += piece.size_bytes
         place[piece.name] = ps
-    buckets = tuple(replace(piece, ps=place[piece.name]) for piece in pieces)
-    return Plan(tuple(specs), buckets, num_ps, _fingerprint(specs, num_ps, slice_bytes))
+    placed = [replace(piece, ps=place[piece.name]) for piece in pieces]
+    trained = {spec.name for spec in specs if spec.trainable}
+    buckets = tuple(bucket for bucket in placed if bucket.variable in trained)
+    homes = tuple(bucket for bucket in placed if bucket.variable not in trained)
+    return Plan(tuple(specs), buckets, homes, num_ps, _fingerprint(specs, num_ps, slice_bytes))
 
 
 def first_difference(ours: Sequence[VariableSpec], theirs: Sequence[VariableSpec]) -> str | None:
@@ -147,8 +168,8 @@ def _refuse_twins(names: Iterable[str]) -> None:
 
 def _cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
     """One piece, or the fewest slices of whole rows that are at most `slice_bytes` where rows allow it."""
-    if spec.sparse:
-        return [Bucket(spec.name, 0, spec.name, 0, spec.size, spec.dtype, spec.shape)]
+    if spec.sparse or spec.whole or not spec.trainable:
+        return [Bucket(spec.name, 0, spec.name, 0, spec.size, spec.dtype, spec.shape, spec.sparse)]
     if spec.size_bytes <= slice_bytes or not spec.shape:
         return [Bucket(spec.name, 0, spec.name, 0, spec.size, spec.dtype)]
     rows = spec.shape[0]
@@ -163,5 +184,5 @@ def _cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
 
 
 def _fingerprint(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int) -> str:
-    facts = [[s.name, list(s.shape), s.dtype, s.sparse] for s in specs]
+    facts = [[s.name, list(s.shape), s.dtype, s.sparse, s.trainable, s.whole] for s in specs]
     return hashlib.sha256(json.dumps([facts, num_ps, slice_bytes]).encode()).hexdigest()

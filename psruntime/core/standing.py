@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from psruntime.core.facts import PsBeat, Standing, WorkerBeat
+from psruntime.core.ending import all_stopped
+from psruntime.core.facts import PsBeat, Standing
 from psruntime.core.membership import Member, Role
 from psruntime.core.view import Phase
 
@@ -53,7 +54,7 @@ def standing_of(c: Coordinator, member: Member) -> Standing:
         chief=chief,
         restore=chief and c.restore,
         fenced_in=_fenced_in(c, member),
-        close=chief and c.phase is Phase.DRAINING and _all_stopped(c),
+        close=chief and c.phase is Phase.DRAINING and all_stopped(c),
         clock=c.pace.entered_at(member.incarnation),
     )
 
@@ -61,8 +62,3 @@ def standing_of(c: Coordinator, member: Member) -> Standing:
 def _fenced_in(c: Coordinator, member: Member) -> bool:
     written = (c.ps_beats.get(e.incarnation, PsBeat()).fence_revision for e in c.view.ps)
     return c.fence.encloses(member.incarnation, written)
-
-
-def _all_stopped(c: Coordinator) -> bool:
-    beats = [c.worker_beats.get(w.incarnation, WorkerBeat()) for w in c.members.live(Role.WORKER)]
-    return all(beat.stopped and beat.view == c.view.number for beat in beats)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from psruntime.core.coordinator import Coordinator
+from psruntime.core.ending import has_stopped
 from psruntime.core.facts import JobStatus, MemberStatus, PsBeat, WorkerBeat
 from psruntime.core.membership import Member, Role
 from psruntime.core.view import Phase
@@ -35,19 +36,13 @@ def _reason(coordinator: Coordinator, now_s: float) -> str:
     if not workers:
         return f"{coordinator.reason}; no worker is live"
     if coordinator.phase is Phase.DRAINING:
-        busy = [str(w.index) for w in workers if not _has_stopped(coordinator, w)]
+        busy = [str(w.index) for w in workers if not has_stopped(coordinator, w)]
         return f"{coordinator.reason}; waiting for worker {', '.join(busy)} to stop" if busy else coordinator.reason
     waited_s = coordinator.turns.waited_s(now_s)
     if waited_s > SLOW_S:
         whom = coordinator.turns.waits_for(coordinator.workers(), coordinator.chief)
         return f"{coordinator.reason}; {whom}, for {waited_s:.1f} s"
     return coordinator.reason
-
-
-def _has_stopped(coordinator: Coordinator, worker: Member) -> bool:
-    """Whether it takes no further step in this view; that it had stopped in an older one means nothing."""
-    beat = coordinator.worker_beats.get(worker.incarnation, WorkerBeat())
-    return beat.stopped and beat.view == coordinator.view.number
 
 
 def _line(coordinator: Coordinator, member: Member, now_s: float) -> MemberStatus:
@@ -68,7 +63,7 @@ def _line(coordinator: Coordinator, member: Member, now_s: float) -> MemberStatu
     return replace(
         line,
         chief=coordinator.chief == member.index,
-        stopped=_has_stopped(coordinator, member),
+        stopped=has_stopped(coordinator, member),
         clock=clock,
         lead=clock - clocks.floor,
         worker_stats=beat.stats,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from psruntime.config import JobConfig
 from psruntime.graph.checkpoint import Checkpoints
-from psruntime.graph.hooks import CheckpointHook, PushHook, ViewHook
+from psruntime.graph.hooks import CheckpointHook, PushHook, ViewHook, is_step
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.loop import Steps, TrainingLoop
 from psruntime.graph.place import Place
@@ -14,7 +15,9 @@ from psruntime.graph.prepare import Preparation
 from psruntime.graph.round_steps import RoundSteps
 from psruntime.graph.session import ViewSessionCreator
 from psruntime.graph.steps import PushSteps, StepResult
+from psruntime.graph.summaries import SummaryHook
 from psruntime.graph.training import TrainGraph
+from psruntime.graph.user_hooks import StepsOnly
 
 
 def assemble(
@@ -27,22 +30,32 @@ def assemble(
     on_step: Callable[[StepResult], None],
     close: Callable[[int], None],
     log: Callable[..., None],
+    saved: Callable[[str, int], None] | None = None,
 ) -> TrainingLoop:
     """The training loop of worker `index`, whose own server is (target, address).
 
-    on_step: called with the result of every step.  close: as TrainingLoop.
+    on_step: called with the result of every step.  close: as TrainingLoop.  saved: as CheckpointHook.
     """
     target, address = server
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, index)
     preparation = Preparation(graph, checkpoints, index, log)
     creator = ViewSessionCreator(target, address, index, graph.graph, place, preparation, log)
-    checkpoint_hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, log)
+    checkpoint_hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, saved, log)
     stop_on_nan = job.on_nan == "stop"
+    of_steps = partial(is_step, graph=graph)
+    view_hook = (
+        PushHook(graph, creator, place, log, index) if graph.rounds is None else ViewHook(graph, creator, place, log)
+    )
+    users = [StepsOnly(hook, of_steps, lambda: view_hook.global_step, log) for hook in graph.model.spec.hooks]
+    summaries = SummaryHook(graph, job.checkpoint_dir, job.summary_steps, place.is_chief, of_steps, log)
+
+    def has_stopped() -> bool:
+        return any(hook.stop_requested for hook in users)
+
     steps: Steps
     if graph.rounds is None:
-        steps = PushSteps(graph, inputs, place, stop_on_nan, on_step)
-        hook: ViewHook = PushHook(graph, creator, place, log, index)
+        steps = PushSteps(graph, inputs, place, stop_on_nan, on_step, has_stopped)
     else:
-        steps = RoundSteps(graph, inputs, place, creator, index, stop_on_nan, on_step)
-        hook = ViewHook(graph, creator, place, log)
-    return TrainingLoop(graph, creator, place, steps, [hook], checkpoint_hook, close)
+        steps = RoundSteps(graph, inputs, place, creator, index, stop_on_nan, on_step, has_stopped)
+    hooks = [view_hook, *users, summaries]  # the first knows the global step that the others ask for
+    return TrainingLoop(graph, creator, place, steps, hooks, checkpoint_hook, close)

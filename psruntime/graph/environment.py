@@ -3,7 +3,8 @@
 GRPC_FAIL_FAST: a dead ps is an error at once instead of a hang.  The channel options make a paused or
 cut-off one an error too; `ping_timeout_ms` is needed beside the keepalive, else a 60 s timer decides.
 Pings queue behind data: a timeout shorter than a large tensor takes on a slow link is a false alarm,
-which is why it is a setting.
+which is why it is a setting.  TensorFlow reads the options when it opens its first channel, not when it is
+imported.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ DEFAULTS = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBO
 
 
 def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> None:
-    """Sets the environment for this process and imports TensorFlow.  A second call changes nothing.
+    """Sets the environment for this process and imports TensorFlow.
+
+    A second call changes the ping timeout, as long as TensorFlow has not opened a channel to another process.
 
     Raises:
         UsageError: TensorFlow was imported before, under other settings.
@@ -34,15 +37,15 @@ def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> None:
         "grpc.min_reconnect_backoff_ms": 2000,
         "grpc.enable_http_proxy": 0,
     }
-    forced = {**FORCED, "TF_GRPC_DEFAULT_OPTIONS": ",".join(f"{key}={value}" for key, value in options.items())}
-    if hide_gpus:
-        forced["CUDA_VISIBLE_DEVICES"] = "-1"
+    os.environ["TF_GRPC_DEFAULT_OPTIONS"] = ",".join(f"{key}={value}" for key, value in options.items())
     if "tensorflow" in sys.modules:
         late = [name for name in FORCED if os.environ.get(name) != FORCED[name]]
         if late:
             raise UsageError(f"tensorflow was imported before psruntime set {', '.join(late)}; start psruntime first")
         return
-    os.environ.update(forced)
+    os.environ.update(FORCED)
+    if hide_gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     with _stderr_closed():

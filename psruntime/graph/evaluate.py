@@ -1,4 +1,4 @@
-"""Held-out metrics, computed from the variables on the ps."""
+"""Held-out metrics, computed from the variables on the ps, or from a checkpoint without any ps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan import Plan
+from psruntime.core.plan import Plan, VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.devices import worker_device
-from psruntime.graph.inputs import InputStream, leading_dimension
+from psruntime.graph.inputs import InputStream
 from psruntime.graph.pulled import build_pulled_model, learn_specs
-from psruntime.model import EVAL, Context, Model
+from psruntime.model import EVAL, Context, Model, ModelSpec
+from psruntime.usercode import blame
 
 
 def check_evaluation(model: Model, context: Context, plan: Plan) -> None:
@@ -24,13 +25,19 @@ def check_evaluation(model: Model, context: Context, plan: Plan) -> None:
     """
     inputs = InputStream(model, context)
     try:
-        found = learn_specs(model, inputs, EVAL)  # without gradients, so none is known to be sparse
-        unknown = set(found) - {replace(spec, sparse=False) for spec in plan.specs}
+        found = learn_specs(model, inputs, EVAL)
+        known = {_declared(spec) for spec in plan.specs}
+        unknown = [spec for spec in found if _declared(spec) not in known]
     finally:
         inputs.close()
     if unknown:
         names = ", ".join(sorted(map(str, unknown)))
         raise UsageError(f"model_fn of {model.name} makes variables with mode eval that mode train has not: {names}")
+
+
+def _declared(spec: VariableSpec) -> VariableSpec:
+    """Without what follows from the gradients and the optimizer."""
+    return replace(spec, sparse=False, whole=False)
 
 
 def evaluate(
@@ -48,18 +55,73 @@ def evaluate(
     with tf1.Graph().as_default() as graph:
         pulled = build_pulled_model(model, inputs, EVAL, plan, index, max_workers)
         with tf1.device(worker_device(index)):
-            examples = tf1.placeholder(tf1.float32, [], name="examples")
-            metrics = {"loss": tf1.metrics.mean(pulled.spec.loss, weights=examples), **(pulled.spec.metrics or {})}
-            local_init = tf1.local_variables_initializer()
+            metrics = _Metrics(pulled.spec, pulled.batch)
     session = open_session(graph)
     try:
-        session.run(local_init)
-        updates = [update for _, update in metrics.values()]
-        while (batch := inputs.draw()) is not None:
-            feed = {examples: leading_dimension(batch), **dict(zip(pulled.batch, batch, strict=True))}
-            session.run(updates, feed_dict=feed)
-        values = session.run({name: value for name, (value, _) in metrics.items()})
-        return {name: float(value) for name, value in values.items()}
+        return metrics.over(session, inputs)
     finally:
         session.close()
         inputs.close()
+
+
+class CheckpointEvaluation:
+    """The model with mode "eval" in a graph of its own, with variables of its own: needs no ps, holds all of the model.
+
+    Raises:
+        UsageError: input_fn or model_fn failed.
+    """
+
+    def __init__(self, model: Model, context: Context) -> None:
+        self._model, self._context = model, context
+        inputs = InputStream(model, context)
+        inputs.close()
+        with tf1.Graph().as_default() as self._graph:
+            features, labels, batch = inputs.layout.placeholders()
+            with blame(f"model_fn of {model.name} (mode {EVAL})"):
+                spec = model.model_fn(features, labels, EVAL)
+            self._metrics = _Metrics(spec, batch)
+            self._saver = tf1.train.Saver(tf1.global_variables())
+
+    @property
+    def names(self) -> list[str]:
+        """What is measured."""
+        return self._metrics.names
+
+    def measure(self, path: str) -> dict[str, float]:
+        """As `evaluate`, of the variables in the checkpoint `path`.
+
+        Raises:
+            UsageError: input_fn failed.
+            OpError, ValueError: the checkpoint cannot be restored, or the metrics cannot be computed.
+        """
+        inputs = InputStream(self._model, self._context)
+        try:
+            with self._graph.as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+                self._saver.restore(session, path)
+                return self._metrics.over(session, inputs)
+        finally:
+            inputs.close()
+
+
+class _Metrics:
+    """The metrics of a model, and its mean loss as "loss", on the current device; `batch` are its placeholders."""
+
+    def __init__(self, spec: ModelSpec, batch: list[Any]) -> None:
+        self._batch = batch
+        self._examples = tf1.placeholder(tf1.float32, [], name="examples")
+        metrics = {"loss": tf1.metrics.mean(spec.loss, weights=self._examples), **(spec.metrics or {})}
+        self._values = {name: value for name, (value, _) in metrics.items()}
+        self._updates = [update for _, update in metrics.values()]
+        self._init = [tf1.local_variables_initializer(), tf1.tables_initializer()]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._values)
+
+    def over(self, session: Any, inputs: InputStream) -> dict[str, float]:
+        """Their values over the rest of the data."""
+        session.run(self._init)
+        while (drawn := inputs.draw()) is not None:
+            feed = {self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))}
+            session.run(self._updates, feed_dict=feed)
+        return {name: float(value) for name, value in session.run(self._values).items()}

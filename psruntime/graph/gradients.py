@@ -15,7 +15,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan import Plan
 from psruntime.errors import UsageError
 from psruntime.graph.devices import worker_device
+from psruntime.graph.optimizers import BucketOptimizer
 from psruntime.graph.pulled import PulledModel
+from psruntime.graph.reach import ancestors
 from psruntime.graph.store import BucketStore
 
 
@@ -51,9 +53,9 @@ class BucketGradient:
 def bucket_gradients(pulled: PulledModel, plan: Plan, index: int) -> dict[str, BucketGradient]:
     """Bucket name -> gradient on worker `index`; buckets that the loss does not depend on are absent."""
     with tf1.device(worker_device(index)):
-        sources = [pulled.views[spec.name].source for spec in plan.specs]
+        sources = [pulled.views[spec.name].source for spec in plan.trained]
         of_buckets = {}
-        for spec, gradient in zip(plan.specs, tf1.gradients(pulled.spec.loss, sources), strict=True):
+        for spec, gradient in zip(plan.trained, tf1.gradients(pulled.spec.loss, sources), strict=True):
             if gradient is None:
                 continue
             if spec.sparse and isinstance(gradient, tf1.IndexedSlices):
@@ -107,23 +109,41 @@ def global_norm(gradients: list[BucketGradient]) -> Any:
 Apply = Callable[[BucketGradient], Any]  # makes the operation that updates a bucket
 
 
-def applying(optimizer: Any, store: BucketStore) -> Apply:
-    """The update of a bucket from a gradient, which may be dead.
+def applying(optimizer: BucketOptimizer, store: BucketStore, constraint: Any = None, step_view: Any = None) -> Apply:
+    """The update of a bucket from a gradient, which may be dead, and then what `constraint` makes of the master.
+
+    step_view: the global step on the worker; an update that reads it is refused.
 
     Everything that the optimizer makes depends on the gradient, also what does not read it: a sparse update of
     AdamOptimizer decays its slots first, whole (4.7 s for two rows of a 1 GB table; that is TensorFlow's own
     behaviour, and kept), and a refused push must leave them alone.
     """
+    variable, master = store.bucket.variable, store.master
 
     def apply(gradient: BucketGradient) -> Any:
         try:
             with tf1.control_dependencies(gradient.tensors):
-                return optimizer.apply_gradients([(gradient.for_optimizer, store.master)])
+                update = optimizer.apply(gradient.for_optimizer, master)
         except NotImplementedError as error:
-            kind = type(optimizer).__name__
             raise UsageError(
-                f"optimizer {kind} cannot update variable {store.bucket.variable}, whose gradient is "
+                f"optimizer {optimizer.kind} cannot update variable {variable}, whose gradient is "
                 f"{'dense' if gradient.indices is None else 'sparse'}: it does not implement that"
             ) from error
+        if step_view is not None and step_view.op in _read_by(update, gradient):
+            raise UsageError(
+                f"optimizer {optimizer.kind} reads the global step in the graph, for variable {variable}; give "
+                "ModelSpec.learning_rate a Python function of the global step, for example "
+                "lambda step: 0.1 * 0.96 ** (step / 1000), and use the learning rate that the factory is called with"
+            )
+        if constraint is None:
+            return update
+        with tf1.control_dependencies([update]):
+            return master.assign(constraint(master), read_value=False)
 
     return apply
+
+
+def _read_by(update: Any, gradient: BucketGradient) -> set[Any]:
+    """The operations that belong to an update alone, not to its gradient or to the section that it is in."""
+    of_gradient = {tensor.op for tensor in gradient.tensors}
+    return ancestors([update], lambda op: op in of_gradient or op.type == "MutexLock")

@@ -27,7 +27,13 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._global_step = 0
         self._stepped = False  # in the newest session
 
+    @property
+    def global_step(self) -> int:
+        """As this worker last saw it."""
+        return self._global_step
+
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        self._graph.model.copies.take(session)
         self._global_step = int(session.run(self._read_step))
         self._stepped = False
 
@@ -35,12 +41,12 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         assignment = self._creator.assignment
         if assignment is None or not self._place.holds(assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
-        if not _is_step(run_context, self._graph):
+        if not is_step(run_context, self._graph):
             return None
         return tf1.train.SessionRunArgs(self._graph.step["global_step"], feed_dict=self._feed(assignment))
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if not _is_step(run_context, self._graph):
+        if not is_step(run_context, self._graph):
             return
         self._global_step = int(run_values.results)
         if not self._stepped:
@@ -68,20 +74,14 @@ class PushHook(ViewHook):
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         super().after_run(run_context, run_values)
-        if _is_step(run_context, self._graph):
+        if is_step(run_context, self._graph):
             self._sequence += 1
 
     def _feed(self, assignment: Assignment) -> dict[Any, Any]:
         push_id = [self._index, assignment.incarnation, self._sequence]
         feed: dict[Any, Any] = dict.fromkeys(self._graph.push_ids, push_id)
-        feed.update(dict.fromkeys(self._graph.learning_rates, learning_rate_at(self._graph, self._global_step)))
+        feed.update(self._graph.learning_rates_at(self._global_step))
         return feed
-
-
-def learning_rate_at(graph: TrainGraph, global_step: int) -> float:
-    """The model's learning rate for the update that follows this global step."""
-    rate = graph.model.spec.learning_rate
-    return float(rate(global_step) if callable(rate) else rate)
 
 
 class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
@@ -89,6 +89,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     closing: a fetch, the global step; running it saves what the ps hold.  A lost session interrupts it like
     a step: it is repeated in the next one.
+    saved: called with each checkpoint that is written here, and its global step.
 
     A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails
     while closing is the job's failure.
@@ -100,6 +101,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         checkpoints: Checkpoints,
         save_steps: int,
         is_chief: Callable[[], bool],
+        saved: Callable[[str, int], None] | None,
         log: Callable[..., None],
     ) -> None:
         self._graph = graph
@@ -107,6 +109,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._checkpoints = checkpoints
         self._save_steps = save_steps
         self._is_chief = is_chief
+        self._saved = saved
         self._log = log
         self._saved_at = 0
 
@@ -114,7 +117,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._saved_at = int(session.run(self.closing))
 
     def before_run(self, run_context: Any) -> Any:
-        if not _is_step(run_context, self._graph):
+        if not is_step(run_context, self._graph):
             return None
         return tf1.train.SessionRunArgs(self._graph.step["global_step"])
 
@@ -122,7 +125,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         session = run_context.session
         if run_context.original_args.fetches is self.closing:
             self._save(session, int(session.run(self.closing)))
-        elif _is_step(run_context, self._graph):
+        elif is_step(run_context, self._graph):
             global_step = int(run_values.results)
             if global_step - self._saved_at >= self._save_steps and self._is_chief():
                 self._save_in_passing(session, global_step)
@@ -138,13 +141,18 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._log("checkpoint_failed", reason=first_line(error))  # the next step finds the session lost
 
     def _save(self, session: Any, global_step: int) -> None:
-        path = self._checkpoints.save(session, global_step)
+        spoilt = self._graph.model.copies.bring(session)
+        if spoilt:
+            self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
+        saved = self._checkpoints.save(session, global_step)
         self._saved_at = global_step
-        if path:
-            self._log("checkpoint", path=path)
+        if saved:
+            self._log("checkpoint", path=saved.path, sharded=saved.sharded)
+            if self._saved:
+                self._saved(saved.path, global_step)
 
 
-def _is_step(run_context: Any, graph: TrainGraph) -> bool:
+def is_step(run_context: Any, graph: TrainGraph) -> bool:
     """Whether this run is a training step; anything else pushes nothing and counts for nothing."""
     return run_context.original_args.fetches is graph.step
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
+from psruntime.graph.batches import BatchLayout
 from psruntime.model import TRAIN, Context, Model
 from psruntime.usercode import blame
 
@@ -32,20 +34,19 @@ class InputStream:
                 dataset = dataset.repeat()  # to begin anew from outside stalls for up to a second, on a busy machine
             cardinality = tf.data.experimental.cardinality(dataset)
             iterator = tf1.data.make_initializable_iterator(dataset)
-            element = iterator.get_next()
-            self._structure = element
-            self._tensors = tf1.nest.flatten(element)
-        odd = [t for t in self._tensors if not isinstance(t, tf1.Tensor)]
-        if odd:
-            raise UsageError(f"{self.name} yields {type(odd[0]).__name__}; batches must consist of dense tensors")
+            self.layout = BatchLayout(iterator.get_next())
+            tables = tf1.tables_initializer()
+        if self.layout.odd:
+            raise UsageError(f"{self.name} yields {self.layout.odd}; batches must consist of tensors")
         self._session = tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
-        self._next = self._session.make_callable(self._tensors)
+        self._next = self._session.make_callable(self.layout.tensors)
+        self._session.run(tables)
         self._session.run(iterator.initializer)
         if context.mode != TRAIN and self._session.run(cardinality) == tf.data.INFINITE_CARDINALITY:
             raise UsageError(f"{self.name} gives data without an end; evaluation reads all of them: leave out repeat()")
 
     def draw(self) -> list[Any] | None:
-        """The next batch as arrays in the order of `placeholders`; None at the end of the data."""
+        """The next batch as arrays in the order of its layout; None at the end of the data."""
         try:
             with blame(self.name, passing=(tf1.errors.OutOfRangeError,)):
                 batch: list[Any] = self._next()
@@ -60,18 +61,9 @@ class InputStream:
             raise UsageError(f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?")
         return batch
 
-    def placeholders(self) -> tuple[Any, Any, list[Any]]:
-        """(features, labels, all of them flat) for the current graph.  Without labels in the data, None."""
-        flat = [tf1.placeholder(t.dtype, t.shape, name=f"batch_{i}") for i, t in enumerate(self._tensors)]
-        element = tf1.nest.pack_sequence_as(self._structure, flat)
-        features, labels = element if isinstance(element, tuple) and len(element) == 2 else (element, None)
-        return features, labels, flat
+    def examples(self, batch: list[Any]) -> int:
+        """How many there are in a batch."""
+        return int(self.layout.examples(batch, np.shape))
 
     def close(self) -> None:
         self._session.close()
-
-
-def leading_dimension(batch: list[Any]) -> int:
-    """Examples in a batch: the length of the first array along its first axis."""
-    shape = batch[0].shape
-    return int(shape[0]) if shape else 1

@@ -20,34 +20,26 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.facts import Assignment
-from psruntime.errors import JobFailedError, ReplacedError
-from psruntime.graph.checkpoint import Checkpoints
+from psruntime.graph.checkpoint import Checkpoints, Moved
 from psruntime.graph.devices import worker_device
+from psruntime.graph.markers import Markers
+from psruntime.graph.reach import ancestors
 from psruntime.graph.round_store import APPLIED_ATTEMPT, ATTEMPT, BOOKS_SIZE, INTENT, RoundStore
 from psruntime.graph.store import RESTORE_LEAP, BucketStore
 from psruntime.graph.training import TrainGraph
 
 
 class Preparation:
-    """The operations of worker `index` as the chief, in the training graph.
-
-    A marker is 0 on a fresh ps, the plan's marker on a prepared one, and its negative on one whose
-    preparation began: its books are live, its variables may be anything.
-    """
+    """The operations of worker `index` as the chief, in the training graph."""
 
     def __init__(self, graph: TrainGraph, checkpoints: Checkpoints, index: int, log: Callable[..., None]) -> None:
         self._graph = graph
         self._checkpoints = checkpoints
         self._log = log
-        marker = graph.plan.marker
         every_ps = range(graph.plan.num_ps)
         with graph.graph.as_default(), tf1.device(worker_device(index)):
-            controls = graph.controls
-            self._markers = [c.prepared.read_value() for c in controls]
-            self._admitted = [c.admitted.sparse_read(index) for c in controls]
-            self._sizes = [c.bytes_held.assign(_bytes_on(graph, ps), read_value=False) for ps, c in enumerate(controls)]
-            self._mark = [c.prepared.assign(marker, read_value=False) for c in controls]
-            self._unmark = [c.prepared.assign(-marker, read_value=False) for c in controls]
+            sizes = [_bytes_on(graph, ps) for ps in every_ps]
+            self._markers = Markers(graph.controls, graph.plan.marker, sizes, index)
             self._new_books = {ps: [v.initializer for v in _books(graph, ps)] for ps in every_ps}
             self._seal = [r.seal() for r in _rounds(graph)]
             self._round_books = [r.books.read_value() for r in _rounds(graph)]
@@ -55,7 +47,7 @@ class Preparation:
             nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
             self._no_round = [r.books.assign(nothing_pending, read_value=False) for r in _rounds(graph)]
             self._leap = {ps: [op for s in graph.stores_on(ps) for op in _leap(s)] for ps in every_ps}
-            self._initialise = [graph.global_step.master.initializer, *_initial_values(graph), *_new_slots(graph)]
+            self._initialise = [[graph.global_step.master.initializer, *_new_slots(graph)], *_initial_values(graph)]
             self._global_step = graph.global_step.master.read_value()[0]
 
     def run(self, session: Any, assignment: Assignment) -> tuple[int, int]:
@@ -71,49 +63,40 @@ class Preparation:
         """
         self._checkpoints.check_folder()
         incarnation = assignment.incarnation
-        markers = [int(marker) for marker in session.run(self._markers)]
-        for ps, marker in enumerate(markers):
-            if marker not in (0, self._graph.plan.marker, -self._graph.plan.marker):
-                raise JobFailedError(f"ps {ps} holds the variables of another plan; restart it to begin anew")
-        self._write(session, incarnation, [self._new_books[p] for p, m in enumerate(markers) if m == 0])
-        self._write(session, incarnation, self._seal)
+        markers = self._markers.read(session)
+        self._markers.write(session, incarnation, [self._new_books[p] for p, m in enumerate(markers) if m == 0])
+        self._markers.write(session, incarnation, self._seal)
         attempt = self._last_attempt(session)
         obstacle = self._obstacle(session, markers, assignment.restore)
         if not obstacle:
             return self._report("adopted", session), attempt
         path = self._checkpoints.latest()
-        self._write(session, incarnation, self._unmark)
-        self._write(session, incarnation, [self._leap[p] for p, m in enumerate(markers) if m != 0])
-        self._write(session, incarnation, self._no_round, {self._attempt: attempt})
+        self._markers.begin(session, incarnation)
+        self._markers.write(session, incarnation, [self._leap[p] for p, m in enumerate(markers) if m != 0])
+        self._markers.write(session, incarnation, self._no_round, {self._attempt: attempt})
         if path:
-            self._require_admitted(session, incarnation)
-            self._checkpoints.restore(session, path)
+            self._markers.require_admitted(session, incarnation)
             event = "restored"
+            moved: Moved | None = self._checkpoints.restore(session, path)
         else:
-            self._write(session, incarnation, self._initialise)
-            path = self._checkpoints.save(session, 0)
+            for operations in self._initialise:
+                self._markers.write(session, incarnation, operations)
             event = "initialised"
-        self._write(session, incarnation, [self._sizes])
-        self._write(session, incarnation, self._mark)
-        return self._report(event, session, checkpoint=path, fresh_ps=markers.count(0), reason=obstacle), attempt
+            moved = self._checkpoints.save(session, 0)
+        self._graph.model.copies.restored(session)
+        self._markers.finish(session, incarnation)
+        facts = {"checkpoint": moved.path, "sharded": moved.sharded} if moved else {"checkpoint": None}
+        return self._report(event, session, **facts, fresh_ps=markers.count(0), reason=obstacle), attempt
 
     def require(self, session: Any) -> None:
-        """Makes sure that every ps of the session is prepared: one may have been replaced a moment ago.
-
-        Raises:
-            UnavailableError: one is not.
-        """
-        markers = [int(marker) for marker in session.run(self._markers)]
-        missing = [ps for ps, marker in enumerate(markers) if marker != self._graph.plan.marker]
-        if missing:
-            raise tf1.errors.UnavailableError(None, None, f"ps {', '.join(map(str, missing))} is not prepared")
+        """UnavailableError unless every ps of the session is prepared."""
+        self._markers.require(session)
 
     def _obstacle(self, session: Any, markers: list[int], restore: bool) -> str:
         """Why what the ps hold cannot be adopted; empty if it can."""
-        if not any(markers):
-            return "no ps holds anything"
-        if set(markers) != {self._graph.plan.marker}:
-            return "not every ps holds its variables"
+        obstacle = self._markers.obstacle(markers)
+        if obstacle:
+            return obstacle
         if restore:
             return "a round was torn"
         return "" if self._same_rounds(session) else "the buckets hold different rounds"
@@ -127,39 +110,49 @@ class Preparation:
         books = np.array(session.run(self._round_books), np.int64).reshape(-1, BOOKS_SIZE)
         return int(books[:, ATTEMPT].max(initial=0))
 
-    def _write(self, session: Any, incarnation: int, operations: list[Any], feed: Any = None) -> None:
-        self._require_admitted(session, incarnation)
-        session.run(operations, feed)
-
-    def _require_admitted(self, session: Any, incarnation: int) -> None:
-        """A chief that was paused meanwhile must not write over what its successor prepared."""
-        for ps, admitted in enumerate(session.run(self._admitted)):
-            if admitted != incarnation:
-                raise ReplacedError(f"ps {ps} does not admit incarnation {incarnation:x}: another chief may be at work")
-
     def _report(self, event: str, session: Any, **facts: object) -> int:
         global_step = int(session.run(self._global_step))
         self._log(event, global_step=global_step, **facts)
         return global_step
 
 
-def _initial_values(graph: TrainGraph) -> list[Any]:
-    """Assigns each master its part of the model's own initial value; run together, so each is drawn once.
+def _initial_values(graph: TrainGraph) -> list[list[Any]]:
+    """Operations that assign every master and home the model's own initial value, in groups to be run in order.
 
-    A table's is computed on its ps.
+    What is in one group is run together, so that a random value which two variables share is drawn once.  A value
+    that is computed from other variables is in a later group than these.  A table's is computed on its ps.
     """
-    operations = []
-    for spec in graph.plan.specs:
-        if spec.sparse:
-            master = graph.model.stores[spec.name].master
-            with tf1.device(master.device):
-                operations.append(master.assign(graph.model.initial_values[spec.name], read_value=False))
-            continue
-        flat = tf1.reshape(graph.model.initial_values[spec.name], [-1])
-        for bucket in graph.plan.of(spec.name):
-            piece = flat[bucket.start : bucket.start + bucket.size]
-            operations.append(graph.model.stores[bucket.name].master.assign(piece, read_value=False))
-    return operations
+    levels = _levels(graph)
+    groups: list[list[Any]] = [[] for _ in range(max(levels.values(), default=0) + 1)]
+    for name, value in graph.model.initial_values.items():
+        groups[levels[name]] += _assigned(graph, name, value)
+    return groups
+
+
+def _levels(graph: TrainGraph) -> dict[str, int]:
+    """Variable -> how many others have to be initialised one after the other before it."""
+    levels: dict[str, int] = {}
+    sources = {view.source.op: name for name, view in graph.model.views.items()}
+    for name, value in graph.model.initial_values.items():  # in the order in which they were made
+        read = [levels[sources[op]] for op in ancestors([value]) if op in sources]
+        levels[name] = max(read, default=-1) + 1
+    return levels
+
+
+def _assigned(graph: TrainGraph, name: str, value: Any) -> list[Any]:
+    home = graph.model.homes.variables.get(name)
+    buckets = graph.plan.of(name)
+    if home is not None or buckets[0].is_table:
+        variable = home if home is not None else graph.model.stores[name].master
+        with tf1.device(variable.device):
+            return [variable.assign(value, read_value=False)]
+    flat = tf1.reshape(value, [-1])
+    return [
+        graph.model.stores[bucket.name].master.assign(
+            tf1.reshape(flat[bucket.start : bucket.start + bucket.size], bucket.master_shape), read_value=False
+        )
+        for bucket in buckets
+    ]
 
 
 def _rounds(graph: TrainGraph) -> list[RoundStore]:
@@ -171,8 +164,9 @@ def _rounds_on(graph: TrainGraph, ps: int) -> list[RoundStore]:
 
 
 def _books(graph: TrainGraph, ps: int) -> list[Any]:
-    """What accounts for updates on a ps, and what rounds are summed in."""
-    return [v for s in graph.stores_on(ps) for v in s.books] + [v for r in _rounds_on(graph, ps) for v in r.variables]
+    """What accounts for updates and restores on a ps, and what rounds are summed in."""
+    books = [v for s in graph.stores_on(ps) for v in s.books] + ([graph.model.homes.stamp] if ps == 0 else [])
+    return books + [v for r in _rounds_on(graph, ps) for v in r.variables]
 
 
 def _leap(store: BucketStore) -> list[Any]:
@@ -190,4 +184,5 @@ def _bytes_on(graph: TrainGraph, ps: int) -> int:
     own = [v for s in stores for v in graph.optimizer_variables.get(s.bucket.name, [])]
     variables = [*graph.controls[ps].variables, *own, *(v for s in stores for v in s.variables)]
     variables += [v for r in _rounds_on(graph, ps) for v in r.variables]
+    variables += [graph.model.homes.variables[home.name] for home in graph.plan.homes if home.ps == ps]
     return sum((v.shape.num_elements() or 0) * v.dtype.size for v in variables)

@@ -40,6 +40,7 @@ class PsState:
             write_limit = control.max_staleness.assign(self._limit, read_value=False)
             with tf1.control_dependencies([write_limit]):  # so that nobody is admitted under an older, lower limit
                 self._write_fence = control.admitted.assign(self._table, read_value=False)
+            self._bytes = control.bytes_held.read_value()
             setup = [v.initializer for v in control.variables]
         self._session = tf1.Session(target, graph=graph)
         self._session.run(setup)
@@ -66,8 +67,10 @@ class PsState:
         return self._ledgers is not None
 
     def read(self) -> tuple[PsStats, int]:
-        """(sums over the buckets, global step); the step is 0 on a ps that does not hold it."""
-        return self._ledgers.read() if self._ledgers else (PsStats(), 0)
+        """(sums over the buckets, global step); the step is 0 on a ps that does not hold it, or has no buckets."""
+        if self._ledgers:
+            return self._ledgers.read()
+        return PsStats(bytes_held=int(self._session.run(self._bytes))), 0
 
     def accepted(self) -> dict[int, tuple[int, int]]:
         """Worker index -> pushes that the buckets accepted of it: the fewest and the most."""

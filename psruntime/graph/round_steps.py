@@ -18,8 +18,7 @@ from psruntime.core.facts import Assignment
 from psruntime.core.rounds import Closed, Contribution, Done, Duty, Torn, Turn
 from psruntime.errors import JobFailedError
 from psruntime.graph.close import torn
-from psruntime.graph.hooks import learning_rate_at
-from psruntime.graph.inputs import InputStream, leading_dimension
+from psruntime.graph.inputs import InputStream
 from psruntime.graph.place import Place
 from psruntime.graph.round_graph import RoundGraph
 from psruntime.graph.round_store import APPLIED_ATTEMPT
@@ -44,7 +43,7 @@ class _Kept:
 
 
 class RoundSteps:
-    """Worker `index`.  on_step: called with the result of every contribution."""
+    """Worker `index`.  on_step: called with the result of every contribution.  has_stopped: as of PushSteps."""
 
     def __init__(
         self,
@@ -55,6 +54,7 @@ class RoundSteps:
         index: int,
         stop_on_nan: bool,
         on_step: Callable[[StepResult], None],
+        has_stopped: Callable[[], bool],
     ) -> None:
         assert graph.rounds is not None
         self._graph = graph
@@ -65,12 +65,13 @@ class RoundSteps:
         self._index = index
         self._stop_on_nan = stop_on_nan
         self._on_step = on_step
+        self._has_stopped = has_stopped
         self._batch: list[Any] | None = None
         self._batch_number = -1  # of `_batch` in the input, from 0
         self._kept: _Kept | None = None
 
     def run(self, session: Any) -> None:
-        """Takes turns until no rounds are held.
+        """Takes turns until no rounds are held; one that has stopped takes part in no further round.
 
         Raises:
             JobFailedError: the loss is not finite, and that ends the job.
@@ -80,16 +81,22 @@ class RoundSteps:
             assignment = self._creator.assignment
             assert assignment is not None
             turn = self._place.next_turn(assignment, done)
-            if turn is None:
+            if turn is None or (self._has_stopped() and self._needs_gradient(assignment, turn)):
                 return
             done = (self._close if turn.duty is Duty.CLOSE else self._contribute)(session, assignment, turn)
             if self._creator.assignment != assignment:
                 done = None  # it was said to ps that are no longer those of the view
 
-    def _contribute(self, session: Any, assignment: Assignment, turn: Turn) -> Contribution | None:
+    def _needs_gradient(self, assignment: Assignment, turn: Turn) -> bool:
         kept = self._kept
-        if kept is None or (kept.assignment, kept.opened) != (assignment, turn.opened):
-            kept = self._compute(session, assignment, turn)
+        held = kept is not None and (kept.assignment, kept.opened) == (assignment, turn.opened)
+        return turn.duty is Duty.CONTRIBUTE and not held
+
+    def _contribute(self, session: Any, assignment: Assignment, turn: Turn) -> Contribution | None:
+        if self._needs_gradient(assignment, turn):
+            self._compute(session, assignment, turn)
+        kept = self._kept
+        assert kept is not None
         feed = self._push_id(assignment, turn)
         feed.update(dict.fromkeys(self._rounds.finite, kept.weight > 0))
         outcomes = np.concatenate(session.run(self._rounds.contribute, feed_dict=feed))
@@ -98,7 +105,7 @@ class RoundSteps:
         self._kept = replace(kept, pushed=True)
         return Contribution(turn.round, turn.attempt, self._batch_number, kept.weight)
 
-    def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> _Kept:
+    def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> None:
         """Keeps the gradient of the batch; draws one unless that of a round in an earlier view is still wanted.
 
         It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.
@@ -112,13 +119,14 @@ class RoundSteps:
             self._batch_number += 1
         feed = dict(zip(self._graph.model.batch, self._batch, strict=True))
         fetched = session.run(self._graph.step, feed_dict=feed)
-        result = StepResult(float(fetched["loss"]), int(fetched["global_step"]), leading_dimension(self._batch), 0, 0)
+        result = StepResult(
+            float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(self._batch), 0, 0
+        )
         if self._stop_on_nan:
             require_finite(result.loss, result.global_step)
         self._kept = _Kept(assignment, turn.round, turn.opened, float(fetched["examples"]), result)
         self._place.stepped(result.global_step)
         self._on_step(result)
-        return self._kept
 
     def _close(self, session: Any, assignment: Assignment, turn: Turn) -> Closed | Torn | None:
         """Applies the round, also one that a chief before began to apply."""
@@ -130,8 +138,7 @@ class RoundSteps:
         feed.update(dict.fromkeys(self._rounds.members, turn.members))
         factor = self._factor(turn, math.sqrt(sum(float(square) for _, square in looked)))
         feed.update(dict.fromkeys(self._rounds.factors, factor))
-        rate = learning_rate_at(self._graph, turn.round - 1)
-        feed.update(dict.fromkeys(self._graph.learning_rates, rate))
+        feed.update(self._graph.learning_rates_at(turn.round - 1))
         books = np.concatenate(session.run(self._rounds.close, feed_dict=feed))
         if not (books[:, APPLIED_ATTEMPT] == turn.attempt).all():
             return None  # fenced: another chief is at work

@@ -45,7 +45,8 @@ class Preparing(Protocol):
 class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
     """Opens sessions on the current view; prepares it first when this worker is asked to.
 
-    `assignment` is that of the newest session.
+    assignment: that of the newest session.  initialise: makes a session on a prepared view ready; by default its
+    local variables and tables are initialised.  config: as `open_session`.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
         place: Place,
         preparation: Preparing,
         log: Callable[..., None],
+        initialise: Callable[[Any], None] | None = None,
+        config: Any = None,
     ) -> None:
         self.assignment: Assignment | None = None
         self._target = target
@@ -65,21 +68,21 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
         self._place = place
         self._preparation = preparation
         self._log = log
-        with graph.as_default():
-            self._local_init = tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer())
+        self._initialise = initialise or _local_init(graph)
+        self._config = config
 
     def create_session(self) -> Any:
         """A session on a prepared view.  Tries until there is one; the place ends the wait."""
         while True:
             assignment = self._place.await_view()
-            session = open_session(self._target, self._graph, assignment.view, self._worker)
+            session = open_session(self._target, self._graph, assignment.view, self._worker, self._config)
             try:
                 if assignment.prepare:
                     self._place.report_prepared(assignment, *self._preparation.run(session, assignment))
                     session.close()
                     continue
                 self._preparation.require(session)
-                session.run(self._local_init)
+                self._initialise(session)
             except (*LOST_SESSION, ReplacedError) as error:
                 session.close()
                 self._place.pause(f"no session on view {assignment.view.number}: {first_line(error)}")
@@ -93,10 +96,28 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             return session
 
 
-def open_session(target: str, graph: Any, view: View, worker: tuple[int, str]) -> Any:
-    """A session on `target`, this process's own server, in which the graph's ps are those of the view."""
-    config = tf1.ConfigProto(allow_soft_placement=True)
-    config.gpu_options.allow_growth = True
+def _local_init(graph: Any) -> Callable[[Any], None]:
+    with graph.as_default():
+        operation = tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer())
+
+    def initialise(session: Any) -> None:
+        session.run(operation)
+
+    return initialise
+
+
+def open_session(target: str, graph: Any, view: View, worker: tuple[int, str], config: Any = None) -> Any:
+    """A session on `target`, this process's own server, in which the graph's ps are those of the view.
+
+    config: a ConfigProto of the user's, whose cluster is replaced; by default soft placement and GPUs that grow.
+    """
+    if config is None:
+        config = tf1.ConfigProto(allow_soft_placement=True)
+        config.gpu_options.allow_growth = True
+    else:
+        given, config = config, tf1.ConfigProto()
+        config.CopyFrom(given)
+        config.ClearField("cluster_def")
     config.experimental.share_session_state_in_clusterspec_propagation = True
     ps_job = config.cluster_def.job.add(name="ps")
     for entry in view.ps:
@@ -107,6 +128,9 @@ def open_session(target: str, graph: Any, view: View, worker: tuple[int, str]) -
 
 
 def first_line(error: Exception) -> str:
-    """What an error of TensorFlow says, without its heading and the rest of its story."""
-    lines = (line.strip() for line in str(getattr(error, "message", error)).splitlines())
-    return next((line for line in lines if line not in ("", "Graph execution error:")), type(error).__name__)
+    """What an error of TensorFlow says, without where its operation was made and ran, and the rest of its story."""
+    lines = [line.strip() for line in str(getattr(error, "message", error)).splitlines()]
+    heads = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
+    lines = lines[heads[-1] + 1 :] if heads else lines
+    telling = (line for line in lines if line.strip("=") and not line.endswith(":"))  # headings end with a colon
+    return next(telling, type(error).__name__)

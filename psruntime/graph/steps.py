@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from psruntime.errors import JobFailedError
-from psruntime.graph.inputs import InputStream, leading_dimension
+from psruntime.graph.inputs import InputStream
 from psruntime.graph.place import Place
 from psruntime.graph.store import APPLIED
 from psruntime.graph.training import TrainGraph
@@ -31,7 +31,7 @@ class StepResult:
 
 
 class PushSteps:
-    """on_step: called with the result of every step."""
+    """on_step: called with the result of every step.  has_stopped: whether a hook of the model wants no further one."""
 
     def __init__(
         self,
@@ -40,12 +40,14 @@ class PushSteps:
         place: Place,
         stop_on_nan: bool,
         on_step: Callable[[StepResult], None],
+        has_stopped: Callable[[], bool],
     ) -> None:
         self._graph = graph
         self._inputs = inputs
         self._place = place
         self._stop_on_nan = stop_on_nan
         self._on_step = on_step
+        self._has_stopped = has_stopped
 
     def run(self, session: Any) -> None:
         """Steps until training rests.
@@ -53,10 +55,10 @@ class PushSteps:
         Raises:
             JobFailedError: the loss is not finite, and that ends the job.
         """
-        while self._place.may_step():
+        while not self._has_stopped() and self._place.may_step():
             batch = self._inputs.draw_endlessly()
             feed = dict(zip(self._graph.model.batch, batch, strict=True))
-            result = _read(session.run(self._graph.step, feed_dict=feed), leading_dimension(batch))
+            result = _read(session.run(self._graph.step, feed_dict=feed), self._inputs.examples(batch))
             self._place.stepped(result.global_step)
             self._on_step(result)
             if self._stop_on_nan:

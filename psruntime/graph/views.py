@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.plan import Bucket
 from psruntime.graph.devices import ps_device
-from psruntime.graph.store import BucketStore
 
 
 class View(Protocol):
@@ -51,14 +51,13 @@ class PulledView:
 class TableView:
     """A variable that is looked up on its ps by the worker on device `worker`.
 
-    handle: resource [], of the master, there once the version is read.
+    handle: resource [], of the variable there; of a bucket's master it is there once the version is read.
 
     Each read says its devices and leaves the colocation that embedding_lookup asks for, so rows are
     used on the worker.
     """
 
-    def __init__(self, store: BucketStore, handle: Any, worker: str) -> None:
-        bucket = store.bucket
+    def __init__(self, bucket: Bucket, handle: Any, worker: str) -> None:
         self.home: str | None = ps_device(bucket.ps)
         self.source = handle
         self._ps = ps_device(bucket.ps)

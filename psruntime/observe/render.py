@@ -34,7 +34,7 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     head = Text.assemble(
         (str(status.phase), "bold"),
         f"  {status.reason}\n",
-        f"mode {job.mode}, view {status.view.number}, global step {status.global_step} of {job.train_steps}",
+        f"mode {job.mode}, view {status.view.number}, global step {status.global_step}{_of(job, ' of ')}",
     )
     if job.mode == "bounded":
         head.append(f", largest lead {status.max_lead} of {job.bound}")
@@ -49,17 +49,22 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
     """Global step, loss, examples/s and time left, or why nothing moves.  `steps_per_s` 0: not known."""
     workers = [m.worker_stats for m in status.members if m.worker_stats]
     losses = [w.loss for w in workers if w.loss is not None]
-    parts = [f"{status.phase} step {status.global_step}/{job.train_steps}"]
+    parts = [f"{status.phase} step {status.global_step}{_of(job, '/')}"]
     if losses:
         parts.append(f"loss {sum(losses) / len(losses):.4f}")
     if status.phase.prepared:
         parts.append(f"{sum(w.examples_per_s for w in workers):.0f} examples/s")
-        if steps_per_s > 0:
+        if steps_per_s > 0 and job.train_steps is not None:
             parts.append(f"{_duration(max(0, job.train_steps - status.global_step) / steps_per_s)} left")
         parts.append(f"{len(workers)} workers")
     else:
         parts.append(status.reason)
     return "  ".join(parts)
+
+
+def _of(job: JobConfig, separator: str) -> str:
+    """The limit of the global step, behind the step itself; nothing without one."""
+    return "" if job.train_steps is None else f"{separator}{job.train_steps}"
 
 
 def _ps_table(members: list[MemberStatus]) -> Table:

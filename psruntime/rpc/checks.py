@@ -7,7 +7,7 @@ import math
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
-from psruntime.core.plan import DTYPE_BYTES, VariableSpec
+from psruntime.core.plan import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.errors import UsageError
 
 COUNT_LIMIT = 2**53  # what a float, so also a JSON reader, still counts exactly
@@ -80,15 +80,16 @@ def duration(value_s: float) -> Duration:
     return Duration(seconds=whole, nanos=nanos)
 
 
-def variable(name: str, spec_name: str, shape: tuple[int, ...], dtype: str, sparse: bool) -> VariableSpec:
+def variable(
+    name: str, spec_name: str, shape: tuple[int, ...], dtype: str, sparse: bool, trainable: bool, whole: bool
+) -> VariableSpec:
     """One variable; `name` is the field's."""
     text(f"{name}.name", spec_name, NAME_CHARS, least=1)
     if len(shape) > AXES or any(not 0 <= n < COUNT_LIMIT for n in shape):
         raise UsageError(f"{name}.shape of {spec_name} must have at most {AXES} axes of 0 to {COUNT_LIMIT - 1} entries")
-    if dtype not in DTYPE_BYTES:
-        raise UsageError(
-            f"{name}.dtype of {spec_name} must be one of {', '.join(DTYPE_BYTES)}, got '{dtype[:NAME_CHARS]}'"
-        )
+    dtypes = TRAINED_DTYPES if trainable else tuple(DTYPE_BYTES)
+    if dtype not in dtypes:
+        raise UsageError(f"{name}.dtype of {spec_name} must be one of {', '.join(dtypes)}, got '{dtype[:NAME_CHARS]}'")
     if sparse and not shape:
         raise UsageError(f"{name}.sparse of {spec_name} must be false, it is a scalar")
-    return VariableSpec(spec_name, shape, dtype, sparse)
+    return VariableSpec(spec_name, shape, dtype, sparse, trainable, whole)

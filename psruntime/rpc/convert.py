@@ -65,11 +65,18 @@ def phase_from_wire(value: int) -> Phase:
 
 
 def specs_to_wire(specs: Iterable[VariableSpec]) -> list[pb.VariableSpec]:
-    return [pb.VariableSpec(name=s.name, shape=s.shape, dtype=s.dtype, sparse=s.sparse) for s in specs]
+    return [
+        pb.VariableSpec(
+            name=s.name, shape=s.shape, dtype=s.dtype, sparse=s.sparse, fixed=not s.trainable, whole=s.whole
+        )
+        for s in specs
+    ]
 
 
 def specs_from_wire(wire: Iterable[pb.VariableSpec]) -> tuple[VariableSpec, ...]:
-    specs = tuple(checks.variable("variables", w.name, tuple(w.shape), w.dtype, w.sparse) for w in wire)
+    specs = tuple(
+        checks.variable("variables", w.name, tuple(w.shape), w.dtype, w.sparse, not w.fixed, w.whole) for w in wire
+    )
     if len(specs) > checks.SPECS:
         raise UsageError(f"variables must be at most {checks.SPECS}, got {len(specs)}")
     if len({spec.name for spec in specs}) < len(specs):

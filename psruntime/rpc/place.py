@@ -140,7 +140,8 @@ class WorkerPlace:
             self._steps += 1
             self._global_step = global_step
         self._pass_on(self._entered)
-        if global_step >= self._job.train_steps:
+        limit = self._job.train_steps
+        if limit is not None and global_step >= limit:
             self._tell()
 
     def pause(self, why: str) -> None:
@@ -155,7 +156,7 @@ class WorkerPlace:
         answer = self._wait(
             lambda a: (
                 a.standing.close
-                or a.standing.phase is not Phase.DRAINING
+                or not a.standing.phase.prepared
                 or (a.standing.view, a.incarnation) != (assignment.view, assignment.incarnation)
             )
         )
@@ -206,7 +207,8 @@ class WorkerPlace:
                 self._note_waiting("")
                 return answer
             standing = self._seat.answer.standing
-            self._note_waiting(f"{standing.phase}: {standing.reason}")
+            others_train = self._stopped and standing.phase is Phase.TRAINING
+            self._note_waiting("the others to stop" if others_train else f"{standing.phase}: {standing.reason}")
 
     def _note_gate(self, reason: str) -> None:
         """As `_note_waiting`, but one slow worker is one line in the log, however often it is waited for."""

@@ -93,7 +93,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "max_staleness", "on_nan", "lease", "ps_timeout", "ping_timeout", "linger", "bound", "rounds_log", "round_warn")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "max_staleness", "on_nan", "lease", "ps_timeout", "ping_timeout", "linger", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,8 @@ class JobSettings(_message.Message):
     BOUND_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_LOG_FIELD_NUMBER: _ClassVar[int]
     ROUND_WARN_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_BEST_FIELD_NUMBER: _ClassVar[int]
     mode: Mode
     ps: int
     min_workers: int
@@ -130,19 +132,25 @@ class JobSettings(_message.Message):
     bound: int
     rounds_log: str
     round_warn: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ping_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    summary_steps: int
+    keep_best: str
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ping_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ...) -> None: ...
 
 class VariableSpec(_message.Message):
-    __slots__ = ("name", "shape", "dtype", "sparse")
+    __slots__ = ("name", "shape", "dtype", "sparse", "fixed", "whole")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
+    FIXED_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: str
     sparse: bool
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., sparse: _Optional[bool] = ...) -> None: ...
+    fixed: bool
+    whole: bool
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., sparse: _Optional[bool] = ..., fixed: _Optional[bool] = ..., whole: _Optional[bool] = ...) -> None: ...
 
 class PsEntry(_message.Message):
     __slots__ = ("index", "address", "incarnation")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -21,7 +22,8 @@ SPECS = (VariableSpec("kernel", (4, 8), "float32"), VariableSpec("head", (8, 1),
 
 def test_digits_with_two_ps_and_two_workers(zygote: Zygote, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
-    with cluster(zygote, tmp_path, ps=2, min_workers=2, train_steps=600, checkpoint_dir=checkpoints) as job:
+    settings = {"checkpoint_dir": checkpoints, "save_steps": 200, "keep": 9, "keep_best": "accuracy"}
+    with cluster(zygote, tmp_path, ps=2, min_workers=2, train_steps=600, **settings) as job:
         first, second = job.start_worker(0), job.start_worker(1)
         assert job.wait_all() == {"ps-0": 0, "ps-1": 0, "worker-0": 0, "worker-1": 0}
         said = first.wait_for("held out") if "held out" in first.text else second.wait_for("held out")
@@ -29,7 +31,11 @@ def test_digits_with_two_ps_and_two_workers(zygote: Zygote, tmp_path: Path) -> N
         for ps in job.ps:
             assert "balanced=True" in ps.wait_for(" ledger ")
         assert {path.name for path in checkpoints.glob("*-0.index")} == {"model.ckpt-0.index"}
-        assert "checkpoint path=" in first.text + second.text
+        log = first.text + second.text
+        assert "checkpoint path=" in log and "sharded=yes" in log and "failed" not in log
+        best = json.loads((checkpoints / "best" / "best.json").read_text())
+        assert best["metric"] == "accuracy" and best["value"] > 0.9
+        assert (checkpoints / "best" / f"{best['checkpoint']}.index").exists()
 
 
 def test_workers_join_leave_and_are_lost_while_the_others_go_on(zygote: Zygote, tmp_path: Path) -> None:

@@ -92,10 +92,14 @@ def test_a_checkpoint_folder_that_cannot_be_written_fails_the_job(zygote: Zygote
 
 def test_an_evaluation_that_cannot_be_built_is_known_before_the_training(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "no_eval.py").write_text(NO_EVAL)
-    with cluster(zygote, tmp_path) as job:
+    with cluster(zygote, tmp_path, checkpoint_dir=tmp_path / "c", keep_best="accuracy") as job:
         worker = job.start_worker(0, "--model=no_eval")
         assert worker.wait() == 2
         assert "input_fn of no_eval (mode eval) failed" in worker.wait_for(" error ")
+        worker = job.start_worker(0, SMALL)
+        assert worker.wait() == 2
+        said = "keep_best names accuracy, which tests.cluster.models does not measure; it has loss"
+        assert said in worker.wait_for(" error ")
         end(job)
 
 

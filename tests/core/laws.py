@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from psruntime.core.coordinator import Coordinator
-from psruntime.core.facts import Answer
+from psruntime.core.facts import Answer, WorkerBeat
 from psruntime.core.membership import Role
 from psruntime.core.status import job_status
 from psruntime.core.view import Phase, View
@@ -70,7 +70,10 @@ def check_move(watched: Watched, before: Before, facts: dict[str, Any], moves_to
         case Phase.PREPARING:
             assert core.view.number == before.view.number + 1
         case Phase.DRAINING:
-            assert core.global_step >= watched.job.train_steps
+            limit = watched.job.train_steps
+            reached = limit is not None and core.global_step >= limit
+            assert reached or (watched.settled and (watched.had_all_stopped or all_stopped(watched)))
+            watched.seen["all stopped"] += not reached
         case Phase.FAILED if moves_to is None:
             late = [i for i, missing_s in sorted(watched.missing_s.items()) if missing_s > watched.job.ps_timeout_s]
             assert facts["reason"].startswith(f"ps {late[0]} did not return within")
@@ -89,6 +92,9 @@ def check_state(watched: Watched, before: Before) -> None:
     assert core.chief == (watched.joins[watched.chief].index if watched.chief else None)
     if not phase.over:
         assert (watched.chief in workers) if workers else watched.chief is None
+    watched.seen["waits for who may return"] += phase is Phase.TRAINING and all_stopped(watched)
+    if phase is Phase.TRAINING and watched.chief and not all_stopped(watched):
+        assert not has_stopped(watched, watched.chief), "whoever saves takes part"
     assert (core.global_step, core.steps_lost) == (watched.global_step, watched.steps_lost)
     check_view_and_clocks(watched, before)
     check_memory(watched)
@@ -107,7 +113,9 @@ def check_phase(watched: Watched, workers: int) -> None:
         assert [e.index for e in core.view.ps] == list(range(job.ps))
         for entry in core.view.ps:
             assert watched.live[entry.incarnation].join.address == entry.address
-    assert core.phase is not Phase.TRAINING or core.global_step < job.train_steps
+    if core.phase is Phase.TRAINING:
+        assert job.train_steps is None or core.global_step < job.train_steps
+        assert not (watched.settled and all_stopped(watched)), "nobody trains, so what is it waiting for"
     assert core.phase.over or max(watched.missing_s.values(), default=0.0) <= job.ps_timeout_s
 
 
@@ -120,9 +128,9 @@ def check_view_and_clocks(watched: Watched, before: Before) -> None:
     else:
         assert core.view.number == before.view.number + 1
         assert clocks.floor == 0
-    seats = [watched.live[n] for n in watched.live_of(Role.WORKER)] if core.view.number else []
-    assert clocks.clocks == {seat.join.index: seat.clock for seat in seats}
-    assert clocks.floor == min((seat.clock for seat in seats), default=watched.floor) == watched.floor
+    pacing = watched.pacing() if core.view.number else {}
+    assert clocks.clocks == pacing
+    assert clocks.floor == min(pacing.values(), default=watched.floor) == watched.floor
 
 
 def check_status(watched: Watched, workers: list[int]) -> None:
@@ -146,11 +154,11 @@ def check_status(watched: Watched, workers: list[int]) -> None:
 def check_memory(watched: Watched) -> None:
     """Nothing is kept for incarnations that are gone."""
     for name, kept in vars(watched.core).items():
-        if name == "_ps_missing_since_s":
-            assert set(kept) == set(watched.missing_s)
+        if name == "absence":
+            assert set(kept._ps_since_s) == set(watched.missing_s)
         elif name == "pace":
-            workers = set(watched.live_of(Role.WORKER)) if watched.core.view.number else set()
-            assert set(kept._base) == workers, "the pace is that of the live workers"
+            steppers = {n for n in watched.live_of(Role.WORKER) if not watched.live[n].retired}
+            assert set(kept._base) == (steppers if watched.core.view.number else set())
         elif isinstance(kept, dict):
             assert set(kept) <= set(watched.live), f"{name} keeps what is gone"
 
@@ -172,8 +180,7 @@ def check_answer(watched: Watched, incarnation: int, answer: Answer) -> None:
         assert standing.clock == seat.base
         assert standing.fenced_in == is_fenced_in(watched, incarnation)
         assert standing.chief == (incarnation == watched.chief)
-        stopped = all(has_stopped(watched, n) for n in watched.live_of(Role.WORKER))
-        assert standing.close == (standing.chief and core.phase is Phase.DRAINING and stopped)
+        assert standing.close == (standing.chief and core.phase is Phase.DRAINING and all_stopped(watched))
         watched.seen["fenced in"] += standing.fenced_in
         watched.seen["not fenced in"] += core.phase.prepared and not standing.fenced_in
         watched.seen["close"] += standing.close
@@ -212,6 +219,12 @@ def is_fenced_in(watched: Watched, incarnation: int) -> bool:
     return bool(entries)
 
 
+def all_stopped(watched: Watched) -> bool:
+    workers = watched.live_of(Role.WORKER)
+    return bool(workers) and all(has_stopped(watched, n) for n in workers)
+
+
 def has_stopped(watched: Watched, incarnation: int) -> bool:
-    beat = watched.live[incarnation].beat
+    seat = watched.live.get(incarnation)
+    beat = seat.beat if seat else WorkerBeat()
     return beat.stopped and beat.view == watched.core.view.number

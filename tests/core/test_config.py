@@ -25,6 +25,9 @@ JOB_REFUSALS = [
     ("train_steps", 0, "train_steps must be at least 1, got 0"),
     ("save_steps", -5, "save_steps must be at least 1, got -5"),
     ("keep", 0, "keep must be at least 1, got 0"),
+    ("summary_steps", -1, "summary_steps must be at least 0, got -1"),
+    ("keep_best", "least:loss", "keep_best must be NAME, min:NAME or max:NAME, got 'least:loss'"),
+    ("keep_best", "loss", "keep_best needs checkpoint_dir, the folder of the checkpoints"),
     ("slice_bytes", 0, "slice_bytes must be at least 1, got 0"),
     ("max_staleness", -1, "max_staleness must be at least 0, got -1"),
     ("lease_s", 0.25, "lease_s must be at least 0.5, got 0.25"),
@@ -59,12 +62,24 @@ def test_every_job_setting_that_has_a_range_is_checked() -> None:
         {"lease_s": 0.5, "ps_timeout_s": 0.5},
         {"ping_timeout_s": 1.0, "linger_s": 0.0},
         {"min_workers": 7, "max_workers": 7},
+        {"keep_best": "max:top:5", "checkpoint_dir": "run"},
         {"on_nan": "continue", "checkpoint_dir": "gs://bucket/run"},
     ],
 )
 def test_the_ends_of_each_range_are_in_it(settings: dict[str, Any]) -> None:
     job = JobConfig(**settings)
     assert {name: getattr(job, name) for name in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("keep_best", "metric"),
+    [("loss", ("loss", False)), ("accuracy", ("accuracy", True)), ("min:error", ("error", False)),
+     ("max:loss", ("loss", True)), ("max:top:5", ("top:5", True))],
+)  # fmt: skip
+def test_the_best_checkpoint_is_that_of_the_least_loss_or_the_greatest_metric(
+    keep_best: str, metric: tuple[str, bool]
+) -> None:
+    assert JobConfig(keep_best=keep_best, checkpoint_dir="run").best_metric == metric
 
 
 def test_more_workers_needed_than_allowed_is_refused_with_both_numbers() -> None:

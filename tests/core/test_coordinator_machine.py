@@ -44,7 +44,8 @@ MUST_HAPPEN = (
     "report_clock: tuple", "report_clock: ReplacedError", "has to wait", "limit kept",
     "standing: Answer", "standing: ReplacedError",
     "event member_lost", "event member_left", "lease ended", "paused", "ps timeout",
-    "fenced in", "not fenced in", "close", "second view", "steps lost",
+    "fenced in", "not fenced in", "close", "second view", "steps lost", "all stopped",
+    "chief passed on", "waits for who may return",
 )  # fmt: skip
 
 
@@ -53,12 +54,15 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     seen: Counter[str] = Counter()
 
-    @initialize(ps=st.integers(1, 3), min_workers=st.integers(1, 2), remote=FLAG, bound=st.none() | st.integers(0, 3))
-    def begin(self, ps: int, min_workers: int, remote: bool, bound: int | None) -> None:
+    @initialize(
+        ps=st.integers(1, 3), min_workers=st.integers(1, 2), remote=FLAG, bound=st.none() | st.integers(0, 3),
+        limit=st.sampled_from([TRAIN_STEPS, TRAIN_STEPS, None]),
+    )  # fmt: skip
+    def begin(self, ps: int, min_workers: int, remote: bool, bound: int | None, limit: int | None) -> None:
         self.remote = remote
         self.joins: list[Join] = []
         self.job = JobConfig(
-            ps=ps, min_workers=min_workers, max_workers=3, train_steps=TRAIN_STEPS, lease_s=LEASE_S,
+            ps=ps, min_workers=min_workers, max_workers=3, train_steps=limit, lease_s=LEASE_S,
             ps_timeout_s=PS_TIMEOUT_S, mode="async" if bound is None else "bounded", bound=bound,
         )  # fmt: skip
         self.watched = Watched(self.job)
@@ -156,6 +160,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.the_chief_prepares(core.global_step // 2)
             elif core.phase is Phase.DRAINING and self.watched.chief and steps > 7:
                 self.the_chief_finishes(0)
+
+    @precondition(lambda self: self.watched.core.phase.prepared)
+    @rule(progress=STEPS)
+    def all_workers_stop_by_themselves(self, progress: int) -> None:
+        for incarnation in self.watched.live_of(Role.WORKER):
+            if incarnation in self.watched.live:
+                self.honest_beat(incarnation, progress, stopped=True)
 
     @precondition(lambda self: self.watched.joins)
     @rule(pick=PICK, shift=SHIFTS, steps=STEPS, gain=st.integers(-9, TRAIN_STEPS), revisions=REVISIONS, stopped=FLAG)

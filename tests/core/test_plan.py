@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from psruntime.core.plan import (
     DTYPE_BYTES,
+    TRAINED_DTYPES,
     Plan,
     VariableSpec,
     first_difference,
@@ -20,10 +21,11 @@ CASES = settings(max_examples=150, deadline=None, derandomize=True)
 
 SHAPES = st.lists(st.integers(0, 9), max_size=3).map(tuple)
 NAMES = st.text("abc/_", min_size=1, max_size=6)
-DTYPES = st.sampled_from(sorted(DTYPE_BYTES))
+DTYPES = st.sampled_from(sorted(TRAINED_DTYPES))
 MODELS = st.lists(
-    st.builds(VariableSpec, NAMES, SHAPES, DTYPES)
-    | st.builds(VariableSpec, NAMES, SHAPES.filter(bool), DTYPES, st.just(True)),
+    st.builds(VariableSpec, NAMES, SHAPES, DTYPES, whole=st.booleans())
+    | st.builds(VariableSpec, NAMES, SHAPES.filter(bool), DTYPES, st.just(True))
+    | st.builds(VariableSpec, NAMES, SHAPES, st.sampled_from(sorted(DTYPE_BYTES)), trainable=st.just(False)),
     max_size=6,
     unique_by=lambda spec: spec.name,
 )
@@ -51,9 +53,9 @@ def test_the_buckets_of_a_variable_cover_it_once_in_whole_rows(
     model: list[VariableSpec], num_ps: int, slice_bytes: int
 ) -> None:
     plan = make_plan(model, num_ps, slice_bytes)
-    assert [b for variable in model for b in plan.of(variable.name)] == list(plan.buckets)
+    assert [b for variable in plan.trained for b in plan.of(variable.name)] == list(plan.buckets)
     assert sorted((b for ps in range(num_ps) for b in plan.on(ps)), key=plan.buckets.index) == list(plan.buckets)
-    for variable in model:
+    for variable in plan.trained:
         end = 0
         for bucket in plan.of(variable.name):
             assert bucket.start == end
@@ -69,10 +71,10 @@ def test_a_slice_is_within_its_limit_unless_it_is_one_row(
     model: list[VariableSpec], num_ps: int, slice_bytes: int
 ) -> None:
     plan = make_plan(model, num_ps, slice_bytes)
-    for variable in model:
+    for variable in plan.trained:
         buckets = plan.of(variable.name)
-        if variable.sparse:
-            continue  # a table is never sliced
+        if variable.sparse or variable.whole:
+            continue  # never sliced
         assert all(b.size_bytes <= max(slice_bytes, row_bytes(variable)) for b in buckets)
         if variable.size_bytes <= slice_bytes:
             assert [b.name for b in buckets] == [variable.name], "a small variable is one bucket with its name"
@@ -105,7 +107,7 @@ def test_the_fullest_ps_holds_little_more_than_its_share(
 ) -> None:
     """Graham's bound of list scheduling: max <= total / n + (1 - 1 / n) x largest."""
     plan = make_plan(model, num_ps, slice_bytes)
-    largest = max((b.size_bytes for b in plan.buckets), default=0)
+    largest = max((b.size_bytes for b in (*plan.buckets, *plan.homes)), default=0)
     total = sum(variable.size_bytes for variable in model)
     assert sum(loads(plan)) == total
     assert num_ps * max(loads(plan)) <= total + (num_ps - 1) * largest
@@ -143,16 +145,29 @@ def test_two_plans_have_one_fingerprint_only_if_they_are_the_same(
 
 @CASES
 @given(MODELS, NUM_PS, SLICE_BYTES)
-def test_a_table_is_one_bucket_in_its_own_shape_and_every_other_bucket_is_flat(
+def test_a_table_or_whole_variable_is_one_bucket_in_its_own_shape_and_every_other_bucket_is_flat(
     model: list[VariableSpec], num_ps: int, slice_bytes: int
 ) -> None:
     plan = make_plan(model, num_ps, slice_bytes)
-    for variable in model:
-        if variable.sparse:
-            assert [(b.name, b.table_shape) for b in plan.of(variable.name)] == [(variable.name, variable.shape)]
+    for variable in plan.trained:
+        whole = variable.sparse or variable.whole
+        if whole:
+            assert [b.name for b in plan.of(variable.name)] == [variable.name]
         for bucket in plan.of(variable.name):
             assert bucket.is_table == variable.sparse
-            assert bucket.master_shape == (variable.shape if variable.sparse else (bucket.size,))
+            assert bucket.master_shape == (variable.shape if whole else (bucket.size,))
+
+
+@CASES
+@given(MODELS, NUM_PS, SLICE_BYTES)
+def test_a_variable_that_is_not_trainable_has_one_home_in_its_own_shape(
+    model: list[VariableSpec], num_ps: int, slice_bytes: int
+) -> None:
+    plan = make_plan(model, num_ps, slice_bytes)
+    fixed = [variable for variable in model if not variable.trainable]
+    assert [(b.name, b.master_shape, b.dtype) for b in plan.homes] == [(v.name, v.shape, v.dtype) for v in fixed]
+    assert all(0 <= home.ps < num_ps for home in plan.homes)
+    assert not any(plan.of(variable.name) for variable in fixed)
 
 
 def test_a_sparse_scalar_is_refused() -> None:
@@ -166,11 +181,13 @@ CHANGED = [
     spec("v", 3, 2, dtype="float64"),
     spec("v", 6),
     VariableSpec("v", (3, 2), "float32", sparse=True),
+    VariableSpec("v", (3, 2), "float32", trainable=False),
+    VariableSpec("v", (3, 2), "float32", whole=True),
 ]
 
 
 @pytest.mark.parametrize("changed", CHANGED)
-def test_name_shape_dtype_and_sparseness_all_count_in_the_fingerprint(changed: VariableSpec) -> None:
+def test_name_shape_dtype_and_kind_all_count_in_the_fingerprint(changed: VariableSpec) -> None:
     plan, other = (make_plan([variable], 1, 100) for variable in (spec("v", 3, 2), changed))
     assert plan.fingerprint != other.fingerprint
     assert plan.marker != other.marker

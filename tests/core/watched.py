@@ -41,6 +41,7 @@ class Seat:
     silent_s: float = 0.0  # since then, as far as the coordinator was running
     base: int = 0  # worker: its clock when it was admitted, or when the view began
     clock: int = 0
+    retired: bool = False  # worker: it has said in this view that it takes no further step
     beat: WorkerBeat = field(default_factory=WorkerBeat)
     wrote: int | None = None  # ps: the fence revision that it last reported, if it had been told it by then
 
@@ -68,6 +69,8 @@ class Watched:
         self.chief: int | None = None  # incarnation
         self.specs: tuple[VariableSpec, ...] | None = None
         self.floor = self.global_step = self.steps_lost = 0
+        self.had_all_stopped = False  # when the latest call began
+        self.unsettled_s = job.lease_s  # for which workers may yet return that were lost, or were there before
         self.told: dict[int, Answer] = {}  # by incarnation: the last answer
         self.fences: dict[int, dict[int, Admitted]] = {}  # ps incarnation -> fence revision -> table, as it was told
         self.seen: Counter[str] = Counter()  # what happened, so that a test can show that it did
@@ -88,6 +91,7 @@ class Watched:
             else:
                 self.specs = join.specs
                 self.chief = self.chief or incarnation
+                self.pass_on_the_chief(self.core.phase)
         result = self.call("join", holder or incarnation, self.core.join, join, incarnation, self.now_s)
         assert type(result) is kind, result
         if isinstance(result, NotYet):
@@ -123,8 +127,11 @@ class Watched:
                 if beat.view == self.core.view.number > 0:
                     self.move(incarnation, seat.base + beat.steps)
                     self.raise_floor()
+                    if beat.stopped:
+                        self.retire(incarnation)
             if beat.view == self.core.view.number and self.core.phase.prepared and not self.view_is_void():
                 self.global_step = max(self.global_step, beat.global_step)
+            self.pass_on_the_chief(self.core.phase)
         result = self.call(
             "heartbeat", incarnation, self.core.heartbeat, join.role, join.index, incarnation, beat, self.now_s
         )
@@ -147,7 +154,7 @@ class Watched:
         floor, reason = result
         assert floor == (self.floor if view == self.core.view.number else 0)
         if view == self.core.view.number:
-            waits = self.job.bound is not None and seat.clock - self.floor > self.job.bound
+            waits = not seat.retired and self.job.bound is not None and seat.clock - self.floor > self.job.bound
             assert (f"{seat.clock - self.floor} steps ahead of worker " in reason) if waits else reason == ""
             self.seen["has to wait"] += waits
         return int(floor)
@@ -159,13 +166,17 @@ class Watched:
         ready = view == self.core.view.number and incarnation == self.chief and not self.view_is_void()
         if global_step is None:
             arguments: tuple[Any, ...] = (self.core.report_finished, index, incarnation, view, self.now_s)
-            expected = Phase.DONE if ready and self.core.phase is Phase.DRAINING else None
+            drains = self.core.phase is Phase.DRAINING or (
+                self.core.phase is Phase.TRAINING and self.settled and self.had_all_stopped
+            )
+            expected = Phase.DONE if ready and drains else None
         else:
             arguments = (self.core.report_prepared, index, incarnation, view, global_step, self.now_s)
             expected = Phase.TRAINING if ready and self.core.phase is Phase.PREPARING else None
             if expected:
                 self.steps_lost += max(0, self.global_step - global_step)
                 self.global_step = global_step
+                self.pass_on_the_chief(Phase.TRAINING)
         result = self.call("report", incarnation, *arguments, moves_to=expected)
         accepted = incarnation in self.live and incarnation == self.chief
         assert type(result) is (Answer if accepted else ReplacedError), result
@@ -183,7 +194,7 @@ class Watched:
 
     def confirm_lost(self, incarnation: int) -> None:
         self.pass_time()
-        self.drop(incarnation)
+        self.lose(incarnation)
         assert self.call("confirm_lost", None, self.core.confirm_lost, incarnation, self.now_s) is None
 
     def advance(self) -> None:
@@ -213,6 +224,10 @@ class Watched:
         return self.core.phase.over or max(self.missing_s.values(), default=0.0) > self.job.ps_timeout_s
 
     def pass_time(self) -> None:
+        self.fall_silent()
+        self.had_all_stopped = laws.all_stopped(self)
+
+    def fall_silent(self) -> None:
         """What the time since the last call does: it counts as silence, unless the coordinator was paused."""
         gap_s, self.judged_s = self.now_s - self.judged_s, self.now_s
         if gap_s > self.job.lease_s / 2:
@@ -220,6 +235,7 @@ class Watched:
             return
         for index in self.missing_s:
             self.missing_s[index] += gap_s
+        self.unsettled_s -= gap_s
         for gone in self.gone:
             gone.for_s += gap_s
         self.gone = [gone for gone in self.gone if gone.for_s < self.job.lease_s or gone.unmoved]
@@ -228,8 +244,18 @@ class Watched:
         for incarnation in self.live_of(Role.PS) + self.live_of(Role.WORKER):
             if self.live[incarnation].silent_s < self.job.lease_s:
                 continue
-            self.drop(incarnation)
+            self.lose(incarnation)
             self.seen["lease ended"] += 1
+
+    @property
+    def settled(self) -> bool:
+        return self.unsettled_s <= 0
+
+    def lose(self, incarnation: int) -> None:
+        """Without a word, so it may return."""
+        if incarnation in self.live_of(Role.WORKER) and self.core.view.number:
+            self.unsettled_s = self.job.lease_s
+        self.drop(incarnation)
 
     def drop(self, incarnation: int, for_good: bool = False) -> None:
         """Takes out a member; `for_good`: with it the job is over, and nobody follows as chief."""
@@ -237,7 +263,7 @@ class Watched:
         if seat and seat.join.role is Role.WORKER:
             for gone in self.gone:
                 gone.unmoved.pop(incarnation, None)
-            others = self.live_of(Role.WORKER) if self.core.view.number else []
+            others = [n for n in self.live_of(Role.WORKER) if self.core.view.number and not self.live[n].retired]
             self.gone.append(Gone(unmoved=dict.fromkeys(others, 2)))
         if seat and seat.join.role is Role.PS and self.core.view.number:
             self.missing_s[seat.join.index] = 0.0
@@ -245,21 +271,42 @@ class Watched:
         if not workers and not self.core.view.number:
             self.specs = None
         if self.chief == incarnation and not self.core.phase.over and not for_good:
-            self.chief = workers[0] if workers else None
+            busy = [n for n in workers if self.core.phase is Phase.TRAINING and not laws.has_stopped(self, n)]
+            self.chief = next(iter(busy or workers), None)
         self.raise_floor()
+
+    def pass_on_the_chief(self, phase: Phase) -> None:
+        """The chief is one that trains, while the training goes on."""
+        ends = self.job.train_steps is not None and self.global_step >= self.job.train_steps
+        trains = phase is Phase.TRAINING and not ends and not self.view_is_void()
+        if trains and laws.has_stopped(self, self.chief or 0):
+            busy = [n for n in self.live_of(Role.WORKER) if not laws.has_stopped(self, n)]
+            self.chief = busy[0] if busy else self.chief
+            self.seen["chief passed on"] += bool(busy)
 
     def move(self, incarnation: int, clock: int) -> None:
         """A worker tells its clock."""
-        if clock > self.live[incarnation].clock:
+        if clock > self.live[incarnation].clock and not self.live[incarnation].retired:
             self.live[incarnation].clock = clock
             for gone in self.gone:
                 gone.unmoved[incarnation] = gone.unmoved.get(incarnation, 0) - 1
                 if gone.unmoved[incarnation] <= 0:
                     del gone.unmoved[incarnation]
 
+    def retire(self, incarnation: int) -> None:
+        """A worker has stopped: nobody waits for it any more."""
+        self.live[incarnation].retired, self.live[incarnation].base = True, 0
+        for gone in self.gone:
+            gone.unmoved.pop(incarnation, None)
+        self.raise_floor()
+
+    def pacing(self) -> dict[int, int]:
+        """Worker index -> clock, of those that may take a step."""
+        seats = [self.live[n] for n in self.live_of(Role.WORKER)]
+        return {seat.join.index: seat.clock for seat in seats if not seat.retired}
+
     def raise_floor(self) -> None:
-        clocks = [self.live[n].clock for n in self.live_of(Role.WORKER)]
-        self.floor = max(self.floor, min(clocks, default=0))
+        self.floor = max(self.floor, min(self.pacing().values(), default=0))
 
     def call(
         self,
@@ -280,6 +327,7 @@ class Watched:
             self.floor = 0
             for seat in self.live.values():
                 seat.base = seat.clock = 0
+                seat.retired = False
             for gone in self.gone:
                 gone.unmoved = {}
         laws.check_events(self, before, moves_to)

@@ -30,7 +30,7 @@ def plain_tensorflow(model: Model, steps: int) -> dict[str, Any]:
     """Every variable and slot after `steps` steps, trained without any ps."""
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
     with tf1.Graph().as_default() as graph:
-        features, labels, batch = inputs.placeholders()
+        features, labels, batch = inputs.layout.placeholders()
         spec = model.model_fn(features, labels, "train")
         rate = tf1.placeholder(tf1.float32, [])
         assert spec.optimizer is not None

@@ -6,7 +6,7 @@ own handle is never initialised, so a read that went to it would fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.capture import record, substitute
-from psruntime.graph.views import PulledView
+from psruntime.graph.views import PulledView, View
 
 VALUE = np.arange(6, dtype=np.float32).reshape(3, 2)
 NAME = "scope/v"
@@ -38,6 +38,10 @@ def learn(build: Callable[[], Any]) -> tuple[VariableSpec, ...]:
         return ()
 
     return record(names_of_sparse)
+
+
+def substituted(views: Mapping[str, View]) -> Any:
+    return substitute(views, PulledView(tf1.constant(7, tf1.int64)))
 
 
 READS: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -67,7 +71,7 @@ def test_every_read_gives_the_view(way: str, control_flow_v2: bool) -> None:
     try:
         with tf1.Graph().as_default() as graph:
             view = tf1.placeholder(tf1.float32, [3, 2])
-            with substitute({NAME: PulledView(view)}):
+            with substituted({NAME: PulledView(view)}):
                 result = read(make())
                 (gradient,) = tf1.gradients(result, [view])
             with tf1.Session(graph=graph) as session:
@@ -75,6 +79,16 @@ def test_every_read_gives_the_view(way: str, control_flow_v2: bool) -> None:
             assert gradient is not None
     finally:
         (tf1.enable_control_flow_v2 if before else tf1.disable_control_flow_v2)()
+
+
+def test_a_fetch_of_the_variable_itself_gives_the_view() -> None:
+    with tf1.Graph().as_default() as graph:
+        view = tf1.placeholder(tf1.float32, [3, 2])
+        with substituted({NAME: PulledView(view)}):
+            variable = make()
+        with tf1.Session(graph=graph) as session:
+            np.testing.assert_array_equal(session.run(variable, {view: VALUE}), VALUE)
+            assert session.run(tf1.is_variable_initialized(variable))
 
 
 def test_record_learns_names_shapes_and_dtypes_in_order() -> None:
@@ -103,21 +117,21 @@ def test_keras_layers_are_captured() -> None:
 
     specs = learn(lambda: build(tf1.zeros([1, 3])))
     assert specs == (VariableSpec("head/kernel", (3, 2), "float32"), VariableSpec("head/bias", (2,), "float32"))
-    with tf1.Graph().as_default() as graph, substitute({s.name: PulledView(tf1.ones(s.shape)) for s in specs}):
+    with tf1.Graph().as_default() as graph, substituted({s.name: PulledView(tf1.ones(s.shape)) for s in specs}):
         result = build(tf1.ones([1, 3]))
         with tf1.Session(graph=graph) as session:
             np.testing.assert_array_equal(session.run(result), [[4, 4]])
 
 
 def test_initial_values_come_from_the_models_own_initializers() -> None:
-    with tf1.Graph().as_default() as graph, substitute({"v": PulledView(tf1.zeros([2]))}) as initial_values:
+    with tf1.Graph().as_default() as graph, substituted({"v": PulledView(tf1.zeros([2]))}) as captured:
         tf1.get_variable("v", initializer=tf1.constant([3.0, 4.0]))
     with tf1.Session(graph=graph) as session:
-        assert session.run(initial_values["v"]).tolist() == [3.0, 4.0]
+        assert session.run(captured.initial_values["v"]).tolist() == [3.0, 4.0]
 
 
 def test_handles_that_are_never_initialised_are_not_global_variables() -> None:
-    with tf1.Graph().as_default(), substitute({NAME: PulledView(tf1.zeros([3, 2]))}):
+    with tf1.Graph().as_default(), substituted({NAME: PulledView(tf1.zeros([3, 2]))}):
         variable = make()
         assert not tf1.global_variables()
         assert [v is variable for v in tf1.trainable_variables()] == [True]
@@ -125,14 +139,17 @@ def test_handles_that_are_never_initialised_are_not_global_variables() -> None:
 
 @pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub", "scatter_update", "scatter_nd_add"])
 def test_assigning_to_a_trainable_variable_is_refused_by_name(method: str) -> None:
-    with tf1.Graph().as_default(), substitute({NAME: PulledView(tf1.zeros([3, 2]))}):
+    with tf1.Graph().as_default(), substituted({NAME: PulledView(tf1.zeros([3, 2]))}):
         variable = make()
-        with pytest.raises(UsageError, match=r"assigns to trainable variable scope/v"):
+        with pytest.raises(UsageError, match=r"assigns to variable scope/v"):
             getattr(variable, method)(tf1.ones([3, 2]))
 
 
 REFUSED = {
-    "counter is neither trainable nor local": lambda: tf1.get_variable("counter", [], trainable=False),
+    "counter is not trainable and in no collection": lambda: tf1.get_variable(
+        "counter", [], trainable=False, collections=[]
+    ),
+    "text has dtype string; a global one needs": lambda: tf1.Variable(["a"], trainable=False, name="text"),
     "ids has dtype int32": lambda: tf1.Variable([1, 2], name="ids"),
     "open has shape": lambda: tf1.Variable(tf1.placeholder(tf1.float32, [None]), name="open", validate_shape=False),
 }

@@ -29,7 +29,8 @@ def test_names_are_the_models_own_and_stock_tensorflow_reads_them(tmp_path: Any)
     variables = {"hidden/kernel": [5, 16], "hidden/bias": [16], "out": [16, 1]}
     slots = {f"{name}/{slot}": shape for name, shape in variables.items() for slot in ("Adam", "Adam_1")}
     powers = {f"{name}/{power}": [] for name in variables for power in ("beta1_power", "beta2_power")}
-    assert shapes == {**variables, **slots, **powers, "global_step": []}
+    stock = {"beta1_power": [], "beta2_power": []}
+    assert shapes == {**variables, **slots, **powers, **stock, "global_step": []}
     assert run.named("initialised")[0]["checkpoint"].endswith("model.ckpt-0")
     assert [event["path"].rsplit("-", 1)[1] for event in run.named("checkpoint")] == ["3"]
 

@@ -40,7 +40,7 @@ def plain_clipped(
     """
     inputs = InputStream(model, CONTEXT)
     with tf1.Graph().as_default() as graph:
-        features, labels, batch = inputs.placeholders()
+        features, labels, batch = inputs.layout.placeholders()
         spec = model.model_fn(features, labels, "train")
         assert spec.optimizer is not None
         variables = tf1.trainable_variables()

@@ -60,7 +60,11 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
             return factors[-1] / turn.examples
 
     creator: Any = SimpleNamespace(assignment=None)
-    workers = [Steps(run.graph, Inputs(w), run.place, creator, w, True, run.results.append) for w in range(2)]
+
+    def never() -> bool:
+        return False
+
+    workers = [Steps(run.graph, Inputs(w), run.place, creator, w, True, run.results.append, never) for w in range(2)]
     assignments = [Assignment(cluster.view, INCARNATION + worker, prepare=False) for worker in range(2)]
     with run.graph.graph.as_default(), cluster.session(run.graph.graph) as session:
         for number in range(1, ROUNDS + 1):

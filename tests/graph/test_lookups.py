@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan import VariableSpec, make_plan
 from psruntime.graph.capture import substitute
 from psruntime.graph.store import BucketStore
-from psruntime.graph.views import TableView
+from psruntime.graph.views import PulledView, TableView
 from tests.support.local_cluster import LocalCluster
 
 LOOKUPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -76,11 +76,11 @@ def test_every_read_gives_rows_and_the_gradient_of_a_plain_variable(
             store = BucketStore(bucket, 2)
             _, handle = store.pull_handle()
             with tf1.device("/job:worker/task:0"):
-                view = TableView(store, handle, "/job:worker/task:0")
-                with substitute({"v": view}) as initial_values:
+                view = TableView(store.bucket, handle, "/job:worker/task:0")
+                with substitute({"v": view}, PulledView(tf1.constant(0, tf1.int64))) as captured:
                     result = read(tf1.get_variable("v", initializer=VALUE))
                 gradient = gradient_of(result, handle)
-                fill = store.master.assign(initial_values["v"])
+                fill = store.master.assign(captured.initial_values["v"])
         with cluster.session(graph) as session:
             session.run([store.version.initializer, fill])
             value, ours = session.run([result, gradient])

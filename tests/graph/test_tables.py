@@ -150,7 +150,7 @@ def test_a_refused_push_changes_no_bit_of_a_table_or_its_slots(optimizer: str) -
         }
     inputs = InputStream(embedding_model(OPTIMIZERS[optimizer]), Context("train", 0, 1, 8, "", 3))
     feed = dict(zip(graph.model.batch, inputs.draw_endlessly(), strict=True))
-    feed.update(dict.fromkeys(graph.learning_rates, 0.1))
+    feed.update(dict.fromkeys(graph.learning_rates, (0.1,)))
     with cluster.session(graph.graph) as session:
         before = session.run(held)
         wrong_incarnation = {p: [0, 76, 100] for p in graph.push_ids}

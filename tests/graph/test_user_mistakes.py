@@ -69,9 +69,7 @@ def test_model_fn(complaint: str) -> None:
 
 INPUTS = {
     "returned list; it must return a tf.data.Dataset": lambda _: [1, 2],
-    "yields SparseTensor; batches must consist of dense tensors": lambda _: tf1.data.Dataset.from_tensors(
-        tf1.SparseTensor([[0]], [1.0], [3])
-    ),
+    "yields NoneType; batches must consist of tensors": lambda _: tf1.data.Dataset.from_tensors((1.0, None)),
     r"failed at .*test_user_mistakes.py:\d+: RuntimeError: first line": broken,
     "gave a dataset without a single batch": lambda context: batches(context).take(0),
 }

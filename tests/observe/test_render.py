@@ -49,6 +49,8 @@ def test_in_mode_bounded_the_leads_are_shown_with_their_largest() -> None:
 def test_the_progress_line() -> None:
     line = progress_line(STATUS, JOB, steps_per_s=4.0)
     assert line == "TRAINING step 500/1000  loss 0.2500  1234 examples/s  2:05 left  1 workers"
+    endless = progress_line(STATUS, JobConfig(), steps_per_s=4.0)
+    assert endless == "TRAINING step 500  loss 0.2500  1234 examples/s  1 workers"
     forming = JobStatus(Phase.FORMING, "waiting for ps 1 of 2", View(), 0, 0, 0, ())
     assert progress_line(forming, JOB, 0.0) == "FORMING step 0/1000  waiting for ps 1 of 2"
 

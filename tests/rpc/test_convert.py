@@ -24,7 +24,7 @@ from psruntime.core.facts import (
     WorkerStats,
 )
 from psruntime.core.membership import Role
-from psruntime.core.plan import DTYPE_BYTES, VariableSpec
+from psruntime.core.plan import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.errors import UsageError
 from psruntime.rpc import checks, convert, convert_beat, convert_clock, convert_status
@@ -39,10 +39,14 @@ spans = st.integers(0, 10**16).map(lambda ns: ns / 10**9)  # seconds, in whole n
 texts = st.text(max_size=60)
 addresses = st.text(max_size=checks.ADDRESS_CHARS)
 specs = st.builds(
-    lambda name, shape, dtype, sparse: VariableSpec(name, shape, dtype, sparse and shape != ()),
+    lambda name, shape, dtype, sparse, trainable, whole: VariableSpec(
+        name, shape, dtype, sparse and shape != (), trainable and dtype in TRAINED_DTYPES, whole
+    ),
     st.text(min_size=1, max_size=20),
     st.lists(counts, max_size=4).map(tuple),
     st.sampled_from(sorted(DTYPE_BYTES)),
+    st.booleans(),
+    st.booleans(),
     st.booleans(),
 )
 models = st.lists(specs, max_size=4, unique_by=lambda spec: spec.name).map(tuple)
@@ -128,10 +132,12 @@ jobs = st.sampled_from(MODES).flatmap(
         ps=st.integers(1, 2**31 - 1),
         min_workers=st.integers(1, 8),
         max_workers=st.integers(8, 2**31 - 1),
-        train_steps=st.integers(1, checks.COUNT_LIMIT - 1),
-        checkpoint_dir=texts,
+        train_steps=st.none() | st.integers(1, checks.COUNT_LIMIT - 1),
+        checkpoint_dir=texts.filter(bool),
+        keep_best=st.sampled_from(["", "loss", "max:accuracy"]),
         save_steps=st.integers(1, checks.COUNT_LIMIT - 1),
         keep=st.integers(1, 2**31 - 1),
+        summary_steps=counts,
         slice_bytes=st.integers(1, checks.COUNT_LIMIT - 1),
         on_nan=st.sampled_from(ON_NAN),
         round_warn_s=spans,

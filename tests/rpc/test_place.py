@@ -191,7 +191,7 @@ ENDS = {
     "ps lost": (answer(Phase.FORMING), Rest.RESUME),
     "joined again": (answer(Phase.DRAINING, incarnation=8), Rest.RESUME),
     "new view": (answer(Phase.DRAINING, OTHER), Rest.RESUME),
-    "rolled back": (answer(Phase.TRAINING), Rest.RESUME),
+    "rolled back": (answer(Phase.TRAINING, OTHER), Rest.RESUME),
 }
 
 
@@ -203,6 +203,14 @@ def test_what_comes_after_the_last_step(end: str) -> None:
     assert stage.place.rest(ASSIGNMENT) is expected
     if end != "joined again":
         assert stage.place.beat().stopped
+
+
+def test_one_that_stops_by_itself_rests_while_the_others_train() -> None:
+    stage = Stage(answer(Phase.TRAINING), answer(Phase.TRAINING), answer(Phase.DRAINING, chief=True, close=True))
+    stage.place.entered(ASSIGNMENT)
+    assert stage.place.rest(ASSIGNMENT) is Rest.CLOSE
+    assert stage.place.beat().stopped
+    assert stage.events[0] == ("waiting", {"reason": "the others to stop"})
 
 
 def test_a_failed_job_is_an_error_of_the_rest() -> None:

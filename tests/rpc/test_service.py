@@ -24,7 +24,7 @@ from psruntime.rpc.convert import Leave, Report
 from tests.rpc.conftest import LONG, SPECS, a_beat, a_join, hold
 from tests.support.polling import poll_until
 
-JOB = JobConfig(ps=1, lease_s=LONG, ps_timeout_s=LONG, max_staleness=3)
+JOB = JobConfig(ps=1, train_steps=2000, lease_s=LONG, ps_timeout_s=LONG, max_staleness=3)
 
 
 @pytest.fixture

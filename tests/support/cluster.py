@@ -128,6 +128,15 @@ class Cluster:
         self.procs.append(proc)
         return proc
 
+    def start_script(self, index: int, path: Path, *flags: str) -> Proc:
+        """A worker that is a script of a user's; it knows the job by its coordinator alone."""
+        count = sum(proc.name.startswith(f"script-{index}") for proc in self.procs)
+        name = f"script-{index}" + (f".{count}" if count else "")
+        argv = ["script", str(path), f"--task_index={index}", f"--ps_hosts={self.coordinator}", *flags]
+        proc = self._zygote.start(name, argv, self.folder / f"{name}.log", self._path)
+        self.procs.append(proc)
+        return proc
+
     def start_ps(self, index: int, *flags: str) -> Proc:
         return self.start("ps", index, f"--coordinator={self.coordinator}", *flags)
 

@@ -163,6 +163,7 @@ def train(
     steps: int,
     close: Callable[[int], None] = lambda _: None,
     make_place: Callable[[View, int], LocalPlace] = LocalPlace,
+    saved: Callable[[str, int], None] | None = None,
     **settings: Any,
 ) -> Run:
     """Trains `steps` steps in this thread."""
@@ -178,7 +179,7 @@ def train(
         run.events.append((event, facts))
 
     server = (cluster.worker.target, cluster.address)
-    assemble(graph, inputs, job, 0, place, server, run.results.append, close, log).run()
+    assemble(graph, inputs, job, 0, place, server, run.results.append, close, log, saved).run()
     inputs.close()
     return run
 

@@ -35,12 +35,12 @@ def train(model: Model, data_dir: str, batch_size: int, steps: int, seed: int) -
     with tf1.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(seed)
         with tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
-            features, labels, batch = training.placeholders()
+            features, labels, batch = training.layout.placeholders()
             spec = model.model_fn(features, labels, "train")
             assert spec.optimizer is not None
             rate = tf1.placeholder(tf1.float32, [])
             update = spec.optimizer(rate).minimize(spec.loss)
-            features, labels, eval_batch = held_out.placeholders()
+            features, labels, eval_batch = held_out.layout.placeholders()
             metrics: Any = model.model_fn(features, labels, "eval").metrics
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
         for step in range(steps):

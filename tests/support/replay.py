@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
         return InputStream(model, Context("train", worker, len(sizes), sizes[worker], "", worker))
 
     with tf1.Graph().as_default(), tf1.Session() as session:
-        features, labels, feeds = stream(min(sizes)).placeholders()
+        features, labels, feeds = stream(min(sizes)).layout.placeholders()
         spec = model.model_fn(features, labels, "train")
         assert spec.optimizer is not None
         variables = tf1.trainable_variables()

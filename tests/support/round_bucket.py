@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from psruntime.graph.close import Close, close
 from psruntime.graph.contribute import contribute
 from psruntime.graph.gradients import BucketGradient, applying
 from psruntime.graph.guard import Push
+from psruntime.graph.optimizers import BucketOptimizer, Rule
 from psruntime.graph.round_store import RoundStore
 from psruntime.graph.store import APPLIED, CAUSES, PENDING, RECEIVED, BucketStore, PsControl
 from tests.support.local_cluster import LocalCluster
@@ -38,20 +40,26 @@ class RoundBucket:
                 self._members = tf1.placeholder(tf1.int64, [])
                 self._factor = tf1.placeholder(tf1.float64, [])
                 self._fails = tf1.placeholder_with_default(False, [])
+                self._holds = tf1.placeholder_with_default(False, [])
+                gate = tf1.FIFOQueue(1, tf1.bool, [], shared_name=f"gate/{bucket.name}")
+                self._gate, self._open_gate = gate, gate.enqueue(True)
                 value_shape = [None, WIDTH] if self.is_table else [ROWS * WIDTH]
                 self._values = tf1.placeholder(self.rounds.sum.dtype, value_shape)
                 self._indices = tf1.placeholder(tf1.int64, [None]) if self.is_table else None
-                self._optimizer = tf1.train.MomentumOptimizer(tf1.constant(1.0, tf1.as_dtype(dtype)), 0.5)
+                rates = tf1.constant([1.0], tf1.as_dtype(dtype))
+            rule = Rule("*", partial(tf1.train.MomentumOptimizer, momentum=0.5), 1.0)
+            self._optimizer = BucketOptimizer([rule], bucket, rates)
             push = Push(self._identity[0], self._identity[1], self._identity[2], self._finite)
             gradient = BucketGradient(self._values, self._indices)
             self._contribute = contribute(self.rounds, control, push, gradient)
             closing = Close(push, tf1.constant(1.0), self._members, self._factor)
             self._close, _ = close(self.rounds, control, closing, self._update)
             self._seal = self.rounds.seal()
-            everything = [*self.store.variables, *self.rounds.variables, *self._optimizer.variables()]
+            self._look = self.rounds.look()
+            everything = [*self.store.variables, *self.rounds.variables, *self._optimizer.variables]
             self._init = [v.initializer for v in everything]
             self._held = {
-                "master": [v.read_value() for v in [self.store.master, *self._optimizer.variables()]],
+                "master": [v.read_value() for v in [self.store.master, *self._optimizer.variables]],
                 "version": self.store.version.read_value(),
                 "ledger": self.store.ledger.read_value(),
                 "books": self.rounds.books.read_value(),
@@ -64,6 +72,8 @@ class RoundBucket:
     def _update(self, live: Any) -> Any:
         total = self.rounds.sum.read().map(live)
         with tf1.control_dependencies([tf1.debugging.Assert(live(tf1.logical_not(self._fails)), ["cut off"])]):
+            through = tf1.cond(live(self._holds), self._gate.dequeue, lambda: tf1.constant(True))
+        with tf1.control_dependencies([through]):
             values = tf1.identity(total.values * tf1.cast(self._factor, total.values.dtype))
         dtype = self.store.master.dtype.base_dtype
         return applying(self._optimizer, self.store)(total.with_values(tf1.cast(values, dtype)))
@@ -99,12 +109,22 @@ class RoundBucket:
         worker: int = 0,
         incarnation: int | None = None,
         fails: bool = False,
+        holds: bool = False,
     ) -> list[int]:
-        """The books after it."""
-        feed = {self._identity: self._id(worker, attempt, incarnation), self._finite: True, self._fails: fails}
+        """The books after it.  fails: its update does.  holds: its update stops until `go_on` is called."""
+        feed = {self._identity: self._id(worker, attempt, incarnation), self._finite: True}
+        feed.update({self._fails: fails, self._holds: holds})
         books = self.session.run(self._close, {**feed, self._members: members, self._factor: factor})
         self.check_balance()
         return [int(n) for n in books]
+
+    def go_on(self) -> None:
+        self.session.run(self._open_gate)
+
+    def locked_books(self, timeout_ms: int) -> list[int]:
+        """The books as the next chief reads them; waits for the lock."""
+        options = tf1.RunOptions(timeout_in_ms=timeout_ms)
+        return [int(n) for n in self.session.run(self._look, options=options)]
 
     def seal(self) -> None:
         self.session.run(self._seal)

@@ -134,7 +134,7 @@ def plain_batches(model: Model, batches: list[list[int]], drawn: list[Any] | Non
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
     drawn = drawn or [inputs.draw_endlessly() for _ in range(1 + max(n for joint in batches for n in joint))]
     with tf1.Graph().as_default() as graph:
-        features, labels, batch = inputs.placeholders()
+        features, labels, batch = inputs.layout.placeholders()
         spec = model.model_fn(features, labels, "train")
         assert spec.optimizer is not None
         optimizer = spec.optimizer(spec.learning_rate)

@@ -1,0 +1,73 @@
+"""The stock arguments of MonitoredTrainingSession, and the hooks that stock makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+USE_DEFAULT = object()  # not given; None turns a hook off
+SAVE_CHECKPOINT_SECS = 600
+SAVE_SUMMARIES_STEPS = 100
+
+
+@dataclass(frozen=True)
+class StockArguments:
+    """As tf.train.MonitoredTrainingSession takes them; a folder that is not given is empty."""
+
+    checkpoint_dir: str
+    summary_dir: str
+    scaffold: Any
+    hooks: tuple[Any, ...]
+    chief_only_hooks: tuple[Any, ...]
+    save_checkpoint_steps: Any
+    save_checkpoint_secs: Any
+    save_summaries_steps: Any
+    save_summaries_secs: Any
+    log_step_count_steps: int | None
+    save_graph_def: bool
+    config: Any
+    stop_grace_period_secs: float
+    max_wait_secs: float
+
+    def of_the_chief(self) -> list[Any]:
+        """Hooks that only the chief acts with, in stock's order."""
+        hooks = list(self.chief_only_hooks)
+        if self.summary_dir and self.log_step_count_steps and self.log_step_count_steps > 0:
+            hooks.append(
+                tf1.train.StepCounterHook(output_dir=self.summary_dir, every_n_steps=self.log_step_count_steps)
+            )
+        steps, secs = _choice(self.save_summaries_steps, self.save_summaries_secs, (SAVE_SUMMARIES_STEPS, None))
+        if self.summary_dir and (steps or secs):
+            hooks.append(
+                tf1.train.SummarySaverHook(
+                    scaffold=self.scaffold, save_steps=steps, save_secs=secs, output_dir=self.summary_dir
+                )
+            )
+        steps, secs = _choice(self.save_checkpoint_steps, self.save_checkpoint_secs, (None, SAVE_CHECKPOINT_SECS))
+        if self.checkpoint_dir and (steps or secs):
+            hooks.append(
+                tf1.train.CheckpointSaverHook(
+                    self.checkpoint_dir, save_steps=steps, save_secs=secs, scaffold=self.scaffold,
+                    save_graph_def=self.save_graph_def,
+                )
+            )  # fmt: skip
+        return hooks + [hook for hook in self.hooks if _saves(hook)]
+
+    def of_everybody(self) -> list[Any]:
+        """Hooks that every worker acts with.  Two workers that save into one folder would undo each other's list."""
+        return [hook for hook in self.hooks if not _saves(hook)]
+
+
+def _saves(hook: Any) -> bool:
+    return isinstance(hook, tf1.train.CheckpointSaverHook)
+
+
+def _choice(steps: Any, secs: Any, defaults: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    """(every so many steps, every so many seconds); one that is given turns the other's default off."""
+    if steps is USE_DEFAULT and secs is USE_DEFAULT:
+        return defaults
+    steps = None if steps is USE_DEFAULT else steps
+    secs = None if secs is USE_DEFAULT else secs
+    return (steps if steps and steps > 0 else None), (secs if secs and secs > 0 else None)

@@ -1,0 +1,78 @@
+"""Which runs are training steps: those whose fetches reach an operation that counts the global step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+from tensorflow.python.client.session import _FetchMapper  # how TensorFlow itself takes fetches apart
+
+from psruntime.errors import UsageError
+from psruntime.graph.reach import ancestors
+from psruntime.graph.uses import uses_of
+
+WRITES = {
+    "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceCountUpTo",
+    "Assign", "AssignAdd", "AssignSub", "CountUpTo",
+}  # fmt: skip
+
+
+class StepCounting:
+    """Of a graph that is not finalized yet: it gets one read of the global step behind every counting operation.
+
+    global_step: int64 or int32 [], read at any time.
+
+    Raises:
+        UsageError: there is no global step, or nothing counts it.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        variable = tf1.train.get_global_step(graph)
+        if variable is None:
+            raise UsageError(
+                "the graph has no global step; make one with tf.train.get_or_create_global_step() and give it to "
+                "minimize(loss, global_step=...)"
+            )
+        counters = _counters(variable)
+        if not counters:
+            raise UsageError(
+                f"nothing counts the global step '{variable.op.name}'; give it to minimize(loss, global_step=...) or "
+                "apply_gradients(..., global_step=...)"
+            )
+        self.global_step = _read(variable, [])
+        self._reads = {counter: _read(variable, [counter]) for counter in counters if _can_be_waited_for(counter)}
+        self._counters = counters
+        self._reached: dict[Any, frozenset[Any]] = {}  # by operation that was fetched
+
+    def reads(self, fetches: Any) -> list[Any]:
+        """What to fetch with these to know the global step after them, int64 or int32 []; empty if it is no step."""
+        elements = _FetchMapper.for_fetch(fetches).unique_fetches()
+        counters = {counter for element in elements for counter in self._counters_behind(_operation(element))}
+        return [self._reads.get(counter, self.global_step) for counter in counters]
+
+    def _counters_behind(self, fetched: Any) -> frozenset[Any]:
+        if fetched not in self._reached:
+            self._reached[fetched] = frozenset(ancestors([fetched]) & self._counters)
+        return self._reached[fetched]
+
+
+def _counters(variable: Any) -> set[Any]:
+    """Operations that count the variable, or call a function that does; not its initializer, and no Saver."""
+    graph = variable.graph
+    uses = uses_of(variable.op.outputs[0], but={variable.initializer.name})
+    writing = {graph.get_operation_by_name(use.operation) for use in uses if use.kind in WRITES}
+    return {op for op in writing if not any(before.type == "RestoreV2" for before in ancestors([op]))}
+
+
+def _can_be_waited_for(operation: Any) -> bool:
+    """Not one within a branch or a loop of TF1's control flow, which may not run."""
+    return operation._get_control_flow_context() is None
+
+
+def _read(variable: Any, after: list[Any]) -> Any:
+    with tf1.control_dependencies(after), tf1.device(variable.device):
+        return variable.read_value()
+
+
+def _operation(element: Any) -> Any:
+    return element if isinstance(element, tf1.Operation) else element.op

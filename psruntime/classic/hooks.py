@@ -1,0 +1,154 @@
+"""Hooks of a script's session: what makes a run a step, and the user's and stock's own hooks in their wrappers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.classic.counting import StepCounting
+from psruntime.classic.sessions import ScriptSessions
+from psruntime.classic.writers import LateWriter, late_writers
+from psruntime.graph.place import Place
+from psruntime.graph.session import LOST_SESSION, first_line
+
+
+@dataclass
+class Tally:
+    """Steps that were done since the script started."""
+
+    steps: int = 0
+
+
+class StepHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Comes before all others: ends a session whose view was replaced, and counts and gates steps.
+
+    Raises from a run:
+        AbortedError: the view was replaced; MonitoredSession opens the next session and repeats the run.
+        OutOfRangeError: the job drains and the run would be a step; it ends a `with` block without an error.
+    """
+
+    def __init__(
+        self,
+        counting: StepCounting,
+        sessions: ScriptSessions,
+        place: Place,
+        tally: Tally,
+        log: Callable[..., None],
+    ) -> None:
+        self._tally = tally
+        self._counting = counting
+        self._sessions = sessions
+        self._place = place
+        self._log = log
+        self._reads: list[Any] = []
+        self._stepped = False  # in the newest session
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        self._stepped = False
+
+    def before_run(self, run_context: Any) -> Any:
+        if not self._place.holds(self._sessions.assignment):
+            raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
+        self._reads = self._counting.reads(run_context.original_args.fetches)
+        if not self._reads:
+            return None
+        if not self._place.may_step():
+            raise tf1.errors.OutOfRangeError(None, None, "the job takes no further step")
+        return tf1.train.SessionRunArgs(self._reads)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+        if not self._reads:
+            return
+        global_step = int(max(run_values.results))
+        self._tally.steps += 1
+        self._place.stepped(global_step)
+        if not self._stepped:
+            self._stepped = True
+            self._log("first_step", global_step=global_step)
+
+
+class Wrapped(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """A hook whose `end` comes once, when the session is about to rest, and not when it is closed."""
+
+    def __init__(self, hook: Any) -> None:
+        self._hook = hook
+        self._ended = False
+
+    def begin(self) -> None:
+        self._hook.begin()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._hook.after_create_session(session, coord)
+
+    def before_run(self, run_context: Any) -> Any:
+        return self._hook.before_run(run_context)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._hook.after_run(run_context, run_values)
+
+    def finish(self, session: Any) -> None:
+        """Calls `end` unless that was done.  One that a lost session interrupted may be called again."""
+        if not self._ended:
+            self._hook.end(session)
+            self._ended = True
+
+
+class ChiefOnly(Wrapped):
+    """A hook that acts while this worker is the chief, which may begin at any time and end.
+
+    Its `begin` comes on every worker, because it may add to the graph; its `after_create_session` when it begins to
+    act in a session.
+
+    A lost session after a run is only reported: the step is done, and MonitoredSession would repeat it.
+    """
+
+    def __init__(self, hook: Any, place: Place, on_chief: Callable[[], None], log: Callable[..., None]) -> None:
+        super().__init__(hook)
+        self._place = place
+        self._on_chief = on_chief
+        self._log = log
+        self._session: tuple[Any, Any] = (None, None)  # and its coordinator
+        self._acts = False
+        self._writers: list[LateWriter] = []
+
+    def begin(self) -> None:
+        with late_writers() as self._writers:
+            self._hook.begin()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._session, self._acts = (session, coord), False
+        self._look()
+
+    def before_run(self, run_context: Any) -> Any:
+        return self._hook.before_run(run_context) if self._look() else None
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if not self._acts:
+            return
+        try:
+            self._hook.after_run(run_context, run_values)
+        except LOST_SESSION as error:
+            self._log("hook_failed", hook=type(self._hook).__name__, reason=first_line(error))
+
+    def finish(self, session: Any) -> None:
+        if session is not self._session[0]:
+            self._session, self._acts = (session, self._session[1]), False
+        if self._look():
+            super().finish(session)
+
+    def end(self, session: Any) -> None:  # noqa: ARG002
+        """Also on a worker that is not the chief any more: what it wrote while it was is kept."""
+        for writer in self._writers:
+            writer.flush()
+
+    def _look(self) -> bool:
+        """Whether the hook acts; tells it of the session when it begins to."""
+        chief = self._place.is_chief()
+        if chief and not self._acts:
+            self._on_chief()
+            self._hook.after_create_session(*self._session)
+        self._acts = chief
+        return chief

@@ -1,0 +1,27 @@
+"""What `psruntime` gives out only when it is asked for, because it imports TensorFlow."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from psruntime.config import JobConfig
+from psruntime.errors import UsageError
+from psruntime.graph import environment
+
+
+def tf1() -> Any:
+    """`tensorflow.compat.v1`, imported in the environment that psruntime needs; ends the script if it cannot be."""
+    try:
+        environment.prepare(JobConfig().ping_timeout_s)
+    except UsageError as error:
+        sys.stderr.write(f"psruntime.tf1: {error}: import psruntime.tf1 before anything that imports tensorflow\n")
+        raise SystemExit(error.exit_code) from error
+    return importlib.import_module("tensorflow.compat.v1")
+
+
+def monitored_training_session() -> Any:
+    """The function of this name; TensorFlow is imported with it."""
+    tf1()
+    return importlib.import_module("psruntime.classic.training_session").MonitoredTrainingSession

@@ -1,0 +1,125 @@
+"""A script's membership of the job: what psruntime.worker is as a process, inside a process of the user's."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from psruntime.config import JobConfig, PlaceConfig
+from psruntime.core.facts import LeaveKind, WorkerStats
+from psruntime.core.view import Phase
+from psruntime.errors import JobFailedError, PsRuntimeError, StopRequested, UsageError
+from psruntime.graph import environment
+from psruntime.graph.server import start_server
+from psruntime.network import own_host
+from psruntime.observe.log import Log
+from psruntime.rpc.client import CoordinatorClient
+from psruntime.rpc.joining import learn_job
+from psruntime.rpc.seat import Seat
+from psruntime.rpc.server import RpcServer
+from psruntime.rpc.worker_seat import take_worker_seat
+
+ENDS = (Phase.DRAINING, Phase.DONE, Phase.FAILED)
+STOP_S = 0.2  # for health calls under way at the end
+
+
+class Member:
+    """First `learn`, then `join`; `leave` gives the place up.
+
+    It takes no signal: whatever ends the script ends it, and who can say no goodbye is found by its lease.
+    """
+
+    def __init__(self, where: PlaceConfig, log: Log) -> None:
+        self.log = log
+        self._where = where
+        self._stop = threading.Event()
+        self._at_exit = ExitStack()
+        self._seat: Seat | None = None
+        self._client = CoordinatorClient(where.coordinator)
+        self._at_exit.callback(self._client.close)
+        atexit.register(self.leave, LeaveKind.ASKED, "the script ended without closing its session")
+
+    def learn(self) -> JobConfig:
+        """The job's settings.
+
+        Raises:
+            UsageError: the coordinator is not reached within `connect_timeout_s`, or the job's mode is sync.
+        """
+        self.job = learn_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log)
+        if self.job.mode == "sync":
+            raise UsageError(
+                "MonitoredTrainingSession knows the modes async and bounded, and the job's is sync: a script's own "
+                "updates cannot wait until a round is complete; for mode sync write the model as a psruntime.ModelSpec"
+            )
+        environment.prepare(self.job.ping_timeout_s)
+        return self.job
+
+    def join(self, pushes: Callable[[], int]) -> None:
+        """Starts the servers and takes the seat; `pushes` are the steps done since the script started.
+
+        Raises:
+            UsageError: a port is taken, or the index held.
+            JobDoneError, JobFailedError: the job is over.
+        """
+        where, job, client = self._where, self.job, self._client
+        host = own_host(where)
+        health = RpcServer(f"{host}:{where.health_port}", flag="health_port")
+        health.start()
+        self._at_exit.callback(health.stop, STOP_S)
+        self._server, self.address = start_server("worker", where.index, host, where.port)
+        self.place, self._seat = take_worker_seat(
+            client, job, where.index, (self.address, f"{host}:{health.port}"), (),
+            lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting), where.connect_timeout_s,
+            self._stop, self.log, self._at_exit,
+        )  # fmt: skip
+        health.set_serving(True)
+
+    @property
+    def target(self) -> str:
+        """Of TensorFlow's server, for sessions."""
+        return str(self._server.target)
+
+    def takes_steps(self) -> bool:
+        """Whether a step may still begin, now or after a wait; False also when this place is lost."""
+        try:
+            assert self._seat is not None
+            return self._seat.answer.standing.phase not in ENDS
+        except PsRuntimeError:
+            return False
+
+    @contextmanager
+    def patience(self, max_wait_s: float) -> Iterator[None]:
+        """Ends every wait of this member when what is done inside takes longer.
+
+        Raises:
+            PsRuntimeError: it did, and the wait was ended.
+        """
+        timer = threading.Timer(max_wait_s, self._stop.set)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except StopRequested as error:
+            reason = self._seat.answer.standing.reason if self._seat else "not joined"
+            raise PsRuntimeError(f"no session within {max_wait_s:g} s (max_wait_secs): {reason}") from error
+        finally:
+            timer.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """Leaves because of an error: at once, and without holding the others up."""
+        if isinstance(error, JobFailedError):
+            self.leave(LeaveKind.FATAL, str(error))  # or the job has failed already, then it tells nothing new
+        elif isinstance(error, KeyboardInterrupt):
+            self.leave(LeaveKind.ASKED, "interrupted from the keyboard")
+        else:
+            self.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
+
+    def leave(self, kind: LeaveKind, reason: str) -> None:
+        """Gives the place up and closes everything.  May be repeated."""
+        atexit.unregister(self.leave)
+        if self._seat is not None:
+            self._seat.leave(kind, reason)
+        self._stop.set()
+        self._at_exit.close()

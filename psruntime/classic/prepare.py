@@ -1,0 +1,144 @@
+"""What the chief does before a view may be used, with the pieces of the user's Scaffold.
+
+every ps fresh                 restore the newest checkpoint, or run init_op and init_fn
+every ps prepared              adopt: live variables are never rolled back
+some fresh (a ps was replaced) all back to the newest checkpoint, or all anew without one
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.classic.counting import StepCounting
+from psruntime.classic.placement import marker_of, size_bytes, variables_of
+from psruntime.core.facts import Assignment
+from psruntime.errors import CheckpointError, JobFailedError, UsageError
+from psruntime.graph.devices import worker_device
+from psruntime.graph.markers import Markers
+from psruntime.graph.session import LOST_SESSION, first_line
+from psruntime.graph.store import PsControl
+
+
+class ScaffoldPreparation:
+    """The operations of worker `index`, built in the default graph before the scaffold is finalized.
+
+    checkpoint_dir: empty if there are no checkpoints.  max_workers: of the job, the length of a ps's fence.
+    """
+
+    def __init__(
+        self,
+        scaffold: Any,
+        counting: StepCounting,
+        checkpoint_dir: str,
+        num_ps: int,
+        max_workers: int,
+        index: int,
+        log: Callable[..., None],
+    ) -> None:
+        self._scaffold = scaffold
+        self._counting = counting
+        self._checkpoint_dir = checkpoint_dir
+        self._log = log
+        with tf1.device(worker_device(index)):
+            controls = [PsControl(ps, max_workers) for ps in range(num_ps)]
+            sizes = [size_bytes([*variables_of(ps), *controls[ps].variables]) for ps in range(num_ps)]
+            self._markers = Markers(controls, marker_of(num_ps), sizes, index)
+
+    def run(self, session: Any, assignment: Assignment) -> tuple[int, int]:
+        """Prepares the view of `session`; returns (global step that its variables hold, 0).
+
+        Raises:
+            JobFailedError: a ps holds other variables, or some have no value after all.
+            CheckpointError: the newest checkpoint cannot be restored.
+            ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
+        """
+        incarnation = assignment.incarnation
+        markers = self._markers.read(session)
+        obstacle = self._markers.obstacle(markers)
+        if not obstacle:
+            return self._report("adopted", session), 0
+        self._markers.begin(session, incarnation)
+        path = newest_checkpoint(self._checkpoint_dir)
+        self._markers.require_admitted(session, incarnation)
+        if path:
+            self._restore(session, path)
+        else:
+            self._initialise(session)
+        self._require_values(session, f"checkpoint {path}" if path else "the scaffold's init_op")
+        self._markers.finish(session, incarnation)
+        event = "restored" if path else "initialised"
+        return self._report(event, session, checkpoint=path, fresh_ps=markers.count(0), reason=obstacle), 0
+
+    def require(self, session: Any) -> None:
+        """UnavailableError unless every ps of the session is prepared."""
+        self._markers.require(session)
+
+    def initialise(self, session: Any) -> None:
+        """Runs the scaffold's local_init_op and looks whether all is ready.
+
+        Raises:
+            UsageError: it is not; the message names what lacks.
+        """
+        scaffold = self._scaffold
+        if scaffold.local_init_op is not None:
+            session.run(scaffold.local_init_op, feed_dict=scaffold.local_init_feed_dict)
+        missing = _names(session, scaffold.ready_op)
+        if missing:
+            raise UsageError(f"the scaffold's local_init_op leaves {missing} without a value")
+
+    def _restore(self, session: Any, path: str) -> None:
+        try:
+            self._scaffold.saver.restore(session, path)
+        except LOST_SESSION:
+            raise
+        except (tf1.errors.OpError, ValueError) as error:
+            raise CheckpointError(
+                f"checkpoint {path} cannot be restored: {_why(error)}; give another checkpoint_dir to begin anew"
+            ) from error
+
+    def _initialise(self, session: Any) -> None:
+        scaffold = self._scaffold
+        if scaffold.init_op is not None:
+            session.run(scaffold.init_op, feed_dict=scaffold.init_feed_dict)
+        if scaffold.init_fn is not None:
+            scaffold.init_fn(session)
+
+    def _require_values(self, session: Any, source: str) -> None:
+        missing = _names(session, self._scaffold.ready_for_local_init_op)
+        if missing:
+            raise JobFailedError(f"{source} leaves {missing} without a value")
+
+    def _report(self, event: str, session: Any, **facts: object) -> int:
+        global_step = int(session.run(self._counting.global_step))
+        self._log(event, global_step=global_step, **facts)
+        return global_step
+
+
+def newest_checkpoint(folder: str) -> str:
+    """The newest complete checkpoint that the folder's state file names; empty if there is none."""
+    state = tf1.train.get_checkpoint_state(folder) if folder else None
+    return state.model_checkpoint_path if state else ""
+
+
+def remember_checkpoints(saver: Any, folder: str) -> None:
+    """Lets the saver of a new chief go on with the list of its predecessor, so that it deletes the oldest."""
+    state = tf1.train.get_checkpoint_state(folder) if folder else None
+    if state and saver is not None:
+        saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+
+
+def _why(error: Exception) -> str:
+    """What a restore failed with: the variable that lacks, if TensorFlow names one among all else."""
+    lacks = re.search(r"Key \S+ not found in checkpoint", str(error))
+    return lacks[0] if lacks else first_line(error)
+
+
+def _names(session: Any, ready_op: Any) -> str:
+    """What is not ready, by a Scaffold's ready_op: a string tensor of names."""
+    if ready_op is None:
+        return ""
+    return ", ".join(name.decode() for name in session.run(ready_op))

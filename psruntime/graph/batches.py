@@ -1,0 +1,47 @@
+"""The layout of a batch: the structure that input_fn yields, and the dense tensors that it travels as.
+
+A SparseTensor travels as its indices, values and shape, a RaggedTensor as its values and row splits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+
+class BatchLayout:
+    """Of `element`, one batch as symbolic tensors.  tensors: what travels, flat."""
+
+    def __init__(self, element: Any) -> None:
+        self._element = element
+        self.tensors = tf.nest.flatten(element, expand_composites=True)
+        leaves = tf.nest.flatten(element)
+        self._first = next((leaf for leaf in leaves if isinstance(leaf, tf1.Tensor)), leaves[0])
+        parts = tf.nest.flatten(self._first, expand_composites=True)
+        self._position = next(i for i, tensor in enumerate(self.tensors) if tensor is parts[0])
+
+    @property
+    def odd(self) -> str:
+        """The kind of what is not a tensor; empty if all are."""
+        kinds = (tf1.Tensor, tf1.SparseTensor, tf.RaggedTensor)
+        return next((type(leaf).__name__ for leaf in tf.nest.flatten(self._element) if not isinstance(leaf, kinds)), "")
+
+    def placeholders(self) -> tuple[Any, Any, list[Any]]:
+        """(features, labels, all of them flat) for the current graph.  Without labels in the data, None."""
+        flat = [tf1.placeholder(t.dtype, t.shape, name=f"batch_{i}") for i, t in enumerate(self.tensors)]
+        element = tf.nest.pack_sequence_as(self._element, flat, expand_composites=True)
+        features, labels = element if isinstance(element, tuple) and len(element) == 2 else (element, None)
+        return features, labels, flat
+
+    def examples(self, batch: list[Any], shape: Any) -> Any:
+        """How many examples a batch holds: the length of its first dense tensor, or else of its first tensor.
+
+        batch: flat, arrays or tensors.  shape: what gives the shape of one of them.
+        """
+        if isinstance(self._first, tf1.SparseTensor):
+            return batch[self._position + 2][0]
+        if isinstance(self._first, tf.RaggedTensor):
+            return shape(batch[self._position + 1])[0] - 1
+        return shape(batch[self._position])[0] if self._first.shape.rank != 0 else 1

@@ -1,0 +1,23 @@
+"""Which operations others depend on, in a graph that is not finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def ancestors(of: Iterable[Any], stops_at: Callable[[Any], bool] = lambda _: False) -> set[Any]:
+    """The operations of these tensors and operations, and all that have to run before them.
+
+    stops_at: whether an operation does not count, and so nothing that only it depends on.
+    """
+    found: set[Any] = set()
+    waiting = [getattr(each, "op", each) for each in of]
+    while waiting:
+        op = waiting.pop()
+        if op in found or stops_at(op):
+            continue
+        found.add(op)
+        waiting += [tensor.op for tensor in op.inputs]
+        waiting += op.control_inputs
+    return found

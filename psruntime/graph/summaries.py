@@ -1,0 +1,68 @@
+"""Summaries: the chief writes what the model collects, so one curve is drawn, of one worker's batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.session import first_line
+from psruntime.graph.training import TrainGraph
+
+
+class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """While this worker is the chief: every `every` global steps adds the model's summaries to the events of `folder`.
+
+    Nothing is written without a folder, with `every` 0, or for a model without summaries.  A failure to write is
+    reported once, and ends the writing.
+    """
+
+    def __init__(
+        self,
+        graph: TrainGraph,
+        folder: str,
+        every: int,
+        is_chief: Callable[[], bool],
+        is_step: Callable[[Any], bool],
+        log: Callable[..., None],
+    ) -> None:
+        with graph.graph.as_default():
+            self._merged = tf1.summary.merge_all() if folder and every else None
+        self._folder = folder
+        self._every = every
+        self._is_chief = is_chief
+        self._is_step = is_step
+        self._log = log
+        self._step = graph.step["global_step"]
+        self._next = 0  # the global step at which the next ones are due
+        self._last = 0  # as last seen
+        self._writer: Any = None
+
+    def before_run(self, run_context: Any) -> Any:
+        if self._merged is None or not self._is_step(run_context) or not self._is_chief():
+            return None
+        due = {"summary": self._merged} if self._last + 1 >= self._next else {}
+        return tf1.train.SessionRunArgs({"step": self._step, **due})
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+        if run_values.results is None:
+            return
+        self._last = int(run_values.results["step"])
+        if "summary" in run_values.results:
+            self._next = self._last + self._every
+            self._write(run_values.results["summary"], self._last)
+
+    def end(self, session: Any) -> None:  # noqa: ARG002
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write(self, summary: bytes, global_step: int) -> None:
+        try:
+            if self._writer is None:
+                self._writer = tf1.summary.FileWriter(self._folder)
+            self._writer.add_summary(summary, global_step)
+            self._writer.flush()
+        except (tf1.errors.OpError, OSError) as error:
+            self._merged = None
+            self._log("summaries_failed", reason=first_line(error))

@@ -1,0 +1,133 @@
+"""Moves the parts of a checkpoint between the variables on the ps and files, by TensorFlow's own operations.
+
+Either the chief writes and reads all files, or, where all see the same folder, each ps those of its own variables.
+Parts are moved in portions, one after the other on each device, so that a process holds at most one portion besides
+the variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.devices import ps_device, worker_cpu
+from psruntime.graph.saveables import Part
+
+PORTION_BYTES = 256 << 20  # that a process holds at a time; each portion is a file, so a tenth makes ten times as many
+
+
+class Writer:
+    """Writes parts; in the current graph, for worker `index` as the chief."""
+
+    def __init__(self, parts: list[Part], index: int) -> None:
+        self._whole = [_Saving(worker_cpu(index), portions(parts))]
+        self._sharded = [_Saving(ps_device(ps), portions(own)) for ps, own in by_ps(parts)]
+        with tf1.device(worker_cpu(index)):
+            self._written = tf1.placeholder(tf1.string, [None], name="written")
+            self._merged = tf1.placeholder(tf1.string, [], name="merged")
+            self._merge = tf1.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=self._written, destination_prefix=self._merged, delete_old_dirs=False
+            )
+
+    def write(self, session: Any, folder: str, merged: str, sharded: bool) -> None:
+        """Writes the files of all parts into `folder`, then makes them one checkpoint with the prefix `merged`."""
+        savings = self._sharded if sharded else self._whole
+        prefixes = [[f"{folder}/part-{i}-{j}" for j in range(len(s.prefixes))] for i, s in enumerate(savings)]
+        feed = {t: p for s, ps in zip(savings, prefixes, strict=True) for t, p in zip(s.prefixes, ps, strict=True)}
+        session.run([saving.last for saving in savings], feed)
+        written = [prefix for of_device in prefixes for prefix in of_device]
+        session.run(self._merge, {self._written: written, self._merged: merged})
+
+
+class Reader:
+    """Reads parts; in the current graph, for worker `index` as the chief."""
+
+    def __init__(self, parts: list[Part], index: int) -> None:
+        self._whole = [_Restoring(worker_cpu(index), portions(parts))]
+        self._sharded = [_Restoring(ps_device(ps), portions(own)) for ps, own in by_ps(parts)]
+
+    def read(self, session: Any, path: str, sources: Mapping[str, str], sharded: bool) -> None:
+        """Restores all parts from the checkpoint `path`; `sources` are the names there of all entries."""
+        restorings = self._sharded if sharded else self._whole
+        feed: dict[Any, Any] = {}
+        for restoring in restorings:
+            feed[restoring.prefix] = path
+            feed.update({names: [sources[p.entry.name] for p in portion] for names, portion in restoring.portions})
+        session.run([restoring.last for restoring in restorings], feed)
+
+
+class _Saving:
+    """The writing of portions by one device.  prefixes: placeholders, one a portion.  last: runs after all."""
+
+    def __init__(self, device: str, portions: Iterable[list[Part]]) -> None:
+        self.prefixes: list[Any] = []
+        self.last: Any = None
+        for portion in portions:
+            with tf1.device(device):
+                self.prefixes.append(tf1.placeholder(tf1.string, [], name="prefix"))
+            with tf1.control_dependencies([self.last] if self.last else []):
+                tensors = [_read(part) for part in portion]
+                with tf1.device(device):
+                    self.last = tf1.raw_ops.SaveV2(
+                        prefix=self.prefixes[-1],
+                        tensor_names=[part.entry.name for part in portion],
+                        shape_and_slices=[part.slice_spec for part in portion],
+                        tensors=tensors,
+                    )
+
+
+class _Restoring:
+    """The reading of portions by one device.  portions: (placeholder of names, its parts).  last: runs after all."""
+
+    def __init__(self, device: str, portions: Iterable[list[Part]]) -> None:
+        self.portions: list[tuple[Any, list[Part]]] = []
+        self.last: Any = None
+        with tf1.device(device):
+            self.prefix = tf1.placeholder(tf1.string, [], name="prefix")
+        for portion in portions:
+            with tf1.device(device):
+                names = tf1.placeholder(tf1.string, [len(portion)], name="names")
+            with tf1.device(device), tf1.control_dependencies([self.last] if self.last else []):
+                tensors = tf1.raw_ops.RestoreV2(
+                    prefix=self.prefix,
+                    tensor_names=names,
+                    shape_and_slices=[part.slice_spec for part in portion],
+                    dtypes=[part.variable.dtype.base_dtype for part in portion],
+                )
+            self.portions.append((names, portion))
+            self.last = tf1.group(*[_assign(part, tensor) for part, tensor in zip(portion, tensors, strict=True)])
+
+
+def _read(part: Part) -> Any:
+    """The part's value, on its ps, in the shape that it has in a checkpoint."""
+    with tf1.device(ps_device(part.ps)):
+        value = part.variable.read_value()
+        return value if part.variable.shape == part.shape else tf1.reshape(value, part.shape)
+
+
+def _assign(part: Part, value: Any) -> Any:
+    with tf1.device(ps_device(part.ps)):
+        value.set_shape(part.shape)
+        flat = value if part.variable.shape == part.shape else tf1.reshape(value, part.variable.shape)
+        return part.variable.assign(flat, read_value=False)
+
+
+def by_ps(parts: list[Part]) -> list[tuple[int, list[Part]]]:
+    """(ps, its parts), for each ps that has any."""
+    return [(ps, [p for p in parts if p.ps == ps]) for ps in sorted({part.ps for part in parts})]
+
+
+def portions(parts: list[Part]) -> Iterator[list[Part]]:
+    """The parts in their order, in runs of at most PORTION_BYTES; a larger part is a run of its own."""
+    portion: list[Part] = []
+    held = 0
+    for part in parts:
+        if portion and held + part.size_bytes > PORTION_BYTES:
+            yield portion
+            portion, held = [], 0
+        portion.append(part)
+        held += part.size_bytes
+    if portion:
+        yield portion

@@ -1,0 +1,50 @@
+"""A worker's seat with all that belongs to it: its gate in mode bounded, and its place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from psruntime.config import JobConfig
+from psruntime.core.facts import WorkerStats
+from psruntime.core.membership import Role
+from psruntime.core.plan import VariableSpec
+from psruntime.rpc.client import CoordinatorClient
+from psruntime.rpc.gate import Gate
+from psruntime.rpc.place import WorkerPlace
+from psruntime.rpc.seat import Seat
+
+
+def take_worker_seat(
+    client: CoordinatorClient,
+    job: JobConfig,
+    index: int,
+    addresses: tuple[str, str],
+    specs: tuple[VariableSpec, ...],
+    stats: Callable[[str], WorkerStats],
+    connect_timeout_s: float,
+    stop: threading.Event,
+    log: Callable[..., None],
+    at_exit: ExitStack,
+) -> tuple[WorkerPlace, Seat]:
+    """Joins the job as worker `index`; what has to be closed but the seat is given to `at_exit`.
+
+    addresses: of TensorFlow's server and of grpc.health.v1.  specs: the worker's trainable variables; none for a
+    script.  stats: as WorkerPlace.
+
+    Raises:
+        As Seat.take.
+    """
+    gate = None
+    if job.mode == "bounded":
+        gate = Gate(job, index, client, stop, log)
+        at_exit.callback(gate.close)
+    place = WorkerPlace(job, stats, stop, log, gate)
+    seat = Seat(
+        client, job, Role.WORKER, index, *addresses, specs,
+        beat=place.beat, on_answer=lambda _: None, log=log, stop=stop,
+    )  # fmt: skip
+    place.attach(seat)
+    seat.take(connect_timeout_s)
+    return place, seat

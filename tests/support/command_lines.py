@@ -1,0 +1,121 @@
+"""Gives the command lines of the documents to our own argument parsers; nothing is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+from psruntime import ps, status, worker
+from psruntime.errors import UnreachableError, UsageError
+from tests.support.docs import ROOT, flags_in, flags_of_script
+
+ELSEWHERE = {"cp"}  # commands that are not ours
+
+
+def launcher() -> ModuleType:
+    """launch/local.py, which is in no package."""
+    spec = importlib.util.spec_from_file_location("launch_local", ROOT / "launch" / "local.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    with patch.dict("sys.modules", {"launch_local": module}):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _launch(argv: list[str]) -> int:
+    module = launcher()
+    try:
+        module._job_flags(module._parser().parse_args(argv))
+    except UsageError as error:
+        print(error)
+        return 2
+    return 0
+
+
+def _ask_nobody(_address: str) -> Any:
+    raise UnreachableError("not asked")
+
+
+def _status(argv: list[str]) -> int:
+    with patch.object(status, "CoordinatorClient", _ask_nobody):
+        try:
+            return status.main(argv)
+        except UnreachableError:
+            return 0
+
+
+PROGRAMS: dict[str, Callable[[list[str]], int]] = {
+    "psruntime.ps": ps.main,
+    "psruntime.worker": worker.main,
+    "psruntime.status": _status,
+    "launch/local.sh": _launch,
+}
+
+
+def complaint(words: list[str], scripts: Mapping[str, str]) -> str:
+    """What is wrong with a command line; empty if nothing.
+
+    scripts: file name -> text, of those in the same document.
+    """
+    program, argv = (words[2], words[3:]) if words[:2] == ["python", "-m"] else (words[0], words[1:])
+    if program in PROGRAMS:
+        return _of_program(program, argv, scripts)
+    if program.startswith("psruntime.examples."):
+        example = ROOT / Path(*program.split(".")).with_suffix(".py")
+        return _of_script([example.name, *argv], {example.name: example.read_text()})
+    if program == "python":
+        return _of_script(argv, scripts)
+    if program == "make":
+        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return "" if argv[0] in targets else f"the Makefile has no {argv[0]}"
+    return "" if program in ELSEWHERE else f"nobody checks {program}"
+
+
+def known_flags() -> set[str]:
+    """Of all programs, from their help."""
+    text = ""
+    for main in PROGRAMS.values():
+        with _nothing_runs() as output, redirect_stdout(output):
+            try:
+                main(["--help"])
+            except SystemExit:
+                text += output.getvalue()
+    return flags_in(text)
+
+
+def _of_program(program: str, argv: list[str], scripts: Mapping[str, str]) -> str:
+    with _nothing_runs() as output:
+        try:
+            code = PROGRAMS[program](argv)
+        except SystemExit as error:
+            code = int(error.code or 0)
+    if code:
+        return output.getvalue() or f"code {code}"
+    for flag, model in re.findall(r"(--model)[ =](\S+)", " ".join(argv)):
+        ours = (ROOT / Path(*model.split("."))).with_suffix(".py").is_file()
+        if not ours and f"{model}.py" not in scripts:
+            return f"{flag} {model} is neither ours nor in the document"
+    return ""
+
+
+def _of_script(argv: list[str], scripts: Mapping[str, str]) -> str:
+    if argv[0] not in scripts:
+        return f"the document has no {argv[0]}"
+    unknown = {word.partition("=")[0] for word in argv if word.startswith("--")} - flags_of_script(scripts[argv[0]])
+    return f"{argv[0]} has no {', '.join(sorted(unknown))}" if unknown else ""
+
+
+@contextmanager
+def _nothing_runs() -> Iterator[io.StringIO]:
+    """ps and worker end where their work would begin; what they say is collected."""
+    output = io.StringIO()
+    quiet = {"run": lambda *_: 0, "Log": lambda *_: None}
+    with patch.multiple(ps, **quiet), patch.multiple(worker, **quiet), redirect_stderr(output):
+        yield output
