@@ -71,10 +71,14 @@ class StepHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class Wrapped(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """A hook whose `end` comes once, when the session is about to rest, and not when it is closed."""
+    """A hook whose `end` comes once, when the session is about to rest, and not when it is closed.
 
-    def __init__(self, hook: Any) -> None:
+    A lost session after a run is only reported: the step is done, and MonitoredSession would repeat it.
+    """
+
+    def __init__(self, hook: Any, log: Callable[..., None]) -> None:
         self._hook = hook
+        self._log = log
         self._ended = False
 
     def begin(self) -> None:
@@ -87,7 +91,10 @@ class Wrapped(tf1.train.SessionRunHook):  # type: ignore[misc]
         return self._hook.before_run(run_context)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._hook.after_run(run_context, run_values)
+        try:
+            self._hook.after_run(run_context, run_values)
+        except LOST_SESSION as error:
+            self._log("hook_failed", hook=type(self._hook).__name__, reason=first_line(error))
 
     def finish(self, session: Any) -> None:
         """Calls `end` unless that was done.  One that a lost session interrupted may be called again."""
@@ -101,15 +108,12 @@ class ChiefOnly(Wrapped):
 
     Its `begin` comes on every worker, because it may add to the graph; its `after_create_session` when it begins to
     act in a session.
-
-    A lost session after a run is only reported: the step is done, and MonitoredSession would repeat it.
     """
 
     def __init__(self, hook: Any, place: Place, on_chief: Callable[[], None], log: Callable[..., None]) -> None:
-        super().__init__(hook)
+        super().__init__(hook, log)
         self._place = place
         self._on_chief = on_chief
-        self._log = log
         self._session: tuple[Any, Any] = (None, None)  # and its coordinator
         self._acts = False
         self._writers: list[LateWriter] = []
@@ -126,12 +130,8 @@ class ChiefOnly(Wrapped):
         return self._hook.before_run(run_context) if self._look() else None
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if not self._acts:
-            return
-        try:
-            self._hook.after_run(run_context, run_values)
-        except LOST_SESSION as error:
-            self._log("hook_failed", hook=type(self._hook).__name__, reason=first_line(error))
+        if self._acts:
+            super().after_run(run_context, run_values)
 
     def finish(self, session: Any) -> None:
         if session is not self._session[0]:

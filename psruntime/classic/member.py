@@ -113,6 +113,8 @@ class Member:
             self.leave(LeaveKind.FATAL, str(error))  # or the job has failed already, then it tells nothing new
         elif isinstance(error, KeyboardInterrupt):
             self.leave(LeaveKind.ASKED, "interrupted from the keyboard")
+        elif isinstance(error, SystemExit) and not error.code:
+            self.leave(LeaveKind.ASKED, "the script ended itself")
         else:
             self.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
 

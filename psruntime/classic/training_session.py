@@ -141,5 +141,5 @@ def _open(member: Member, index: int, stock: StockArguments, counting: StepCount
         remember_checkpoints(stock.scaffold.saver, stock.checkpoint_dir)
 
     of_the_chief = [ChiefOnly(hook, member.place, become_chief, log) for hook in stock.of_the_chief()]
-    of_everybody = [Wrapped(hook) for hook in stock.of_everybody()]
+    of_everybody = [Wrapped(hook, log) for hook in stock.of_everybody()]
     return ScriptSession(member, sessions, step_hook, of_the_chief, of_everybody, stock.stop_grace_period_secs)

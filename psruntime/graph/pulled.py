@@ -137,8 +137,17 @@ def _value(spec: VariableSpec, plan: Plan, pulls: dict[str, tuple[Any, Any]]) ->
 
 def _call(model: Model, inputs: InputStream, mode: str) -> tuple[ModelSpec, list[Any]]:
     features, labels, batch = inputs.layout.placeholders()
-    with blame(f"model_fn of {model.name} (mode {mode})"):
-        spec = model.model_fn(features, labels, mode)
+    try:
+        with blame(f"model_fn of {model.name} (mode {mode})"):
+            spec = model.model_fn(features, labels, mode)
+    except UsageError as error:
+        if "Unsuccessful at finding variable psruntime/" not in str(error):
+            raise
+        raise UsageError(
+            f"model_fn of {model.name} reads a variable inside a function with a gradient of its own "
+            "(tf.custom_gradient, tf.recompute_grad), which is not supported; give the function the variable's value() "
+            "as an argument"
+        ) from error
     if not isinstance(spec, ModelSpec):
         raise UsageError(
             f"model_fn of {model.name} returned {type(spec).__name__}; it must return a psruntime.ModelSpec"

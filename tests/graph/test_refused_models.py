@@ -90,6 +90,7 @@ def recomputed(x: Any, y: Any, _: Any) -> Any:
 REFUSED = {
     r"optimizer Damped has a compute_gradients of its own.*use ModelSpec.clip_norm": lambda x, y, _: ModelSpec(
         linear(x, get("kernel", [5, 1]), y), Damped),
+    r"reads a variable inside a function with a gradient of its own .*value\(\) as an argument": recomputed,
     r"variable kernel is initialised from the value of variable scale, .*scale.initialized_value\(\)": from_a_copy,
     r"changes trainable variable kernel in operation Assign.*write a penalty into the loss": assigned,
     r"changes trainable variable kernel in operation ResourceScatterUpdate": scattered,

@@ -84,7 +84,7 @@ class Ends(tf1.train.SessionRunHook):  # type: ignore[misc]
 def session(story: list[str], *rests: Rest | Exception, failures: int = 0) -> tuple[ScriptSession, Member]:
     member = Member(story, *rests)
     chief = ChiefOnly(Ends("the chief's", story, failures), member, lambda: None, member.log)  # type: ignore[arg-type]
-    own = Wrapped(Ends("its own", story))
+    own = Wrapped(Ends("its own", story), member.log)
     hook = tf1.train.SessionRunHook()
     return ScriptSession(member, Sessions(story), hook, [chief], [own], 1.0), member  # type: ignore[arg-type]
 
