@@ -55,7 +55,8 @@ class ModelSpec:
         moving averages.  None stands for the collection `tf.GraphKeys.UPDATE_OPS`.  The layers of tf_keras do not
         fill it; give `layer.updates`.
     hooks: `tf.compat.v1.train.SessionRunHook`s; they see the training steps of this worker, and no other runs.
-        One that requests a stop ends this worker's training, and the job when no worker trains any more.
+        One that requests a stop ends this worker's training, and the job when no worker trains any more; in mode sync
+        at once.
     """
 
     loss: Any

@@ -16,7 +16,7 @@ from dataclasses import replace
 from psruntime.config import JobConfig
 from psruntime.core.absence import Absence
 from psruntime.core.chief import next_chief
-from psruntime.core.ending import why_drain
+from psruntime.core.ending import still_stopped, why_drain
 from psruntime.core.facts import Answer, Event, Join, LeaveKind, NotYet, PsBeat, WorkerBeat
 from psruntime.core.fence import Fence
 from psruntime.core.join_checks import check_join
@@ -91,7 +91,7 @@ class Coordinator:
                 beat = replace(beat, fence_revision=0)  # of another coordinator: nothing of ours is written
             self.ps_beats[incarnation] = beat
         else:
-            self.worker_beats[incarnation] = beat
+            self.worker_beats[incarnation] = beat = still_stopped(self, incarnation, beat)
             if beat.view == self.view.number:
                 self.pace.report(member, beat.steps, beat.stopped)
         if self.phase.prepared and beat.view == self.view.number and not self._sync:

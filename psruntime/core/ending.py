@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psruntime.core.facts import WorkerBeat
 from psruntime.core.membership import Member, Role
+from psruntime.core.view import Phase
 
 if TYPE_CHECKING:
     from psruntime.core.coordinator import Coordinator
@@ -15,6 +17,16 @@ def has_stopped(c: Coordinator, worker: Member) -> bool:
     """Whether it takes no further step in this view; that it had stopped in an older one means nothing."""
     beat = c.worker_beats.get(worker.incarnation, WorkerBeat())
     return beat.stopped and beat.view == c.view.number
+
+
+def still_stopped(c: Coordinator, incarnation: int, beat: WorkerBeat) -> WorkerBeat:
+    """The beat of a worker, which does not begin to step again while the job drains.
+
+    One that says so was overtaken on its way by the one in which it had stopped.
+    """
+    before = c.worker_beats.get(incarnation, WorkerBeat())
+    overtaken = c.phase is Phase.DRAINING and before.stopped and before.view == beat.view
+    return replace(beat, stopped=True) if overtaken else beat
 
 
 def all_stopped(c: Coordinator) -> bool:

@@ -146,10 +146,14 @@ def substitute(views: Mapping[str, View], global_step: View) -> Iterator[Capture
 
 
 def _refuse_reads_of_copies(captured: Captured) -> None:
-    """A copy may have changed when another variable is initialised, and on another worker it has another value."""
+    """A copy may have changed when another variable is initialised, and on another worker it has another value.
+
+    A read that is guarded by whether the copy is initialised is that of its own initial value.
+    """
     handles = {copy.handle.op: name for name, copy in captured.copies.items()}
     for name, value in captured.initial_values.items():
-        for read in sorted(handles[op] for op in ancestors([value]) if op in handles):
+        reads = [op.inputs[0].op for op in ancestors([value]) if op.type == "ReadVariableOp"]
+        for read in sorted(handles[op] for op in reads if op in handles):
             raise UsageError(
                 f"variable {name} is initialised from the value of variable {read}, which is not trainable; "
                 f"initialise it from {read}.initialized_value()"

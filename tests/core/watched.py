@@ -123,7 +123,9 @@ class Watched:
             if isinstance(beat, PsBeat):
                 seat.wrote = beat.fence_revision if beat.fence_revision in self.fences[incarnation] else None
             else:
-                seat.beat = beat
+                drains = self.core.phase is Phase.DRAINING and not self.view_is_void()
+                overtaken = drains and seat.beat.stopped and seat.beat.view == beat.view
+                seat.beat = replace(beat, stopped=True) if overtaken else beat
                 if beat.view == self.core.view.number > 0:
                     self.move(incarnation, seat.base + beat.steps)
                     self.raise_floor()

@@ -154,7 +154,7 @@ def test_a_chief_that_was_paused_does_not_keep_a_mix_of_two_rounds(parts: int, t
         feed: dict[Any, Any] = dict.fromkeys(graph.push_ids, (0, INCARNATION, 4))
         session.run(rounds.contribute, {**feed, **dict.fromkeys(rounds.finite, True)})
         feed.update({**dict.fromkeys(rounds.members, 1), **dict.fromkeys(rounds.factors, 1.0)})
-        session.run(rounds.close, {**feed, **dict.fromkeys(graph.learning_rates, 0.1)})
+        session.run(rounds.close, {**feed, **dict.fromkeys(graph.learning_rates, (0.1,))})
 
     with cluster.session(graph.graph) as session, cluster.session(graph.graph) as of_another:
         paused = Paused(session, parts, lambda: close_a_round(of_another))
