@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format protos clean
+.PHONY: help demo test chaos soak check format protos clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -22,6 +22,12 @@ demo: $(READY)  ## train digits with 2 ps and 2 workers on this machine, print t
 
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest
+
+chaos: $(READY)  ## every fault in every mode, and random ones: SEED=n (default: drawn), about an hour
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))
+
+soak: $(READY)  ## MINUTES=n (default 30) of a random fault every 5 s, SEED=n
+	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
 check: $(READY)  ## lint, types, generated code is current
 	$(BIN)/ruff check .

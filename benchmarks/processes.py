@@ -69,6 +69,12 @@ class Processes:
         """The first line of a log that has the text; waits for it."""
         return self.wait_for(f"'{text}' in {log.name}", lambda: next((x for x in lines(log) if text in x), None))
 
+    def kill(self, name: str) -> None:
+        """SIGKILL; what is killed on purpose has not failed."""
+        process = self._all.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait(KILLED_S)
+
     def end(self) -> None:
         """Kills what still runs."""
         for process in reversed(self._all.values()):

@@ -6,6 +6,10 @@ Units are in the names: `_s` seconds, `_bytes` bytes, `_steps` global steps.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -15,6 +19,8 @@ DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"
 MODES = ("async", "bounded", "sync")
 ON_NAN = ("stop", "continue")
+ON_PS_LOSS = ("rollback", "partial")
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def _setting(default: Any, help: str, choices: tuple[str, ...] | None = None) -> Any:  # noqa: A002
@@ -24,6 +30,8 @@ def _setting(default: Any, help: str, choices: tuple[str, ...] | None = None) ->
 @dataclass(frozen=True)
 class JobConfig:
     """The job's settings, the same for every process.
+
+    A job without a name gets one that is made of its settings, so that the same command is the same job.
 
     Raises:
         UsageError: a value is out of range; the message names the setting and the range.
@@ -41,22 +49,33 @@ class JobConfig:
     summary_steps: int = _setting(100, "global steps between the model's summaries, beside the checkpoints; 0: none")
     keep_best: str = _setting("", "also keep the checkpoint that is best by a held-out metric, which is the least loss "
                               "or the greatest of any other; min:NAME and max:NAME say so")  # fmt: skip
+    replicate_every: int = _setting(0, "global steps between copies of each ps on the next one, from which it comes "
+                                    "back without a disk; 0: none")  # fmt: skip
     slice_bytes: int = _setting(16 << 20, "a larger variable is cut into slices of about this many bytes")
     max_staleness: int | None = _setting(None, "mode async: a ps refuses an update staler than this many versions")
     on_nan: str = _setting("stop", "what a loss that is not finite does; its gradient is never applied", ON_NAN)
+    on_ps_loss: str = _setting("rollback", "what goes back to the checkpoint when a ps lost its variables: all of "
+                               "them, or in mode async and bounded those of that ps alone", ON_PS_LOSS)  # fmt: skip
     rounds_log: str = _setting("", "mode sync: file of ps 0 to which a line of JSON is added for every round")
     round_warn_s: float = _setting(30.0, "mode sync: a round that waits for longer names whom it waits for, once")
     lease_s: float = _setting(10.0, "a member that is silent for longer is lost")
     ps_timeout_s: float = _setting(300.0, "the job fails when a lost ps does not return within this time")
+    drain_timeout_s: float = _setting(300.0, "at the end a worker that does not stop for longer is cut off, and so is "
+                                      "a chief that does not get on with closing")  # fmt: skip
     ping_timeout_s: float = _setting(10.0, "TensorFlow gives up on a ps that does not answer a ping for this time")
     linger_s: float = _setting(30.0, "how long ps 0 goes on telling latecomers that the job is done")
+    job_id: str = _setting("", "name of the job, a word; without one it is made of the other settings")
 
     def __post_init__(self) -> None:
         _choose("mode", self.mode, MODES)
         _choose("on_nan", self.on_nan, ON_NAN)
+        _choose("on_ps_loss", self.on_ps_loss, ON_PS_LOSS)
         for name in ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes"):
             _at_least(name, getattr(self, name), 1)
         _at_least("summary_steps", self.summary_steps, 0)
+        _at_least("replicate_every", self.replicate_every, 0)
+        if self.replicate_every and self.ps < 2:
+            raise UsageError("replicate_every needs ps 2 at least: the copy of a ps is on the next one")
         if self.train_steps is not None:
             _at_least("train_steps", self.train_steps, 1)
         self._check_mode()
@@ -65,8 +84,10 @@ class JobConfig:
             raise UsageError(f"min_workers ({self.min_workers}) must not exceed max_workers ({self.max_workers})")
         _at_least("lease_s", self.lease_s, 0.5)
         _at_least("ps_timeout_s", self.ps_timeout_s, self.lease_s)
+        _at_least("drain_timeout_s", self.drain_timeout_s, 1.0)
         _at_least("ping_timeout_s", self.ping_timeout_s, 1.0)
         _at_least("linger_s", self.linger_s, 0.0)
+        object.__setattr__(self, "job_id", check_job_id("job_id", self.job_id or _made_of(self)))
 
     def _check_mode(self) -> None:
         for name, mode in (("bound", "bounded"), ("max_staleness", "async")):
@@ -80,6 +101,8 @@ class JobConfig:
             raise UsageError("mode bounded needs bound: how many steps may a worker start ahead of the slowest?")
         if self.rounds_log and self.mode != "sync":
             raise UsageError(f"rounds_log is for mode sync, the mode is {self.mode}")
+        if self.on_ps_loss == "partial" and self.mode == "sync":
+            raise UsageError("on_ps_loss partial is not for mode sync, where all variables are those of one round")
         _at_least("round_warn_s", self.round_warn_s, 0.0)
 
     def _check_best(self) -> None:
@@ -102,7 +125,7 @@ class JobConfig:
 
 
 @dataclass(frozen=True)
-class PlaceConfig:
+class ProcessConfig:
     """Where one process stands: its index, the coordinator it talks to, and its own addresses.
 
     `host` is the address at which the other processes reach this one; empty means the local address
@@ -139,6 +162,33 @@ class WorkerConfig:
         _at_least("batch_size", self.batch_size, 1)
 
 
+@dataclass(frozen=True)
+class SecurityConfig:
+    """What protects the control plane; nothing does by default.
+
+    tls_ca, tls_cert, tls_key: PEM files for mutual TLS, all three or none.  token_file: file with the job's token.
+    token: the token itself, which only the environment gives; `token_file` goes over it.
+    """
+
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    token_file: str = ""
+    token: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        given = {flag_of(name): bool(getattr(self, name)) for name in ("tls_ca", "tls_cert", "tls_key")}
+        missing = [flag for flag, there in given.items() if not there]
+        if 0 < len(missing) < len(given):
+            raise UsageError(f"{', '.join(given)} belong together; missing: {', '.join(missing)}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> SecurityConfig:
+        """The settings in `given`; of those that are empty there, PSRUNTIME_TLS_CA and so on of the environment."""
+        from_environment = {f.name: environment.get(f"PSRUNTIME_{f.name.upper()}", "") for f in fields(cls)}
+        return cls(**{**from_environment, **{name: value for name, value in given.items() if value}})
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Splits `host:port`; an IPv6 host stands in brackets.
 
@@ -149,6 +199,20 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"address '{address}' is not host:port, for example {DEFAULT_COORDINATOR}")
     return host, int(port)
+
+
+def check_job_id(name: str, value: str) -> str:
+    """The value, if it can name a job.  `name` is that of the setting or the field.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not _JOB_ID.fullmatch(value):
+        raise UsageError(
+            f"{name} must be 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or a digit, "
+            f"got '{value[:80]}'"
+        )
+    return value
 
 
 def contradictions(given: dict[str, Any], job: JobConfig) -> list[str]:
@@ -168,6 +232,16 @@ def flag_of(setting: str) -> str:
 def job_fields() -> list[Any]:
     """The settings in their order of declaration, with type, default and help."""
     return list(fields(JobConfig))
+
+
+def _made_of(job: JobConfig) -> str:
+    """8 hexadecimal digits, others for other settings.  A default does not count, so a setting that is new neither."""
+    given = [
+        f"{f.name}={float(value) if isinstance(value, int) else value}"  # a file may have 3 where a flag is 3.0
+        for f in fields(job)
+        if (value := getattr(job, f.name)) != f.default
+    ]
+    return hashlib.sha256("\n".join(given).encode("utf-8", "backslashreplace")).hexdigest()[:8]
 
 
 def _at_least(name: str, value: float, least: float) -> None:

@@ -8,19 +8,23 @@ from __future__ import annotations
 EXIT_DONE = 0  # the job reached DONE
 EXIT_FAILED = 1  # the job failed
 EXIT_USAGE = 2  # bad usage or configuration
-EXIT_LOST_PLACE = 75  # the process lost its place and may be restarted (EX_TEMPFAIL of sysexits.h)
+EXIT_RESTART = 75  # the process lost its place or crashed, and the job can go on with it restarted (EX_TEMPFAIL)
 
 
 class PsRuntimeError(Exception):
     """Base of all errors that psruntime raises on purpose; its text is meant for the user."""
 
-    exit_code = EXIT_FAILED
+    exit_code = EXIT_RESTART
 
 
 class UsageError(PsRuntimeError):
     """A flag, a setting, a model or a request is malformed; repeating it cannot help."""
 
     exit_code = EXIT_USAGE
+
+
+class CredentialsError(UsageError):
+    """The coordinator does not accept this process, or this process the coordinator: a certificate or the token."""
 
 
 class IndexHeldError(UsageError):
@@ -31,16 +35,16 @@ class ModelDiffersError(UsageError):
     """A worker's model is not the model of the job."""
 
 
+class OtherJobError(UsageError):
+    """A process serves another job than the coordinator that it asked."""
+
+
 class ReplacedError(PsRuntimeError):
     """The caller's incarnation is not, or no longer, a member: it joins again or exits."""
-
-    exit_code = EXIT_LOST_PLACE
 
 
 class UnreachableError(PsRuntimeError):
     """The coordinator did not answer in time."""
-
-    exit_code = EXIT_LOST_PLACE
 
 
 class JobDoneError(PsRuntimeError):
@@ -51,6 +55,8 @@ class JobDoneError(PsRuntimeError):
 
 class JobFailedError(PsRuntimeError):
     """The job ended as FAILED, or this error ends it."""
+
+    exit_code = EXIT_FAILED
 
 
 class CheckpointError(JobFailedError):

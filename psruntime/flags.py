@@ -12,7 +12,8 @@ from psruntime.config import (
     DEFAULT_COORDINATOR,
     DEFAULT_MODEL,
     JobConfig,
-    PlaceConfig,
+    ProcessConfig,
+    SecurityConfig,
     WorkerConfig,
     flag_of,
     job_fields,
@@ -25,6 +26,12 @@ else:
     import tomli as tomllib
 
 _TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "int | None": int}
+_SECURITY = {
+    "tls_ca": "certificates of the CAs that this process trusts (PEM)",
+    "tls_cert": "certificate of this process (PEM)",
+    "tls_key": "its key (PEM)",
+    "token_file": "file with the job's token, its only line",
+}
 _JOB_NAMES = [f.name for f in job_fields()]
 
 
@@ -39,8 +46,8 @@ def make_parser(prog: str, description: str) -> Parser:
     return Parser(prog=prog, description=description, allow_abbrev=False)
 
 
-def add_place_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags of PlaceConfig."""
+def add_process_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of ProcessConfig."""
     group = parser.add_argument_group("this process")
     group.add_argument("--index", type=int, required=True, help="index of this process in its role, from 0")
     add_coordinator_flag(group)
@@ -53,11 +60,28 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--lifeline", action="store_true", help="end when stdin does, so that no process outlives its launcher"
     )
+    add_security_flags(parser)
 
 
 def add_coordinator_flag(parser: Any) -> None:
     parser.add_argument("--coordinator", default=DEFAULT_COORDINATOR, metavar="HOST:PORT",
                         help=f"the coordinator, which ps 0 hosts (default: {DEFAULT_COORDINATOR})")  # fmt: skip
+
+
+def add_security_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of SecurityConfig."""
+    group = parser.add_argument_group("security", "For every process of a job; see README.md, Security.")
+    for name, text in _SECURITY.items():
+        default = f"the environment's PSRUNTIME_{name.upper()}"
+        if name == "token_file":
+            default += ", or the token in PSRUNTIME_TOKEN"
+        group.add_argument(flag_of(name), default="", metavar="FILE", help=f"{text} (default: {default})")
+
+
+def add_insecure_flag(parser: argparse.ArgumentParser) -> None:
+    """For whoever starts ps 0."""
+    parser.add_argument("--insecure", action="store_true", help="let the coordinator, which ps 0 hosts, serve other "
+                        "machines without TLS: whoever reaches it can change the job")  # fmt: skip
 
 
 def add_worker_flags(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +115,17 @@ def job_flags_given(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(arguments).items() if name in _JOB_NAMES}
 
 
-def place_config(arguments: argparse.Namespace) -> PlaceConfig:
-    return PlaceConfig(**{f.name: getattr(arguments, f.name) for f in fields(PlaceConfig)})
+def security_config(arguments: argparse.Namespace) -> SecurityConfig:
+    return SecurityConfig.of(security_given(arguments))
+
+
+def security_given(arguments: argparse.Namespace) -> dict[str, str]:
+    """The settings of SecurityConfig that stand on the command line."""
+    return {name: value for name in _SECURITY if (value := getattr(arguments, name))}
+
+
+def process_config(arguments: argparse.Namespace) -> ProcessConfig:
+    return ProcessConfig(**{f.name: getattr(arguments, f.name) for f in fields(ProcessConfig)})
 
 
 def worker_config(arguments: argparse.Namespace) -> WorkerConfig:

@@ -10,11 +10,12 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
 
-from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, StopRequested, UsageError
+from psruntime.errors import EXIT_DONE, EXIT_RESTART, PsRuntimeError, StopRequested, UsageError
 from psruntime.observe.log import Log
 
 # From a signal to the end of the process: what the work gets to stop by itself, for example to end a step.
@@ -34,6 +35,20 @@ class Process:
         self.log = log
         self.stop = threading.Event()
         self.at_exit = ExitStack()
+        self._ends: tuple[float, float, int] | None = None  # see `end_within`: until when, within, code
+
+    def end_within(self, within_s: float, code: int) -> None:
+        """The job is over, or this process has no part in it any more, and the work hears of it too.
+
+        Work that is stuck is left behind after `within_s`, and the process ends with `code`.  The first call counts.
+        """
+        self._ends = self._ends or (time.monotonic() + within_s, within_s, code)
+
+    def overdue(self) -> tuple[float, int] | None:
+        """The time within which the work should have ended, and the code, if it has not."""
+        if self._ends is None or time.monotonic() < self._ends[0]:
+            return None
+        return self._ends[1:]
 
     def announce(self, role: str, index: int, address: str) -> None:
         """Tells whoever started this process that it can be reached; one line on stdout."""
@@ -46,13 +61,13 @@ def run(log: Log, work: Callable[[Process], int], lifeline: bool = False) -> int
 
     With `lifeline` the end of stdin counts as a SIGTERM: whoever held the other end is gone.
 
-    The code is 128 + the signal's number when a signal ended it.  When the work does not stop in time the
-    process ends without it, here.
+    The code is 128 + the signal's number when a signal ended it.  When the work does not stop in time after one,
+    or after the end of the job, the process ends without it, here.
     """
     _allow_many_files()
     process = Process(log)
     received: list[int] = []
-    outcome = [EXIT_FAILED]
+    outcome = [EXIT_RESTART]
 
     def on_signal(signum: int, _frame: FrameType | None) -> None:
         received.append(signum)  # nothing that takes a lock: the main thread may hold it
@@ -66,17 +81,25 @@ def run(log: Log, work: Callable[[Process], int], lifeline: bool = False) -> int
         threading.Thread(target=_watch_stdin, args=(received,), name="lifeline", daemon=True).start()
     worker = threading.Thread(target=body, name="work", daemon=True)
     worker.start()
-    while worker.is_alive() and not received:
+    while worker.is_alive() and not received and not process.overdue():
         worker.join(LOOK_S)
+    overdue = process.overdue() if worker.is_alive() else None
     if received:
         log("stopping", signal=signal.Signals(received[0]).name)
+    elif overdue:
+        log("stopping", reason=f"the work did not end within {overdue[0]:g} s after its end was known")
+    if received or overdue:
         process.stop.set()
         worker.join(GRACE_S)
     stuck = worker.is_alive()
     if stuck:
         log("abandoned", reason=f"the work did not stop within {GRACE_S:g} s")
     process.at_exit.close()
-    code = 128 + received[0] if received and (stuck or outcome[0] != EXIT_DONE) else outcome[0]
+    code = outcome[0]
+    if received and (stuck or code != EXIT_DONE):
+        code = 128 + received[0]
+    elif overdue:
+        code = overdue[1]
     log("exit", code=code)
     if stuck:
         sys.stdout.flush()
@@ -101,7 +124,7 @@ def _exit_code(log: Log, work: Callable[[Process], int], process: Process) -> in
     try:
         return work(process)
     except StopRequested:
-        return EXIT_FAILED  # the signal's code replaces it
+        return EXIT_RESTART  # the signal's code replaces it
     except PsRuntimeError as error:
         if error.exit_code:
             log("error", reason=error)
@@ -110,7 +133,7 @@ def _exit_code(log: Log, work: Callable[[Process], int], process: Process) -> in
         return error.exit_code
     except Exception:  # noqa: BLE001 - the last resort of a process; a defect of ours, so with its traceback
         log.traceback("crash")
-        return EXIT_FAILED
+        return EXIT_RESTART
 
 
 def usage_error(prog: str, error: UsageError) -> int:

@@ -7,32 +7,37 @@ python -m psruntime.ps --index 1 --coordinator HOST:PORT
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from psruntime import flags
-from psruntime.config import JobConfig, PlaceConfig, split_address
+from psruntime.config import JobConfig, ProcessConfig, split_address
 from psruntime.core.coordinator import Coordinator
+from psruntime.core.departed import Departed
 from psruntime.core.facts import Answer, LeaveKind, PsBeat
 from psruntime.core.membership import Role
 from psruntime.core.plan import make_plan
 from psruntime.core.turns import Record
 from psruntime.core.view import Phase, over_error
-from psruntime.errors import EXIT_DONE, PsRuntimeError, StopRequested, UnreachableError, UsageError
-from psruntime.network import own_host
+from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
+from psruntime.network import own_host, require_loopback
 from psruntime.observe.log import Log
 from psruntime.observe.rounds_log import RoundsLog
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.joining import learn_job
 from psruntime.rpc.seat import Seat
+from psruntime.rpc.security import Security, load_security
 from psruntime.rpc.server import RpcServer
 from psruntime.rpc.service import CoordinationServicer
 
 PROG = "psruntime.ps"
 LOOK_S = 0.05  # how often the last process looks whether the others are gone
+TELL_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
+NAMED = 10  # members that a line names
 STOP_S = 0.2  # for calls under way when the server stops; a process that is asked to end has 5 s in all
 
 
@@ -40,46 +45,54 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs until the job is over or a signal comes; returns the exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        place = flags.place_config(arguments)
-        if place.index > 0 and arguments.job:
+        where = flags.process_config(arguments)
+        if where.index > 0 and arguments.job:
             raise UsageError("--job is for ps 0 only; the other processes learn the job's settings from it")
-        job = flags.job_config(arguments) if place.index == 0 else None
+        job = flags.job_config(arguments) if where.index == 0 else None
+        security = load_security(flags.security_config(arguments))
+        if job and not (security.tls or arguments.insecure):
+            require_loopback(where.coordinator)
     except UsageError as error:
         return usage_error(PROG, error)
-    return run(Log("ps", place.index), partial(_work, place, job, flags.job_flags_given(arguments)), arguments.lifeline)
+    work = partial(_work, where, job, flags.job_flags_given(arguments), security)
+    return run(Log("ps", where.index), work, arguments.lifeline)
 
 
 def _parser() -> flags.Parser:
     parser = flags.make_parser(
         PROG, "A parameter server; index 0 hosts the coordinator and is given the job's settings."
     )
-    flags.add_place_flags(parser)
+    flags.add_process_flags(parser)
+    flags.add_insecure_flag(parser)
     parser.add_argument("--job", default="", metavar="FILE", help="TOML file with the job's settings (ps 0)")
     flags.add_job_flags(parser, "the job (ps 0 sets it; elsewhere a flag that contradicts it is refused)")
     return parser
 
 
-def _work(place: PlaceConfig, job: JobConfig | None, given: dict[str, Any], process: Process) -> int:
-    coordinator_address = place.coordinator
+def _work(
+    where: ProcessConfig, job: JobConfig | None, given: dict[str, Any], security: Security, process: Process
+) -> int:
+    coordinator_address = where.coordinator
     if job is not None:
-        record = _recorder(job, process)
-        server = RpcServer(place.coordinator, partial(_servicer, job, process, record), flag="--coordinator")
-        host, _ = split_address(place.coordinator)
+        service = partial(_servicer, job, process, _recorder(job, process))
+        server = RpcServer(where.coordinator, service, "--coordinator", security, process.log)
+        host, _ = split_address(where.coordinator)
         coordinator_address = f"{host}:{server.start()}"
+        process.log("serving", coordinator=coordinator_address, tls=bool(security.tls), token=bool(security.token))
         process.announce("coordinator", 0, coordinator_address)
     else:
-        server = RpcServer(f"{own_host(place)}:{place.health_port}", flag="--health-port")
+        server = RpcServer(f"{own_host(where)}:{where.health_port}", flag="--health-port", security=security)
         server.start()
     process.at_exit.callback(server.stop, STOP_S)
-    client = CoordinatorClient(coordinator_address)
+    client = CoordinatorClient(coordinator_address, security)
     process.at_exit.callback(client.close)
-    job = learn_job(client, given, place.connect_timeout_s, process.stop, process.log)
-    host = own_host(place)
-    ps = _Ps(place, job, client, host, f"{host}:{server.port}", process)
+    job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
+    host = own_host(where)
+    ps = _Ps(where, job, client, host, f"{host}:{server.port}", process)
     ps.take_place()
     process.at_exit.callback(ps.seat.leave, LeaveKind.ASKED, "asked to stop")
     server.set_serving(True)
-    process.announce("ps", place.index, ps.address)
+    process.announce("ps", where.index, ps.address)
     try:
         return ps.serve()
     except PsRuntimeError as error:
@@ -104,7 +117,7 @@ class _Ps:
     """The ps's side of the conversation: what it hears becomes fence, what it holds becomes heartbeat."""
 
     def __init__(
-        self, place: PlaceConfig, job: JobConfig, client: CoordinatorClient, host: str, health: str, process: Process
+        self, where: ProcessConfig, job: JobConfig, client: CoordinatorClient, host: str, health: str, process: Process
     ) -> None:
         from psruntime.graph import environment
 
@@ -113,20 +126,21 @@ class _Ps:
         from psruntime.graph.server import start_server
 
         self._job = job
-        self._index = place.index
+        self._index = where.index
         self._client = client
         self._process = process
-        self._server, self.address = start_server("ps", place.index, host, place.port)
-        self._state = PsState(self._server.target, place.index, job.max_workers)
+        self._server, self.address = start_server("ps", where.index, host, where.port)
+        self._state = PsState(self._server.target, where.index, job.max_workers)
         self._fence_revision = 0
         self._written: object = None  # the fence that is in force, and of which incarnation
         self._view = 0  # the prepared view, 0 while there is none
         self._knows_model = False  # whose buckets are here; a script has none
+        self._departed = Departed(job.lease_s)
         self.seat = Seat(
-            client, job, Role.PS, place.index, self.address, health, (),
+            client, job, Role.PS, where.index, self.address, health, (),
             beat=self._beat, on_answer=self._hear, log=process.log, stop=process.stop,
         )  # fmt: skip
-        self._connect_timeout_s = place.connect_timeout_s
+        self._connect_timeout_s = where.connect_timeout_s
 
     def take_place(self) -> None:
         self.seat.take(self._connect_timeout_s)
@@ -137,6 +151,7 @@ class _Ps:
         assert answer is not None
         standing = answer.standing
         self._log_ledger()
+        self._tell_counts()
         self.seat.leave(LeaveKind.OVER, f"the job is {standing.phase}")
         if self._index == 0:
             self._linger()
@@ -150,9 +165,15 @@ class _Ps:
         if fence != self._written:
             self._state.write_fence(dict(standing.admitted), standing.max_staleness)
             self._fence_revision, self._written = standing.fence_revision, fence
-        self._view = standing.view.number if standing.phase.prepared else 0
+            self._departed.look([worker for worker, _ in standing.admitted], time.monotonic())
+        if not standing.phase.over:  # what was counted last stays what this ps says
+            self._view = standing.view.number if standing.phase.prepared else 0
 
     def _beat(self) -> PsBeat:
+        worker = self._departed.take_overdue(time.monotonic())
+        if worker is not None:
+            failure = self._state.clear_session(worker)
+            self._process.log("session_cleared", worker=worker, **({"failure": failure} if failure else {}))
         if self._view and not self._knows_model:
             self._learn_model()
         if not self._view or not self._knows_model:
@@ -183,28 +204,51 @@ class _Ps:
         accepted = ", ".join(f"worker {i}: {low} to {high}" for i, (low, high) in self._state.accepted().items())
         self._process.log(
             "ledger", buckets=stats.buckets, received=stats.received, applied=stats.applied,
-            pending=stats.pending, **stats.dropped, max_staleness=stats.max_staleness, accepted=accepted,
-            balanced=not unbalanced,
+            pending=stats.pending, **stats.dropped, rolled_back=stats.rolled_back,
+            max_staleness=stats.max_staleness, accepted=accepted, balanced=not unbalanced,
         )  # fmt: skip
         if unbalanced:
-            self._process.log("unbalanced", buckets=" ".join(unbalanced), reason="received is not applied + dropped")
+            self._process.log(
+                "unbalanced", buckets=" ".join(unbalanced), reason="received is not applied + dropped + rolled back"
+            )
+
+    def _tell_counts(self) -> None:
+        """The last heartbeat: nothing is pushed any more."""
+        try:
+            self.seat.beat_now()
+        except (ReplacedError, UnreachableError) as error:
+            self._process.log("report_failed", reason=error)
 
     def _linger(self) -> None:
         """Lets every member hear that the job is over, and latecomers for a while after that."""
-        self._await_empty()
+        try:
+            await_empty(self._client, 2 * self._job.lease_s, self._process.stop, self._process.log)
+        except UnreachableError as error:
+            self._process.log("unreachable", reason=error)
         if self._job.linger_s and not self._process.stop.is_set():
             self._process.log("lingering", seconds=self._job.linger_s, reason="to tell latecomers that the job is over")
             self._process.stop.wait(self._job.linger_s)
 
-    def _await_empty(self) -> None:
-        """Members leave, or lose their leases; one that is stuck and still sends heartbeats is not waited for."""
-        until_s = time.monotonic() + 2 * self._job.lease_s
-        try:
-            while self._client.get_status()[0].members and time.monotonic() < until_s:
-                if self._process.stop.wait(LOOK_S):
-                    return
-        except UnreachableError as error:
-            self._process.log("unreachable", reason=error)
+
+def await_empty(client: CoordinatorClient, within_s: float, stop: threading.Event, log: Callable[..., None]) -> None:
+    """Members leave, or lose their leases; one that is stuck and still sends heartbeats is left behind, and named.
+
+    Raises:
+        UnreachableError: the coordinator does not answer.
+    """
+    began_s, told = time.monotonic(), False
+    while members := client.get_status()[0].members:
+        waited_s = time.monotonic() - began_s
+        more = f" and {len(members) - NAMED} more" if len(members) > NAMED else ""
+        names = ", ".join(f"{m.role} {m.index}" for m in members[:NAMED]) + more
+        if waited_s >= within_s:
+            log("left_behind", members=names, reason=f"the job has been over for {within_s:g} s")
+            return
+        if waited_s >= TELL_AFTER_S and not told:
+            log("waiting", reason=f"{names} to leave")
+            told = True
+        if stop.wait(LOOK_S):
+            return
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
-from psruntime.config import JobConfig, PlaceConfig, WorkerConfig
+from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
 from psruntime.core.facts import LeaveKind
 from psruntime.core.plan import make_plan
 from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError
@@ -23,6 +23,7 @@ from psruntime.observe.meter import StepMeter
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.joining import learn_job
+from psruntime.rpc.security import Security, load_security
 from psruntime.rpc.server import RpcServer
 from psruntime.rpc.worker_seat import take_worker_seat
 
@@ -38,50 +39,52 @@ PROGRESS_S = 10.0  # between two progress lines in the log
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs until the job is over or a signal comes; returns the exit code."""
     parser = flags.make_parser(PROG, "A worker: trains the job's model.")
-    flags.add_place_flags(parser)
+    flags.add_process_flags(parser)
     flags.add_worker_flags(parser)
     flags.add_job_flags(parser, "the job (learned from the coordinator; a flag that contradicts it is refused)")
     arguments = parser.parse_args(argv)
     try:
-        place, worker = flags.place_config(arguments), flags.worker_config(arguments)
+        where, worker = flags.process_config(arguments), flags.worker_config(arguments)
+        security = load_security(flags.security_config(arguments))
     except UsageError as error:
         return usage_error(PROG, error)
-    return run(
-        Log("worker", place.index), partial(_work, place, worker, flags.job_flags_given(arguments)), arguments.lifeline
-    )
+    work = partial(_work, where, worker, flags.job_flags_given(arguments), security)
+    return run(Log("worker", where.index), work, arguments.lifeline)
 
 
-def _work(place: PlaceConfig, worker: WorkerConfig, given: dict[str, Any], process: Process) -> int:
-    client = CoordinatorClient(place.coordinator)
+def _work(
+    where: ProcessConfig, worker: WorkerConfig, given: dict[str, Any], security: Security, process: Process
+) -> int:
+    client = CoordinatorClient(where.coordinator, security)
     process.at_exit.callback(client.close)
-    job = learn_job(client, given, place.connect_timeout_s, process.stop, process.log)
+    job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
     if job.train_steps is None:
         process.log("endless", reason="the job has no --train-steps: it trains until it is stopped")
-    host = own_host(place)
-    health = RpcServer(f"{host}:{place.health_port}", flag="--health-port")
+    host = own_host(where)
+    health = RpcServer(f"{host}:{where.health_port}", flag="--health-port", security=security)
     health.start()
     process.at_exit.callback(health.stop, STOP_S)
 
     from psruntime.graph import environment
 
     environment.prepare(job.ping_timeout_s)
-    trainer = _Trainer(place, worker, job, process)
+    trainer = _Trainer(where, worker, job, process)
     trainer.join(client, host, f"{host}:{health.port}")
     health.set_serving(True)
-    process.announce("worker", place.index, trainer.address)
+    process.announce("worker", where.index, trainer.address)
     return trainer.train()
 
 
 class _Trainer:
     """Puts the pieces of a worker together, in the order in which they can fail."""
 
-    def __init__(self, place: PlaceConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
+    def __init__(self, where: ProcessConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
         from psruntime.graph.evaluate import check_evaluation
         from psruntime.graph.inputs import InputStream
         from psruntime.graph.pulled import learn_specs
         from psruntime.graph.training import build_training
 
-        self._place, self._worker, self._job, self._process = place, worker, job, process
+        self._where, self._worker, self._job, self._process = where, worker, job, process
         self._meter = StepMeter()
         self._model = load_model(worker.model)
         self._inputs = InputStream(self._model, self._context(TRAIN))
@@ -89,7 +92,7 @@ class _Trainer:
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes)
         check_evaluation(self._model, self._context(EVAL), self._plan)
         self._best = self._best_checkpoint()
-        self._graph = build_training(self._model, self._inputs, self._plan, job, place.index)
+        self._graph = build_training(self._model, self._inputs, self._plan, job, where.index)
         if self._graph.untrained:
             process.log(
                 "untrained", variables=" ".join(self._graph.untrained), reason="the loss does not depend on them"
@@ -106,12 +109,13 @@ class _Trainer:
         """Starts TensorFlow's server and takes this worker's seat."""
         from psruntime.graph.server import start_server
 
-        place, process = self._place, self._process
-        self._server, self.address = start_server("worker", place.index, host, place.port)
-        self._worker_place, self._seat = take_worker_seat(
-            client, self._job, place.index, (self.address, health_address), self._specs,
-            lambda waiting: self._meter.stats(time.monotonic(), waiting), place.connect_timeout_s,
+        where, process = self._where, self._process
+        self._server, self.address = start_server("worker", where.index, host, where.port)
+        self._place, self._seat = take_worker_seat(
+            client, self._job, where.index, (self.address, health_address), self._specs,
+            lambda waiting: self._meter.stats(time.monotonic(), waiting), where.connect_timeout_s,
             process.stop, process.log, process.at_exit,
+            on_end=lambda error: process.end_within(self._job.drain_timeout_s, error.exit_code),
         )  # fmt: skip
         process.at_exit.callback(self._seat.leave, LeaveKind.ASKED, "asked to stop")
 
@@ -139,7 +143,7 @@ class _Trainer:
         from psruntime.graph.assemble import assemble
 
         return assemble(
-            self._graph, self._inputs, self._job, self._place.index, self._worker_place,
+            self._graph, self._inputs, self._job, self._where.index, self._place,
             server=(self._server.target, self.address), on_step=self._on_step, close=self._evaluate,
             log=self._process.log, saved=self._best.offer if self._best else None,
         )  # fmt: skip
@@ -151,7 +155,7 @@ class _Trainer:
         from psruntime.graph.evaluate import CheckpointEvaluation
 
         name, _ = self._job.best_metric
-        evaluation = CheckpointEvaluation(self._model, self._context(EVAL))
+        evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda: self._place.closed_part())
         if name not in evaluation.names:
             raise UsageError(f"keep_best names {name}, which {self._worker.model} does not measure; "
                              f"it has {', '.join(evaluation.names)}")  # fmt: skip
@@ -177,11 +181,12 @@ class _Trainer:
             self._best.wait()
 
         view = self._seat.answer.standing.view
-        worker = (self._place.index, self.address)
+        worker = (self._where.index, self.address)
         try:
             values = evaluate(
                 self._model, self._context(EVAL), self._plan, self._job.max_workers,
                 lambda graph: open_session(self._server.target, graph, view, worker),
+                self._place.closed_part,
             )  # fmt: skip
         except UsageError as error:  # the training is complete and saved: this is not its failure
             self._evaluation_error = str(error)
@@ -192,7 +197,7 @@ class _Trainer:
         self._process.log("evaluation", global_step=global_step, **values)
 
     def _context(self, mode: str) -> Context:
-        worker, index = self._worker, self._place.index
+        worker, index = self._worker, self._where.index
         return Context(mode, index, self._job.min_workers, worker.batch_size, worker.data_dir, worker.seed + index)
 
 

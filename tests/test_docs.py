@@ -21,12 +21,12 @@ from psruntime import tf1
 from psruntime.errors import UsageError
 from psruntime.graph.evaluate import check_evaluation
 from psruntime.model import Context, Model, ModelSpec, load_model
-from tests.graph.table_models import get, linear, model_of
 from tests.graph.test_refused_models import REFUSED
 from tests.support import docs
 from tests.support.command_lines import complaint, known_flags
 from tests.support.docs import DOCUMENTS, ROOT, Block
 from tests.support.local_cluster import LocalCluster, Run, train
+from tests.support.small_models import get, linear, model_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.tf.layers.:UserWarning")  # as in the scripts of those who move
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from psruntime import flags
-from psruntime.config import JobConfig, PlaceConfig, WorkerConfig, job_fields
+from psruntime.config import JobConfig, ProcessConfig, WorkerConfig, job_fields
 from psruntime.errors import UsageError
 
 
 def parse(*argv: str) -> argparse.Namespace:
     parser = flags.make_parser("test", "a test")
-    flags.add_place_flags(parser)
+    flags.add_process_flags(parser)
     flags.add_worker_flags(parser)
     parser.add_argument("--job", default="")
     flags.add_job_flags(parser, "the job")
@@ -24,7 +24,7 @@ def parse(*argv: str) -> argparse.Namespace:
 
 def test_defaults_are_those_of_the_configs() -> None:
     arguments = parse()
-    assert flags.place_config(arguments) == PlaceConfig(index=0)
+    assert flags.process_config(arguments) == ProcessConfig(index=0)
     assert flags.worker_config(arguments) == WorkerConfig()
     assert flags.job_config(arguments) == JobConfig()
     assert flags.job_flags_given(arguments) == {}

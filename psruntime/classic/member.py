@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from psruntime.config import JobConfig, PlaceConfig
+from psruntime.config import JobConfig, ProcessConfig
 from psruntime.core.facts import LeaveKind, WorkerStats
 from psruntime.core.view import Phase
 from psruntime.errors import JobFailedError, PsRuntimeError, StopRequested, UsageError
@@ -18,6 +18,7 @@ from psruntime.observe.log import Log
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.joining import learn_job
 from psruntime.rpc.seat import Seat
+from psruntime.rpc.security import Security
 from psruntime.rpc.server import RpcServer
 from psruntime.rpc.worker_seat import take_worker_seat
 
@@ -31,13 +32,14 @@ class Member:
     It takes no signal: whatever ends the script ends it, and who can say no goodbye is found by its lease.
     """
 
-    def __init__(self, where: PlaceConfig, log: Log) -> None:
+    def __init__(self, where: ProcessConfig, security: Security, log: Log) -> None:
         self.log = log
         self._where = where
+        self._security = security
         self._stop = threading.Event()
         self._at_exit = ExitStack()
         self._seat: Seat | None = None
-        self._client = CoordinatorClient(where.coordinator)
+        self._client = CoordinatorClient(where.coordinator, security)
         self._at_exit.callback(self._client.close)
         atexit.register(self.leave, LeaveKind.ASKED, "the script ended without closing its session")
 
@@ -45,7 +47,8 @@ class Member:
         """The job's settings.
 
         Raises:
-            UsageError: the coordinator is not reached within `connect_timeout_s`, or the job's mode is sync.
+            UsageError: the coordinator is not reached within `connect_timeout_s`, does not agree with this process on
+                certificates or the token, or the job's mode is sync.
         """
         self.job = learn_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log)
         if self.job.mode == "sync":
@@ -65,7 +68,7 @@ class Member:
         """
         where, job, client = self._where, self.job, self._client
         host = own_host(where)
-        health = RpcServer(f"{host}:{where.health_port}", flag="health_port")
+        health = RpcServer(f"{host}:{where.health_port}", flag="health_port", security=self._security)
         health.start()
         self._at_exit.callback(health.stop, STOP_S)
         self._server, self.address = start_server("worker", where.index, host, where.port)

@@ -59,11 +59,6 @@ def variables_of(ps: int) -> list[Any]:
     return [v for v in tf1.global_variables() if _spec(v.device).job == "ps" and (_spec(v.device).task or 0) == ps]
 
 
-def size_bytes(variables: list[Any]) -> int:
-    """Of variables together; one of unknown shape or of strings counts nothing."""
-    return sum((v.shape.num_elements() or 0) * v.dtype.base_dtype.size for v in variables)
-
-
 def marker_of(num_ps: int) -> int:
     """Fingerprint of the global variables of the default graph and where they are: a positive int64."""
     told = [

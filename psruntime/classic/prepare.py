@@ -14,9 +14,11 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.counting import StepCounting
-from psruntime.classic.placement import marker_of, size_bytes, variables_of
-from psruntime.core.facts import Assignment
+from psruntime.classic.placement import marker_of, variables_of
+from psruntime.core.facts import Assignment, Prepared
+from psruntime.core.recovery import Holding, decide
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
+from psruntime.graph.checkpoint_list import CheckpointList
 from psruntime.graph.devices import worker_device
 from psruntime.graph.markers import Markers
 from psruntime.graph.session import LOST_SESSION, first_line
@@ -41,37 +43,38 @@ class ScaffoldPreparation:
     ) -> None:
         self._scaffold = scaffold
         self._counting = counting
-        self._checkpoint_dir = checkpoint_dir
+        self._checkpoints = CheckpointList(checkpoint_dir) if checkpoint_dir else None
         self._log = log
         with tf1.device(worker_device(index)):
             controls = [PsControl(ps, max_workers) for ps in range(num_ps)]
-            sizes = [size_bytes([*variables_of(ps), *controls[ps].variables]) for ps in range(num_ps)]
-            self._markers = Markers(controls, marker_of(num_ps), sizes, index)
+            held = [variables_of(ps) for ps in range(num_ps)]
+            self._markers = Markers(controls, marker_of(num_ps), held, index)
 
-    def run(self, session: Any, assignment: Assignment) -> tuple[int, int]:
-        """Prepares the view of `session`; returns (global step that its variables hold, 0).
+    def run(self, session: Any, assignment: Assignment) -> Prepared:
+        """Prepares the view of `session`.
 
         Raises:
             JobFailedError: a ps holds other variables, or some have no value after all.
-            CheckpointError: the newest checkpoint cannot be restored.
+            CheckpointError: the newest checkpoint cannot be found or restored.
             ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
         """
         incarnation = assignment.incarnation
-        markers = self._markers.read(session)
-        obstacle = self._markers.obstacle(markers)
-        if not obstacle:
-            return self._report("adopted", session), 0
-        self._markers.begin(session, incarnation)
-        path = newest_checkpoint(self._checkpoint_dir)
+        holdings = self._markers.read(session)
+        recovery = decide(holdings, partial=False, restore=False, same_rounds=True)
+        if not recovery.ps:
+            return self._report("adopted", session)
+        self._markers.begin(session, incarnation, recovery.ps)
+        path = self._checkpoints.newest() if self._checkpoints else None
         self._markers.require_admitted(session, incarnation)
         if path:
             self._restore(session, path)
         else:
             self._initialise(session)
         self._require_values(session, f"checkpoint {path}" if path else "the scaffold's init_op")
-        self._markers.finish(session, incarnation)
+        self._markers.finish(session, incarnation, recovery.ps)
         event = "restored" if path else "initialised"
-        return self._report(event, session, checkpoint=path, fresh_ps=markers.count(0), reason=obstacle), 0
+        fresh = holdings.count(Holding.FRESH)
+        return self._report(event, session, checkpoint=path, fresh_ps=fresh, reason=recovery.reason)
 
     def require(self, session: Any) -> None:
         """UnavailableError unless every ps of the session is prepared."""
@@ -112,23 +115,26 @@ class ScaffoldPreparation:
         if missing:
             raise JobFailedError(f"{source} leaves {missing} without a value")
 
-    def _report(self, event: str, session: Any, **facts: object) -> int:
+    def _report(self, event: str, session: Any, **facts: object) -> Prepared:
         global_step = int(session.run(self._counting.global_step))
         self._log(event, global_step=global_step, **facts)
-        return global_step
+        return Prepared(global_step)
 
 
-def newest_checkpoint(folder: str) -> str:
-    """The newest complete checkpoint that the folder's state file names; empty if there is none."""
-    state = tf1.train.get_checkpoint_state(folder) if folder else None
-    return state.model_checkpoint_path if state else ""
+def remember_checkpoints(saver: Any, folder: str, log: Callable[..., None]) -> None:
+    """Lets the saver of a new chief go on with the list of its predecessor, so that it deletes the oldest.
 
-
-def remember_checkpoints(saver: Any, folder: str) -> None:
-    """Lets the saver of a new chief go on with the list of its predecessor, so that it deletes the oldest."""
-    state = tf1.train.get_checkpoint_state(folder) if folder else None
-    if state and saver is not None:
-        saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+    If the list cannot be read the saver begins another, and the log says so: what lies in the folder stays there.
+    """
+    if saver is None or not folder:
+        return
+    try:
+        listed = CheckpointList(folder).listed()
+    except CheckpointError as error:
+        log("checkpoints_forgotten", reason=error)
+        return
+    if listed:
+        saver.recover_last_checkpoints(listed)
 
 
 def _why(error: Exception) -> str:

@@ -121,6 +121,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
     def _finish(self, hooks: Sequence[Wrapped]) -> None:
         for hook in hooks:
             hook.finish(self._sessions.session)
+            self._member.place.closed_part()
 
     @contextmanager
     def _ending_the_script(self) -> Iterator[None]:

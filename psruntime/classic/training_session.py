@@ -15,10 +15,11 @@ from psruntime.classic.placement import check_placement, outside_scopes
 from psruntime.classic.prepare import ScaffoldPreparation, remember_checkpoints
 from psruntime.classic.script_session import ScriptSession, end_script
 from psruntime.classic.sessions import ScriptSessions
-from psruntime.config import DEFAULT_COORDINATOR, PlaceConfig
+from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig
 from psruntime.errors import PsRuntimeError, UsageError
 from psruntime.graph.session import ViewSessionCreator
 from psruntime.observe.log import Log
+from psruntime.rpc.security import load_security
 
 NAME = "psruntime.MonitoredTrainingSession"
 
@@ -45,6 +46,10 @@ def MonitoredTrainingSession(
     index: int,
     host: str = "",
     connect_timeout_s: float = 60.0,
+    tls_ca: str = "",
+    tls_cert: str = "",
+    tls_key: str = "",
+    token_file: str = "",
 ) -> ScriptSession:
     """Stock `tf.train.MonitoredTrainingSession` on a psruntime cluster: this process joins the job as worker `index`.
 
@@ -78,6 +83,8 @@ def MonitoredTrainingSession(
         index: of this worker, from 0; the one in the graph's worker_device.
         host: address at which the ps reach this process; empty: that of the route to the coordinator.
         connect_timeout_s: how long to try to reach the coordinator.
+        tls_ca, tls_cert, tls_key, token_file: as the flags of psruntime.worker; from the environment, as there, if
+            they are empty.
         The others are those of tf.train.MonitoredTrainingSession.
 
     Raises:
@@ -93,12 +100,14 @@ def MonitoredTrainingSession(
     try:
         if not isinstance(index, int):
             raise UsageError(f"index must be an integer, got {index!r}")
-        where = PlaceConfig(index, coordinator, host, connect_timeout_s=connect_timeout_s)
+        where = ProcessConfig(index, coordinator, host, connect_timeout_s=connect_timeout_s)
+        files = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
+        security = load_security(SecurityConfig.of(files))
         counting = _count_steps()
     except UsageError as error:
         sys.stderr.write(f"{NAME}: {error}\n")
         raise SystemExit(error.exit_code) from error
-    member = Member(where, Log("worker", index))
+    member = Member(where, security, Log("worker", index))
     try:
         return _open(member, index, stock, counting)
     except PsRuntimeError as error:
@@ -138,7 +147,7 @@ def _open(member: Member, index: int, stock: StockArguments, counting: StepCount
     step_hook = StepHook(counting, sessions, member.place, tally, log)
 
     def become_chief() -> None:
-        remember_checkpoints(stock.scaffold.saver, stock.checkpoint_dir)
+        remember_checkpoints(stock.scaffold.saver, stock.checkpoint_dir, log)
 
     of_the_chief = [ChiefOnly(hook, member.place, become_chief, log) for hook in stock.of_the_chief()]
     of_everybody = [Wrapped(hook, log) for hook in stock.of_everybody()]

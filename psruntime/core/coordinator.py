@@ -15,16 +15,21 @@ from dataclasses import replace
 
 from psruntime.config import JobConfig
 from psruntime.core.absence import Absence
-from psruntime.core.chief import next_chief
-from psruntime.core.ending import still_stopped, why_drain
-from psruntime.core.facts import Answer, Event, Join, LeaveKind, NotYet, PsBeat, WorkerBeat
+from psruntime.core.accounts import Accounts, account_facts
+from psruntime.core.beats import WorkerBeats
+from psruntime.core.chief import next_chief, require_chief
+from psruntime.core.draining import Draining
+from psruntime.core.ending import why_drain, why_fail
+from psruntime.core.facts import Answer, Event, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.fence import Fence
+from psruntime.core.forming import what_is_missing
 from psruntime.core.join_checks import check_join
 from psruntime.core.membership import Busy, Member, Membership, Role
 from psruntime.core.pace import Pace
 from psruntime.core.plan import VariableSpec
 from psruntime.core.rounds import Contribution, Done, Torn, Turn
 from psruntime.core.standing import Told, standing_of
+from psruntime.core.strangers import Strangers
 from psruntime.core.turns import Turns
 from psruntime.core.view import MOVES, Phase, PsEntry, View, listed, over_error
 from psruntime.errors import ReplacedError
@@ -48,11 +53,13 @@ class Coordinator:
         self.fence = Fence()
         self.turns = Turns(job.round_warn_s, self._note)  # mode sync
         self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
-        self.worker_beats: dict[int, WorkerBeat] = {}  # by incarnation
+        self.worker_beats = WorkerBeats()
+        self.accounts = Accounts()
         self.absence = Absence(job, now_s)
+        self.draining = Draining(job.drain_timeout_s)
+        self.strangers = Strangers(self._note)
         self._told = Told()
         self._events: list[Event] = []
-        self._sync = job.mode == "sync"
 
     # Inputs of members.
 
@@ -60,6 +67,7 @@ class Coordinator:
         """Admits a process, or says why not, or not yet.  A repeated join gets its first answer again.
 
         Raises:
+            OtherJobError: the process serves another job.
             UsageError: index out of range, a loopback address among remote ones.
             IndexHeldError: the index belongs to a live process.
             ModelDiffersError: a worker's variables are not the job's.
@@ -68,10 +76,11 @@ class Coordinator:
         self.advance(now_s)
         if self.phase.over:
             raise over_error(self.phase, self.reason)
-        check_join(join, self.job, self.members, self.specs)
+        with self.strangers.noted(join):
+            check_join(join, self.job, self.members, self.specs)
         claim = self.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
         if isinstance(claim, Busy):
-            return NotYet(claim.reason, claim.holder.incarnation, claim.holder.health_address)
+            return NotYet(claim.reason, claim.holder.tag, claim.holder)
         if claim is None:
             claim = self._admit(join, new_incarnation, now_s)
         self._reconsider()
@@ -91,10 +100,11 @@ class Coordinator:
                 beat = replace(beat, fence_revision=0)  # of another coordinator: nothing of ours is written
             self.ps_beats[incarnation] = beat
         else:
-            self.worker_beats[incarnation] = beat = still_stopped(self, incarnation, beat)
+            beat = self.worker_beats.take(incarnation, beat, self.view.number, self.phase is Phase.DRAINING)
             if beat.view == self.view.number:
                 self.pace.report(member, beat.steps, beat.stopped)
-        if self.phase.prepared and beat.view == self.view.number and not self._sync:
+        self.accounts.hear(index, beat.stats)
+        if self.phase.prepared and beat.view == self.view.number and self.job.mode != "sync":
             self.global_step = max(self.global_step, beat.global_step)
         self._reconsider()
         return self._answer(member)
@@ -125,8 +135,8 @@ class Coordinator:
         self.advance(now_s)
         member = self.members.get(Role.WORKER, index, incarnation)
         if not isinstance(done, Contribution | None):
-            self._chief_of(index, incarnation)
-        if self._sync and self.phase is Phase.TRAINING and view == self.view.number:
+            require_chief(self, index, incarnation)
+        if self.job.mode == "sync" and self.phase is Phase.TRAINING and view == self.view.number:
             self.turns.take(incarnation, index, done)
             self.global_step = self.turns.rounds.global_step
             if isinstance(done, Torn) and self.turns.rounds.is_closing(done):
@@ -140,27 +150,23 @@ class Coordinator:
         self.members.get(Role.WORKER, index, incarnation)
         return self.turns.rounds.turn_of(incarnation, self.chief)
 
-    def report_prepared(
-        self, index: int, incarnation: int, view: int, global_step: int, now_s: float, attempt: int = 0
-    ) -> Answer:
+    def report_prepared(self, index: int, incarnation: int, view: int, prepared: Prepared, now_s: float) -> Answer:
         """The chief has initialised, restored or adopted the variables of the view: training starts.
 
-        `global_step` is what they hold, `attempt` the highest that the ps have seen (mode sync).
         A report for another view, or a repeated one, changes nothing.
 
         Raises:
             ReplacedError: not a member, or not the chief.
         """
         self.advance(now_s)
-        member = self._chief_of(index, incarnation)
+        member = require_chief(self, index, incarnation)
         if self.phase is Phase.PREPARING and view == self.view.number:
-            lost = max(0, self.global_step - global_step)
-            self.steps_lost += lost
-            self.global_step = global_step
-            self._note("prepared", view=view, global_step=global_step, steps_lost=lost)
+            lost = max(prepared.steps_lost, self.global_step - prepared.global_step)
+            self.steps_lost, self.global_step = self.steps_lost + lost, prepared.global_step
+            self._note("prepared", view=view, global_step=self.global_step, steps_lost=lost)
             self.restore = False
-            if self._sync:
-                self.turns.begin(view, global_step, attempt)
+            if self.job.mode == "sync":
+                self.turns.begin(view, prepared.global_step, prepared.attempt)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")
         self._reconsider()
         return self._answer(member)
@@ -168,7 +174,7 @@ class Coordinator:
     def report_finished(self, index: int, incarnation: int, view: int, now_s: float) -> Answer:
         """The chief has written the last checkpoint: the job is done.  Otherwise as `report_prepared`."""
         self.advance(now_s)
-        member = self._chief_of(index, incarnation)
+        member = require_chief(self, index, incarnation)
         if self.phase is Phase.DRAINING and view == self.view.number:
             self._move(Phase.DONE, f"global step {self.global_step}")
         return self._answer(member)
@@ -184,6 +190,8 @@ class Coordinator:
         self._forget(member, "member_left", now_s, kind=kind, reason=reason)
         if kind is LeaveKind.FATAL and not self.phase.over:
             self._move(Phase.FAILED, f"{member.name}: {reason}")
+        if self.phase.over and role is Role.PS and not self.members.count(Role.PS):
+            self._note("accounts", **account_facts(self.accounts.totals()))
         self._reconsider()
 
     def confirm_lost(self, incarnation: int, now_s: float) -> None:
@@ -198,24 +206,22 @@ class Coordinator:
     def advance(self, now_s: float) -> None:
         """Moves the time on: ends leases and timeouts.  Called by every input, and by a tick."""
         pause_s = self.members.pause_s(now_s)
-        self.turns.advance(now_s, pause_s)
-        self.pace.advance(now_s, pause_s)
-        self.absence.advance(now_s, pause_s)
+        for part in (self.turns, self.pace, self.absence, self.draining):
+            part.advance(now_s, pause_s)
         for member in self.members.advance(now_s):
             self._forget(member, "member_lost", now_s, reason=f"silent for {now_s - member.renewed_at_s:.1f} s")
         self._reconsider()
-        for index in self.absence.overdue(now_s):
-            if not self.phase.over:
-                self._move(Phase.FAILED, f"ps {index} did not return within {self.job.ps_timeout_s:g} s (ps_timeout_s)")
+        for member, reason in self.draining.overdue(self):
+            self.members.remove(member)
+            self._forget(member, "cut_off", now_s, reason=reason)
+            self._reconsider()
+        if not self.phase.over and (reason := why_fail(self, now_s)):
+            self._move(Phase.FAILED, reason)
 
     def take_events(self) -> list[Event]:
         """What happened since the last call."""
         events, self._events = self._events, []
         return events
-
-    def workers(self) -> list[int]:
-        """Indices of the live workers."""
-        return [worker.index for worker in self.members.live(Role.WORKER)]
 
     # Decisions.
 
@@ -223,30 +229,27 @@ class Coordinator:
         """Draws the consequences of any change.  Idempotent."""
         if self.phase.over:
             return
-        before, self.chief = self.chief, next_chief(self)
-        if self.chief not in (None, before):
-            self._note("chief", worker=self.chief)
-            self.turns.rounds.revision += 1  # what the one before it should have closed is its turn now
         table = tuple(PsEntry(m.index, m.address, m.incarnation) for m in self.members.live(Role.PS))
         if self.phase is not Phase.FORMING and table != self.view.ps:
             gone = sorted(e.index for e in set(self.view.ps) - set(table))
             self._move(Phase.FORMING, f"ps {listed(gone)} lost")
+        before, self.chief = self.chief, next_chief(self)
+        if self.chief not in (None, before):
+            self._note("chief", worker=self.chief)
+            self.turns.rounds.revision += 1  # what the one before it should have closed is its turn now
         if self.phase is Phase.FORMING:
-            self._form(table, self.members.live(Role.WORKER))
+            self._form(table)
         if self.phase is Phase.TRAINING and (reason := why_drain(self)):
             self._move(Phase.DRAINING, reason)
-        self.turns.look(self.workers, min(self.job.min_workers, self.members.count(Role.WORKER)), self.chief)
+        self.turns.look(self.members.workers, min(self.job.min_workers, self.members.count(Role.WORKER)), self.chief)
 
-    def _form(self, table: tuple[PsEntry, ...], workers: list[Member]) -> None:
-        missing = sorted(set(range(self.job.ps)) - {e.index for e in table})
-        needed = self.job.min_workers if self.view.number == 0 else 1
-        if missing:
-            self.reason = f"waiting for ps {listed(missing)} of {self.job.ps}"
-        elif len(workers) < needed:
-            self.reason = f"waiting for workers: {len(workers)} of at least {needed} are there"
+    def _form(self, table: tuple[PsEntry, ...]) -> None:
+        if missing := what_is_missing(self):
+            self.reason = missing
         else:
             self.view = View(self.view.number + 1, table)
-            self.pace.begin(workers)
+            self.pace.begin(self.members.live(Role.WORKER))
+            self.worker_beats.begin(self.view.number)
             self._note("view", number=self.view.number, ps=" ".join(e.address for e in table))
             self._move(Phase.PREPARING, f"view {self.view.number} is complete")
 
@@ -261,18 +264,21 @@ class Coordinator:
     def _admit(self, join: Join, incarnation: int, now_s: float) -> Member:
         places = (join.role, join.index, join.address, join.health_address)
         member = self.members.admit(Member(*places, join.join_id, incarnation, now_s, now_s, now_s), now_s)
-        self._note("member_joined", member=member.name, address=member.address, incarnation=f"{incarnation:x}")
+        self._note("member_joined", member=member.name, address=member.address, incarnation=member.tag)
         self.absence.back(member)
+        self.strangers.forget(member.role, member.index)
         if member.role is Role.WORKER:
             self.specs = self.specs or join.specs
             self.fence.admit(incarnation)
             if self.view.number:
                 self.pace.admit(member)
+            if self.phase is Phase.DRAINING:
+                self.worker_beats.rest(incarnation)
         return member
 
     def _forget(self, member: Member, event: str, now_s: float, **facts: object) -> None:
         """Drops what was kept for a member that is gone."""
-        self._note(event, member=member.name, incarnation=f"{member.incarnation:x}", **facts)
+        self._note(event, member=member.name, incarnation=member.tag, **facts)
         self._told.forget(member.incarnation)
         if self.view.number and (member.role is Role.PS or event == "member_lost"):
             self.absence.lost(member, now_s)
@@ -280,17 +286,11 @@ class Coordinator:
             self.ps_beats.pop(member.incarnation, None)
         else:
             self.fence.remove(member.incarnation)
-            self.worker_beats.pop(member.incarnation, None)
+            self.worker_beats.forget(member.incarnation)
             self.turns.lose(member.incarnation, member.index)
             self.pace.remove(member, now_s)
             if self.view.number == 0 and not self.members.live(Role.WORKER):
                 self.specs = None  # nothing was made from them yet: another model may come
-
-    def _chief_of(self, index: int, incarnation: int) -> Member:
-        member = self.members.get(Role.WORKER, index, incarnation)
-        if self.chief != index:
-            raise ReplacedError(f"worker {index} is not the chief, worker {self.chief} is")
-        return member
 
     def _answer(self, member: Member) -> Answer:
         standing = standing_of(self, member)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from psruntime.core.membership import Role
+from psruntime.core.membership import Member, Role
 from psruntime.core.plan import VariableSpec
 from psruntime.core.view import Phase, View
 
@@ -15,7 +15,8 @@ class Join:
     """A process asks to become a member.
 
     `join_id` is random text, the same in every repeat of this join; `waited_s` is the time since the
-    first of them.  `specs` are a worker's trainable variables, in the order of the model.
+    first of them.  `job_id` names the job that the process serves.  `specs` are the variables of a worker's model, in
+    its order, without local ones and the global step.
     """
 
     role: Role
@@ -23,22 +24,26 @@ class Join:
     address: str
     health_address: str
     join_id: str
+    job_id: str
     waited_s: float = 0.0
     specs: tuple[VariableSpec, ...] = ()
 
 
 @dataclass(frozen=True)
 class NotYet:
-    """The index is held by a process that may be dead.  `probe` is where its health can be asked."""
+    """The index is held by a process that may be dead.
+
+    `tag` is that of its incarnation; `holder`, all that is known of it, stays with the coordinator.
+    """
 
     reason: str
-    holder_incarnation: int
-    probe: str
+    tag: str
+    holder: Member | None = None
 
 
 @dataclass(frozen=True)
 class PsStats:
-    """What a ps measures on itself.  Counts are sums over its buckets since the ps started."""
+    """What a ps measures on itself.  Counts are sums over its buckets."""
 
     bytes_held: int = 0
     buckets: int = 0
@@ -47,6 +52,8 @@ class PsStats:
     dropped: dict[str, int] = field(default_factory=dict)  # by cause
     max_staleness: int = 0  # largest staleness of an applied update, in versions
     pending: int = 0  # contributions to rounds that have not closed
+    rolled_back: int = 0  # applied once, and undone by a return to an older state
+    received_of: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that each bucket has at least
 
 
 @dataclass(frozen=True)
@@ -78,13 +85,17 @@ class PsBeat:
 
 @dataclass(frozen=True)
 class WorkerBeat:
-    """Heartbeat of a worker.  `steps` are completed in view `view`; `stopped`: it takes no further step."""
+    """Heartbeat of a worker.  `steps` are completed in view `view`; `stopped`: it takes no further step.
+
+    `closed_parts` grows while it gets on with the end of the job as chief: a checkpoint written, a batch measured.
+    """
 
     view: int = 0
     steps: int = 0
     global_step: int = 0
     stopped: bool = False
     stats: WorkerStats = WorkerStats()
+    closed_parts: int = 0
 
 
 @dataclass(frozen=True)
@@ -134,7 +145,7 @@ class MemberStatus:
     index: int
     address: str
     health_address: str
-    incarnation: int
+    incarnation: str  # its tag: anybody may read a status
     admitted_s: float  # seconds since admission
     silent_s: float  # seconds since it was last heard
     chief: bool = False
@@ -157,6 +168,8 @@ class JobStatus:
     steps_lost: int
     members: tuple[MemberStatus, ...]
     max_lead: int = 0  # the largest lead at which a step was started, as far as reports prove it
+    balanced: bool = True  # the ledgers account for every push that arrived
+    unanswered: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that some bucket has not received
 
 
 @dataclass(frozen=True)
@@ -180,6 +193,19 @@ class Assignment:
     prepare: bool
     restore: bool = False
     clock: int = 0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the chief made of a view: the global step that its variables hold.
+
+    attempt: the highest that its ps have seen, in mode sync.  steps_lost: by what the ps lost, as far as the chief
+    knows.
+    """
+
+    global_step: int
+    attempt: int = 0
+    steps_lost: int = 0
 
 
 class Rest(Enum):

@@ -6,16 +6,22 @@ from psruntime.config import JobConfig, split_address
 from psruntime.core.facts import Join
 from psruntime.core.membership import Membership, Role
 from psruntime.core.plan import VariableSpec, first_difference
-from psruntime.errors import ModelDiffersError, UsageError
+from psruntime.errors import ModelDiffersError, OtherJobError, UsageError
 
 
 def check_join(join: Join, job: JobConfig, members: Membership, specs: tuple[VariableSpec, ...] | None) -> None:
     """Checks a join against the job, the live members and the job's variables, None while there are none.
 
     Raises:
+        OtherJobError: the process serves another job, whose coordinator was here before.
         UsageError: index out of range, malformed address, a loopback address among remote ones.
         ModelDiffersError: a worker's variables are not the job's.
     """
+    if join.job_id != job.job_id:
+        raise OtherJobError(
+            f"{join.role} {join.index} at {join.address} still serves job {join.job_id}, "
+            f"this is the coordinator of job {job.job_id}: start {join.role} {join.index} anew"
+        )
     limit, setting = (job.ps, "ps") if join.role is Role.PS else (job.max_workers, "max_workers")
     if not 0 <= join.index < limit:
         raise UsageError(f"{join.role} index {join.index} is out of range: the job has {setting} {limit}, from 0")

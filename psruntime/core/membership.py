@@ -11,6 +11,7 @@ a lease (a paused process, a suspended machine), the gap is added to every lease
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -23,6 +24,15 @@ class Role(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+def tag_of(incarnation: int) -> str:
+    """What an incarnation is called in logs, messages and the status: 10 hexadecimal digits.
+
+    An incarnation is a secret between a member and the coordinator, since whoever knows it can act as the member.
+    Its tag tells it from others and does not lead back to it.
+    """
+    return hashlib.sha256(incarnation.to_bytes(8, "big")).hexdigest()[:10]
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,10 @@ class Member:
     @property
     def name(self) -> str:
         return f"{self.role} {self.index}"
+
+    @property
+    def tag(self) -> str:
+        return tag_of(self.incarnation)
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,10 @@ class Membership:
         """Live members of a role, by index."""
         return sorted(self._members[role].values(), key=lambda m: m.index)
 
+    def workers(self) -> list[int]:
+        """Indices of the live workers."""
+        return sorted(self._members[Role.WORKER])
+
     def count(self, role: Role) -> int:
         """How many live members of a role there are."""
         return len(self._members[role])
@@ -88,7 +106,7 @@ class Membership:
         if member is None:
             raise ReplacedError(f"{role} {index} is not a member: its lease ended or it never joined; join again")
         if member.incarnation != incarnation:
-            raise ReplacedError(f"{role} {index} was replaced by incarnation {member.incarnation:x}; join again")
+            raise ReplacedError(f"{role} {index} was replaced by incarnation {member.tag}; join again")
         return member
 
     def claim(self, role: Role, index: int, join_id: str, waited_s: float, now_s: float) -> Member | Busy | None:
@@ -105,7 +123,7 @@ class Membership:
         holder = self.holder(role, index)
         if holder is None or holder.join_id == join_id:
             return holder
-        since = f"incarnation {holder.incarnation:x}, admitted {now_s - holder.admitted_at_s:.0f} s ago"
+        since = f"incarnation {holder.tag}, admitted {now_s - holder.admitted_at_s:.0f} s ago"
         if holder.renewed_at_s > now_s - waited_s:
             raise IndexHeldError(
                 f"{holder.name} is held by a live process at {holder.address} ({since}); use a free index"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from psruntime.core.coordinator import Coordinator
-from psruntime.core.ending import has_stopped
-from psruntime.core.facts import JobStatus, MemberStatus, PsBeat, WorkerBeat
+from psruntime.core.facts import JobStatus, MemberStatus, PsBeat
 from psruntime.core.membership import Member, Role
 from psruntime.core.view import Phase
 
@@ -16,6 +15,8 @@ SLOW_S = 1.0  # a round that waits for longer is worth a word
 def job_status(coordinator: Coordinator, now_s: float) -> JobStatus:
     """Phase, view, global step, and a line for each live member, ps first."""
     members = [*coordinator.members.live(Role.PS), *coordinator.members.live(Role.WORKER)]
+    clocks = coordinator.pace.clocks.clocks
+    totals = coordinator.accounts.totals()
     return JobStatus(
         phase=coordinator.phase,
         reason=_reason(coordinator, now_s),
@@ -23,8 +24,10 @@ def job_status(coordinator: Coordinator, now_s: float) -> JobStatus:
         floor=coordinator.pace.floor,
         global_step=coordinator.global_step,
         steps_lost=coordinator.steps_lost,
-        members=tuple(_line(coordinator, member, now_s) for member in members),
+        members=tuple(_line(coordinator, member, clocks, now_s) for member in members),
         max_lead=coordinator.pace.max_lead,
+        balanced=totals.balanced,
+        unanswered=dict(totals.unanswered),
     )
 
 
@@ -33,38 +36,40 @@ def _reason(coordinator: Coordinator, now_s: float) -> str:
     workers = coordinator.members.live(Role.WORKER)
     if coordinator.phase.over or coordinator.phase is Phase.FORMING:
         return coordinator.reason
+    if coordinator.phase is Phase.DRAINING:
+        return f"{coordinator.reason}; {coordinator.draining.progress(coordinator)}"
     if not workers:
         return f"{coordinator.reason}; no worker is live"
-    if coordinator.phase is Phase.DRAINING:
-        busy = [str(w.index) for w in workers if not has_stopped(coordinator, w)]
-        return f"{coordinator.reason}; waiting for worker {', '.join(busy)} to stop" if busy else coordinator.reason
+    if coordinator.phase is Phase.PREPARING:
+        return f"{coordinator.reason}; waiting for worker {coordinator.chief}, the chief, to prepare it"
     waited_s = coordinator.turns.waited_s(now_s)
     if waited_s > SLOW_S:
-        whom = coordinator.turns.waits_for(coordinator.workers(), coordinator.chief)
+        whom = coordinator.turns.waits_for(coordinator.members.workers(), coordinator.chief)
         return f"{coordinator.reason}; {whom}, for {waited_s:.1f} s"
     return coordinator.reason
 
 
-def _line(coordinator: Coordinator, member: Member, now_s: float) -> MemberStatus:
+def _line(coordinator: Coordinator, member: Member, clocks: dict[int, int], now_s: float) -> MemberStatus:
+    """`clocks`: worker index -> clock."""
     line = MemberStatus(
         role=member.role,
         index=member.index,
         address=member.address,
         health_address=member.health_address,
-        incarnation=member.incarnation,
+        incarnation=member.tag,
         admitted_s=now_s - member.admitted_at_s,
         silent_s=now_s - member.renewed_at_s,
     )
     if member.role is Role.PS:
         return replace(line, ps_stats=coordinator.ps_beats.get(member.incarnation, PsBeat()).stats)
-    beat = coordinator.worker_beats.get(member.incarnation, WorkerBeat())
-    clocks = coordinator.pace.clocks
-    clock = clocks.clocks.get(member.index, clocks.floor)
+    beat = coordinator.worker_beats.get(member.incarnation)
+    floor = coordinator.pace.floor
+    clock = clocks.get(member.index, floor)
     return replace(
         line,
         chief=coordinator.chief == member.index,
-        stopped=has_stopped(coordinator, member),
+        stopped=coordinator.worker_beats.has_stopped(member.incarnation),
         clock=clock,
-        lead=clock - clocks.floor,
+        lead=clock - floor,
         worker_stats=beat.stats,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from psruntime.core.membership import tag_of
 from psruntime.core.rounds import NAMED, Closed, Contribution, Done, Part, Rounds
 from psruntime.core.view import listed
 
@@ -101,7 +102,7 @@ class Turns:
                 "applied": global_step >= number,  # not if no gradient was finite
                 "global_step": global_step,  # after it
                 "parts": [
-                    {"worker": p.worker, "incarnation": f"{p.incarnation:x}", "batch": p.batch, "examples": p.examples}
+                    {"worker": p.worker, "incarnation": tag_of(p.incarnation), "batch": p.batch, "examples": p.examples}
                     for p in parts
                 ],
             }

@@ -59,7 +59,7 @@ def listed(indices: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class PsEntry:
-    """One live ps: where TensorFlow reaches it, and which process that is."""
+    """One live ps: where TensorFlow reaches it, and which process that is; incarnation 0 where it is not told."""
 
     index: int
     address: str

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.graph.checkpoint import Checkpoints
-from psruntime.graph.hooks import CheckpointHook, PushHook, ViewHook, is_step
+from psruntime.graph.checkpoint_hook import CheckpointHook
+from psruntime.graph.hooks import PushHook, ViewHook, is_step
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.loop import Steps, TrainingLoop
 from psruntime.graph.place import Place
 from psruntime.graph.prepare import Preparation
+from psruntime.graph.replica_hook import ReplicaHook
+from psruntime.graph.replicas import Replicas
 from psruntime.graph.round_steps import RoundSteps
 from psruntime.graph.session import ViewSessionCreator
 from psruntime.graph.steps import PushSteps, StepResult
@@ -38,7 +42,8 @@ def assemble(
     """
     target, address = server
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, index)
-    preparation = Preparation(graph, checkpoints, index, log)
+    replicas = Replicas(graph) if job.replicate_every else None
+    preparation = Preparation(graph, checkpoints, replicas, index, job.on_ps_loss == "partial", log)
     creator = ViewSessionCreator(target, address, index, graph.graph, place, preparation, log)
     checkpoint_hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, saved, log)
     stop_on_nan = job.on_nan == "stop"
@@ -57,5 +62,9 @@ def assemble(
         steps = PushSteps(graph, inputs, place, stop_on_nan, on_step, has_stopped)
     else:
         steps = RoundSteps(graph, inputs, place, creator, index, stop_on_nan, on_step, has_stopped)
-    hooks = [view_hook, *users, summaries]  # the first knows the global step that the others ask for
+    hooks: list[Any] = [view_hook, *users, summaries]  # the first knows the global step that the others ask for
+    if replicas:
+        admitted = preparation.require_admitted
+        every, now = job.replicate_every, lambda: creator.assignment
+        hooks.append(ReplicaHook(graph, replicas, every, place.is_chief, now, admitted, log))
     return TrainingLoop(graph, creator, place, steps, hooks, checkpoint_hook, close)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import PsRuntimeError
+from psruntime.graph.background import await_end
 from psruntime.graph.checkpoint_folder import CheckpointFolder, Unfinished, names_of
 from psruntime.graph.session import first_line
 
@@ -58,7 +59,7 @@ class BestCheckpoint:
     def wait(self) -> None:
         """Until the checkpoint that was offered last is done with."""
         if self._thread:
-            self._thread.join()
+            await_end(self._thread, "the checkpoint before to be measured", self._log)
 
     @contextmanager
     def _failing(self, global_step: int) -> Iterator[None]:

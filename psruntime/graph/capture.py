@@ -151,6 +151,8 @@ def _refuse_reads_of_copies(captured: Captured) -> None:
     A read that is guarded by whether the copy is initialised is that of its own initial value.
     """
     handles = {copy.handle.op: name for name, copy in captured.copies.items()}
+    if not handles:
+        return
     for name, value in captured.initial_values.items():
         reads = [op.inputs[0].op for op in ancestors([value]) if op.type == "ReadVariableOp"]
         for read in sorted(handles[op] for op in reads if op in handles):

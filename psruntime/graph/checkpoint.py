@@ -2,25 +2,31 @@
 
 Stock TensorFlow reads them, and theirs are read here (saveables.py, core/checkpoint_names.py).  Where every ps sees
 the folder, each writes and reads the part that it holds; else the chief does, for all.
+
+A checkpoint is of one moment: everything is copied on the ps (snapshot.py), and written from the copies while the
+training goes on.  Beside it is the state of the books of that moment (core/saved_state.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.checkpoint_names import find_sources
+from psruntime.core.saved_state import SUFFIX, SavedState
 from psruntime.errors import CheckpointError
 from psruntime.graph.checkpoint_folder import CheckpointFolder
-from psruntime.graph.devices import ps_device, worker_cpu
-from psruntime.graph.round_store import APPLIED_ATTEMPT
+from psruntime.graph.devices import ps_device
 from psruntime.graph.saveables import parts_of, step_part, to_write
 from psruntime.graph.session import LOST_SESSION, first_line
 from psruntime.graph.shared_folder import SharedFolder
+from psruntime.graph.snapshot import Snapshot
 from psruntime.graph.store import GLOBAL_STEP
 from psruntime.graph.training import TrainGraph
 from psruntime.graph.transfer import Reader, Writer
@@ -48,12 +54,10 @@ class Checkpoints:
         with graph.graph.as_default(), tf1.name_scope("checkpoint"):
             parts = parts_of(graph)
             self._entries = list({part.entry.name: part.entry for part in parts}.values())
-            self._writer = Writer([step_part(graph), *to_write(parts)], index)
+            self._snapshot = Snapshot(graph)
+            self._writer = Writer([step_part(graph), *to_write(parts)], index, self._snapshot.read)
             self._reader = Reader(parts, index)
             self._shared = SharedFolder(sorted({GLOBAL_STEP.ps, *(part.ps for part in parts)}))
-            with tf1.device(worker_cpu(index)):
-                self._rounds = [r.look() for r in graph.rounds.stores] if graph.rounds else []
-                self._global_step = master.read_value()[0]
             with tf1.device(ps_device(GLOBAL_STEP.ps)):
                 self._restored_step = tf1.placeholder(tf1.int64, [1], name="restored_step")
                 self._set_step = master.assign(self._restored_step, read_value=False)
@@ -71,73 +75,85 @@ class Checkpoints:
         """The newest checkpoint of the folder, as the prefix of its files; None in an empty folder.
 
         Raises:
-            CheckpointError: the folder's list names a file that is not there.
+            CheckpointError: the folder's list cannot be read, or names a file that is not there.
         """
         return self._folder.newest() if self._folder else None
 
-    def save(self, session: Any, global_step: int) -> Moved | None:
-        """Writes a checkpoint; None without a folder.
+    def copy(self, session: Any) -> SavedState | None:
+        """Copies everything on the ps, to be written by `write`; None without a folder.
 
         Raises:
-            CheckpointError: it could not be written, or in mode sync it would not be exactly the parameters of round
-                `global_step`, or another process wrote one meanwhile.  The ones before it are untouched.
+            CheckpointError: it could not be copied, or in mode sync it would not be the parameters of one round.
         """
         if not self._folder:
             return None
+        with _failing("the checkpoint was not begun"):
+            return self._snapshot.take(session)
+
+    def write(self, session: Any, state: SavedState) -> Moved:
+        """Writes what was copied last.  May be called in another thread than `copy`, one call at a time.
+
+        Raises:
+            CheckpointError: it could not be written, or another process made a copy or wrote a checkpoint since.
+                The ones before it are untouched.
+        """
+        assert self._folder is not None
+        failure = f"checkpoint {state.global_step} was not written to {self._folder.path}"
         try:
-            with self._folder.unfinished(global_step) as new:
+            with _failing(failure), self._folder.unfinished(state.global_step) as new:
                 unshared = self._shared.obstacle(session, new.folder)
-                before = self._cut(session)
                 self._writer.write(session, new.folder, new.merged, not unshared)
-                if self._rounds and not before == self._cut(session) == (
-                    before[0][:1] * len(self._rounds),
-                    global_step,
-                ):
-                    # This process was paused, and another is the chief meanwhile.
-                    raise CheckpointError(
-                        f"checkpoint {global_step} was not kept: rounds were closed while it was written"
-                    )
+                Path(new.merged + SUFFIX).write_text(state.text(), encoding="utf-8")
+                if not self._snapshot.is_ours(session):
+                    raise CheckpointError(f"{failure}: another chief has begun one since")
                 return Moved(self._folder.publish(new), unshared)
-        except LOST_SESSION:
-            raise
-        except (tf1.errors.OpError, OSError, ValueError) as error:
-            reason = first_line(error)
-            raise CheckpointError(
-                f"checkpoint {global_step} was not written to {self._folder.path}: {reason}"
-            ) from error
+        finally:
+            with suppress(tf1.errors.OpError, RuntimeError):  # RuntimeError: the session was closed
+                self._snapshot.release(session)
 
-    def _cut(self, session: Any) -> tuple[list[int], int]:
-        """(last applied attempt of every bucket, global step); attempts in mode sync only."""
-        books, global_step = session.run([self._rounds, self._global_step])
-        return [int(row[APPLIED_ATTEMPT]) for row in books], int(global_step)
+    def save(self, session: Any) -> Moved | None:
+        """`copy`, then `write`."""
+        state = self.copy(session)
+        return None if state is None else self.write(session, state)
 
-    def restore(self, session: Any, path: str) -> Moved:
-        """Restores masters, optimizer variables and global step from `path`.
+    def state(self, path: str) -> SavedState:
+        """The books of the checkpoint `path`; those of stock TensorFlow have none but a global step, the number at
+        the end of its name, or 0.
 
-        It may be one of stock TensorFlow; one without a global step has the number at the end of its name, or 0.
+        Raises:
+            CheckpointError: they cannot be read.
+        """
+        with _reading(path):
+            file = Path(path + SUFFIX)
+            if file.exists():
+                return SavedState.of_text(file.read_text(encoding="utf-8"))
+            reader = tf1.train.load_checkpoint(path)
+            if GLOBAL_STEP.name in reader.get_variable_to_shape_map():
+                return SavedState(int(reader.get_tensor(GLOBAL_STEP.name)))
+        number = re.search(r"-(\d+)$", path)
+        return SavedState(int(number[1]) if number else 0)
+
+    def restore(self, session: Any, path: str, global_step: int, every_ps: Collection[int]) -> Moved:
+        """Restores masters and optimizer variables of these ps from `path`, and on ps 0 the global step.
+
+        It may be one of stock TensorFlow.
 
         Raises:
             CheckpointError: it cannot be read, or lacks a variable or has it in another shape or dtype;
                 names them.
         """
         assert self._folder is not None
-        try:
-            sources, global_step = self._sources(path)
+        with _reading(path):
+            sources = self._sources(path)
             with self._folder.scratch("probe") as scratch:
                 unshared = self._shared.obstacle(session, scratch)
-            self._reader.read(session, path, sources, not unshared)
-            session.run(self._set_step, {self._restored_step: [global_step]})
-        except LOST_SESSION:
-            raise
-        except (tf1.errors.OpError, OSError, ValueError) as error:
-            raise CheckpointError(
-                f"checkpoint {path} cannot be read: {first_line(error)}; bring its files back, or give another "
-                "--checkpoint-dir"
-            ) from error
+            self._reader.read(session, path, sources, not unshared, every_ps)
+            if GLOBAL_STEP.ps in every_ps:
+                session.run(self._set_step, {self._restored_step: [global_step]})
         return Moved(path, unshared)
 
-    def _sources(self, path: str) -> tuple[Mapping[str, str], int]:
-        """(name there of each entry, global step)"""
+    def _sources(self, path: str) -> Mapping[str, str]:
+        """Name there of each entry."""
         reader = tf1.train.load_checkpoint(path)
         dtypes = reader.get_variable_to_dtype_map()
         there = {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
@@ -148,7 +164,19 @@ class Checkpoints:
                 f"checkpoint {path} does not fit the model: {'; '.join(misfits[:3])}{more}; "
                 "give the model that it was written with, or another --checkpoint-dir"
             )
-        if GLOBAL_STEP.name in there:
-            return sources, int(reader.get_tensor(GLOBAL_STEP.name))
-        number = re.search(r"-(\d+)$", path)
-        return sources, int(number[1]) if number else 0
+        return sources
+
+
+@contextmanager
+def _failing(what: str, advice: str = "") -> Iterator[None]:
+    """What goes wrong inside is a CheckpointError, but for a session that is lost."""
+    try:
+        yield
+    except LOST_SESSION:
+        raise
+    except (tf1.errors.OpError, OSError, ValueError, RuntimeError) as error:  # RuntimeError: a closed session
+        raise CheckpointError(f"{what}: {first_line(error)}{advice}") from error
+
+
+def _reading(path: str) -> AbstractContextManager[None]:
+    return _failing(f"checkpoint {path} cannot be read", "; bring its files back, or give another --checkpoint-dir")

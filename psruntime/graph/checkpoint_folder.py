@@ -1,6 +1,6 @@
-"""The folder of the checkpoints: which there are, and how a new one becomes one of them.
+"""The folder of the checkpoints: how a new one becomes one of them.
 
-The file `checkpoint` lists them, as stock TensorFlow writes it.  A new one is written into a folder of its own,
+The file `checkpoint` lists them (checkpoint_list.py).  A new one is written into a folder of its own,
 `.unfinished-NAME-TOKEN`, moved out of it when it is complete, and listed last; so whatever is listed is whole, at
 any moment.  What a process that was killed left behind is removed when the next one is begun.
 """
@@ -15,11 +15,9 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError
+from psruntime.graph.checkpoint_list import CheckpointList, is_remote
 
 _UNFINISHED = ".unfinished-"
 _PASSING = "passing"  # in an unfinished one, once it is moved: names of checkpoints that are there only if listed
@@ -44,7 +42,8 @@ class CheckpointFolder:
     """The folder `path`, in which the newest `keep` checkpoints are kept.  A checkpoint is the prefix of its files."""
 
     def __init__(self, path: str, keep: int) -> None:
-        self.path = os.path.abspath(path)
+        self._checkpoints = CheckpointList(path)
+        self.path = self._checkpoints.path
         self._keep = keep
 
     def require_writable(self) -> None:
@@ -53,31 +52,27 @@ class CheckpointFolder:
         Raises:
             CheckpointError: it cannot.
         """
+        if is_remote(self.path):
+            raise CheckpointError(
+                f"checkpoint folder {self.path} is not in a file system of this machine; mount it, or give "
+                "another checkpoint_dir"
+            )
         try:
             os.makedirs(self.path, exist_ok=True)
             with self.scratch("probe"):
                 pass
         except OSError as error:
             raise CheckpointError(
-                f"checkpoint folder {self.path} cannot be written: {error.strerror}; give another --checkpoint-dir"
+                f"checkpoint folder {self.path} cannot be written: {error.strerror}; give another checkpoint_dir"
             ) from error
 
     def newest(self) -> str | None:
-        """The newest checkpoint; None in a folder without any.
+        """As CheckpointList."""
+        return self._checkpoints.newest()
 
-        Raises:
-            CheckpointError: the folder's list cannot be read, or names a file that is not there.
-        """
-        state = self._state()
-        if state is None or not state.model_checkpoint_path:
-            return None
-        path = self._found(state.model_checkpoint_path)
-        if not _exists(path):
-            raise CheckpointError(
-                f"checkpoint {path} is missing but listed in {self.path}/checkpoint; "
-                "bring its files back, or give another --checkpoint-dir"
-            )
-        return path
+    def listed(self) -> list[str]:
+        """As CheckpointList."""
+        return self._checkpoints.listed()
 
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[str]:
@@ -131,17 +126,6 @@ class CheckpointFolder:
         usual = os.path.join(self.path, names_of(new.global_step)[0])
         return new.path if new.path == usual else self._rename(new.path, usual, kept, new.folder)
 
-    def listed(self) -> list[str]:
-        """The checkpoints that the list names and that lie in this folder, the newest last.
-
-        Raises:
-            CheckpointError: the list cannot be read.
-        """
-        state = self._state()
-        named = [*state.all_model_checkpoint_paths, state.model_checkpoint_path] if state else []
-        paths = dict.fromkeys(self._found(path) for path in named if path)
-        return [path for path in paths if os.path.dirname(path) == self.path]
-
     def _rename(self, path: str, usual: str, listed: list[str], folder: str) -> str:
         """Gives the newest checkpoint its usual name, whose files are listed no more; returns the name that it has."""
         try:
@@ -163,22 +147,6 @@ class CheckpointFolder:
             file.write("\n".join(lines) + "\n")
         os.replace(unfinished, os.path.join(self.path, "checkpoint"))
 
-    def _state(self) -> Any:
-        """The list, None where there is none."""
-        state = tf1.train.get_checkpoint_state(self.path)  # None as well if it cannot be read
-        if state is None and os.path.exists(os.path.join(self.path, "checkpoint")):
-            raise CheckpointError(
-                f"the list of checkpoints {self.path}/checkpoint cannot be read; write the line model_checkpoint_path: "
-                f'"NAME" into it, or give another --checkpoint-dir'
-            )
-        return state
-
-    def _found(self, path: str) -> str:
-        """Where a listed checkpoint is: stock TensorFlow lists absolute paths, and the folder may have been moved."""
-        path = os.path.abspath(os.path.join(self.path, path))
-        moved = os.path.join(self.path, os.path.basename(path))
-        return moved if _exists(moved) and not _exists(path) else path
-
     def _clear(self, folder: str) -> None:
         """Removes what a write has left behind: its folder, and what it moved and did not list, or did not remove."""
         listed = self.listed()
@@ -192,10 +160,6 @@ class CheckpointFolder:
 def names_of(global_step: int) -> tuple[str, str]:
     """What a checkpoint of this step is called, and what while one of that name is listed."""
     return f"model.ckpt-{global_step}", f"model.ckpt-again-{global_step}"
-
-
-def _exists(path: str) -> bool:
-    return os.path.exists(f"{path}.index")
 
 
 def _files(path: str) -> list[str]:

@@ -13,10 +13,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.ledger import APPLIED, NOT_FINITE, PENDING
 from psruntime.core.rounds import Turn
 from psruntime.graph.guard import Push, code, is_fenced, locked, one, only_if, settled
 from psruntime.graph.round_store import APPLIED_ATTEMPT, ATTEMPT, COUNT, INTENT, RoundStore
-from psruntime.graph.store import APPLIED, NOT_FINITE, PENDING, PsControl
+from psruntime.graph.store import PsControl
 
 
 @dataclass(frozen=True)

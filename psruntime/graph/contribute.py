@@ -6,10 +6,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.ledger import NOT_FINITE, PENDING, RECEIVED, VOID
 from psruntime.graph.gradients import BucketGradient
 from psruntime.graph.guard import Push, at_hand, code, locked, one, refusal, remember, settled
 from psruntime.graph.round_store import APPLIED_ATTEMPT, ATTEMPT, COUNT, INTENT, RoundStore
-from psruntime.graph.store import NOT_FINITE, PENDING, RECEIVED, VOID, PsControl
+from psruntime.graph.store import PsControl
 
 
 def contribute(rounds: RoundStore, control: PsControl, push: Push, gradient: BucketGradient) -> Any:

@@ -41,11 +41,16 @@ def _declared(spec: VariableSpec) -> VariableSpec:
 
 
 def evaluate(
-    model: Model, context: Context, plan: Plan, max_workers: int, open_session: Callable[[Any], Any]
+    model: Model,
+    context: Context,
+    plan: Plan,
+    max_workers: int,
+    open_session: Callable[[Any], Any],
+    on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """The model's metrics, and its mean loss as "loss", over one pass of the data of mode "eval".
 
-    `open_session(graph)` gives a session on the current view.
+    `open_session(graph)` gives a session on the current view.  on_batch: called after each batch.
 
     Raises:
         UsageError: input_fn or model_fn failed.
@@ -58,7 +63,7 @@ def evaluate(
             metrics = _Metrics(pulled.spec, pulled.batch)
     session = open_session(graph)
     try:
-        return metrics.over(session, inputs)
+        return metrics.over(session, inputs, on_batch)
     finally:
         session.close()
         inputs.close()
@@ -67,12 +72,14 @@ def evaluate(
 class CheckpointEvaluation:
     """The model with mode "eval" in a graph of its own, with variables of its own: needs no ps, holds all of the model.
 
+    on_batch: called after each batch.
+
     Raises:
         UsageError: input_fn or model_fn failed.
     """
 
-    def __init__(self, model: Model, context: Context) -> None:
-        self._model, self._context = model, context
+    def __init__(self, model: Model, context: Context, on_batch: Callable[[], None] = lambda: None) -> None:
+        self._model, self._context, self._on_batch = model, context, on_batch
         inputs = InputStream(model, context)
         inputs.close()
         with tf1.Graph().as_default() as self._graph:
@@ -98,7 +105,7 @@ class CheckpointEvaluation:
         try:
             with self._graph.as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
                 self._saver.restore(session, path)
-                return self._metrics.over(session, inputs)
+                return self._metrics.over(session, inputs, self._on_batch)
         finally:
             inputs.close()
 
@@ -118,10 +125,11 @@ class _Metrics:
     def names(self) -> list[str]:
         return list(self._values)
 
-    def over(self, session: Any, inputs: InputStream) -> dict[str, float]:
+    def over(self, session: Any, inputs: InputStream, on_batch: Callable[[], None]) -> dict[str, float]:
         """Their values over the rest of the data."""
         session.run(self._init)
         while (drawn := inputs.draw()) is not None:
             feed = {self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))}
             session.run(self._updates, feed_dict=feed)
+            on_batch()
         return {name: float(value) for name, value in session.run(self._values).items()}

@@ -16,20 +16,10 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.ledger import APPLIED, FENCED, LEDGER_SIZE, MAX_STALENESS, NOT_FINITE, RECEIVED, REPEATED, STALE
 from psruntime.graph.devices import ps_device
 from psruntime.graph.gradients import BucketGradient
-from psruntime.graph.store import (
-    APPLIED,
-    FENCED,
-    LEDGER_SIZE,
-    MAX_STALENESS,
-    NOT_FINITE,
-    RECEIVED,
-    REPEATED,
-    STALE,
-    BucketStore,
-    PsControl,
-)
+from psruntime.graph.store import ACCEPTED, ARRIVED, INCARNATION, PUSHED_SIZE, SEQUENCE, BucketStore, PsControl
 
 
 @dataclass(frozen=True)
@@ -111,7 +101,9 @@ def at_hand(store: BucketStore, gradient: BucketGradient) -> BucketGradient:
 
 def refusal(control: PsControl, push: Push, last_push: Any, otherwise: Any) -> Any:
     """FENCED or REPEATED where the push is one, else the code `otherwise`; int64 []."""
-    repeated = tf1.logical_and(tf1.equal(last_push[0], push.incarnation), push.sequence <= last_push[1])
+    repeated = tf1.logical_and(
+        tf1.equal(last_push[INCARNATION], push.incarnation), push.sequence <= last_push[SEQUENCE]
+    )
     return tf1.where(is_fenced(control, push), code(FENCED), tf1.where(repeated, code(REPEATED), otherwise))
 
 
@@ -163,7 +155,7 @@ def one(column: Any) -> Any:
 
 
 def remember(store: BucketStore, push: Push, last_push: Any, accepted: Any) -> Any:
-    """An operation that writes an accepted push into the worker's row."""
-    this_push = tf1.stack([push.incarnation, push.sequence, last_push[2] + 1])
-    row = tf1.where(accepted, this_push, last_push)
+    """An operation that writes a push that arrived, and was accepted or not, into the worker's row."""
+    this_push = tf1.stack([push.incarnation, push.sequence, last_push[ACCEPTED] + 1, last_push[ARRIVED]])
+    row = tf1.where(accepted, this_push, last_push) + tf1.one_hot(ARRIVED, PUSHED_SIZE, dtype=tf1.int64)
     return tf1.raw_ops.ResourceScatterUpdate(resource=store.pushed.handle, indices=push.worker, updates=row)

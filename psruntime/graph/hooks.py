@@ -8,10 +8,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.facts import Assignment
-from psruntime.errors import CheckpointError
-from psruntime.graph.checkpoint import Checkpoints
 from psruntime.graph.place import Place
-from psruntime.graph.session import LOST_SESSION, ViewSessionCreator, first_line
+from psruntime.graph.session import ViewSessionCreator
 from psruntime.graph.training import TrainGraph
 
 
@@ -23,7 +21,7 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._creator = creator
         self._place = place
         self._log = log
-        self._read_step = _step_reader(graph)
+        self._read_step = step_reader(graph)
         self._global_step = 0
         self._stepped = False  # in the newest session
 
@@ -78,78 +76,11 @@ class PushHook(ViewHook):
             self._sequence += 1
 
     def _feed(self, assignment: Assignment) -> dict[Any, Any]:
+        self._place.pushes()
         push_id = [self._index, assignment.incarnation, self._sequence]
         feed: dict[Any, Any] = dict.fromkeys(self._graph.push_ids, push_id)
         feed.update(self._graph.learning_rates_at(self._global_step))
         return feed
-
-
-class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """While this worker is the chief: saves every `save_steps` global steps, and when `closing` is run.
-
-    closing: a fetch, the global step; running it saves what the ps hold.  A lost session interrupts it like
-    a step: it is repeated in the next one.
-    saved: called with each checkpoint that is written here, and its global step.
-
-    A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails
-    while closing is the job's failure.
-    """
-
-    def __init__(
-        self,
-        graph: TrainGraph,
-        checkpoints: Checkpoints,
-        save_steps: int,
-        is_chief: Callable[[], bool],
-        saved: Callable[[str, int], None] | None,
-        log: Callable[..., None],
-    ) -> None:
-        self._graph = graph
-        self.closing = _step_reader(graph)
-        self._checkpoints = checkpoints
-        self._save_steps = save_steps
-        self._is_chief = is_chief
-        self._saved = saved
-        self._log = log
-        self._saved_at = 0
-
-    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        self._saved_at = int(session.run(self.closing))
-
-    def before_run(self, run_context: Any) -> Any:
-        if not is_step(run_context, self._graph):
-            return None
-        return tf1.train.SessionRunArgs(self._graph.step["global_step"])
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        session = run_context.session
-        if run_context.original_args.fetches is self.closing:
-            self._save(session, int(session.run(self.closing)))
-        elif is_step(run_context, self._graph):
-            global_step = int(run_values.results)
-            if global_step - self._saved_at >= self._save_steps and self._is_chief():
-                self._save_in_passing(session, global_step)
-
-    def _save_in_passing(self, session: Any, global_step: int) -> None:
-        """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
-        try:
-            self._save(session, global_step)
-        except CheckpointError as error:
-            self._log("checkpoint_failed", reason=error)
-            self._saved_at += max(1, self._save_steps // 10)
-        except LOST_SESSION as error:
-            self._log("checkpoint_failed", reason=first_line(error))  # the next step finds the session lost
-
-    def _save(self, session: Any, global_step: int) -> None:
-        spoilt = self._graph.model.copies.bring(session)
-        if spoilt:
-            self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
-        saved = self._checkpoints.save(session, global_step)
-        self._saved_at = global_step
-        if saved:
-            self._log("checkpoint", path=saved.path, sharded=saved.sharded)
-            if self._saved:
-                self._saved(saved.path, global_step)
 
 
 def is_step(run_context: Any, graph: TrainGraph) -> bool:
@@ -157,6 +88,7 @@ def is_step(run_context: Any, graph: TrainGraph) -> bool:
     return run_context.original_args.fetches is graph.step
 
 
-def _step_reader(graph: TrainGraph) -> Any:
+def step_reader(graph: TrainGraph) -> Any:
+    """The global step, as a tensor."""
     with graph.graph.as_default():
         return graph.global_step.master.read_value()[0]

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.facts import Assignment, Rest
 from psruntime.errors import ReplacedError
-from psruntime.graph.hooks import CheckpointHook
+from psruntime.graph.checkpoint_hook import CheckpointHook
 from psruntime.graph.place import Place
 from psruntime.graph.session import LOST_SESSION, ViewSessionCreator, first_line
 from psruntime.graph.training import TrainGraph
@@ -74,6 +74,7 @@ class TrainingLoop:
     def _finish(self, session: Any, assignment: Assignment) -> None:
         """Last checkpoint and evaluation.  Whatever is lost meanwhile: the place says what comes next."""
         global_step = int(session.run(self._checkpoint_hook.closing))
+        self._place.closed_part()
         if not self._place.holds(assignment):
             return
         try:

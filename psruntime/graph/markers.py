@@ -6,11 +6,13 @@ its books are live, its variables may be anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.membership import tag_of
+from psruntime.core.recovery import Holding
 from psruntime.core.view import listed
 from psruntime.errors import JobFailedError, ModelDiffersError, ReplacedError
 from psruntime.graph.store import PsControl
@@ -19,45 +21,41 @@ from psruntime.graph.store import PsControl
 class Markers:
     """The operations of worker `index` as the chief, built in the graph and on the device of now.
 
-    marker: of this job's variables, greater than 0.  bytes_held: of all variables of each ps.
+    marker: of this job's variables, greater than 0.  held: the variables of each ps, without those of its control.
     """
 
-    def __init__(self, controls: Sequence[PsControl], marker: int, bytes_held: Sequence[int], index: int) -> None:
+    def __init__(self, controls: Sequence[PsControl], marker: int, held: Sequence[Sequence[Any]], index: int) -> None:
         self._marker = marker
         self._markers = [c.prepared.read_value() for c in controls]
         self._admitted = [c.admitted.sparse_read(index) for c in controls]
         self._sizes = [
-            c.bytes_held.assign(size, read_value=False) for c, size in zip(controls, bytes_held, strict=True)
+            c.bytes_held.assign(_size_bytes([*c.variables, *variables]), read_value=False)
+            for c, variables in zip(controls, held, strict=True)
         ]
         self._mark = [c.prepared.assign(marker, read_value=False) for c in controls]
         self._unmark = [c.prepared.assign(-marker, read_value=False) for c in controls]
 
-    def read(self, session: Any) -> list[int]:
-        """The marker of each ps.
+    def read(self, session: Any) -> list[Holding]:
+        """What each ps holds.
 
         Raises:
             JobFailedError: one is of other variables.
         """
+        known = {0: Holding.FRESH, -self._marker: Holding.BEGUN, self._marker: Holding.PREPARED}
         markers = [int(marker) for marker in session.run(self._markers)]
         for ps, marker in enumerate(markers):
-            if abs(marker) not in (0, self._marker):
+            if marker not in known:
                 raise JobFailedError(f"ps {ps} holds the variables of another plan; restart it to begin anew")
-        return markers
+        return [known[marker] for marker in markers]
 
-    def obstacle(self, markers: Sequence[int]) -> str:
-        """Why what the ps hold cannot be adopted; empty if all of them are prepared."""
-        if not any(markers):
-            return "no ps holds anything"
-        return "" if set(markers) == {self._marker} else "not every ps holds its variables"
+    def begin(self, session: Any, incarnation: int, every_ps: Collection[int]) -> None:
+        """From here on the variables of these ps may be anything."""
+        self.write(session, incarnation, [self._unmark[ps] for ps in every_ps])
 
-    def begin(self, session: Any, incarnation: int) -> None:
-        """From here on the variables may be anything."""
-        self.write(session, incarnation, self._unmark)
-
-    def finish(self, session: Any, incarnation: int) -> None:
-        """The variables are complete."""
-        self.write(session, incarnation, self._sizes)
-        self.write(session, incarnation, self._mark)
+    def finish(self, session: Any, incarnation: int, every_ps: Collection[int]) -> None:
+        """The variables of these ps are complete."""
+        self.write(session, incarnation, [self._sizes[ps] for ps in every_ps])
+        self.write(session, incarnation, [self._mark[ps] for ps in every_ps])
 
     def write(self, session: Any, incarnation: int, operations: list[Any], feed: Any = None) -> None:
         """Runs operations that write, if this incarnation may still do so.  Raises as `require_admitted`."""
@@ -72,7 +70,8 @@ class Markers:
         """
         for ps, admitted in enumerate(session.run(self._admitted)):
             if admitted != incarnation:
-                raise ReplacedError(f"ps {ps} does not admit incarnation {incarnation:x}: another chief may be at work")
+                tag = tag_of(incarnation)
+                raise ReplacedError(f"ps {ps} does not admit incarnation {tag}: another chief may be at work")
 
     def require(self, session: Any) -> None:
         """Makes sure that every ps of the session is prepared: one may have been replaced a moment ago.
@@ -90,3 +89,8 @@ class Markers:
         missing = [ps for ps, marker in enumerate(markers) if marker != self._marker]
         if missing:
             raise tf1.errors.UnavailableError(None, None, f"ps {listed(missing)} is not prepared")
+
+
+def _size_bytes(variables: Sequence[Any]) -> int:
+    """Of variables together; one of unknown shape or of strings counts nothing."""
+    return sum((v.shape.num_elements() or 0) * v.dtype.base_dtype.size for v in variables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from psruntime.core.facts import Assignment, Rest
+from psruntime.core.facts import Assignment, Prepared, Rest
 from psruntime.core.rounds import Done, Turn
 
 
@@ -17,8 +17,8 @@ class Place(Protocol):
     def await_view(self) -> Assignment:
         """Blocks until the view is prepared and every ps accepts this worker, or until it shall prepare it."""
 
-    def report_prepared(self, assignment: Assignment, global_step: int, attempt: int) -> None:
-        """The chief has prepared the view; `global_step` is what it holds, `attempt` the highest its ps have seen."""
+    def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
+        """The chief has prepared the view."""
 
     def entered(self, assignment: Assignment) -> None:
         """This worker has a session on the view: its steps count from 0 there, once in each view and incarnation."""
@@ -35,11 +35,17 @@ class Place(Protocol):
     def next_turn(self, assignment: Assignment, done: Done | None) -> Turn | None:
         """Mode sync: says what was done, and blocks until there is something to do; None: no rounds any more."""
 
+    def pushes(self) -> None:
+        """A push is about to be sent; whether it arrives is another matter."""
+
     def stepped(self, global_step: int) -> None:
         """One more step was completed; `global_step` as read after it."""
 
     def rest(self, assignment: Assignment) -> Rest:
         """Says that this worker has stopped, and blocks until it is clear what comes next."""
+
+    def closed_part(self) -> None:
+        """One more part of the end is done, the last checkpoint or a batch of the evaluation: this worker gets on."""
 
     def report_finished(self, assignment: Assignment) -> None:
         """The chief has written the last checkpoint."""

@@ -10,20 +10,22 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.facts import PsStats
-from psruntime.core.plan import Plan
-from psruntime.graph.devices import ps_device
-from psruntime.graph.store import (
+from psruntime.core.ledger import (
     APPLIED,
     CAUSES,
-    GLOBAL_STEP,
     LEDGER_SIZE,
     MAX_STALENESS,
-    NO_LIMIT,
     PENDING,
     RECEIVED,
-    BucketStore,
-    PsControl,
+    ROLLED_BACK,
+    is_balanced,
 )
+from psruntime.core.plan import Plan
+from psruntime.graph.devices import ps_device
+from psruntime.graph.session import first_line
+from psruntime.graph.store import ACCEPTED, ARRIVED, GLOBAL_STEP, NO_LIMIT, PUSHED_SIZE, BucketStore, PsControl
+
+CLEAR_MS = 5000  # to end a dead worker's session, which takes milliseconds
 
 
 class PsState:
@@ -42,6 +44,8 @@ class PsState:
                 self._write_fence = control.admitted.assign(self._table, read_value=False)
             self._bytes = control.bytes_held.read_value()
             setup = [v.initializer for v in control.variables]
+        with tf1.Graph().as_default():
+            self._nothing = tf1.no_op()
         self._session = tf1.Session(target, graph=graph)
         self._session.run(setup)
         self._ledgers: LedgerReader | None = None
@@ -56,6 +60,21 @@ class PsState:
             table[worker] = incarnation
         limit = NO_LIMIT if max_staleness is None else min(max_staleness, NO_LIMIT)
         self._session.run(self._write_fence, {self._table: table, self._limit: limit})
+
+    def clear_session(self, worker: int) -> str:
+        """Ends what a worker that was killed has left of its session here; why not, if that failed.
+
+        A session under its index from another process ends those of the one before.
+        """
+        config = tf1.ConfigProto(operation_timeout_in_ms=CLEAR_MS)
+        config.experimental.share_session_state_in_clusterspec_propagation = True
+        config.cluster_def.job.add(name="worker").tasks[worker] = self._target.removeprefix("grpc://")
+        try:
+            with tf1.Session(self._target, graph=self._nothing.graph, config=config) as session:
+                session.run(self._nothing)
+        except tf1.errors.OpError as error:
+            return first_line(error)
+        return ""
 
     def learn_plan(self, plan: Plan) -> None:
         """Tells which buckets are here; known once the view is prepared."""
@@ -77,13 +96,9 @@ class PsState:
         return self._ledgers.accepted() if self._ledgers else {}
 
     def unbalanced(self) -> list[str]:
-        """Names of the buckets whose ledger says that an update is neither applied, dropped nor pending: none, ever."""
+        """Names of the buckets whose ledger says that an update is not accounted for: none, ever."""
         ledgers = self._ledgers.ledgers() if self._ledgers else {}
-        return [
-            name
-            for name, row in ledgers.items()
-            if row[RECEIVED] != row[APPLIED] + row[PENDING] + row[list(CAUSES.values())].sum()
-        ]
+        return [name for name, row in ledgers.items() if not is_balanced(row)]
 
 
 class LedgerReader:
@@ -96,6 +111,8 @@ class LedgerReader:
             stores = [BucketStore(bucket, max_workers) for bucket in buckets]
             self._ledgers = [store.ledger.read_value() for store in stores]
             self._pushed = [store.pushed.read_value() for store in stores]
+            arrived = [pushed[:, ARRIVED] for pushed in self._pushed]
+            self._arrived = tf1.reduce_min(tf1.stack(arrived), axis=0) if arrived else tf1.zeros([0], tf1.int64)
             self._bytes = PsControl(index, max_workers).bytes_held.read_value()
             step = stores[-1].master.read_value()[0] if buckets and buckets[-1] is GLOBAL_STEP else tf1.constant(0)
             self._step = step
@@ -107,13 +124,14 @@ class LedgerReader:
 
     def accepted(self) -> dict[int, tuple[int, int]]:
         """Worker index -> pushes that the buckets accepted of it: the fewest and the most."""
-        counts = np.array(self._session.run(self._pushed), np.int64).reshape(len(self.names), -1, 3)[:, :, 2]
+        rows = np.array(self._session.run(self._pushed), np.int64).reshape(len(self.names), -1, PUSHED_SIZE)
+        counts = rows[:, :, ACCEPTED]
         fewest, most = counts.min(axis=0), counts.max(axis=0)
         return {int(worker): (int(fewest[worker]), int(most[worker])) for worker in np.flatnonzero(most)}
 
     def read(self) -> tuple[PsStats, int]:
         """(sums over the buckets, global step)."""
-        ledgers, bytes_held, step = self._session.run([self._ledgers, self._bytes, self._step])
+        ledgers, arrived, bytes_held, step = self._session.run([self._ledgers, self._arrived, self._bytes, self._step])
         rows = np.array(ledgers, np.int64).reshape(len(self.names), LEDGER_SIZE)
         totals = rows.sum(axis=0)
         stats = PsStats(
@@ -122,6 +140,8 @@ class LedgerReader:
             received=int(totals[RECEIVED]),
             applied=int(totals[APPLIED]),
             dropped={cause: int(totals[column]) for cause, column in CAUSES.items()},
+            rolled_back=int(totals[ROLLED_BACK]),
+            received_of={int(worker): int(arrived[worker]) for worker in np.flatnonzero(arrived)},
             max_staleness=int(rows[:, MAX_STALENESS].max(initial=0)),
             pending=int(totals[PENDING]),
         )

@@ -33,7 +33,8 @@ class PulledModel:
     constraints: variable name -> function of it, of those that have one.
     partitions: variable name -> which part it is, of those that a partitioner made.
     initial_values: variable name -> the tensor that the model would initialise it with.
-    batch: the placeholders to feed.  examples: [], what it weighs.  updates: operations to be run in every step.
+    batch: the placeholders to feed.  examples: [], what it weighs.
+    updates: operations to be run in every step; none in evaluation.
     """
 
     spec: ModelSpec
@@ -113,7 +114,7 @@ def build_pulled_model(
         initial_values=captured.initial_values,
         batch=batch,
         examples=examples,
-        updates=_updates(spec, batch),
+        updates=_updates(spec, batch) if mode == TRAIN else [],
     )
 
 
@@ -125,7 +126,12 @@ def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
     given = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if spec.updates is None else spec.updates
     fed = {tensor.op for tensor in batch}
     operations = [getattr(update, "op", update) for update in given]
-    return [op for op in operations if not any(a.type == "Placeholder" and a not in fed for a in ancestors([op]))]
+    can_run: set[Any] = set()  # and needs nothing that is not here, so each part of the graph is walked once
+    for op in operations:
+        needs = ancestors([op], can_run.__contains__)
+        if not any(a.type == "Placeholder" and a not in fed for a in needs):
+            can_run |= needs
+    return [op for op in operations if op in can_run]
 
 
 def _value(spec: VariableSpec, plan: Plan, pulls: dict[str, tuple[Any, Any]]) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from psruntime.core.facts import Assignment
+from psruntime.core.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.rounds import Closed, Contribution, Done, Duty, Torn, Turn
 from psruntime.errors import JobFailedError
 from psruntime.graph.close import torn
@@ -24,7 +25,6 @@ from psruntime.graph.round_graph import RoundGraph
 from psruntime.graph.round_store import APPLIED_ATTEMPT
 from psruntime.graph.session import ViewSessionCreator
 from psruntime.graph.steps import StepResult, require_finite
-from psruntime.graph.store import NOT_FINITE, PENDING, REPEATED
 from psruntime.graph.training import TrainGraph
 
 ACCEPTED = (PENDING, NOT_FINITE, REPEATED)  # repeated: a session was lost after the ps had taken the first try
@@ -99,6 +99,7 @@ class RoundSteps:
         assert kept is not None
         feed = self._push_id(assignment, turn)
         feed.update(dict.fromkeys(self._rounds.finite, kept.weight > 0))
+        self._place.pushes()
         outcomes = np.concatenate(session.run(self._rounds.contribute, feed_dict=feed))
         if not np.isin(outcomes[:, 0], ACCEPTED).all():
             return None  # void or fenced: the next turn says what follows

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.facts import Assignment
+from psruntime.core.facts import Assignment, Prepared
 from psruntime.core.view import View
 from psruntime.errors import ReplacedError
 from psruntime.graph.place import Place
@@ -35,8 +35,8 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
 class Preparing(Protocol):
     """What the creator needs of a Preparation."""
 
-    def run(self, session: Any, assignment: Assignment) -> tuple[int, int]:
-        """Prepares the view of the session; (its global step, its last attempt).  ReplacedError: another does."""
+    def run(self, session: Any, assignment: Assignment) -> Prepared:
+        """Prepares the view of the session.  ReplacedError: another does."""
 
     def require(self, session: Any) -> None:
         """UnavailableError unless every ps of the session is prepared."""
@@ -78,7 +78,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             session = open_session(self._target, self._graph, assignment.view, self._worker, self._config)
             try:
                 if assignment.prepare:
-                    self._place.report_prepared(assignment, *self._preparation.run(session, assignment))
+                    self._place.report_prepared(assignment, self._preparation.run(session, assignment))
                     session.close()
                     continue
                 self._preparation.require(session)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from psruntime.core.ledger import APPLIED
 from psruntime.errors import JobFailedError
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.place import Place
-from psruntime.graph.store import APPLIED
 from psruntime.graph.training import TrainGraph
 
 

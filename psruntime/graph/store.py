@@ -13,15 +13,13 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.ledger import LEDGER_SIZE
 from psruntime.core.plan import Bucket
 from psruntime.graph.devices import ps_device
 
-# Columns of a ledger, in pushes to one bucket.  received = applied + all the causes of a drop + pending.
-RECEIVED, APPLIED, STALE, FENCED, REPEATED, NOT_FINITE, VOID = range(7)
-PENDING = 7  # contributions to a round that has not closed
-MAX_STALENESS = 8  # not a count: the largest staleness of an applied update, in versions
-LEDGER_SIZE = 9
-CAUSES = {"stale": STALE, "fenced": FENCED, "repeated": REPEATED, "not_finite": NOT_FINITE, "void": VOID}
+# Columns of a worker's row in `pushed`.
+INCARNATION, SEQUENCE, ACCEPTED, ARRIVED = range(4)
+PUSHED_SIZE = 4
 
 NO_LIMIT = 1 << 31  # versions: more updates than a job makes while one worker computes a step
 RESTORE_LEAP = 1 << 32  # added to a version by a restore: beyond every limit, so older pushes are stale
@@ -56,8 +54,8 @@ class BucketStore:
     master: [size] of the bucket's dtype; of a table, the variable's own shape, so that rows can be taken from it.
     version: int64 [], updates applied.
     ledger: int64 [LEDGER_SIZE].
-    pushed: int64 [max_workers, 3], of each worker: incarnation and sequence number of its last accepted push,
-        and how many were accepted of its index.
+    pushed: int64 [max_workers, 4], of each worker: incarnation and sequence number of its last accepted push, and
+        how many of its index were accepted, and received.
     """
 
     def __init__(self, bucket: Bucket, max_workers: int) -> None:
@@ -66,7 +64,7 @@ class BucketStore:
             self.master = ps_variable(f"master/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
             self.version = ps_variable(f"version/{bucket.name}", [])
             self.ledger = ps_variable(f"ledger/{bucket.name}", [LEDGER_SIZE])
-            self.pushed = ps_variable(f"pushed/{bucket.name}", [max_workers, 3])
+            self.pushed = ps_variable(f"pushed/{bucket.name}", [max_workers, PUSHED_SIZE])
             self.mutex = tf1.raw_ops.MutexV2(shared_name=f"mutex/{bucket.name}")
 
     @property

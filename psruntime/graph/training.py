@@ -54,14 +54,14 @@ class TrainGraph:
     def global_step(self) -> BucketStore:
         return self.model.global_step
 
-    @property
-    def optimizer_variables(self) -> dict[str, list[Any]]:
-        """Bucket name -> the optimizer's own variables for it."""
-        return {name: optimizer.variables for name, optimizer in self.optimizers.items()}
-
     def learning_rates_at(self, global_step: int) -> dict[Any, list[float]]:
         """What to feed for the update that follows this global step."""
         return dict.fromkeys(self.learning_rates, learning_rates_at(self.rules, global_step))
+
+    def values_of(self, store: BucketStore) -> list[Any]:
+        """The variables of a bucket, but for its books: its master, and what its optimizer keeps for it."""
+        optimizer = self.optimizers.get(store.bucket.name)
+        return [store.master, *(optimizer.variables if optimizer else [])]
 
     def stores_on(self, ps: int) -> list[BucketStore]:
         """All buckets of a ps, the global step included."""
@@ -112,6 +112,8 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
 
 
 def _unmoved(pulled: PulledModel, step: dict[str, Any]) -> list[str]:
+    if not pulled.copies.changed:
+        return []
     run = {op.name for op in ancestors(tf1.nest.flatten(step))}
     return [name for name, changing in pulled.copies.changed.items() if not changing & run]
 

@@ -7,7 +7,7 @@ the variables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -18,12 +18,15 @@ from psruntime.graph.saveables import Part
 PORTION_BYTES = 256 << 20  # that a process holds at a time; each portion is a file, so a tenth makes ten times as many
 
 
-class Writer:
-    """Writes parts; in the current graph, for worker `index` as the chief."""
+Value = Callable[[Any], Any]  # a variable's value on its ps: the variable's own, or that of a copy
 
-    def __init__(self, parts: list[Part], index: int) -> None:
-        self._whole = [_Saving(worker_cpu(index), portions(parts))]
-        self._sharded = [_Saving(ps_device(ps), portions(own)) for ps, own in by_ps(parts)]
+
+class Writer:
+    """Writes parts, of which `value` gives the values; in the current graph, for worker `index` as the chief."""
+
+    def __init__(self, parts: list[Part], index: int, value: Value) -> None:
+        self._whole = [_Saving(worker_cpu(index), portions(parts), value)]
+        self._sharded = [_Saving(ps_device(ps), portions(own), value) for ps, own in by_ps(parts)]
         with tf1.device(worker_cpu(index)):
             self._written = tf1.placeholder(tf1.string, [None], name="written")
             self._merged = tf1.placeholder(tf1.string, [], name="merged")
@@ -45,12 +48,22 @@ class Reader:
     """Reads parts; in the current graph, for worker `index` as the chief."""
 
     def __init__(self, parts: list[Part], index: int) -> None:
-        self._whole = [_Restoring(worker_cpu(index), portions(parts))]
-        self._sharded = [_Restoring(ps_device(ps), portions(own)) for ps, own in by_ps(parts)]
+        self._by_chief = {ps: _Restoring(worker_cpu(index), portions(own)) for ps, own in by_ps(parts)}
+        self._sharded = {ps: _Restoring(ps_device(ps), portions(own)) for ps, own in by_ps(parts)}
 
-    def read(self, session: Any, path: str, sources: Mapping[str, str], sharded: bool) -> None:
-        """Restores all parts from the checkpoint `path`; `sources` are the names there of all entries."""
-        restorings = self._sharded if sharded else self._whole
+    def read(
+        self, session: Any, path: str, sources: Mapping[str, str], sharded: bool, every_ps: Collection[int]
+    ) -> None:
+        """Restores the parts of these ps from the checkpoint `path`; `sources` are the names there of all entries."""
+        if sharded:
+            self._read(session, path, sources, [r for ps, r in self._sharded.items() if ps in every_ps])
+            return
+        for ps, restoring in self._by_chief.items():  # one after the other, so that the chief holds one portion
+            if ps in every_ps:
+                self._read(session, path, sources, [restoring])
+
+    @staticmethod
+    def _read(session: Any, path: str, sources: Mapping[str, str], restorings: list[_Restoring]) -> None:
         feed: dict[Any, Any] = {}
         for restoring in restorings:
             feed[restoring.prefix] = path
@@ -61,14 +74,14 @@ class Reader:
 class _Saving:
     """The writing of portions by one device.  prefixes: placeholders, one a portion.  last: runs after all."""
 
-    def __init__(self, device: str, portions: Iterable[list[Part]]) -> None:
+    def __init__(self, device: str, portions: Iterable[list[Part]], value: Value) -> None:
         self.prefixes: list[Any] = []
         self.last: Any = None
         for portion in portions:
             with tf1.device(device):
                 self.prefixes.append(tf1.placeholder(tf1.string, [], name="prefix"))
             with tf1.control_dependencies([self.last] if self.last else []):
-                tensors = [_read(part) for part in portion]
+                tensors = [_shaped(part, value(part.variable)) for part in portion]
                 with tf1.device(device):
                     self.last = tf1.raw_ops.SaveV2(
                         prefix=self.prefixes[-1],
@@ -100,10 +113,9 @@ class _Restoring:
             self.last = tf1.group(*[_assign(part, tensor) for part, tensor in zip(portion, tensors, strict=True)])
 
 
-def _read(part: Part) -> Any:
+def _shaped(part: Part, value: Any) -> Any:
     """The part's value, on its ps, in the shape that it has in a checkpoint."""
     with tf1.device(ps_device(part.ps)):
-        value = part.variable.read_value()
         return value if part.variable.shape == part.shape else tf1.reshape(value, part.shape)
 
 

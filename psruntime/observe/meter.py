@@ -18,14 +18,12 @@ class StepMeter:
         self._lock = threading.Lock()
         self._staleness: deque[int] = deque(maxlen=STALENESS_WINDOW)
         self._recent: deque[tuple[float, int]] = deque()  # (when, examples)
-        self._pushes = 0
         self._dropped = 0
         self._loss: float | None = None
 
     def step(self, loss: float, examples: int, staleness: int, dropped: int, now_s: float) -> None:
         """Takes a step.  `staleness` in versions, `dropped` in buckets."""
         with self._lock:
-            self._pushes += 1
             self._dropped += dropped
             self._loss = loss
             self._staleness.append(staleness)
@@ -43,7 +41,6 @@ class StepMeter:
             self._forget(now_s)
             staleness = sorted(self._staleness)
             return WorkerStats(
-                pushes=self._pushes,
                 staleness_p50=_percentile(staleness, 0.50),
                 staleness_p99=_percentile(staleness, 0.99),
                 examples_per_s=self._rate(now_s),

@@ -16,10 +16,11 @@ from psruntime.core.membership import Role
 
 
 def as_json(status: JobStatus, job: JobConfig) -> dict[str, Any]:
-    """Everything, as plain data; incarnations as hexadecimal text, as the logs have them."""
+    """Everything, as plain data; incarnations by their tags, as the logs have them."""
     data = asdict(status)
-    for entry in [*data["members"], *data["view"]["ps"]]:
-        entry["incarnation"] = f"{entry['incarnation']:x}"
+    for entry in data["view"]["ps"]:
+        del entry["incarnation"]
+    for entry in data["members"]:
         stats = entry.get("worker_stats")
         if stats and stats["loss"] is not None and not math.isfinite(stats["loss"]):
             stats["loss"] = None  # JSON knows no NaN
@@ -30,16 +31,22 @@ def as_json(status: JobStatus, job: JobConfig) -> dict[str, Any]:
 
 
 def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
-    """Phase, a table of the ps, a table of the workers."""
+    """Phase, a table of the ps, a table of the workers.  What members said stands there as it is, without markup."""
     head = Text.assemble(
         (str(status.phase), "bold"),
         f"  {status.reason}\n",
-        f"mode {job.mode}, view {status.view.number}, global step {status.global_step}{_of(job, ' of ')}",
+        f"job {job.job_id}, mode {job.mode}, view {status.view.number}, ",
+        f"global step {status.global_step}{_of(job, ' of ')}",
     )
     if job.mode == "bounded":
         head.append(f", largest lead {status.max_lead} of {job.bound}")
     if status.steps_lost:
         head.append(f", {status.steps_lost} steps lost to failures")
+    if not status.balanced:
+        head.append("\nTHE LEDGERS DO NOT BALANCE: received is not applied + dropped + rolled back", "bold red")
+    if status.unanswered and status.phase.over:
+        listed = ", ".join(f"worker {index}: {count}" for index, count in status.unanswered.items())
+        head.append(f"\npushes that did not reach every bucket: {listed}")
     ps = [m for m in status.members if m.role is Role.PS]
     workers = [m for m in status.members if m.role is Role.WORKER]
     return Group(head, _ps_table(ps), _worker_table(workers, job.mode))
@@ -68,14 +75,14 @@ def _of(job: JobConfig, separator: str) -> str:
 
 
 def _ps_table(members: list[MemberStatus]) -> Table:
-    table = _table("ps", "address", "bytes", "updates", "dropped", "max staleness", "silent")
+    table = _table("ps", "address", "bytes", "updates", "dropped", "rolled back", "max staleness", "silent")
     for m in members:
         stats = m.ps_stats
         if stats:
             causes = ", ".join(f"{cause} {n}" for cause, n in stats.dropped.items() if n) or "0"
             table.add_row(
-                str(m.index), m.address, _bytes(stats.bytes_held), str(stats.applied), causes,
-                str(stats.max_staleness), f"{m.silent_s:.1f} s",
+                str(m.index), Text(m.address), _bytes(stats.bytes_held), str(stats.applied), Text(causes),
+                str(stats.rolled_back), str(stats.max_staleness), f"{m.silent_s:.1f} s",
             )  # fmt: skip
     return table
 
@@ -99,7 +106,7 @@ def _worker_table(members: list[MemberStatus], mode: str) -> Table:
                 f"{stats.examples_per_s:.0f}",
                 loss,
                 f"{m.silent_s:.1f} s",
-                stats.waiting or ("the others to stop" if m.stopped else ""),
+                Text(stats.waiting or ("the others to stop" if m.stopped else "")),
             )
     return table
 

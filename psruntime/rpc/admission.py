@@ -31,11 +31,11 @@ def join_until_admitted(
     Raises:
         UnreachableError: the coordinator was not reached for `for_s` seconds; `setting` is the flag for it.
         StopRequested: `stop` was set.
-        IndexHeldError, UsageError, JobDoneError, JobFailedError: as Coordinator.join.
+        IndexHeldError, OtherJobError, UsageError, JobDoneError, JobFailedError: as Coordinator.join.
     """
     join_id = secrets.token_hex(16)
     asked_s: float | None = None  # when the first try that was answered was made: before it, nobody was asked
-    told: int | None = None
+    told = ""  # the tag of whom the log has named
 
     def ask() -> tuple[Answer | NotYet, float]:
         now_s = time.monotonic()
@@ -47,7 +47,7 @@ def join_until_admitted(
         if isinstance(result, Answer):
             return result
         asked_s = at_s if asked_s is None else asked_s
-        if result.holder_incarnation != told:  # the text of the reason tells ages, so it changes all the time
+        if result.tag != told:  # the text of the reason tells ages, so it changes all the time
             log("join_waits", reason=result.reason)
-        told = result.holder_incarnation
+        told = result.tag
         pause(stop, ASK_AGAIN_S)

@@ -16,11 +16,13 @@ INCARNATION_LIMIT = 2**63
 DURATION_LIMIT_S = 315_576_000_000  # of google.protobuf.Duration: 10,000 years
 ADDRESS_CHARS = 256
 JOIN_ID_CHARS = 64
+TAG_CHARS = 10
 NAME_CHARS = 1024
 TEXT_CHARS = 4096
 SPECS = 100_000
 AXES = 254  # TensorFlow has no more
 CAUSES = 64
+WORKERS = 100_000
 CAUSE_CHARS = 64
 
 
@@ -51,6 +53,20 @@ def text(name: str, value: str, limit: int, least: int = 0) -> str:
     if not least <= len(value) <= limit:
         raise UsageError(f"{name} must have {least} to {limit} characters, got {len(value)}")
     return value
+
+
+def address(name: str, value: str) -> str:
+    """A text that can be `host:port`; whether it is one is checked where it is used."""
+    text(name, value, ADDRESS_CHARS)
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise UsageError(f"{name} must have visible ASCII characters only")
+    return value
+
+
+def words(name: str, value: str, limit: int = TEXT_CHARS) -> str:
+    """A text for people, who read it in a terminal: one line, and nothing but what can be seen."""
+    text(name, value, limit)
+    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
 
 
 def clipped(value: str, limit: int = TEXT_CHARS) -> str:

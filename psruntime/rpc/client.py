@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,18 +12,21 @@ from psruntime.config import JobConfig, split_address
 from psruntime.core.facts import Answer, JobStatus, Join, NotYet
 from psruntime.core.plan import VariableSpec
 from psruntime.core.rounds import Turn
-from psruntime.errors import PsRuntimeError, UnreachableError
-from psruntime.rpc import convert, statuses
+from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
+from psruntime.rpc import convert, job_token, statuses
 from psruntime.rpc.convert import Leave, Report
 from psruntime.rpc.convert_beat import Heartbeat, heartbeat_to_wire
 from psruntime.rpc.convert_clock import ClockReport, Floor, clock_report_to_wire, floor_from_wire
 from psruntime.rpc.convert_status import job_from_wire, status_from_wire
 from psruntime.rpc.convert_turn import TurnRequest, turn_from_wire, turn_request_to_wire
 from psruntime.rpc.options import CALLER_OPTIONS
+from psruntime.rpc.security import OPEN, Security
+from psruntime.rpc.tls_probe import why_refused
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
 LOOK_S = 0.1  # how often a call that may be called off asks whether it is still wanted
+PROBE_S = 2.0  # at most, of a call's time, to find out whether TLS is why it failed
 DEADLINE_S = 5.0  # an answer takes milliseconds; this leaves room for a machine that is busy with training
 
 
@@ -30,13 +34,20 @@ class CoordinatorClient:
     """Calls the coordinator at `address`.  May be used by several threads at once.
 
     Each method makes one try that ends within `deadline_s` seconds, and raises what its RPC states in
-    protos/psruntime/v1, as the errors of statuses.py; UnreachableError where a repeat may help.
+    protos/psruntime/v1, as the errors of statuses.py; UnreachableError where a repeat may help, CredentialsError
+    where both ends do not agree on certificates or the token.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, security: Security = OPEN) -> None:
         split_address(address)
         self.address = address
-        self._channel = grpc.insecure_channel(address, options=CALLER_OPTIONS)
+        self._tls = security.tls
+        self._metadata = job_token.metadata(security.token)
+        if self._tls:
+            credentials = self._tls.channel_credentials()
+            self._channel = grpc.secure_channel(address, credentials, options=CALLER_OPTIONS)
+        else:
+            self._channel = grpc.insecure_channel(address, options=CALLER_OPTIONS)
         self._stub: Any = pb_grpc.CoordinationServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     @property
@@ -71,12 +82,15 @@ class CoordinatorClient:
         return convert.specs_from_wire(response.model.variables) if response.HasField("model") else None
 
     def report_prepared(self, report: Report, deadline_s: float = DEADLINE_S) -> Answer:
+        prepared = report.prepared
+        assert prepared is not None
         request = pb.ReportPreparedRequest(
             worker_index=report.worker_index,
             incarnation=report.incarnation,
             view_number=report.view,
-            global_step=report.global_step,
-            attempt=report.attempt,
+            global_step=prepared.global_step,
+            attempt=prepared.attempt,
+            lost_steps=prepared.steps_lost,
         )
         response: pb.ReportPreparedResponse = self._call(self._stub.ReportPrepared, request, deadline_s)
         return convert.answer_from_wire(response.answer)
@@ -107,16 +121,18 @@ class CoordinatorClient:
         self._channel.close()
 
     def _call(self, rpc: Any, request: Any, deadline_s: float) -> Any:
+        until_s = time.monotonic() + deadline_s
         try:
-            return rpc(request, timeout=deadline_s)
+            return rpc(request, timeout=deadline_s, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise self._error(error) from None
+            raise self._error(error, until_s) from None
         except ValueError as error:  # how grpc refuses a call on a closed channel
             raise UnreachableError(f"{self.name}: {error}") from None
 
     def _call_while(self, is_wanted: Callable[[], bool], rpc: Any, request: Any, deadline_s: float) -> Any:
+        until_s = time.monotonic() + deadline_s
         try:
-            call = rpc.future(request, timeout=deadline_s)
+            call = rpc.future(request, timeout=deadline_s, metadata=self._metadata)
             while is_wanted():
                 try:
                     return call.result(timeout=LOOK_S)
@@ -127,10 +143,15 @@ class CoordinatorClient:
         except grpc.FutureCancelledError:  # by closing our channel
             raise UnreachableError(f"{self.name}: the call was cancelled") from None
         except grpc.RpcError as error:
-            raise self._error(error) from None
+            raise self._error(error, until_s) from None
         except ValueError as error:  # as in `_call`
             raise UnreachableError(f"{self.name}: {error}") from None
 
-    def _error(self, error: Any) -> PsRuntimeError:
+    def _error(self, error: Any, until_s: float) -> PsRuntimeError:
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            left_s = min(PROBE_S, until_s - time.monotonic())
+            fault = why_refused(self.name, self.address, self._tls, left_s)
+            if fault:
+                return CredentialsError(fault)
         cause = dict(error.trailing_metadata() or ()).get(statuses.CAUSE_KEY, "")
         return statuses.error_of(error.code(), cause, statuses.one_line(error.details() or ""), self.name)

@@ -11,13 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from psruntime.core.facts import (
-    Answer,
-    Join,
-    LeaveKind,
-    NotYet,
-    Standing,
-)
+from psruntime.config import check_job_id
+from psruntime.core.facts import Answer, Join, LeaveKind, NotYet, Prepared, Standing
 from psruntime.core.membership import Role
 from psruntime.core.plan import VariableSpec
 from psruntime.core.view import Phase, PsEntry, View
@@ -28,13 +23,12 @@ from psruntime.v1 import coordination_pb2 as pb
 
 @dataclass(frozen=True)
 class Report:
-    """The chief's word on a view: prepared at this global step, or finished (without one)."""
+    """The chief's word on a view: prepared, or finished (without `prepared`)."""
 
     worker_index: int
     incarnation: int
     view: int
-    global_step: int = 0
-    attempt: int = 0
+    prepared: Prepared | None = None
 
 
 @dataclass(frozen=True)
@@ -84,8 +78,11 @@ def specs_from_wire(wire: Iterable[pb.VariableSpec]) -> tuple[VariableSpec, ...]
     return specs
 
 
-def view_to_wire(view: View) -> pb.View:
-    entries = [pb.PsEntry(index=e.index, address=e.address, incarnation=e.incarnation) for e in view.ps]
+def view_to_wire(view: View, secrets: bool = True) -> pb.View:
+    """Without `secrets` the incarnations are left out."""
+    entries = [
+        pb.PsEntry(index=e.index, address=e.address, incarnation=e.incarnation if secrets else None) for e in view.ps
+    ]
     return pb.View(number=view.number, ps=entries)
 
 
@@ -93,8 +90,8 @@ def view_from_wire(wire: pb.View) -> View:
     entries = tuple(
         PsEntry(
             checks.index("view.ps.index", e.index),
-            checks.text("view.ps.address", e.address, checks.ADDRESS_CHARS),
-            checks.incarnation("view.ps.incarnation", e.incarnation),
+            checks.address("view.ps.address", e.address),
+            checks.incarnation("view.ps.incarnation", e.incarnation) if e.HasField("incarnation") else 0,
         )
         for e in wire.ps
     )
@@ -108,6 +105,7 @@ def join_to_wire(join: Join) -> pb.JoinRequest:
         address=join.address,
         health_address=join.health_address,
         join_id=join.join_id,
+        job_id=join.job_id,
         waited=checks.duration(join.waited_s),
         variables=specs_to_wire(join.specs),
     )
@@ -120,9 +118,10 @@ def join_from_wire(wire: pb.JoinRequest) -> Join:
     return Join(
         role,
         checks.index("index", wire.index),
-        checks.text("address", wire.address, checks.ADDRESS_CHARS),
-        checks.text("health_address", wire.health_address, checks.ADDRESS_CHARS),
+        checks.address("address", wire.address),
+        checks.address("health_address", wire.health_address),
         checks.text("join_id", wire.join_id, checks.JOIN_ID_CHARS, least=1),
+        check_job_id("job_id", wire.job_id),
         checks.seconds("waited", wire.waited),
         specs_from_wire(wire.variables),
     )
@@ -131,17 +130,15 @@ def join_from_wire(wire: pb.JoinRequest) -> Join:
 def join_result_to_wire(result: Answer | NotYet) -> pb.JoinResponse:
     if isinstance(result, Answer):
         return pb.JoinResponse(admitted=answer_to_wire(result))
-    return pb.JoinResponse(not_yet=pb.NotYet(reason=result.reason, holder_incarnation=result.holder_incarnation))
+    return pb.JoinResponse(not_yet=pb.NotYet(reason=result.reason, holder_tag=result.tag))
 
 
 def join_result_from_wire(wire: pb.JoinResponse) -> Answer | NotYet:
-    """The address to probe stays with the coordinator: `NotYet.probe` is empty."""
     which = wire.WhichOneof("result")
     if which == "admitted":
         return answer_from_wire(wire.admitted)
     if which == "not_yet":
-        holder = checks.incarnation("not_yet.holder_incarnation", wire.not_yet.holder_incarnation)
-        return NotYet(wire.not_yet.reason, holder, probe="")
+        return NotYet(wire.not_yet.reason, checks.text("not_yet.holder_tag", wire.not_yet.holder_tag, checks.TAG_CHARS))
     raise UsageError("result must be admitted or not_yet, got none")
 
 
@@ -201,8 +198,12 @@ def report_from_wire(wire: pb.ReportPreparedRequest | pb.ReportFinishedRequest) 
     view = checks.number("view_number", wire.view_number, least=1)
     if isinstance(wire, pb.ReportFinishedRequest):
         return Report(worker_index, incarnation, view)
-    global_step, attempt = checks.number("global_step", wire.global_step), checks.number("attempt", wire.attempt)
-    return Report(worker_index, incarnation, view, global_step, attempt)
+    prepared = Prepared(
+        checks.number("global_step", wire.global_step),
+        checks.number("attempt", wire.attempt),
+        checks.number("lost_steps", wire.lost_steps),
+    )
+    return Report(worker_index, incarnation, view, prepared)
 
 
 def leave_to_wire(leave: Leave) -> pb.LeaveRequest:
@@ -221,5 +222,5 @@ def leave_from_wire(wire: pb.LeaveRequest) -> Leave:
         checks.index("index", wire.index),
         checks.incarnation("incarnation", wire.incarnation),
         LeaveKind[checks.word("kind", pb.LeaveKind, wire.kind)],
-        checks.text("reason", wire.reason, checks.TEXT_CHARS),
+        checks.words("reason", wire.reason),
     )

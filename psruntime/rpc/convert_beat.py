@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psruntime.core.facts import PsBeat, PsStats, WorkerBeat, WorkerStats
@@ -44,6 +45,7 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         wire.worker.global_step = beat.global_step
         wire.worker.stopped = beat.stopped
         wire.worker.stats.CopyFrom(worker_stats_to_wire(beat.stats))
+        wire.worker.closed_parts = beat.closed_parts
     return wire
 
 
@@ -78,6 +80,7 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
         checks.number("worker.global_step", wire.global_step),
         wire.stopped,
         worker_stats_from_wire(wire.stats),
+        checks.number("worker.closed_parts", wire.closed_parts),
     )
 
 
@@ -90,6 +93,8 @@ def ps_stats_to_wire(stats: PsStats) -> pb.PsStats:
         dropped=stats.dropped,
         max_staleness=stats.max_staleness,
         pending=stats.pending,
+        rolled_back=stats.rolled_back,
+        received_of=stats.received_of,
     )
 
 
@@ -102,12 +107,21 @@ def ps_stats_from_wire(wire: pb.PsStats) -> PsStats:
         checks.number("stats.received", wire.received),
         checks.number("stats.applied", wire.applied),
         {
-            checks.text("stats.dropped", cause, checks.CAUSE_CHARS): checks.number(f"stats.dropped[{cause}]", count)
+            checks.words("stats.dropped", cause, checks.CAUSE_CHARS): checks.number(f"stats.dropped[{cause}]", count)
             for cause, count in sorted(wire.dropped.items())
         },
         checks.number("stats.max_staleness", wire.max_staleness),
         checks.number("stats.pending", wire.pending),
+        checks.number("stats.rolled_back", wire.rolled_back),
+        counts_from_wire("stats.received_of", wire.received_of),
     )
+
+
+def counts_from_wire(name: str, wire: Mapping[int, int]) -> dict[int, int]:
+    """Counts by worker index."""
+    if len(wire) > checks.WORKERS:
+        raise UsageError(f"{name} must have at most {checks.WORKERS} workers, got {len(wire)}")
+    return {checks.index(name, w): checks.number(f"{name}[{w}]", count) for w, count in sorted(wire.items())}
 
 
 def worker_stats_to_wire(stats: WorkerStats) -> pb.WorkerStats:
@@ -129,6 +143,6 @@ def worker_stats_from_wire(wire: pb.WorkerStats) -> WorkerStats:
         checks.number("stats.staleness_p99", wire.staleness_p99),
         checks.amount("stats.examples_per_s", wire.examples_per_s),
         wire.loss if wire.HasField("loss") else None,
-        checks.text("stats.waiting", wire.waiting, checks.TEXT_CHARS),
+        checks.words("stats.waiting", wire.waiting),
         checks.number("stats.max_lead_steps", wire.max_lead_steps),
     )

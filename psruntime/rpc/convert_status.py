@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psruntime.config import JobConfig
+from psruntime.config import JobConfig, check_job_id
 from psruntime.core.facts import JobStatus, MemberStatus
 from psruntime.errors import UsageError
 from psruntime.rpc import checks
@@ -15,6 +15,7 @@ from psruntime.rpc.convert import (
     view_to_wire,
 )
 from psruntime.rpc.convert_beat import (
+    counts_from_wire,
     ps_stats_from_wire,
     ps_stats_to_wire,
     worker_stats_from_wire,
@@ -26,6 +27,7 @@ from psruntime.v1 import coordination_pb2 as pb
 def job_to_wire(job: JobConfig) -> pb.JobSettings:
     """Raises UsageError for a setting that does not fit its field."""
     return pb.JobSettings(
+        job_id=job.job_id,
         mode=f"MODE_{job.mode.upper()}",
         bound=None if job.bound is None else checks.number("bound", job.bound),
         ps=checks.index("ps", job.ps),
@@ -40,10 +42,13 @@ def job_to_wire(job: JobConfig) -> pb.JobSettings:
         slice_bytes=checks.number("slice_bytes", job.slice_bytes),
         max_staleness=None if job.max_staleness is None else checks.number("max_staleness", job.max_staleness),
         on_nan=f"ON_NAN_{job.on_nan.upper()}",
+        replicate_every=checks.number("replicate_every", job.replicate_every),
+        on_ps_loss=f"ON_PS_LOSS_{job.on_ps_loss.upper()}",
         rounds_log=job.rounds_log,
         round_warn=checks.duration(job.round_warn_s),
         lease=checks.duration(job.lease_s),
         ps_timeout=checks.duration(job.ps_timeout_s),
+        drain_timeout=checks.duration(job.drain_timeout_s),
         ping_timeout=checks.duration(job.ping_timeout_s),
         linger=checks.duration(job.linger_s),
     )
@@ -52,6 +57,7 @@ def job_to_wire(job: JobConfig) -> pb.JobSettings:
 def job_from_wire(wire: pb.JobSettings) -> JobConfig:
     """JobConfig makes the checks of ranges."""
     return JobConfig(
+        job_id=check_job_id("job_id", wire.job_id),
         mode=checks.word("mode", pb.Mode, wire.mode).lower(),
         bound=wire.bound if wire.HasField("bound") else None,
         ps=wire.ps,
@@ -66,10 +72,13 @@ def job_from_wire(wire: pb.JobSettings) -> JobConfig:
         slice_bytes=wire.slice_bytes,
         max_staleness=wire.max_staleness if wire.HasField("max_staleness") else None,
         on_nan=checks.word("on_nan", pb.OnNan, wire.on_nan).lower(),
+        replicate_every=wire.replicate_every,
+        on_ps_loss=checks.word("on_ps_loss", pb.OnPsLoss, wire.on_ps_loss).lower(),
         rounds_log=wire.rounds_log,
         round_warn_s=checks.seconds("round_warn", wire.round_warn),
         lease_s=checks.seconds("lease", wire.lease),
         ps_timeout_s=checks.seconds("ps_timeout", wire.ps_timeout),
+        drain_timeout_s=checks.seconds("drain_timeout", wire.drain_timeout),
         ping_timeout_s=checks.seconds("ping_timeout", wire.ping_timeout),
         linger_s=checks.seconds("linger", wire.linger),
     )
@@ -79,12 +88,14 @@ def status_to_wire(status: JobStatus) -> pb.JobStatus:
     return pb.JobStatus(
         phase=phase_to_wire(status.phase),
         reason=status.reason,
-        view=view_to_wire(status.view),
+        view=view_to_wire(status.view, secrets=False),
         floor_steps=status.floor,
         global_step=status.global_step,
         lost_steps=status.steps_lost,
         members=[_member_to_wire(member) for member in status.members],
         max_lead_steps=status.max_lead,
+        balanced=status.balanced,
+        unanswered=status.unanswered,
     )
 
 
@@ -98,6 +109,8 @@ def status_from_wire(wire: pb.JobStatus) -> JobStatus:
         steps_lost=checks.number("lost_steps", wire.lost_steps),
         members=tuple(_member_from_wire(member) for member in wire.members),
         max_lead=checks.number("max_lead_steps", wire.max_lead_steps),
+        balanced=wire.balanced,
+        unanswered=counts_from_wire("unanswered", wire.unanswered),
     )
 
 
@@ -127,9 +140,9 @@ def _member_from_wire(wire: pb.MemberStatus) -> MemberStatus:
     return MemberStatus(
         role=role,
         index=checks.index("members.index", wire.index),
-        address=checks.text("members.address", wire.address, checks.ADDRESS_CHARS),
-        health_address=checks.text("members.health_address", wire.health_address, checks.ADDRESS_CHARS),
-        incarnation=checks.incarnation("members.incarnation", wire.incarnation),
+        address=checks.address("members.address", wire.address),
+        health_address=checks.address("members.health_address", wire.health_address),
+        incarnation=checks.text("members.incarnation", wire.incarnation, checks.TAG_CHARS),
         admitted_s=checks.seconds("members.admitted", wire.admitted),
         silent_s=checks.seconds("members.silent", wire.silent),
         chief=wire.chief,

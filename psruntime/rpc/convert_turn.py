@@ -84,4 +84,4 @@ def _done_from_wire(wire: pb.TakeTurnRequest) -> Done | None:
         return Contribution(number, attempt, batch, checks.amount("contribution.examples", part.examples))
     if isinstance(part, pb.Closed):
         return Closed(number, attempt, checks.number("closed.global_step", part.global_step))
-    return Torn(number, attempt, checks.text("torn.reason", part.reason, checks.TEXT_CHARS))
+    return Torn(number, attempt, checks.words("torn.reason", part.reason))

@@ -29,6 +29,7 @@ def learn_job(
         job = retrying(client.get_job, connect_timeout_s, stop, client.name, log)
     except UnreachableError as error:
         raise UsageError(str(error)) from error
+    log("job", id=job.job_id, mode=job.mode, coordinator=client.address)
     wrong = contradictions(given, job)
     if wrong:
         raise UsageError(f"flags contradict the job's settings: {'; '.join(wrong)}; leave them out, ps 0 sets them")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from psruntime.config import JobConfig
-from psruntime.core.facts import Answer, Assignment, Rest, WorkerBeat, WorkerStats
+from psruntime.core.facts import Answer, Assignment, Prepared, Rest, Standing, WorkerBeat, WorkerStats
 from psruntime.core.rounds import Done, Duty, Turn
 from psruntime.core.view import Phase, over_error
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
@@ -18,12 +18,14 @@ from psruntime.rpc.seat import Seat
 PAUSE_S = 0.3  # between two tries to open a session: a ps that comes back is noticed at once all the same
 LOOK_S = 0.1  # how often a worker at its bound looks whether it shall still wait
 TELL_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
+WORK_S = 10.0  # a step, a batch or a checkpoint that takes longer is worth a word in the status
 
 
 class WorkerPlace:
     """Wraps a seat.  Construct it first, give `beat` to the seat, then `attach` the seat.
 
-    `stats(waiting)` are the worker's own measurements.  `gate` is for mode bounded, whoever made it closes it.
+    `stats(waiting)` are the worker's own measurements, but for the pushes that are told here.  `gate` is for mode
+    bounded, whoever made it closes it.
     """
 
     def __init__(
@@ -43,9 +45,12 @@ class WorkerPlace:
         self._lock = threading.Lock()  # guards the facts of the next heartbeat
         self._entered: Assignment | None = None
         self._steps = 0
+        self._pushes = 0
         self._global_step = 0
         self._stopped = False
+        self._closed_parts = 0
         self._waiting = "starting"
+        self._works_since_s = 0.0  # while there is no reason to wait; monotonic
         self._told = ""
 
     def attach(self, seat: Seat) -> None:
@@ -54,12 +59,14 @@ class WorkerPlace:
     def beat(self) -> WorkerBeat:
         """The facts for the next heartbeat."""
         with self._lock:
-            stats = self._stats(self._waiting)
+            stats = self._stats(self._waiting or self._works())
+            stats = replace(stats, pushes=stats.pushes + self._pushes)
             if self._gate is not None:
                 stats = replace(stats, max_lead=self._gate.max_lead)
             if self._entered is None or self._entered.incarnation != self._seat.incarnation:
                 return WorkerBeat(stats=stats)  # what an earlier incarnation did does not count for this one
-            return WorkerBeat(self._entered.view.number, self._steps, self._global_step, self._stopped, stats)
+            facts = (self._steps, self._global_step, self._stopped, stats, self._closed_parts)
+            return WorkerBeat(self._entered.view.number, *facts)
 
     def await_view(self) -> Assignment:
         self._ask()
@@ -69,8 +76,10 @@ class WorkerPlace:
         standing = answer.standing
         return Assignment(standing.view, answer.incarnation, prepare, standing.restore, standing.clock)
 
-    def report_prepared(self, assignment: Assignment, global_step: int, attempt: int) -> None:
-        self._seat.report_prepared(assignment, global_step, attempt)
+    def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
+        """The coordinator may be another one than before: what this worker saw last tells what was lost with it."""
+        lost = max(prepared.steps_lost, self._global_step - prepared.global_step)
+        self._seat.report_prepared(assignment, replace(prepared, steps_lost=lost))
 
     def entered(self, assignment: Assignment) -> None:
         """In the same view and incarnation the steps go on: a session was lost, not what was done in it.
@@ -106,6 +115,7 @@ class WorkerPlace:
             if ends or self._gate is None or self._is_lost(answer) or self._gate.opens(LOOK_S):
                 if self._gate is not None:
                     self._note_gate("")
+                self._works_since_s = time.monotonic()
                 return not ends
             if time.monotonic() - began_s >= TELL_AFTER_S:
                 self._note_gate(self._gate.reason)
@@ -134,6 +144,10 @@ class WorkerPlace:
                 self._note_waiting(turn.reason)
                 hold_s = self._job.heartbeat_s
         return None
+
+    def pushes(self) -> None:
+        with self._lock:
+            self._pushes += 1
 
     def stepped(self, global_step: int) -> None:
         with self._lock:
@@ -164,6 +178,10 @@ class WorkerPlace:
             return Rest.OVER
         self._raise_if_over(answer)
         return Rest.CLOSE if answer.standing.close and self.holds(assignment) else Rest.RESUME
+
+    def closed_part(self) -> None:
+        with self._lock:
+            self._closed_parts += 1
 
     def report_finished(self, assignment: Assignment) -> None:
         self._seat.report_finished(assignment)
@@ -206,24 +224,38 @@ class WorkerPlace:
             if answer is not None:
                 self._note_waiting("")
                 return answer
-            standing = self._seat.answer.standing
-            others_train = self._stopped and standing.phase is Phase.TRAINING
-            self._note_waiting("the others to stop" if others_train else f"{standing.phase}: {standing.reason}")
+            self._note_waiting(self._what_for(self._seat.answer.standing))
+
+    def _what_for(self, standing: Standing) -> str:
+        if (standing.phase.prepared or standing.chief) and not standing.fenced_in:
+            return "every ps to admit this worker"
+        if self._stopped and standing.phase is Phase.TRAINING:
+            return "the others to stop"
+        return f"{standing.phase}: {standing.reason}"
+
+    def _works(self) -> str:
+        """What this worker is at, if that takes long; it is asked for here because nothing tells from outside."""
+        work_s = time.monotonic() - self._works_since_s
+        return f"its own work, for {work_s:.0f} s" if work_s >= WORK_S else ""
 
     def _note_gate(self, reason: str) -> None:
         """As `_note_waiting`, but one slow worker is one line in the log, however often it is waited for."""
-        with self._lock:
-            self._waiting = reason
+        self._set_waiting(reason)
         if reason and reason != self._gate_told:
             self._log("waiting", reason=reason)
             self._gate_told = reason
 
     def _note_waiting(self, reason: str) -> None:
-        with self._lock:
-            self._waiting = reason
+        self._set_waiting(reason)
         if reason and reason != self._told:
             self._log("waiting", reason=reason)
         self._told = reason
+
+    def _set_waiting(self, reason: str) -> None:
+        """For the status.  Without a reason this worker goes on with its own work: a step, its input, a checkpoint."""
+        with self._lock:
+            self._waiting = reason
+            self._works_since_s = time.monotonic()
 
     @staticmethod
     def _raise_if_over(answer: Answer) -> None:

@@ -40,7 +40,7 @@ async def nothing_listens(address: str, timeout_s: float) -> bool:
     host, port = split_address(address)
     try:
         return await asyncio.wait_for(_all_refuse(host.strip("[]"), port), timeout_s)
-    except (OSError, asyncio.TimeoutError):
+    except (OSError, ValueError, asyncio.TimeoutError):  # ValueError: no host can have this name
         return False
 
 

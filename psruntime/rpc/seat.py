@@ -8,12 +8,13 @@ import traceback
 from collections.abc import Callable
 
 from psruntime.config import JobConfig
-from psruntime.core.facts import Answer, Assignment, Join, LeaveKind, PsBeat, WorkerBeat
-from psruntime.core.membership import Role
+from psruntime.core.facts import Answer, Assignment, Join, LeaveKind, Prepared, PsBeat, WorkerBeat
+from psruntime.core.membership import Role, tag_of
 from psruntime.core.plan import VariableSpec
 from psruntime.core.rounds import Done, Turn
 from psruntime.core.view import over_error
 from psruntime.errors import (
+    CredentialsError,
     IndexHeldError,
     PsRuntimeError,
     ReplacedError,
@@ -37,11 +38,12 @@ class Seat:
 
     beat: the facts for the next heartbeat.  on_answer: called in the heartbeat thread with every new answer,
     the one to the join included, before the next heartbeat; so what it does is done when `beat` is asked again.
+    on_end: called there, once, when the job is over or the seat has failed, with the error that says so.
     stop: ends every wait.  `take` comes first, `leave` last.
 
     A seat whose incarnation was replaced or lost joins again by itself, as a new incarnation.  It fails, and
-    every wait then raises why, when the coordinator is gone for `ps_timeout_s` or when the job or the place
-    in it is.
+    every wait then raises why, when the coordinator is gone for `ps_timeout_s` or has become that of another job,
+    or when the job or the place in it is gone.
     """
 
     def __init__(
@@ -57,12 +59,15 @@ class Seat:
         on_answer: Callable[[Answer], None],
         log: Callable[..., None],
         stop: threading.Event,
+        on_end: Callable[[PsRuntimeError], None] = lambda _: None,
     ) -> None:
         self._client = client
         self._job = job
-        self._place = Join(role, index, address, health_address, join_id="", specs=specs)
+        self._place = Join(role, index, address, health_address, join_id="", job_id=job.job_id, specs=specs)
         self._beat = beat
         self._on_answer = on_answer
+        self._on_end = on_end
+        self._ended = False  # whether `on_end` was called
         self._log = log
         self._stop = stop
         self._latest = LatestAnswer()
@@ -111,16 +116,14 @@ class Seat:
         self._send_beat(self._latest.last(), hold_s=0.0)
         return self._latest.last()
 
-    def report_prepared(self, assignment: Assignment, global_step: int, attempt: int = 0) -> Answer:
-        """As chief: the variables of the view are prepared and hold this global step.  May be repeated.
-
-        `attempt` is the highest that the ps have seen (mode sync).
+    def report_prepared(self, assignment: Assignment, prepared: Prepared) -> Answer:
+        """As chief: the variables of the view are prepared.  May be repeated.
 
         Raises:
             ReplacedError: the incarnation of the assignment is not a member, or not the chief.
             UnreachableError: not told within `ps_timeout_s`.
         """
-        report = Report(self._place.index, assignment.incarnation, assignment.view.number, global_step, attempt)
+        report = Report(self._place.index, assignment.incarnation, assignment.view.number, prepared)
         return self._report(lambda: self._client.report_prepared(report))
 
     def report_finished(self, assignment: Assignment) -> Answer:
@@ -164,10 +167,19 @@ class Seat:
         except StopRequested:
             return  # `leave` was called
         except PsRuntimeError as error:
-            self._latest.fail(error)
+            self._fail(error)
         except Exception as error:  # noqa: BLE001 - from `beat` or `on_answer`; who waits has to hear of it
             self._log("defect", where="heartbeat", traceback="".join(traceback.format_exception(error)))
-            self._latest.fail(PsRuntimeError(f"the heartbeats of {self._name} ended: {type(error).__name__}: {error}"))
+            self._fail(PsRuntimeError(f"the heartbeats of {self._name} ended: {type(error).__name__}: {error}"))
+
+    def _fail(self, error: PsRuntimeError) -> None:
+        self._latest.fail(error)
+        self._end(error)
+
+    def _end(self, error: PsRuntimeError) -> None:
+        if not self._ended:
+            self._ended = True
+            self._on_end(error)
 
     def _turn(self) -> None:
         """Hands over what is new, then waits for more."""
@@ -176,6 +188,8 @@ class Seat:
             self._on_answer(answer)
             self._handed = answer
         over = answer.standing.phase.over
+        if over:
+            self._end(over_error(answer.standing.phase, answer.standing.reason))
         try:
             retrying(
                 lambda: self._send_beat(answer, self._job.heartbeat_s),
@@ -185,12 +199,12 @@ class Seat:
                 self._log,
                 "--ps-timeout",
             )
-        except (ReplacedError, UnreachableError) as error:
+        except (ReplacedError, UnreachableError, CredentialsError) as error:
             if self._leaving.is_set():
                 return
             if over:  # the coordinator may go now, and one that comes after it is of another job
                 raise over_error(answer.standing.phase, answer.standing.reason) from error
-            if isinstance(error, UnreachableError):
+            if not isinstance(error, ReplacedError):
                 raise
             self._rejoin(error)
 
@@ -216,7 +230,7 @@ class Seat:
     def _join(self, for_s: float, setting: str, stop: threading.Event) -> Answer:
         answer = join_until_admitted(self._client, self._place, for_s, setting, stop, self._log)
         self._latest.admit(answer)
-        self._log("joined", incarnation=f"{answer.incarnation:x}", phase=answer.standing.phase)
+        self._log("joined", incarnation=tag_of(answer.incarnation), phase=answer.standing.phase)
         return answer
 
     def _send_beat(self, seen: Answer, hold_s: float) -> None:

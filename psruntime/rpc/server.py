@@ -11,24 +11,28 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from psruntime.config import split_address
-from psruntime.rpc.options import SERVER_OPTIONS
+from psruntime.rpc.job_token import TokenCheck
+from psruntime.rpc.listener import make_server
 from psruntime.rpc.ports import in_use, require_free
+from psruntime.rpc.security import OPEN, Security
 from psruntime.rpc.service import CoordinationServicer
 
 START_S = 30.0  # binding takes milliseconds; more means that the process does not run
 END_S = 5.0  # for closing the loop after the grace
+REST_S = 1.0  # of that, for calls that were cut off to end; gRPC prints a traceback of one that the loop's end cancels
 
 
 class RpcServer:
     """Serves grpc.health.v1, and the coordinator if `service` makes one, at `address` (`host:port`).
 
     `service` is called in the server's event loop.  Port 0 lets the system choose, and `port` is what it chose;
-    `flag` is the one that gives the port, for messages.  Health of "" is what `set_serving` said last, at first
-    NOT_SERVING; health of the coordinator's name is SERVING while it runs.
+    `flag` is the one that gives the port, for messages.  `security` says whom it serves: with TLS only who has a
+    certificate, with a token only who sends it, health apart; `log` is told of calls without it.
+    Health of "" is what `set_serving` said last, at first NOT_SERVING; health of the coordinator's name is SERVING
+    while it runs.
     """
 
     def __init__(
@@ -36,11 +40,15 @@ class RpcServer:
         address: str,
         service: Callable[[], CoordinationServicer] | None = None,
         flag: str = "--port",
+        security: Security = OPEN,
+        log: Callable[..., None] = lambda *_, **__: None,
     ) -> None:
         self.address = address
         self.port = split_address(address)[1]
         self._make_service = service
         self._flag = flag
+        self._security = security
+        self._log = log
         self._health = health.aio.HealthServicer()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,7 +98,8 @@ class RpcServer:
 
     async def _serve(self, bound: futures.Future[int]) -> None:
         service = None
-        server = grpc.aio.server(options=SERVER_OPTIONS)
+        checks = [TokenCheck(self._security.token, self._log)] if self._security.token else []
+        server = make_server(checks)
         try:
             await self._health.set("", _serving(False))
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -113,9 +122,15 @@ class RpcServer:
         if service:
             await service.close()
         await server.stop(self._grace_s)
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        if rest:
+            await asyncio.wait(rest, timeout=REST_S)
 
     def _bind(self, server: Any) -> int:
+        tls = self._security.tls
         try:
+            if tls:
+                return int(server.add_secure_port(self.address, tls.server_credentials()))
             return int(server.add_insecure_port(self.address))
         except RuntimeError:  # somebody took it since `require_free`
             raise in_use(self.address, self._flag) from None

@@ -19,7 +19,9 @@ import grpc
 from psruntime.config import JobConfig
 from psruntime.core import facts
 from psruntime.core.coordinator import Coordinator
-from psruntime.core.facts import Answer, NotYet, PsBeat, WorkerBeat
+from psruntime.core.facts import Answer, NotYet, PsBeat
+from psruntime.core.membership import Member
+from psruntime.core.plan import VariableSpec
 from psruntime.core.rounds import Duty
 from psruntime.core.status import job_status
 from psruntime.core.turns import Record
@@ -34,6 +36,7 @@ from psruntime.rpc.probe import Probes
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
+NEXT_BEAT_S = 1.0  # a live member sends its next heartbeat some milliseconds after an answer, or after the fence
 TICKS_PER_LEASE = 10  # a lost member is noticed within 1.1 leases; fewer than 3 would look like a paused coordinator
 
 T = TypeVar("T")
@@ -89,6 +92,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._reports = HeldReports()
         self._probes = Probes()
         self._ticking: asyncio.Task[None] | None = None
+        self._model: tuple[tuple[VariableSpec, ...] | None, pb.GetModelResponse] = None, pb.GetModelResponse()
 
     def add_to(self, server: Any) -> None:
         """Registers the RPCs with a grpc.aio server that has not started."""
@@ -116,9 +120,9 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
     async def Join(self, request: pb.JoinRequest) -> pb.JoinResponse:
         join = convert.join_from_wire(request)
         result = self._join(join)
-        if isinstance(result, NotYet) and await self._is_gone(result, join):
-            holder = result.holder_incarnation
-            self._act(lambda now_s: self._coordinator.confirm_lost(holder, now_s))
+        if isinstance(result, NotYet) and result.holder and await self._is_gone(result.holder, join):
+            incarnation = result.holder.incarnation
+            self._act(lambda now_s: self._coordinator.confirm_lost(incarnation, now_s))
             result = self._join(join)
         return convert.join_result_to_wire(result)
 
@@ -147,18 +151,17 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
     @_rpc
     async def GetModel(self, _request: pb.GetModelRequest) -> pb.GetModelResponse:
         specs = self._coordinator.specs
-        model = None if specs is None else pb.Model(variables=convert.specs_to_wire(specs))
-        return pb.GetModelResponse(model=model)
+        if self._model[0] is not specs:  # 100,000 variables take 0.2 s
+            model = None if specs is None else pb.Model(variables=convert.specs_to_wire(specs))
+            self._model = specs, pb.GetModelResponse(model=model)
+        return self._model[1]
 
     @_rpc
     async def ReportPrepared(self, request: pb.ReportPreparedRequest) -> pb.ReportPreparedResponse:
         report = convert.report_from_wire(request)
-        chief = (report.worker_index, report.incarnation)
-        answer = self._act(
-            lambda now_s: self._coordinator.report_prepared(
-                *chief, report.view, report.global_step, now_s, report.attempt
-            )
-        )
+        chief, prepared = (report.worker_index, report.incarnation), report.prepared
+        assert prepared is not None
+        answer = self._act(lambda now_s: self._coordinator.report_prepared(*chief, report.view, prepared, now_s))
         return pb.ReportPreparedResponse(answer=convert.answer_to_wire(answer))
 
     @_rpc
@@ -192,11 +195,11 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
 
     def refusal(self, rpc: str, error: Exception) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
         """Status, details and trailing metadata that an error travels as; logs a defect."""
-        row = statuses.row_of(error)
-        if row is None:
+        refusal = statuses.refusal(error)
+        if refusal is None:
             self._defect(rpc, error)
             return grpc.StatusCode.INTERNAL, f"{rpc} failed in the coordinator; the log of ps 0 has the details", ()
-        return row.code, statuses.one_line(str(error)), ((statuses.CAUSE_KEY, row.cause),) if row.cause else ()
+        return refusal
 
     def _defect(self, where: str, error: Exception) -> None:
         self._log("defect", where=where, traceback="".join(traceback.format_exception(error)))
@@ -238,18 +241,24 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         new, coordinator = heartbeat.beat, self._coordinator
         if isinstance(new, PsBeat):
             return new.fence_revision != coordinator.ps_beats.get(heartbeat.incarnation, PsBeat()).fence_revision
-        old = coordinator.worker_beats.get(heartbeat.incarnation, WorkerBeat())
+        old = coordinator.worker_beats.get(heartbeat.incarnation)
         return (new.stopped, new.view) != (old.stopped, old.view)
 
-    async def _is_gone(self, claim: NotYet, join: facts.Join) -> bool:
+    async def _is_gone(self, holder: Member, join: facts.Join) -> bool:
         """Whether the process that holds the claimed index is certainly dead.
 
         A member whose heartbeat is held here is not, whatever its health address says.  One whose health
-        address the claimant listens at itself is: no two processes share a port.
+        address the claimant listens at itself is: no two processes share a port.  But a claimant may lie, so
+        a holder gets the time for its next heartbeat.
         """
-        holder = claim.holder_incarnation
-        gone = claim.probe == join.health_address or await self._probes.nothing_listens(holder, claim.probe)
-        return gone and not self._held.holds(holder)
+        if holder.health_address != join.health_address:
+            gone = await self._probes.nothing_listens(holder.incarnation, holder.health_address)
+            return gone and not self._held.holds(holder.incarnation)
+        if self._held.holds(holder.incarnation):
+            return False
+        await asyncio.sleep(min(NEXT_BEAT_S, self._job.heartbeat_s))
+        silent = self._coordinator.members.holder(holder.role, holder.index) == holder
+        return silent and not self._held.holds(holder.incarnation)
 
     async def _tick(self) -> None:
         while True:

@@ -11,10 +11,12 @@ from typing import Any
 import grpc
 
 from psruntime.errors import (
+    CredentialsError,
     IndexHeldError,
     JobDoneError,
     JobFailedError,
     ModelDiffersError,
+    OtherJobError,
     PsRuntimeError,
     ReplacedError,
     UnreachableError,
@@ -36,12 +38,15 @@ class Row:
 
 # The coordinator raises these.  An error travels as the first row that it is an instance of.
 SENT = (
+    Row(CredentialsError, grpc.StatusCode.UNAUTHENTICATED),
     Row(IndexHeldError, grpc.StatusCode.ALREADY_EXISTS),
     Row(ModelDiffersError, grpc.StatusCode.INVALID_ARGUMENT, "model-differs"),
+    Row(OtherJobError, grpc.StatusCode.INVALID_ARGUMENT, "other-job"),
     Row(UsageError, grpc.StatusCode.INVALID_ARGUMENT),
     Row(ReplacedError, grpc.StatusCode.FAILED_PRECONDITION),
     Row(JobFailedError, grpc.StatusCode.ABORTED, "phase-failed"),
     Row(JobDoneError, grpc.StatusCode.ABORTED, "phase-done"),
+    Row(UnreachableError, grpc.StatusCode.RESOURCE_EXHAUSTED, "busy"),
 )
 
 # gRPC itself makes these, and the coordinator makes INTERNAL of a defect.
@@ -59,6 +64,14 @@ ONLY_RECEIVED = (
 def row_of(error: BaseException) -> Row | None:
     """The row as which an error travels; None for one that is a defect."""
     return next((row for row in SENT if isinstance(error, row.error)), None)
+
+
+def refusal(error: BaseException) -> tuple[Any, str, tuple[tuple[str, str], ...]] | None:
+    """Status, details and trailing metadata that an error travels as; None for one that is a defect."""
+    row = row_of(error)
+    if row is None:
+        return None
+    return row.code, one_line(str(error)), ((CAUSE_KEY, row.cause),) if row.cause else ()
 
 
 def error_of(code: Any, cause: str, details: str, who: str) -> PsRuntimeError:

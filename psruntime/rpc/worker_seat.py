@@ -10,6 +10,7 @@ from psruntime.config import JobConfig
 from psruntime.core.facts import WorkerStats
 from psruntime.core.membership import Role
 from psruntime.core.plan import VariableSpec
+from psruntime.errors import PsRuntimeError
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.gate import Gate
 from psruntime.rpc.place import WorkerPlace
@@ -27,11 +28,12 @@ def take_worker_seat(
     stop: threading.Event,
     log: Callable[..., None],
     at_exit: ExitStack,
+    on_end: Callable[[PsRuntimeError], None] = lambda _: None,
 ) -> tuple[WorkerPlace, Seat]:
     """Joins the job as worker `index`; what has to be closed but the seat is given to `at_exit`.
 
-    addresses: of TensorFlow's server and of grpc.health.v1.  specs: the worker's trainable variables; none for a
-    script.  stats: as WorkerPlace.
+    addresses: of TensorFlow's server and of grpc.health.v1.  specs: of the variables of the model; none for a
+    script.  stats: as WorkerPlace.  on_end: as Seat.
 
     Raises:
         As Seat.take.
@@ -43,7 +45,7 @@ def take_worker_seat(
     place = WorkerPlace(job, stats, stop, log, gate)
     seat = Seat(
         client, job, Role.WORKER, index, *addresses, specs,
-        beat=place.beat, on_answer=lambda _: None, log=log, stop=stop,
+        beat=place.beat, on_answer=lambda _: None, log=log, stop=stop, on_end=on_end,
     )  # fmt: skip
     place.attach(seat)
     seat.take(connect_timeout_s)

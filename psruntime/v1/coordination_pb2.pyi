@@ -33,6 +33,12 @@ class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODE_BOUNDED: _ClassVar[Mode]
     MODE_SYNC: _ClassVar[Mode]
 
+class OnPsLoss(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_PS_LOSS_UNSPECIFIED: _ClassVar[OnPsLoss]
+    ON_PS_LOSS_ROLLBACK: _ClassVar[OnPsLoss]
+    ON_PS_LOSS_PARTIAL: _ClassVar[OnPsLoss]
+
 class OnNan(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ON_NAN_UNSPECIFIED: _ClassVar[OnNan]
@@ -68,6 +74,9 @@ MODE_UNSPECIFIED: Mode
 MODE_ASYNC: Mode
 MODE_BOUNDED: Mode
 MODE_SYNC: Mode
+ON_PS_LOSS_UNSPECIFIED: OnPsLoss
+ON_PS_LOSS_ROLLBACK: OnPsLoss
+ON_PS_LOSS_PARTIAL: OnPsLoss
 ON_NAN_UNSPECIFIED: OnNan
 ON_NAN_STOP: OnNan
 ON_NAN_CONTINUE: OnNan
@@ -93,7 +102,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "max_staleness", "on_nan", "lease", "ps_timeout", "ping_timeout", "linger", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "max_staleness", "on_nan", "lease", "ps_timeout", "ping_timeout", "linger", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +123,10 @@ class JobSettings(_message.Message):
     ROUND_WARN_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_STEPS_FIELD_NUMBER: _ClassVar[int]
     KEEP_BEST_FIELD_NUMBER: _ClassVar[int]
+    ON_PS_LOSS_FIELD_NUMBER: _ClassVar[int]
+    REPLICATE_EVERY_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     mode: Mode
     ps: int
     min_workers: int
@@ -134,7 +147,11 @@ class JobSettings(_message.Message):
     round_warn: _duration_pb2.Duration
     summary_steps: int
     keep_best: str
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ping_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ...) -> None: ...
+    on_ps_loss: OnPsLoss
+    replicate_every: int
+    job_id: str
+    drain_timeout: _duration_pb2.Duration
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ping_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class VariableSpec(_message.Message):
     __slots__ = ("name", "shape", "dtype", "sparse", "fixed", "whole")
@@ -171,7 +188,7 @@ class View(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ps: _Optional[_Iterable[_Union[PsEntry, _Mapping]]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables")
+    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +196,7 @@ class JoinRequest(_message.Message):
     JOIN_ID_FIELD_NUMBER: _ClassVar[int]
     WAITED_FIELD_NUMBER: _ClassVar[int]
     VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
     role: Role
     index: int
     address: str
@@ -186,7 +204,8 @@ class JoinRequest(_message.Message):
     join_id: str
     waited: _duration_pb2.Duration
     variables: _containers.RepeatedCompositeFieldContainer[VariableSpec]
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ...) -> None: ...
+    job_id: str
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("admitted", "not_yet")
@@ -197,12 +216,12 @@ class JoinResponse(_message.Message):
     def __init__(self, admitted: _Optional[_Union[Answer, _Mapping]] = ..., not_yet: _Optional[_Union[NotYet, _Mapping]] = ...) -> None: ...
 
 class NotYet(_message.Message):
-    __slots__ = ("reason", "holder_incarnation")
+    __slots__ = ("reason", "holder_tag")
     REASON_FIELD_NUMBER: _ClassVar[int]
-    HOLDER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_TAG_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    holder_incarnation: int
-    def __init__(self, reason: _Optional[str] = ..., holder_incarnation: _Optional[int] = ...) -> None: ...
+    holder_tag: str
+    def __init__(self, reason: _Optional[str] = ..., holder_tag: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("incarnation", "standing", "revision", "floor_steps")
@@ -287,21 +306,23 @@ class PsBeat(_message.Message):
     def __init__(self, fence_revision: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats")
+    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts")
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_PARTS_FIELD_NUMBER: _ClassVar[int]
     view_number: int
     completed_steps: int
     global_step: int
     stopped: bool
     stats: WorkerStats
-    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ...) -> None: ...
+    closed_parts: int
+    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ...) -> None: ...
 
 class PsStats(_message.Message):
-    __slots__ = ("held_bytes", "buckets", "received", "applied", "dropped", "max_staleness", "pending")
+    __slots__ = ("held_bytes", "buckets", "received", "applied", "dropped", "max_staleness", "pending", "rolled_back", "received_of")
     class DroppedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +330,13 @@ class PsStats(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class ReceivedOfEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
@@ -316,6 +344,8 @@ class PsStats(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_OF_FIELD_NUMBER: _ClassVar[int]
     held_bytes: int
     buckets: int
     received: int
@@ -323,7 +353,9 @@ class PsStats(_message.Message):
     dropped: _containers.ScalarMap[str, int]
     max_staleness: int
     pending: int
-    def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ..., pending: _Optional[int] = ...) -> None: ...
+    rolled_back: int
+    received_of: _containers.ScalarMap[int, int]
+    def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ..., pending: _Optional[int] = ..., rolled_back: _Optional[int] = ..., received_of: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
     __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps")
@@ -384,18 +416,20 @@ class Model(_message.Message):
     def __init__(self, variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ...) -> None: ...
 
 class ReportPreparedRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number", "global_step", "attempt")
+    __slots__ = ("worker_index", "incarnation", "view_number", "global_step", "attempt", "lost_steps")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LOST_STEPS_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
     view_number: int
     global_step: int
     attempt: int
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+    lost_steps: int
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., attempt: _Optional[int] = ..., lost_steps: _Optional[int] = ...) -> None: ...
 
 class ReportPreparedResponse(_message.Message):
     __slots__ = ("answer",)
@@ -524,7 +558,14 @@ class GetStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps")
+    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps", "balanced", "unanswered")
+    class UnansweredEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -533,6 +574,8 @@ class JobStatus(_message.Message):
     LOST_STEPS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MAX_LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
+    BALANCED_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -541,7 +584,9 @@ class JobStatus(_message.Message):
     lost_steps: int
     members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
     max_lead_steps: int
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ...) -> None: ...
+    balanced: bool
+    unanswered: _containers.ScalarMap[int, int]
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
     __slots__ = ("role", "index", "address", "health_address", "incarnation", "admitted", "silent", "chief", "stopped", "clock_steps", "lead_steps", "ps", "worker")
@@ -562,7 +607,7 @@ class MemberStatus(_message.Message):
     index: int
     address: str
     health_address: str
-    incarnation: int
+    incarnation: str
     admitted: _duration_pb2.Duration
     silent: _duration_pb2.Duration
     chief: bool
@@ -571,4 +616,4 @@ class MemberStatus(_message.Message):
     lead_steps: int
     ps: PsStats
     worker: WorkerStats
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., incarnation: _Optional[int] = ..., admitted: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., chief: _Optional[bool] = ..., stopped: _Optional[bool] = ..., clock_steps: _Optional[int] = ..., lead_steps: _Optional[int] = ..., ps: _Optional[_Union[PsStats, _Mapping]] = ..., worker: _Optional[_Union[WorkerStats, _Mapping]] = ...) -> None: ...
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., incarnation: _Optional[str] = ..., admitted: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., chief: _Optional[bool] = ..., stopped: _Optional[bool] = ..., clock_steps: _Optional[int] = ..., lead_steps: _Optional[int] = ..., ps: _Optional[_Union[PsStats, _Mapping]] = ..., worker: _Optional[_Union[WorkerStats, _Mapping]] = ...) -> None: ...

@@ -39,17 +39,26 @@ class CoordinationServiceStub:
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
     An operator's: GetStatus.
 
+    A job may have a token.  Then every call carries it, as metadata `authorization: Bearer TOKEN`.
+
     Every call may be repeated: a repeat has the effect of one call.  "Not yet" is a normal answer, not an error.
     Statuses, and the trailing metadata `psruntime-cause` that tells apart those that share one:
     INVALID_ARGUMENT     the request is malformed, repeating it cannot help;
     cause model-differs: a worker's variables are not those of the job
+    UNAUTHENTICATED      the call has no token, or not the job's; it has changed nothing
+    cause other-job: the process serves another job than this coordinator
     ALREADY_EXISTS       the index is held by a live process
     FAILED_PRECONDITION  the incarnation is not, or no longer, a member: join again or exit
     ABORTED              the job is over; cause phase-done: DONE, cause phase-failed: FAILED
+    RESOURCE_EXHAUSTED   the request is larger than 8 MiB;
+    cause busy: there are too many calls at a time, or the request was slow: try again
     UNAVAILABLE          the coordinator is not there, or stops: try again
     DEADLINE_EXCEEDED    the coordinator did not answer in time: try again
+    UNIMPLEMENTED        there is no such RPC
     INTERNAL             a defect of the coordinator; its log has the details
-    Liveness of a process is grpc.health.v1.Health, which every process serves, not an RPC here.
+    An incarnation is told to its member, a ps's also to the other members, and to nobody else: whoever knows it can act
+    as the member.  Where people read of one there stands its tag, 10 hexadecimal digits that do not lead back to it.
+    Liveness of a process is grpc.health.v1.Health, which every process serves, not an RPC here; it asks for no token.
     """
 
     def __init__(self, channel):
@@ -124,17 +133,26 @@ class CoordinationServiceServicer:
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
     An operator's: GetStatus.
 
+    A job may have a token.  Then every call carries it, as metadata `authorization: Bearer TOKEN`.
+
     Every call may be repeated: a repeat has the effect of one call.  "Not yet" is a normal answer, not an error.
     Statuses, and the trailing metadata `psruntime-cause` that tells apart those that share one:
     INVALID_ARGUMENT     the request is malformed, repeating it cannot help;
     cause model-differs: a worker's variables are not those of the job
+    UNAUTHENTICATED      the call has no token, or not the job's; it has changed nothing
+    cause other-job: the process serves another job than this coordinator
     ALREADY_EXISTS       the index is held by a live process
     FAILED_PRECONDITION  the incarnation is not, or no longer, a member: join again or exit
     ABORTED              the job is over; cause phase-done: DONE, cause phase-failed: FAILED
+    RESOURCE_EXHAUSTED   the request is larger than 8 MiB;
+    cause busy: there are too many calls at a time, or the request was slow: try again
     UNAVAILABLE          the coordinator is not there, or stops: try again
     DEADLINE_EXCEEDED    the coordinator did not answer in time: try again
+    UNIMPLEMENTED        there is no such RPC
     INTERNAL             a defect of the coordinator; its log has the details
-    Liveness of a process is grpc.health.v1.Health, which every process serves, not an RPC here.
+    An incarnation is told to its member, a ps's also to the other members, and to nobody else: whoever knows it can act
+    as the member.  Where people read of one there stands its tag, 10 hexadecimal digits that do not lead back to it.
+    Liveness of a process is grpc.health.v1.Health, which every process serves, not an RPC here; it asks for no token.
     """
 
     def GetJob(self, request, context):
@@ -175,7 +193,7 @@ class CoordinationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """The trainable variables of the job, as the first worker declared them.
+        """The variables of the model, as the first worker declared them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -297,17 +315,26 @@ class CoordinationService:
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
     An operator's: GetStatus.
 
+    A job may have a token.  Then every call carries it, as metadata `authorization: Bearer TOKEN`.
+
     Every call may be repeated: a repeat has the effect of one call.  "Not yet" is a normal answer, not an error.
     Statuses, and the trailing metadata `psruntime-cause` that tells apart those that share one:
     INVALID_ARGUMENT     the request is malformed, repeating it cannot help;
     cause model-differs: a worker's variables are not those of the job
+    UNAUTHENTICATED      the call has no token, or not the job's; it has changed nothing
+    cause other-job: the process serves another job than this coordinator
     ALREADY_EXISTS       the index is held by a live process
     FAILED_PRECONDITION  the incarnation is not, or no longer, a member: join again or exit
     ABORTED              the job is over; cause phase-done: DONE, cause phase-failed: FAILED
+    RESOURCE_EXHAUSTED   the request is larger than 8 MiB;
+    cause busy: there are too many calls at a time, or the request was slow: try again
     UNAVAILABLE          the coordinator is not there, or stops: try again
     DEADLINE_EXCEEDED    the coordinator did not answer in time: try again
+    UNIMPLEMENTED        there is no such RPC
     INTERNAL             a defect of the coordinator; its log has the details
-    Liveness of a process is grpc.health.v1.Health, which every process serves, not an RPC here.
+    An incarnation is told to its member, a ps's also to the other members, and to nobody else: whoever knows it can act
+    as the member.  Where people read of one there stands its tag, 10 hexadecimal digits that do not lead back to it.
+    Liveness of a process is grpc.health.v1.Health, which every process serves, not an RPC here; it asks for no token.
     """
 
     @staticmethod

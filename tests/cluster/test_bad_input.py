@@ -118,7 +118,7 @@ def test_an_index_that_is_held_names_its_holder(zygote: Zygote, tmp_path: Path) 
         second = job.start_worker(0, SMALL)
         assert second.wait() == 2
         held = second.wait_for(" error ")
-        incarnation = next(f"{m.incarnation:x}" for m in job.status().members if m.worker_stats)
+        incarnation = next(m.incarnation for m in job.status().members if m.worker_stats)
         assert f"incarnation {incarnation}, admitted " in held
         poll_until(lambda: len(job.status().members) == 2, 10, "two members")
         end(job)

@@ -3,79 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import ROOT
+from tests.support.commands import LOCAL, Commands, coordinator_of
 from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.cluster
-
-LOCAL = str(ROOT / "launch" / "local.sh")
-MARK = "PSRUNTIME_TEST_MARK"
-
-
-class Commands:
-    """Starts commands and knows every process that came of them, by a variable in their environment."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._mark = uuid.uuid4().hex
-        path = [str(ROOT), str(folder)]
-        self.environment = {
-            **os.environ,
-            MARK: self._mark,
-            "PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(path),
-        }
-
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command, cwd=self.folder, env=self.environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def run(self, *command: str) -> tuple[int, str, str]:
-        process = self.start(*command)
-        out, err = process.communicate(timeout=120)
-        return process.returncode, out, err
-
-    def running(self) -> list[int]:
-        wanted = f"{MARK}={self._mark}".encode()
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-            except OSError:  # it ended while we looked
-                continue
-        return found
-
-
-@pytest.fixture
-def commands(tmp_path: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path)
-    yield commands
-    left = commands.running()
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left
-
-
-def coordinator_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout
-    for line in process.stdout:
-        if line.startswith("coordinator: "):
-            return line.split()[1]
-    raise AssertionError("no coordinator was announced")
 
 
 def test_a_whole_job_with_one_command(commands: Commands) -> None:

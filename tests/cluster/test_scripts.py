@@ -105,7 +105,8 @@ def test_a_script_survives_the_loss_of_its_chief_and_of_its_ps(zygote: Zygote, t
         poll_until(lambda: newest(folder) > reached, 30, "a checkpoint of the new chief")
         assert job.status().steps_lost == 0 and "init_fn" not in scripts[second].text
         assert len(list(folder.glob("events.*"))) == event_files + 1
-        assert len(list(folder.glob("model.ckpt-*.index"))) <= 3, "it goes on with the list of its predecessor"
+        kept = "no more than 3 checkpoints: it goes on with its predecessor's list, and removes after it lists"
+        poll_until(lambda: len(list(folder.glob("model.ckpt-*.index"))) <= 3, 30, kept)
         assert max(leads(job.status())) == 2 and job.status().max_lead <= 2
         back = job.start_script(first, PACED, *flags)
         back.wait_for(" first_step ")
@@ -171,7 +172,7 @@ def test_a_job_with_a_limit_ends_its_scripts_and_turns_latecomers_away(zygote: Z
 def test_a_session_that_does_not_come_is_waited_for_as_long_as_the_script_says(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, min_workers=2) as job:
         script = job.start_script(0, PACED, "--last_step=10", "--max_wait=1")
-        assert script.wait() == 1 and "Traceback" not in script.text
+        assert script.wait() == 75 and "Traceback" not in script.text
         assert "no session within 1 s (max_wait_secs): waiting for workers: 1 of at least 2" in script.wait_for(
             " error "
         )
@@ -214,6 +215,7 @@ MISTAKES = {
     "graph(); tf.get_default_graph().finalize()": "the graph is finalized",
     "graph(); FLAGS.ps_hosts = '127.0.0.1:1'": "coordinator 127.0.0.1:1 was not reached for 1 s",
     "graph(); FLAGS.ps_hosts = 'nowhere'": "address 'nowhere' is not host:port",
+    "import os; os.environ['PSRUNTIME_TLS_CA'] = 'ca.pem'; graph()": "--tls-ca, --tls-cert, --tls-key belong together",
     "graph()": "ps 0 holds other variables than this worker's; start it with the job's own script",
 }
 

@@ -1,4 +1,4 @@
-"""What must hold after every call of a coordinator, whatever came before.  See watched.py for the model."""
+"""What must hold after every call of a coordinator, whatever came before.  See expected.py for the model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import Answer, WorkerBeat
-from psruntime.core.membership import Role
+from psruntime.core.membership import Role, tag_of
 from psruntime.core.status import job_status
 from psruntime.core.view import Phase, View
 
 if TYPE_CHECKING:
-    from tests.core.watched import Watched
+    from tests.core.expected import Expected
 
 LEGAL_MOVES = {
     "FORMING -> PREPARING", "PREPARING -> TRAINING", "TRAINING -> DRAINING", "DRAINING -> DONE",
@@ -36,7 +36,7 @@ class Before:
         return cls(core.phase, core.view, core.pace.floor, members)
 
 
-def check_events(watched: Watched, before: Before, moves_to: Phase | None) -> None:
+def check_events(watched: Expected, before: Before, moves_to: Phase | None) -> None:
     """The log tells of every move, with a cause that allows it, and of everybody who came or went."""
     core, phase, made = watched.core, before.phase, []
     came, went = set(), set()
@@ -48,16 +48,16 @@ def check_events(watched: Watched, before: Before, moves_to: Phase | None) -> No
             check_move(watched, before, event.facts, moves_to)
             made.append(phase)
         elif event.name == "member_joined":
-            came.add(int(str(event.facts["incarnation"]), 16))
-        elif event.name in ("member_left", "member_lost"):
-            went.add(int(str(event.facts["incarnation"]), 16))
+            came.add(event.facts["incarnation"])
+        elif event.name in ("member_left", "member_lost", "cut_off"):
+            went.add(event.facts["incarnation"])
     assert core.phase is phase
     assert moves_to is None or moves_to in made
-    assert came == set(watched.live) - before.members
-    assert went == before.members - set(watched.live)
+    assert came == {tag_of(n) for n in set(watched.live) - before.members}
+    assert went == {tag_of(n) for n in before.members - set(watched.live)}
 
 
-def check_move(watched: Watched, before: Before, facts: dict[str, Any], moves_to: Phase | None) -> None:
+def check_move(watched: Expected, before: Before, facts: dict[str, Any], moves_to: Phase | None) -> None:
     core, now = watched.core, facts["now"]
     move = f"{facts['was']} -> {now}"
     watched.seen[move] += 1
@@ -76,13 +76,15 @@ def check_move(watched: Watched, before: Before, facts: dict[str, Any], moves_to
             watched.seen["all stopped"] += not reached
         case Phase.FAILED if moves_to is None:
             late = [i for i, missing_s in sorted(watched.missing_s.items()) if missing_s > watched.job.ps_timeout_s]
-            assert facts["reason"].startswith(f"ps {late[0]} did not return within")
-            watched.seen["ps timeout"] += 1
+            why = f"ps {late[0]} did not return within" if late else "no worker is left to write the last checkpoint: "
+            assert facts["reason"].startswith(why)
+            assert bool(late) != watched.doomed
+            watched.seen["ps timeout"] += bool(late)
         case _:
             assert now is moves_to, "only a report of the chief, or a fatal leave, does this"
 
 
-def check_state(watched: Watched, before: Before) -> None:
+def check_state(watched: Expected, before: Before) -> None:
     core, live, phase = watched.core, watched.live, watched.core.phase
     workers = watched.live_of(Role.WORKER)
     assert {m.incarnation for role in Role for m in core.members.live(role)} == set(live)
@@ -91,7 +93,8 @@ def check_state(watched: Watched, before: Before) -> None:
     check_phase(watched, len(workers))
     assert core.chief == (watched.joins[watched.chief].index if watched.chief else None)
     if not phase.over:
-        assert (watched.chief in workers) if workers else watched.chief is None
+        candidates = [n for n in workers if phase is not Phase.DRAINING or watched.place(n) not in watched.cut_off]
+        assert (watched.chief in candidates) if candidates else watched.chief is None
     watched.seen["waits for who may return"] += phase is Phase.TRAINING and all_stopped(watched)
     if phase is Phase.TRAINING and watched.chief and not all_stopped(watched):
         assert not has_stopped(watched, watched.chief), "whoever saves takes part"
@@ -101,7 +104,7 @@ def check_state(watched: Watched, before: Before) -> None:
     check_status(watched, workers)
 
 
-def check_phase(watched: Watched, workers: int) -> None:
+def check_phase(watched: Expected, workers: int) -> None:
     """The phase is one that the facts allow."""
     core, job = watched.core, watched.job
     complete = [watched.joins[n].index for n in watched.live_of(Role.PS)] == list(range(job.ps))
@@ -119,7 +122,7 @@ def check_phase(watched: Watched, workers: int) -> None:
     assert core.phase.over or max(watched.missing_s.values(), default=0.0) <= job.ps_timeout_s
 
 
-def check_view_and_clocks(watched: Watched, before: Before) -> None:
+def check_view_and_clocks(watched: Expected, before: Before) -> None:
     """A view is never changed, only followed by the next one, in which everybody begins at 0."""
     core, clocks = watched.core, watched.core.pace.clocks
     if core.view.number == before.view.number:
@@ -133,29 +136,39 @@ def check_view_and_clocks(watched: Watched, before: Before) -> None:
     assert clocks.floor == min(pacing.values(), default=watched.floor) == watched.floor
 
 
-def check_status(watched: Watched, workers: list[int]) -> None:
+def check_status(watched: Expected, workers: list[int]) -> None:
     """What an operator reads is what the coordinator goes by."""
     core, status = watched.core, job_status(watched.core, watched.now_s)
     assert (status.phase, status.view, status.floor) == (core.phase, core.view, core.pace.floor)
-    assert [m.incarnation for m in status.members] == watched.live_of(Role.PS) + workers
-    assert [m.incarnation for m in status.members if m.chief] == [n for n in workers if n == watched.chief]
-    assert all(m.silent_s == watched.now_s - watched.live[m.incarnation].heard_s for m in status.members)
-    assert [m.incarnation for m in status.members if m.stopped] == [n for n in workers if has_stopped(watched, n)]
+    members = dict(zip(watched.live_of(Role.PS) + workers, status.members, strict=True))
+    assert all(m.incarnation == tag_of(n) for n, m in members.items())
+    assert [n for n, m in members.items() if m.chief] == [n for n in workers if n == watched.chief]
+    assert all(m.silent_s == watched.now_s - watched.live[n].heard_s for n, m in members.items())
+    assert [n for n, m in members.items() if m.stopped] == [n for n in workers if has_stopped(watched, n)]
     more = status.reason.removeprefix(core.reason)
-    if core.phase is Phase.DRAINING and workers:
-        busy = [str(watched.joins[n].index) for n in workers if not has_stopped(watched, n)]
-        assert more == (f"; waiting for worker {', '.join(busy)} to stop" if busy else "")
-    elif core.phase in (Phase.PREPARING, Phase.TRAINING, Phase.DRAINING):
+    if core.phase is Phase.DRAINING:
+        _, late = watched.what_the_end_waits_for()
+        whom = f"worker {', '.join(str(watched.joins[n].index) for n in late)}" if late else "a worker that closes"
+        what = whom + (" to close" if all_stopped(watched) else " to stop") * bool(late)
+        assert (
+            more == f"; waiting for {what}, for {watched.waited_s:.0f} s of at most {watched.job.drain_timeout_s:g} s"
+        )
+    elif core.phase is Phase.PREPARING and workers:
+        assert watched.chief is not None
+        assert more == f"; waiting for worker {watched.joins[watched.chief].index}, the chief, to prepare it"
+    elif core.phase in (Phase.PREPARING, Phase.TRAINING):
         assert more == ("" if workers else "; no worker is live")
     else:
         assert more == ""
 
 
-def check_memory(watched: Watched) -> None:
+def check_memory(watched: Expected) -> None:
     """Nothing is kept for incarnations that are gone."""
     for name, kept in vars(watched.core).items():
         if name == "absence":
             assert set(kept._ps_since_s) == set(watched.missing_s)
+        elif name == "draining":
+            assert set(kept._cut_off) == watched.cut_off
         elif name == "pace":
             steppers = {n for n in watched.live_of(Role.WORKER) if not watched.live[n].retired}
             assert set(kept._base) == (steppers if watched.core.view.number else set())
@@ -163,7 +176,7 @@ def check_memory(watched: Watched) -> None:
             assert set(kept) <= set(watched.live), f"{name} keeps what is gone"
 
 
-def check_answer(watched: Watched, incarnation: int, answer: Answer) -> None:
+def check_answer(watched: Expected, incarnation: int, answer: Answer) -> None:
     core, standing, seat = watched.core, answer.standing, watched.live[incarnation]
     assert answer.incarnation == incarnation
     assert answer.floor == core.pace.floor
@@ -186,7 +199,7 @@ def check_answer(watched: Watched, incarnation: int, answer: Answer) -> None:
         watched.seen["close"] += standing.close
 
 
-def check_fence(watched: Watched, incarnation: int, answer: Answer) -> None:
+def check_fence(watched: Expected, incarnation: int, answer: Answer) -> None:
     """A ps is told the live workers; one revision never stands for two tables."""
     standing = answer.standing
     assert standing.admitted == tuple((watched.joins[n].index, n) for n in watched.live_of(Role.WORKER))
@@ -197,7 +210,7 @@ def check_fence(watched: Watched, incarnation: int, answer: Answer) -> None:
     watched.fences.setdefault(incarnation, {})[standing.fence_revision] = standing.admitted
 
 
-def check_limit(watched: Watched, max_staleness: int | None) -> None:
+def check_limit(watched: Expected, max_staleness: int | None) -> None:
     """What a ps lets pass: for the live workers, and for those that went a short while ago."""
     job = watched.job
     if job.bound is None:
@@ -208,7 +221,7 @@ def check_limit(watched: Watched, max_staleness: int | None) -> None:
     watched.seen["limit kept"] += bool(watched.gone)
 
 
-def is_fenced_in(watched: Watched, incarnation: int) -> bool:
+def is_fenced_in(watched: Expected, incarnation: int) -> bool:
     """Whether every ps of the view has written a table with this incarnation, which it had been told."""
     worker = (watched.joins[incarnation].index, incarnation)
     entries = watched.core.view.ps
@@ -219,12 +232,12 @@ def is_fenced_in(watched: Watched, incarnation: int) -> bool:
     return bool(entries)
 
 
-def all_stopped(watched: Watched) -> bool:
+def all_stopped(watched: Expected) -> bool:
     workers = watched.live_of(Role.WORKER)
     return bool(workers) and all(has_stopped(watched, n) for n in workers)
 
 
-def has_stopped(watched: Watched, incarnation: int) -> bool:
+def has_stopped(watched: Expected, incarnation: int) -> bool:
     seat = watched.live.get(incarnation)
     beat = seat.beat if seat else WorkerBeat()
-    return beat.stopped and beat.view == watched.core.view.number
+    return bool(seat and seat.rests) or (beat.stopped and beat.view == watched.core.view.number)

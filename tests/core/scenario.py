@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 
 from psruntime.config import JobConfig
 from psruntime.core.coordinator import Coordinator
-from psruntime.core.facts import Answer, Join, LeaveKind, NotYet, PsBeat, WorkerBeat
-from psruntime.core.membership import Role
+from psruntime.core.facts import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
+from psruntime.core.membership import Role, tag_of
 from psruntime.core.plan import VariableSpec
 from psruntime.core.rounds import Closed, Contribution, Done, Duty, Torn
 from psruntime.core.status import job_status
@@ -34,6 +33,12 @@ class Scenario:
 
     def act(self, line: str) -> list[str]:
         """The answer to one input, and the events."""
+        lines = self.answers(line)
+        for incarnation in range(1, 1 + max(self.latest.values(), default=0)):
+            lines = [text.replace(tag_of(incarnation), str(incarnation)) for text in lines]
+        return lines
+
+    def answers(self, line: str) -> list[str]:
         verb, _, rest = line.partition(" ")
         try:
             if verb in ("wait", "pause", "status"):
@@ -63,10 +68,11 @@ class Scenario:
         waited_s = self.now_s - self.asked_s.setdefault(join_id, self.now_s)
         variables = re.findall(r"(\w+)\[([\d,]+)\]", facts.get("with", VARIABLES) if role == "worker" else "")
         specs = tuple(VariableSpec(name, tuple(map(int, shape.split(","))), "float32") for name, shape in variables)
-        join = Join(Role(role), int(index), facts["at"], f"{host}:9", join_id, waited_s, specs)
+        job_id = facts.get("of", self.core.job.job_id)
+        join = Join(Role(role), int(index), facts["at"], f"{host}:9", join_id, job_id, waited_s, specs)
         answer = self.core.join(join, 1 + max(self.latest.values(), default=0), self.now_s)
         if isinstance(answer, NotYet):
-            return [f"not yet: {answer.reason} (its health: {answer.probe})"]
+            return [f"not yet: {answer.reason} (its health: {answer.holder and answer.holder.health_address})"]
         self.latest[member] = answer.incarnation
         return [self.heard(member, answer)]
 
@@ -77,21 +83,22 @@ class Scenario:
         standing, step = self.told[incarnation].standing, facts.get("step", 0)
         beat: PsBeat | WorkerBeat = PsBeat(standing.fence_revision, standing.view.number, step)
         if role is Role.WORKER:
-            beat = WorkerBeat(standing.view.number, facts.get("steps", 0), step, "stopped" in said)
+            beat = WorkerBeat(
+                standing.view.number, facts.get("steps", 0), step, "stopped" in said, closed_parts=facts.get("parts", 0)
+            )
         return [self.heard(member, self.core.heartbeat(role, index, incarnation, beat, self.now_s))]
 
     def prepared(self, member: str, facts: str) -> list[str]:
         said = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", facts)}
-        report = partial(self.core.report_prepared, attempt=said.get("attempt", 0))
-        return self.report(report, member, said["step"])
+        return self.report(self.core.report_prepared, member, Prepared(said["step"], said.get("attempt", 0)))
 
     def finished(self, member: str, _: str) -> list[str]:
         return self.report(self.core.report_finished, member)
 
-    def report(self, method: Callable[..., Answer], member: str, *step: int) -> list[str]:
+    def report(self, method: Callable[..., Answer], member: str, *prepared: Prepared) -> list[str]:
         _, index, incarnation = self.who(member)
         view = self.told[incarnation].standing.view.number
-        return [self.heard(member, method(index, incarnation, view, *step, self.now_s))]
+        return [self.heard(member, method(index, incarnation, view, *prepared, self.now_s))]
 
     def turn(self, member: str, rest: str) -> list[str]:
         _, index, incarnation = self.who(member)

@@ -74,7 +74,9 @@ class BoundedMachine(RuleBasedStateMachine):
         self.ports += 1
         port = 5000 + self.ports
         specs = MODEL if role is Role.WORKER else ()
-        join = Join(role, index, f"127.0.0.1:{port}", f"127.0.0.1:{port + 1000}", f"join {port}", specs=specs)
+        join = Join(
+            role, index, f"127.0.0.1:{port}", f"127.0.0.1:{port + 1000}", f"join {port}", self.job.job_id, specs=specs
+        )
         self.watched.join(join)
 
     def all_hear(self) -> None:

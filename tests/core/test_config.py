@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import pytest
 
-from psruntime.config import JobConfig, PlaceConfig, WorkerConfig, contradictions, job_fields, split_address
+from psruntime.config import (
+    JobConfig,
+    ProcessConfig,
+    WorkerConfig,
+    check_job_id,
+    contradictions,
+    job_fields,
+    split_address,
+)
 from psruntime.errors import EXIT_USAGE, UsageError
 
 JOB_REFUSALS = [
@@ -18,7 +27,13 @@ JOB_REFUSALS = [
     ("bound", 2, "bound is for mode bounded, the mode is async"),
     ("rounds_log", "rounds.jsonl", "rounds_log is for mode sync, the mode is async"),
     ("round_warn_s", -1.0, "round_warn_s must be at least 0.0, got -1.0"),
+    (
+        "job_id",
+        "my job",
+        "job_id must be 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or a digit, got 'my job'",
+    ),
     ("on_nan", "ignore", "on_nan must be one of stop, continue, got 'ignore'"),
+    ("on_ps_loss", "ignore", "on_ps_loss must be one of rollback, partial, got 'ignore'"),
     ("ps", 0, "ps must be at least 1, got 0"),
     ("min_workers", 0, "min_workers must be at least 1, got 0"),
     ("max_workers", 0, "max_workers must be at least 1, got 0"),
@@ -28,11 +43,14 @@ JOB_REFUSALS = [
     ("summary_steps", -1, "summary_steps must be at least 0, got -1"),
     ("keep_best", "least:loss", "keep_best must be NAME, min:NAME or max:NAME, got 'least:loss'"),
     ("keep_best", "loss", "keep_best needs checkpoint_dir, the folder of the checkpoints"),
+    ("replicate_every", -1, "replicate_every must be at least 0, got -1"),
+    ("replicate_every", 20, "replicate_every needs ps 2 at least: the copy of a ps is on the next one"),
     ("slice_bytes", 0, "slice_bytes must be at least 1, got 0"),
     ("max_staleness", -1, "max_staleness must be at least 0, got -1"),
     ("lease_s", 0.25, "lease_s must be at least 0.5, got 0.25"),
     ("lease_s", math.nan, "lease_s must be at least 0.5, got nan"),
     ("ps_timeout_s", 9.0, "ps_timeout_s must be at least 10.0, got 9.0"),
+    ("drain_timeout_s", 0.5, "drain_timeout_s must be at least 1.0, got 0.5"),
     ("ping_timeout_s", 0.5, "ping_timeout_s must be at least 1.0, got 0.5"),
     ("linger_s", -0.5, "linger_s must be at least 0.0, got -0.5"),
 ]
@@ -44,6 +62,26 @@ def test_a_job_setting_out_of_range_is_refused(name: str, value: Any, message: s
         JobConfig(**{name: value})
     assert str(refused.value) == message
     assert refused.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", ".a", "a/b", "größe", "a" * 65, "a\n", "a:b"])
+def test_what_is_no_plain_word_names_no_job(name: str) -> None:
+    with pytest.raises(UsageError, match="job_id must be 1 to 64 letters, digits"):
+        check_job_id("job_id", name)
+
+
+@pytest.mark.parametrize("name", ["a", "7", "run-1", "2026-11-21_ads.ctr", "A" * 64])
+def test_a_job_has_the_name_that_it_was_given(name: str) -> None:
+    assert JobConfig(job_id=name).job_id == name
+
+
+def test_a_job_without_a_name_is_named_after_its_settings() -> None:
+    assert re.fullmatch("[0-9a-f]{8}", JobConfig().job_id)
+    assert JobConfig(ps=2, lease_s=3).job_id == JobConfig(lease_s=3.0, ps=2).job_id
+    jobs = [JobConfig(), *(JobConfig(ps=n) for n in (2, 3)), JobConfig(keep=2), JobConfig(checkpoint_dir="2")]
+    assert len({job.job_id for job in jobs}) == len(jobs)
+    assert JobConfig(ps=1).job_id == JobConfig().job_id, "a default, said or not"
+    assert JobConfig(ps=2).job_id == "3a7515dd", "who restarts ps 0 with another release goes on with the same job"
 
 
 def test_every_job_setting_that_has_a_range_is_checked() -> None:
@@ -115,15 +153,15 @@ def test_every_job_setting_comes_with_its_help() -> None:
         ({"connect_timeout_s": math.nan}, "connect_timeout_s must be at least 0.0, got nan"),
     ],
 )
-def test_a_place_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_a_process_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as refused:
-        PlaceConfig(**{"index": 0, **settings})
+        ProcessConfig(**{"index": 0, **settings})
     assert str(refused.value) == message
 
 
 def test_the_ends_of_the_ports_are_in_range() -> None:
-    place = PlaceConfig(0, "ps0:65535", port=65535, health_port=0, connect_timeout_s=0.0)
-    assert (place.port, place.health_port) == (65535, 0)
+    where = ProcessConfig(0, "ps0:65535", port=65535, health_port=0, connect_timeout_s=0.0)
+    assert (where.port, where.health_port) == (65535, 0)
 
 
 def test_a_worker_needs_at_least_one_example_a_batch() -> None:

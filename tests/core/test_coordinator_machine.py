@@ -23,6 +23,7 @@ from tests.core.watched import Watched
 
 LEASE_S = 4.0
 PS_TIMEOUT_S = 9.0
+DRAIN_TIMEOUT_S = 6.0
 TRAIN_STEPS = 40
 MODEL = (VariableSpec("w", (3, 2), "float32"), VariableSpec("b", (2,), "float32"))
 OTHER_MODEL = (VariableSpec("w", (3, 2), "float32"), VariableSpec("b", (5,), "float32"))
@@ -37,15 +38,16 @@ REVISIONS = st.integers(-3, 2)  # of the fence: counted back from the latest tha
 MUST_HAPPEN = (
     "FORMING -> PREPARING", "PREPARING -> TRAINING", "TRAINING -> DRAINING", "DRAINING -> DONE",
     "PREPARING -> FORMING", "TRAINING -> FORMING", "DRAINING -> FORMING",
-    "FORMING -> FAILED", "PREPARING -> FAILED", "TRAINING -> FAILED",
+    "FORMING -> FAILED", "PREPARING -> FAILED", "TRAINING -> FAILED", "DRAINING -> FAILED",
     "join: Answer", "join: NotYet", "join: IndexHeldError", "join: UsageError", "join: ModelDiffersError",
-    "join: JobDoneError", "join: JobFailedError",
+    "join: OtherJobError", "join: JobDoneError", "join: JobFailedError", "event refused",
     "heartbeat: Answer", "heartbeat: ReplacedError", "report: Answer", "report: ReplacedError",
     "report_clock: tuple", "report_clock: ReplacedError", "has to wait", "limit kept",
     "standing: Answer", "standing: ReplacedError",
     "event member_lost", "event member_left", "lease ended", "paused", "ps timeout",
     "fenced in", "not fenced in", "close", "second view", "steps lost", "all stopped",
     "chief passed on", "waits for who may return",
+    "event cut_off", "cut off: steps", "cut off: closes", "cut off: nobody", "barred",
 )  # fmt: skip
 
 
@@ -63,7 +65,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.joins: list[Join] = []
         self.job = JobConfig(
             ps=ps, min_workers=min_workers, max_workers=3, train_steps=limit, lease_s=LEASE_S,
-            ps_timeout_s=PS_TIMEOUT_S, mode="async" if bound is None else "bounded", bound=bound,
+            ps_timeout_s=PS_TIMEOUT_S, drain_timeout_s=DRAIN_TIMEOUT_S,
+            mode="async" if bound is None else "bounded", bound=bound,
         )  # fmt: skip
         self.watched = Watched(self.job)
 
@@ -79,7 +82,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         port = 5000 + len(self.joins)
         host = f"10.0.0.{1 + index % 250}" if remote else "127.0.0.1"
         specs = MODEL if role is Role.WORKER else ()
-        return Join(role, index, f"{host}:{port}", f"{host}:{port + 1000}", f"join {port}", specs=specs)
+        places = (f"{host}:{port}", f"{host}:{port + 1000}")
+        return Join(role, index, *places, f"join {port}", self.job.job_id, specs=specs)
 
     def try_join(self, join: Join) -> None:
         self.joins.append(join)
@@ -102,13 +106,17 @@ class CoordinatorMachine(RuleBasedStateMachine):
             if self.watched.holder(Role.WORKER, index) is None:
                 self.a_worker_arrives(index)
 
-    @rule(role=st.sampled_from(Role), index=WORKERS, flaw=st.sampled_from(["index", "address", "network", "model"]))
+    @rule(
+        role=st.sampled_from(Role), index=WORKERS, flaw=st.sampled_from(["index", "address", "network", "model", "job"])
+    )
     def one_that_does_not_fit_arrives(self, role: Role, index: int, flaw: str) -> None:
         join = self.fresh_join(role, index, self.remote != (flaw == "network"))
         if flaw == "index":
             join = replace(join, index=index - 3 if index else 3)
         if flaw == "address":
             join = replace(join, address="nowhere")
+        if flaw == "job":
+            join = replace(join, job_id="another")
         if flaw == "model" and role is Role.WORKER:
             join = replace(join, specs=OTHER_MODEL)
         self.try_join(join)
@@ -127,7 +135,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         known = live * 3 + list(self.watched.joins)[-8:]
         return known[pick % len(known)]
 
-    def honest_beat(self, incarnation: int, progress: int, stopped: bool) -> None:
+    def honest_beat(self, incarnation: int, progress: int, stopped: bool, closed_parts: int = 0) -> None:
         watched = self.watched
         standing = watched.told[incarnation].standing
         global_step = watched.core.global_step + progress if standing.phase.prepared else 0
@@ -135,7 +143,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
             watched.heartbeat(incarnation, PsBeat(standing.fence_revision, standing.view.number, global_step))
         else:
             steps = watched.live[incarnation].clock - watched.live[incarnation].base + progress
-            watched.heartbeat(incarnation, WorkerBeat(standing.view.number, steps, global_step, stopped))
+            beat = WorkerBeat(standing.view.number, steps, global_step, stopped, closed_parts=closed_parts)
+            watched.heartbeat(incarnation, beat)
 
     @precondition(lambda self: self.watched.live)
     @rule(pick=PICK, progress=STEPS)
@@ -160,6 +169,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.the_chief_prepares(core.global_step // 2)
             elif core.phase is Phase.DRAINING and self.watched.chief and steps > 7:
                 self.the_chief_finishes(0)
+
+    @precondition(lambda self: self.watched.core.phase is Phase.TRAINING and self.job.train_steps is not None)
+    @rule()
+    def the_limit_is_reached(self) -> None:
+        view = self.watched.core.view
+        self.watched.heartbeat(view.ps[0].incarnation, PsBeat(0, view.number, TRAIN_STEPS))
 
     @precondition(lambda self: self.watched.core.phase.prepared)
     @rule(progress=STEPS)
@@ -263,6 +278,40 @@ class CoordinatorMachine(RuleBasedStateMachine):
             for incarnation in sorted(speaking & set(self.watched.live)):
                 self.honest_beat(incarnation, 0, stopped=False)
         assert set(self.watched.live) <= speaking
+
+    @precondition(lambda self: self.watched.core.phase.prepared)
+    @rule(picks=st.lists(PICK, max_size=2), parts=FLAG, successor_dies=FLAG)
+    def the_end_takes_long(self, picks: list[int], parts: bool, successor_dies: bool) -> None:
+        """Heartbeats go on, but the picked ones do not stop, and nobody closes; with `parts` it gets on for a while.
+
+        Who is cut off joins again, from the same address.
+        """
+        workers = self.watched.live_of(Role.WORKER)
+        stuck = {workers[pick % len(workers)] for pick in picks if workers}
+        if self.watched.core.phase is Phase.TRAINING and self.job.train_steps is not None:
+            self.the_limit_is_reached()
+        for second in range(int(DRAIN_TIMEOUT_S) + 2):
+            self.a_tick(1.0)
+            for incarnation in list(self.watched.live):
+                if incarnation in self.watched.live:
+                    done = second if parts and second < 3 else 0
+                    self.honest_beat(incarnation, 0, stopped=incarnation not in stuck, closed_parts=done)
+        for index, address in sorted(self.watched.cut_off):
+            places = {"address": address, "health_address": address}
+            self.try_join(replace(self.fresh_join(Role.WORKER, index, self.remote), **places))
+        if successor_dies and self.watched.chief:
+            self.watched.confirm_lost(self.watched.chief)
+            self.a_tick(1.0)
+
+    @precondition(lambda self: self.watched.core.phase is Phase.DRAINING)
+    @rule(back=FLAG)
+    def all_workers_die_while_it_drains(self, back: bool) -> None:
+        for incarnation in self.watched.live_of(Role.WORKER):
+            self.watched.confirm_lost(incarnation)
+        for _ in range(2 if back else int(DRAIN_TIMEOUT_S) + 1):
+            self.a_tick(1.0)
+            for incarnation in self.watched.live_of(Role.PS):
+                self.honest_beat(incarnation, 0, stopped=False)
 
     @rule(gap_s=st.sampled_from([LEASE_S, PS_TIMEOUT_S + LEASE_S, 1e6]))
     def the_coordinator_is_paused(self, gap_s: float) -> None:

@@ -5,8 +5,9 @@ bring; `>` is a record of the rounds, `!` tells the calls that are held to look 
 `worker 0`, meaning the latest process admitted there, or `worker 0#3` for one incarnation.  The inputs:
 
     job SETTING=VALUE ...                       the first line
-    join MEMBER at=ADDRESS [as=ID] [with=VARIABLES]     the same id, by default the address, makes it a repeat
-    beat MEMBER [steps=N] [step=N] [stopped]    a heartbeat; `step` is the global step that was read
+    join MEMBER at=ADDRESS [as=ID] [of=JOB] [with=VARIABLES]     the same id, by default the address, makes it a repeat
+    beat MEMBER [steps=N] [step=N] [stopped] [parts=N]  a heartbeat; `step` is the global step that was read,
+                                                `parts` of the end are what it has done as chief
     prepared MEMBER step=N [attempt=N]          the chief's reports
     finished MEMBER
     leave MEMBER KIND: REASON                   a farewell

@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.inputs import InputStream
 from psruntime.model import Context, Model, ModelSpec
-from tests.graph.table_models import get
 from tests.support.local_cluster import LocalCluster, train
+from tests.support.small_models import get
 
 CONTEXT = Context("train", 0, 1, 4, "", 3)
 

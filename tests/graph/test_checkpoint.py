@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.ledger import APPLIED, LEDGER_SIZE
 from psruntime.errors import CheckpointError, JobFailedError, StopRequested, UsageError
-from psruntime.graph.store import APPLIED, LEDGER_SIZE, RESTORE_LEAP
+from psruntime.graph.store import RESTORE_LEAP
 from psruntime.model import ModelSpec
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, Run, linear_model, train

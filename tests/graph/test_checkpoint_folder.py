@@ -150,6 +150,13 @@ def test_a_list_that_cannot_be_read_is_not_an_empty_folder(tmp_path: Path) -> No
     assert len(list(tmp_path.glob("model.ckpt-5*"))) == SHARDS + 1
 
 
+def test_a_folder_that_only_tensorflow_reaches_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"folder gs://bucket/run is not in a file system of this machine; mount"):
+        CheckpointFolder("gs://bucket/run", keep=2).require_writable()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_of_stock_tensorflow_that_was_moved(tmp_path: Path) -> None:
     """Its list has absolute paths; one of another folder is not counted."""
     for name in ("stock.ckpt-3", "stock.ckpt-7"):

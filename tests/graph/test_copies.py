@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan import VariableSpec
 from psruntime.graph.evaluate import evaluate
 from psruntime.model import Context, ModelSpec
-from tests.graph.table_models import get, linear, model_of
 from tests.support.local_cluster import LocalCluster, train
+from tests.support.small_models import get, linear, model_of
 
 
 def norm_and_tables(x: Any, y: Any, ids: Any, *, updates: Any = None, training: bool = True) -> ModelSpec:
@@ -135,7 +135,12 @@ def test_evaluation_reads_the_averages_and_the_tables(tmp_path: Any) -> None:
         return MODEL.input_fn(context).take(10)
 
     model = type(MODEL)("tests.table", ten, in_evaluation)
-    values = evaluate(model, Context("eval", 0, 1, 8, "", 3), run.graph.plan, cluster.max_workers, cluster.session)
+    measured: list[int] = []
+    values = evaluate(
+        model, Context("eval", 0, 1, 8, "", 3), run.graph.plan, cluster.max_workers, cluster.session,
+        on_batch=lambda: measured.append(1),
+    )  # fmt: skip
+    assert len(measured) == 10, "each is a sign that it gets on"
     saved = {name: of_checkpoint(run, name) for name in ("kernel", "scale", "table")}
     norm = {name: of_checkpoint(run, f"norm/{name}") for name in ("gamma", "beta", "moving_mean", "moving_variance")}
     with tf1.Graph().as_default(), tf1.Session() as session:

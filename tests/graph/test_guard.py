@@ -10,19 +10,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.ledger import APPLIED, FENCED, MAX_STALENESS, NOT_FINITE, RECEIVED, REPEATED, STALE
 from psruntime.core.plan import Bucket
 from psruntime.graph.guard import Push, guarded_update
-from psruntime.graph.store import (
-    APPLIED,
-    FENCED,
-    MAX_STALENESS,
-    NOT_FINITE,
-    RECEIVED,
-    REPEATED,
-    STALE,
-    BucketStore,
-    PsControl,
-)
+from psruntime.graph.store import BucketStore, PsControl
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster
 

@@ -77,7 +77,7 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
             for chief in (0, 1):  # the second one finds it done
                 closed = workers[chief]._close(session, assignments[chief], turn)
                 assert closed == Closed(number, attempt, number)
-        run.checkpoints.save(session, ROUNDS)
+        run.checkpoints.save(session)
     assert (min(factors) < 0.999) == clip, "some rounds are clipped"
     reader = tf1.train.load_checkpoint(run.checkpoints.latest())
     joint = [[2 * n, 2 * n + 1] for n in range(ROUNDS)]

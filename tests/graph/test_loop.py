@@ -9,8 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.facts import Assignment, Rest
+from psruntime.core.ledger import APPLIED, RECEIVED, REPEATED
 from psruntime.errors import StopRequested
-from psruntime.graph.store import APPLIED, RECEIVED, REPEATED
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalPlace, Run, linear_model, train
 

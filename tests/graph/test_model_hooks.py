@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.user_hooks import StepsOnly
 from psruntime.model import ModelSpec
-from tests.graph.table_models import get, linear, model_of
 from tests.support.local_cluster import LocalCluster, LocalPlace, train
+from tests.support.small_models import get, linear, model_of
 
 
 class Watching(tf1.train.SessionRunHook):  # type: ignore[misc]

@@ -12,8 +12,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.optimizers import rule_of, rules_of
 from psruntime.model import Context, Model, ModelSpec
-from tests.graph.table_models import TABLE, model_of
+from tests.graph.table_models import TABLE
 from tests.support.local_cluster import LocalCluster, train
+from tests.support.small_models import model_of
 
 STEPS = 6
 CONTEXT = Context("train", 0, 1, 8, "", 3)

@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.model import ModelSpec
-from tests.graph.table_models import get, linear, model_of
 from tests.support.local_cluster import LocalCluster, train
+from tests.support.small_models import get, linear, model_of
 
 
 def assigned(x: Any, y: Any, _: Any) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.ledger import APPLIED, FENCED, NOT_FINITE, PENDING, RECEIVED, REPEATED, VOID
 from psruntime.core.rounds import Duty, Turn
 from psruntime.graph.close import torn
-from psruntime.graph.store import APPLIED, FENCED, NOT_FINITE, PENDING, RECEIVED, REPEATED, VOID
 from tests.support.local_cluster import LocalCluster
 from tests.support.polling import poll_until
 from tests.support.round_bucket import KINDS, ROWS, WIDTH, WORKERS, RoundBucket

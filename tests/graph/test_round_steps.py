@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.ledger import APPLIED, NOT_FINITE, PENDING, is_balanced
 from psruntime.core.rounds import Duty, Turn
 from psruntime.errors import JobFailedError
-from psruntime.graph.store import APPLIED, CAUSES, NOT_FINITE, PENDING, RECEIVED
 from psruntime.model import Context, Model
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, Run, linear_model, train
@@ -54,7 +54,7 @@ def check(run: Run, batches: list[int]) -> None:
     for name, value in plain(tuple(batches)).items():
         np.testing.assert_allclose(reader.get_tensor(name), value, rtol=1e-5, atol=1e-6, err_msg=name)
     for ledger in run.cluster.ledgers(run.graph.plan).values():
-        assert ledger[RECEIVED] == ledger[APPLIED] + ledger[PENDING] + ledger[list(CAUSES.values())].sum()
+        assert is_balanced(ledger)
 
 
 LOSSES = [

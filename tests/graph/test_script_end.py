@@ -48,6 +48,9 @@ class Member:
     def holds(self, assignment: Any) -> bool:
         return True
 
+    def closed_part(self) -> None:
+        pass
+
     def report_finished(self, assignment: Any) -> None:
         self.story.append("finished")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.classic.counting import StepCounting
 from psruntime.classic.hooks import ChiefOnly
 from psruntime.classic.placement import check_placement, place_rest
-from psruntime.classic.prepare import ScaffoldPreparation
+from psruntime.classic.prepare import ScaffoldPreparation, remember_checkpoints
 from psruntime.core.facts import Assignment
 from psruntime.errors import CheckpointError, JobFailedError, ModelDiffersError, ReplacedError
 from tests.support.local_cluster import INCARNATION, LocalCluster
@@ -26,6 +27,7 @@ class Script:
     folder: str
     scaffold: dict[str, Any] = field(default_factory=dict)  # init_op as what makes it
     name: str = "w"
+    file_format: Any = tf1.train.SaverDef.V2
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -40,7 +42,7 @@ class Script:
                 loss = tf1.reduce_sum(self.w) + tf1.reduce_sum(self.v)
                 step = tf1.train.get_or_create_global_step()
                 self.train = tf1.train.GradientDescentOptimizer(1.0).minimize(loss, global_step=step)
-            self.saver = tf1.train.Saver()
+            self.saver = tf1.train.Saver(write_version=self.file_format)
             check_placement(self.graph, 2, 0)
             scaffold = tf1.train.Scaffold(saver=self.saver, **pieces)
             self.preparation = ScaffoldPreparation(
@@ -57,7 +59,7 @@ class Script:
 
     def prepare(self, incarnation: int = INCARNATION) -> int:
         with self.session() as session:
-            step, _ = self.preparation.run(session, Assignment(self.cluster.view, incarnation, prepare=True))
+            step = self.preparation.run(session, Assignment(self.cluster.view, incarnation, prepare=True)).global_step
             self.preparation.require(session)
             self.preparation.initialise(session)
             return step
@@ -70,7 +72,7 @@ class Script:
         with self.session() as session:
             session.run(self.train)
             if save:
-                self.saver.save(session, f"{self.folder}/model.ckpt", global_step=1)
+                self.saver.save(session, os.path.join(self.folder, "model.ckpt"), global_step=1)
 
 
 def test_what_has_no_device_runs_on_the_worker_that_opened_the_session(tmp_path: Path) -> None:
@@ -107,6 +109,56 @@ def test_fresh_live_and_replaced_ps(tmp_path: Path) -> None:
     assert [event for event, _ in script.events] == ["initialised", "adopted", "restored"]
     assert len(told) == 1
     assert all(state.read()[0].bytes_held > 0 for state in cluster.states)
+
+
+def test_a_list_that_cannot_be_read_is_not_a_new_beginning(tmp_path: Path) -> None:
+    script = Script(LocalCluster(2), str(tmp_path))
+    script.prepare()
+    script.step(save=True)
+    (tmp_path / "checkpoint").write_text("model_checkpoint_path ???")
+    later = Script(LocalCluster(2), str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"list of checkpoints .*/checkpoint cannot be read; .* checkpoint_dir"):
+        later.prepare()
+    assert not later.events
+    remember_checkpoints(later.saver, str(tmp_path), later.log)
+    assert [event for event, _ in later.events] == ["checkpoints_forgotten"]
+    later.events.clear()
+    later.folder = str(tmp_path / "elsewhere")
+    assert Script(LocalCluster(2), later.folder).prepare() == 0, "a folder without a list is a new beginning"
+
+
+def test_the_checkpoints_of_a_folder_that_was_moved(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    script = Script(LocalCluster(2), str(before))
+    script.prepare()
+    script.step(save=True)
+    assert str(before) in (before / "checkpoint").read_text(), "stock TensorFlow lists absolute paths"
+    before.rename(after)
+    later = Script(LocalCluster(2), str(after))
+    assert later.prepare() == 1 and later.values() == [0, 0]
+    remember_checkpoints(later.saver, str(after), later.log)
+    assert later.saver.last_checkpoints == [f"{after}/model.ckpt-1"]
+
+
+def test_a_folder_that_only_tensorflow_reaches() -> None:
+    script = Script(LocalCluster(2), "ram://run/")
+    script.prepare()
+    script.step(save=True)
+    later = Script(LocalCluster(2), "ram://run/")
+    assert later.prepare() == 1 and later.values() == [0, 0]
+    remember_checkpoints(later.saver, later.folder, later.log)
+    assert later.saver.last_checkpoints == ["ram://run/model.ckpt-1"]
+    with pytest.raises(CheckpointError, match=r"list of checkpoints nobody://run/checkpoint cannot be read: "):
+        Script(LocalCluster(2), "nobody://run").prepare()
+
+
+def test_a_checkpoint_of_the_oldest_format(tmp_path: Path) -> None:
+    script = Script(LocalCluster(2), str(tmp_path), file_format=tf1.train.SaverDef.V1)
+    script.prepare()
+    script.step(save=True)
+    assert (tmp_path / "model.ckpt-1").exists()
+    later = Script(LocalCluster(2), str(tmp_path))
+    assert later.prepare() == 1 and later.values() == [0, 0]
 
 
 def test_a_preparation_that_was_cut_off_is_done_again(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.ledger import APPLIED
 from psruntime.errors import CheckpointError
+from psruntime.graph.checkpoint import Checkpoints
 from psruntime.graph.session import ViewSession
-from psruntime.graph.store import APPLIED
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
 from tests.support.stock import contents
@@ -142,30 +143,47 @@ class Paused:
 
 
 @pytest.mark.parametrize("parts", [0, 1, 2])
-def test_a_chief_that_was_paused_does_not_keep_a_mix_of_two_rounds(parts: int, tmp_path: Path) -> None:
-    """Another chief closes a round after `parts` of the two parts are written: both before, between, both after."""
+def test_a_checkpoint_is_of_one_round_whatever_happens_while_it_is_written(parts: int, tmp_path: Path) -> None:
+    """A round is closed after `parts` of the two parts are written: it is not in the checkpoint."""
     cluster = LocalCluster(2)
     run = train(cluster, ADAM, 3, mode="sync", checkpoint_dir=str(tmp_path), **SLICED)
     graph, before = run.graph, contents(run.checkpoints.latest())
-    assert graph.rounds and run.checkpoints.latest().endswith("model.ckpt-3")
-
-    def close_a_round(session: Any) -> None:
-        rounds = graph.rounds
-        feed: dict[Any, Any] = dict.fromkeys(graph.push_ids, (0, INCARNATION, 4))
-        session.run(rounds.contribute, {**feed, **dict.fromkeys(rounds.finite, True)})
-        feed.update({**dict.fromkeys(rounds.members, 1), **dict.fromkeys(rounds.factors, 1.0)})
-        session.run(rounds.close, {**feed, **dict.fromkeys(graph.learning_rates, (0.1,))})
-
     with cluster.session(graph.graph) as session, cluster.session(graph.graph) as of_another:
-        paused = Paused(session, parts, lambda: close_a_round(of_another))
-        with pytest.raises(CheckpointError, match="checkpoint 3 was not kept: rounds were closed while it was written"):
-            run.checkpoints.save(paused, 3)
+        paused = Paused(session, parts, lambda: close_a_round(of_another, graph))
+        saved = run.checkpoints.save(paused)
         assert {row[APPLIED] for row in cluster.ledgers(graph.plan).values()} == {4}, "a round was closed"
-        same(contents(run.checkpoints.latest()), before)
-        with pytest.raises(CheckpointError, match="checkpoint 3 was not kept"):
-            run.checkpoints.save(session, 3)  # its step is behind
-        saved = run.checkpoints.save(session, 4)
-        assert saved and run.checkpoints.latest() == saved.path
-    assert contents(saved.path)["global_step"] == 4
-    assert not np.array_equal(contents(saved.path)["out"], before["out"])
+        assert saved and saved.path.endswith("model.ckpt-3")
+        same(contents(saved.path), before)
+        later = run.checkpoints.save(session)
+    assert later and later.path == run.checkpoints.latest()
+    assert contents(later.path)["global_step"] == 4
+    assert not np.array_equal(contents(later.path)["out"], before["out"])
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2])
+def test_a_chief_that_was_paused_does_not_keep_a_mix_of_two_copies(parts: int, tmp_path: Path) -> None:
+    """Another chief copies a later round after `parts` of the two parts are written; its own is whole."""
+    cluster = LocalCluster(2)
+    run = train(cluster, ADAM, 3, mode="sync", checkpoint_dir=str(tmp_path), **SLICED)
+    other = Checkpoints(run.graph, str(tmp_path), 5, 0)
+    with cluster.session(run.graph.graph) as session, cluster.session(run.graph.graph) as of_another:
+
+        def copy_a_later_round() -> None:
+            close_a_round(of_another, run.graph)
+            copied.append(other.copy(of_another))
+
+        copied: list[Any] = []
+        with pytest.raises(CheckpointError, match=r"checkpoint 3 was not written to .*: another chief has begun one"):
+            run.checkpoints.save(Paused(session, parts, copy_a_later_round))
+        assert other.write(of_another, copied[0]).path.endswith("model.ckpt-4")
+    assert contents(str(tmp_path / "model.ckpt-4"))["global_step"] == 4
+    assert not list(tmp_path.glob(".*"))
+
+
+def close_a_round(session: Any, graph: Any) -> None:
+    rounds = graph.rounds
+    feed: dict[Any, Any] = dict.fromkeys(graph.push_ids, (0, INCARNATION, 4))
+    session.run(rounds.contribute, {**feed, **dict.fromkeys(rounds.finite, True)})
+    feed.update({**dict.fromkeys(rounds.members, 1), **dict.fromkeys(rounds.factors, 1.0)})
+    session.run(rounds.close, {**feed, **dict.fromkeys(graph.learning_rates, (0.1,))})

@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError
 from psruntime.model import Model, ModelSpec
-from tests.graph.table_models import get, linear, model_of
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, linear_model, train
+from tests.support.small_models import get, linear, model_of
 from tests.support.stock import Stock, contents
 
 STEPS = 4

@@ -80,7 +80,7 @@ def test_no_edge_leads_from_ps_to_ps_and_a_table_begins_on_its_ps() -> None:
         assert not edges
         for name in TABLES:
             store = graph.model.stores[name]
-            assert {task_of(v.handle.op) for v in [store.master, *graph.optimizer_variables[name]]} == {
+            assert {task_of(v.handle.op) for v in [store.master, *graph.optimizers[name].variables]} == {
                 f"ps/{store.bucket.ps}"
             }
             own = graph.graph.get_operation_by_name(name)

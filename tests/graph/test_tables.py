@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.ledger import APPLIED, LEDGER_SIZE, STALE
 from psruntime.core.plan import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.evaluate import check_evaluation, evaluate
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.pulled import learn_specs
-from psruntime.graph.store import APPLIED, LEDGER_SIZE, STALE
+from psruntime.graph.store import PUSHED_SIZE
 from psruntime.model import Context, Model
 from tests.graph.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow
 from tests.support.embedding_model import IDS, ROWS, WIDTH, embedding_model, make_variables, predict
@@ -146,7 +147,7 @@ def test_a_refused_push_changes_no_bit_of_a_table_or_its_slots(optimizer: str) -
         held = {
             v.op.name: v.read_value()
             for name in stores
-            for v in [stores[name].master, *graph.optimizer_variables[name]]
+            for v in [stores[name].master, *graph.optimizers[name].variables]
         }
     inputs = InputStream(embedding_model(OPTIMIZERS[optimizer]), Context("train", 0, 1, 8, "", 3))
     feed = dict(zip(graph.model.batch, inputs.draw_endlessly(), strict=True))
@@ -196,7 +197,7 @@ def test_a_ps_counts_the_bytes_and_updates_of_its_tables() -> None:
         assert state.unbalanced() == []
         assert stats.received == stats.applied == 5 * stats.buckets
         held.append(stats.bytes_held)
-    books = 8 * (1 + LEDGER_SIZE + 3 * cluster.max_workers) * (len(run.graph.plan.buckets) + 1) + 8
+    books = 8 * (1 + LEDGER_SIZE + PUSHED_SIZE * cluster.max_workers) * (len(run.graph.plan.buckets) + 1) + 8
     controls = 2 * 8 * (cluster.max_workers + 3)
     assert sum(held) == tables + others + books + controls
 

@@ -15,9 +15,9 @@ from psruntime.core.view import Phase, PsEntry, View
 from psruntime.observe.render import as_json, as_tables, progress_line
 
 PS_STATS = PsStats(12_345_678, 4, 110, 100, {"stale": 9, "fenced": 1, "repeated": 0}, 7)
-PS = MemberStatus(Role.PS, 0, "10.0.0.1:1", "10.0.0.1:2", 255, 9.0, 0.5, ps_stats=PS_STATS)
+PS = MemberStatus(Role.PS, 0, "10.0.0.1:1", "10.0.0.1:2", "00ff", 9.0, 0.5, ps_stats=PS_STATS)
 WORKER = MemberStatus(
-    Role.WORKER, 3, "10.0.0.2:1", "10.0.0.2:2", 16, 9.0, 1.5, chief=True, clock=42, lead=2,
+    Role.WORKER, 3, "10.0.0.2:1", "10.0.0.2:2", "0010", 9.0, 1.5, chief=True, clock=42, lead=2,
     worker_stats=WorkerStats(50, 1, 6, 1234.5, 0.25, "PREPARING: view 2 is complete"),
 )  # fmt: skip
 STATUS = JobStatus(Phase.TRAINING, "why", View(2, (PsEntry(0, "10.0.0.1:1", 255),)), 40, 500, 12, (PS, WORKER))
@@ -33,6 +33,16 @@ def test_tables_show_what_an_operator_asks_for() -> None:
         "3 (chief)", "42", "1234", "0.2500", "PREPARING: view 2 is complete",
     ):  # fmt: skip
         assert piece in text, piece
+
+
+def test_what_a_member_said_is_shown_as_it_is() -> None:
+    """The tables know a markup, and one that is wrong would end the command."""
+    worker = replace(WORKER, worker_stats=WorkerStats(waiting="[/b] of [red]worker[/red] 1"))
+    ps = replace(PS, address="[::1]:7", ps_stats=replace(PS_STATS, dropped={"[/]": 1}))
+    out = io.StringIO()
+    Console(file=out, width=160).print(as_tables(replace(STATUS, reason="[/i]", members=(ps, worker)), JOB))
+    for piece in ("[/b] of [red]worker[/red] 1", "[::1]:7", "[/] 1", "[/i]"):
+        assert piece in out.getvalue(), piece
 
 
 def test_in_mode_bounded_the_leads_are_shown_with_their_largest() -> None:
@@ -60,5 +70,6 @@ def test_json_is_complete_and_plain() -> None:
     assert facts["phase"] == "TRAINING"
     assert facts["job"]["train_steps"] == 1000
     assert facts["ps"][0]["ps_stats"]["dropped"] == {"stale": 9, "fenced": 1, "repeated": 0}
-    assert facts["ps"][0]["incarnation"] == "ff" == facts["view"]["ps"][0]["incarnation"]
+    assert facts["ps"][0]["incarnation"] == "00ff"
+    assert facts["view"] == {"number": 2, "ps": [{"index": 0, "address": "10.0.0.1:1"}]}
     assert facts["workers"][0]["worker_stats"]["staleness_p99"] == 6

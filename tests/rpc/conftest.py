@@ -18,11 +18,14 @@ from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import Answer, Join, LeaveKind, PsBeat, PsStats, WorkerBeat, WorkerStats
 from psruntime.core.membership import Role
 from psruntime.core.plan import VariableSpec
+from psruntime.errors import PsRuntimeError
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.convert_beat import Heartbeat
 from psruntime.rpc.seat import Seat
+from psruntime.rpc.security import OPEN, Security
 from psruntime.rpc.server import RpcServer
 from psruntime.rpc.service import CoordinationServicer
+from tests.support.certificates import Authority
 from tests.support.polling import poll_until
 
 SPECS = (VariableSpec("dense/kernel", (4, 2), "float32"), VariableSpec("dense/bias", (2,), "float32"))
@@ -30,7 +33,8 @@ OURS = ("rpc-server", "heartbeat", "clock-reports")  # names of the threads that
 
 # A lease that does not end within a test: what happens all the same does not happen because a lease ended.
 LONG = 600.0
-PAIR = JobConfig(ps=1, min_workers=2, train_steps=10, lease_s=LONG, ps_timeout_s=LONG)
+JOB_ID = "tests"  # of the coordinators that hear `a_join`
+PAIR = JobConfig(job_id=JOB_ID, ps=1, min_workers=2, train_steps=10, lease_s=LONG, ps_timeout_s=LONG)
 
 
 class Events(list[tuple[str, dict[str, Any]]]):
@@ -56,10 +60,12 @@ class Stage:
         job: JobConfig,
         address: str = "127.0.0.1:0",
         make: Callable[[float], Coordinator] | None = None,
+        security: Security = OPEN,
         **options: Any,
     ) -> RpcServer:
         make = make or partial(Coordinator, job)
-        server = RpcServer(address, lambda: CoordinationServicer(make, job, self.events, **options))
+        service = lambda: CoordinationServicer(make, job, self.events, **options)  # noqa: E731
+        server = RpcServer(address, service, security=security, log=self.events)
         server.start()
         self._at_exit.callback(server.stop, 0.0)
         return server
@@ -78,8 +84,8 @@ class Stage:
         server.stop(0.0)
         return f"127.0.0.1:{server.port}"
 
-    def client(self, server: RpcServer) -> CoordinatorClient:
-        client = CoordinatorClient(f"127.0.0.1:{server.port}")
+    def client(self, server: RpcServer, security: Security = OPEN, host: str = "127.0.0.1") -> CoordinatorClient:
+        client = CoordinatorClient(f"{host}:{server.port}", security)
         self._at_exit.callback(client.close)
         return client
 
@@ -93,11 +99,12 @@ class Stage:
         on_answer: Callable[[Answer], None] = lambda _: None,
         health: str = "127.0.0.1:9",
         specs: tuple[VariableSpec, ...] = SPECS,
+        on_end: Callable[[PsRuntimeError], None] = lambda _: None,
     ) -> Seat:
         specs = specs if role is Role.WORKER else ()
         beat = beat or (PsBeat if role is Role.PS else WorkerBeat)
         address = f"127.0.0.1:{2000 + index}"
-        seat = Seat(client, job, role, index, address, health, specs, beat, on_answer, self.events, self.stop)
+        seat = Seat(client, job, role, index, address, health, specs, beat, on_answer, self.events, self.stop, on_end)
         self._at_exit.callback(seat.leave, LeaveKind.ASKED, "the test is over")
         return seat
 
@@ -126,6 +133,18 @@ def client(stage: Stage, server: RpcServer) -> CoordinatorClient:
     return stage.client(server)
 
 
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The CA of the job."""
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Another CA."""
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(4) as pool:
@@ -138,7 +157,7 @@ def _left_over() -> list[str]:
 
 def a_join(role: Role, index: int, join_id: str = "one", health: str = "127.0.0.1:9", waited_s: float = 0.0) -> Join:
     specs = SPECS if role is Role.WORKER else ()
-    return Join(role, index, f"127.0.0.1:{2000 + index}", health, join_id, waited_s, specs)
+    return Join(role, index, f"127.0.0.1:{2000 + index}", health, join_id, JOB_ID, waited_s, specs)
 
 
 def a_beat(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ from psruntime.core.facts import (
     WorkerBeat,
     WorkerStats,
 )
-from psruntime.core.membership import Role
+from psruntime.core.membership import Member, Role, tag_of
 from psruntime.core.plan import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.errors import UsageError
@@ -37,7 +37,9 @@ indices = st.integers(0, checks.INDEX_LIMIT - 1)
 incarnations = st.integers(1, checks.INCARNATION_LIMIT - 1)
 spans = st.integers(0, 10**16).map(lambda ns: ns / 10**9)  # seconds, in whole nanoseconds
 texts = st.text(max_size=60)
-addresses = st.text(max_size=checks.ADDRESS_CHARS)
+words = texts.filter(str.isprintable)  # for people
+addresses = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=checks.ADDRESS_CHARS)
+tags = incarnations.map(tag_of)
 specs = st.builds(
     lambda name, shape, dtype, sparse, trainable, whole: VariableSpec(
         name, shape, dtype, sparse and shape != (), trainable and dtype in TRAINED_DTYPES, whole
@@ -51,11 +53,18 @@ specs = st.builds(
 )
 models = st.lists(specs, max_size=4, unique_by=lambda spec: spec.name).map(tuple)
 views = st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, incarnations), max_size=3).map(tuple))
+by_worker = st.dictionaries(indices, counts, max_size=3)
 ps_stats = st.builds(
-    PsStats, counts, counts, counts, counts, st.dictionaries(st.text(max_size=64), counts, max_size=3), counts
+    PsStats,
+    *[counts] * 4,
+    dropped=st.dictionaries(words, counts, max_size=3),
+    max_staleness=counts,
+    pending=counts,
+    rolled_back=counts,
+    received_of=by_worker,
 )
 worker_stats = st.builds(
-    WorkerStats, counts, counts, counts, st.floats(0, 1e300), st.none() | st.floats(allow_nan=False), texts, counts
+    WorkerStats, counts, counts, counts, st.floats(0, 1e300), st.none() | st.floats(allow_nan=False), words, counts
 )
 standings = st.builds(
     Standing,
@@ -72,8 +81,9 @@ standings = st.builds(
     max_staleness=st.none() | counts,
 )
 answers = st.builds(Answer, incarnations, standings, st.integers(1, checks.COUNT_LIMIT - 1), counts)
+job_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 joins = st.builds(
-    Join, st.just(Role.WORKER), indices, addresses, addresses, st.text(min_size=1, max_size=64), spans, models
+    Join, st.just(Role.WORKER), indices, addresses, addresses, st.text(min_size=1, max_size=64), job_ids, spans, models
 )
 beats = st.builds(
     convert_beat.Heartbeat,
@@ -88,12 +98,12 @@ beats = st.builds(
     st.just(Role.WORKER),
     indices,
     incarnations,
-    st.builds(WorkerBeat, counts, counts, counts, st.booleans(), worker_stats),
+    st.builds(WorkerBeat, counts, counts, counts, st.booleans(), worker_stats, counts),
     counts,
     spans,
 )
-leaves = st.builds(convert.Leave, st.sampled_from(Role), indices, incarnations, st.sampled_from(LeaveKind), texts)
-_place = {"index": indices, "address": addresses, "health_address": addresses, "incarnation": incarnations}
+leaves = st.builds(convert.Leave, st.sampled_from(Role), indices, incarnations, st.sampled_from(LeaveKind), words)
+_place = {"index": indices, "address": addresses, "health_address": addresses, "incarnation": tags}
 _times = {"admitted_s": spans, "silent_s": spans}
 members = st.builds(MemberStatus, role=st.just(Role.PS), **_place, **_times, ps_stats=st.none() | ps_stats) | st.builds(
     MemberStatus,
@@ -110,12 +120,14 @@ job_statuses = st.builds(
     JobStatus,
     st.sampled_from(Phase),
     texts,
-    views,
+    st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, st.just(0)), max_size=3).map(tuple)),
     counts,
     counts,
     counts,
     st.lists(members, max_size=3).map(tuple),
     counts,
+    st.booleans(),
+    by_worker,
 )
 clock_reports = st.builds(
     convert_clock.ClockReport, indices, incarnations, counts.map(lambda n: n + (n == 0)), counts, counts, spans
@@ -128,6 +140,7 @@ _of_mode = {  # settings that belong to one mode
 jobs = st.sampled_from(MODES).flatmap(
     lambda mode: st.builds(
         JobConfig,
+        job_id=st.just("") | job_ids,
         mode=st.just(mode),
         ps=st.integers(1, 2**31 - 1),
         min_workers=st.integers(1, 8),
@@ -143,6 +156,7 @@ jobs = st.sampled_from(MODES).flatmap(
         round_warn_s=spans,
         lease_s=spans.map(lambda s: 0.5 + s / 10**6).map(lambda s: round(s, 9)),
         ps_timeout_s=spans.map(lambda s: 20.0 + s),
+        drain_timeout_s=spans.map(lambda s: 1.0 + s),
         ping_timeout_s=spans.map(lambda s: 1.0 + s),
         linger_s=spans,
         **_of_mode[mode],
@@ -165,9 +179,10 @@ def test_an_answer_comes_back(answer):
 
 @relaxed
 @given(texts, incarnations)
-def test_not_yet_comes_back_without_the_address_to_probe(reason, holder):
-    wire = convert.join_result_to_wire(NotYet(reason, holder, "10.0.0.1:1"))
-    assert convert.join_result_from_wire(wire) == NotYet(reason, holder, "")
+def test_not_yet_comes_back_without_the_holder(reason, incarnation):
+    holder = Member(Role.WORKER, 0, "10.0.0.1:1", "10.0.0.1:2", "secret", incarnation, 0.0, 0.0, 0.0)
+    wire = convert.join_result_to_wire(NotYet(reason, holder.tag, holder))
+    assert convert.join_result_from_wire(wire) == NotYet(reason, tag_of(incarnation))
 
 
 @relaxed
@@ -203,13 +218,20 @@ def test_a_status_comes_back(status):
 
 
 @relaxed
+@given(job_statuses, views)
+def test_a_status_tells_no_incarnation(status, view):
+    back = convert_status.status_from_wire(convert_status.status_to_wire(replace(status, view=view)))
+    assert [(e.index, e.address, e.incarnation) for e in back.view.ps] == [(e.index, e.address, 0) for e in view.ps]
+
+
+@relaxed
 @given(jobs)
 def test_the_settings_come_back_to_the_digit(job):
     back = convert_status.job_from_wire(convert_status.job_to_wire(job))
     assert [(f.name, getattr(back, f.name)) for f in fields(job) if f.name[-2:] != "_s"] == [
         (f.name, getattr(job, f.name)) for f in fields(job) if f.name[-2:] != "_s"
     ]
-    for name in ("round_warn_s", "lease_s", "ps_timeout_s", "ping_timeout_s", "linger_s"):
+    for name in ("round_warn_s", "lease_s", "ps_timeout_s", "drain_timeout_s", "ping_timeout_s", "linger_s"):
         assert getattr(back, name) == pytest.approx(getattr(job, name), abs=1e-9)
 
 
@@ -248,6 +270,13 @@ def test_what_is_sent_is_cut_and_made_unicode():
     wire = convert.leave_to_wire(leave)
     assert wire.reason.startswith("bad file ? xx")
     assert len(wire.reason) == checks.TEXT_CHARS
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "\x1b[31mred", "nul\0", "\u202egnal"])
+def test_what_people_read_is_one_line_that_can_be_seen(text):
+    leave = convert.leave_from_wire(convert.leave_to_wire(convert.Leave(Role.PS, 0, 1, LeaveKind.ERROR, text)))
+    assert leave.reason.isprintable()
+    assert len(leave.reason) == len(text)
 
 
 INCOMING = {

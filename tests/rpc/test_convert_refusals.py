@@ -13,7 +13,7 @@ from psruntime.errors import UsageError
 from psruntime.rpc import checks, convert, convert_beat
 from psruntime.v1 import coordination_pb2 as pb
 
-A_JOIN = Join(Role.WORKER, 1, "127.0.0.1:1", "127.0.0.1:2", "id", 0.5, (VariableSpec("w", (2,), "float32"),))
+A_JOIN = Join(Role.WORKER, 1, "127.0.0.1:1", "127.0.0.1:2", "id", "job", 0.5, (VariableSpec("w", (2,), "float32"),))
 A_BEAT = convert_beat.Heartbeat(Role.WORKER, 1, 7, WorkerBeat())
 A_LEAVE = convert.Leave(Role.WORKER, 1, 7, LeaveKind.ASKED, "")
 
@@ -55,6 +55,9 @@ MANY = [pb.VariableSpec(name=str(i), dtype="float32") for i in range(checks.SPEC
         (_join(address="x" * 257), "address must have 0 to 256 characters, got 257"),
         (_join(join_id="x" * 65), "join_id must have 1 to 64 characters"),
         (_without(_join(), "join_id"), "join_id must have 1 to 64 characters, got 0"),
+        (_join(job_id="a b"), "job_id must be 1 to 64 letters, digits, '.', '_' or '-'"),
+        (_join(job_id="x" * 65), "job_id must be 1 to 64 letters"),
+        (_without(_join(), "job_id"), "job_id must be 1 to 64 letters"),
         (_join(waited={"seconds": -1}), "waited must be from 0"),
         (_join(waited={"nanos": 2**31 - 1}), "waited must be from 0"),
         (_join(variables=[pb.VariableSpec(name="v", dtype="int32")]), "variables.dtype of v must be one of float16"),

@@ -19,7 +19,7 @@ from psruntime.rpc.convert_turn import (
     turn_to_wire,
 )
 from psruntime.v1 import coordination_pb2 as pb
-from tests.rpc.test_convert import counts, incarnations, indices, spans, texts
+from tests.rpc.test_convert import counts, incarnations, indices, spans, texts, words
 from tests.support.messages import messages
 
 relaxed = settings(deadline=None)
@@ -29,7 +29,7 @@ dones = (
     st.none()
     | st.builds(Contribution, numbers, numbers, counts, amounts)
     | st.builds(Closed, numbers, numbers, counts)
-    | st.builds(Torn, numbers, numbers, texts)
+    | st.builds(Torn, numbers, numbers, words)
 )
 requests = st.builds(TurnRequest, indices, incarnations, numbers, dones, spans)
 turns = st.builds(Turn, st.sampled_from(Duty), counts, counts, counts, counts, amounts, texts)

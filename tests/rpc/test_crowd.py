@@ -13,13 +13,13 @@ from psruntime.core.view import Phase
 from psruntime.rpc import convert, convert_beat
 from psruntime.rpc.service import CoordinationServicer
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
-from tests.rpc.conftest import LONG, a_beat, a_join
+from tests.rpc.conftest import JOB_ID, LONG, a_beat, a_join
 
 WORKERS = 300
 
 
 def test_health_answers_and_news_reaches_all_while_300_heartbeats_are_held(stage):
-    job = JobConfig(lease_s=LONG, ps_timeout_s=LONG, min_workers=WORKERS)
+    job = JobConfig(job_id=JOB_ID, lease_s=LONG, ps_timeout_s=LONG, min_workers=WORKERS)
     address = f"127.0.0.1:{stage.coordinator(job).port}"
 
     async def member(index: int, held: asyncio.Semaphore) -> Phase:

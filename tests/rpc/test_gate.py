@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.facts import Assignment, LeaveKind, PsBeat, WorkerStats
+from psruntime.core.facts import Assignment, LeaveKind, Prepared, PsBeat, WorkerStats
 from psruntime.core.membership import Role
 from psruntime.core.view import Phase
 from psruntime.errors import JobFailedError, ReplacedError, StopRequested, UsageError
@@ -22,11 +22,13 @@ from psruntime.rpc.convert_clock import ClockReport, Floor
 from psruntime.rpc.gate import Gate
 from psruntime.rpc.place import WorkerPlace
 from psruntime.rpc.seat import Seat
-from tests.rpc.conftest import LONG, SPECS, Stage, a_beat, a_join
+from tests.rpc.conftest import JOB_ID, LONG, SPECS, Stage, a_beat, a_join
 from tests.support.polling import poll_until
 
 BOUND = 2
-JOB = JobConfig(mode="bounded", bound=BOUND, min_workers=3, train_steps=10**6, lease_s=LONG, ps_timeout_s=LONG)
+JOB = JobConfig(
+    job_id=JOB_ID, mode="bounded", bound=BOUND, min_workers=3, train_steps=10**6, lease_s=LONG, ps_timeout_s=LONG
+)
 ALWAYS = lambda: True  # noqa: E731
 
 
@@ -105,7 +107,7 @@ class Job:
         if indices[0] == 0:
             seat = seats[0][-1]
             answer = seat.wait_until(lambda a: a.standing.phase is Phase.PREPARING, 30)
-            self.client.report_prepared(Report(0, answer.incarnation, 1, 0))
+            self.client.report_prepared(Report(0, answer.incarnation, 1, Prepared(0)))
         self.write_fence()
         return [Worker(index, seat, client, place, gate, enter(place)) for index, client, place, gate, seat in seats]
 
@@ -184,7 +186,7 @@ def test_far_from_its_bound_a_worker_makes_1000_steps_on_what_it_knows(stage):
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_in_other_modes_nothing_of_this_runs(stage, mode):
-    job = Job(stage, JobConfig(mode=mode, min_workers=3, lease_s=LONG, ps_timeout_s=LONG))
+    job = Job(stage, JobConfig(job_id=JOB_ID, mode=mode, min_workers=3, lease_s=LONG, ps_timeout_s=LONG))
     (fast, _, _) = job.workers(0, 1, 2)
     fast.steps(100)
     assert fast.client.calls["clock-reports"] == 0
@@ -284,7 +286,7 @@ def test_after_a_second_of_waiting_status_and_log_say_for_whom_once(job, pool):
 def plain(job: Job) -> list[int]:
     """Incarnations of workers 0.. of a job that trains, without seats."""
     incarnations = [job.client.join(a_join(Role.WORKER, i, f"w{i}")).incarnation for i in range(3)]
-    job.client.report_prepared(Report(0, incarnations[0], 1, 0))
+    job.client.report_prepared(Report(0, incarnations[0], 1, Prepared(0)))
     return incarnations
 
 

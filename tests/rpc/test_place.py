@@ -13,7 +13,7 @@ from psruntime.core.facts import Answer, Assignment, Rest, Standing, WorkerStats
 from psruntime.core.rounds import Closed, Done, Duty, Turn
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
-from psruntime.rpc.place import WorkerPlace
+from psruntime.rpc.place import WORK_S, WorkerPlace
 
 VIEW = View(1, (PsEntry(0, "127.0.0.1:1", 5),))
 OTHER = View(2, (PsEntry(0, "127.0.0.1:2", 6),))
@@ -90,7 +90,7 @@ ASSIGNMENT = Assignment(VIEW, 9, prepare=False)
 def test_waits_for_a_prepared_view_that_lets_it_in_and_says_for_what() -> None:
     stage = Stage(answer(Phase.FORMING), answer(Phase.TRAINING), answer(Phase.TRAINING, fenced_in=True))
     assert stage.place.await_view() == ASSIGNMENT
-    assert stage.events[0] == ("waiting", {"reason": "TRAINING: because"})
+    assert stage.events[0] == ("waiting", {"reason": "every ps to admit this worker"})
     assert stage.place.beat().stats.waiting == ""
 
 
@@ -103,9 +103,11 @@ def test_asks_the_coordinator_before_a_session_is_opened() -> None:
 
 
 def test_the_chief_is_asked_to_prepare() -> None:
-    stage = Stage(answer(Phase.PREPARING, chief=True), answer(Phase.PREPARING, chief=True, fenced_in=True))
+    outside, within = answer(Phase.PREPARING, chief=True), answer(Phase.PREPARING, chief=True, fenced_in=True)
+    stage = Stage(outside, outside, within)
     assert stage.place.await_view() == Assignment(VIEW, 9, prepare=True)
     assert len(stage.seat.answers) == 1, "not before every ps admits it"
+    assert stage.events[0] == ("waiting", {"reason": "every ps to admit this worker"})
     assert stage.place.is_chief()
 
 
@@ -123,6 +125,18 @@ def test_holds_only_the_same_view_and_incarnation() -> None:
     assert not Stage(answer(Phase.TRAINING, incarnation=8)).place.holds(ASSIGNMENT)
 
 
+def test_parts_of_the_end_are_told_to_the_coordinator() -> None:
+    """Of another incarnation they would prolong the time that this one has."""
+    stage = Stage(answer(Phase.DRAINING, fenced_in=True, chief=True))
+    stage.place.entered(ASSIGNMENT)
+    assert stage.place.beat().closed_parts == 0
+    stage.place.closed_part()
+    stage.place.closed_part()
+    assert stage.place.beat().closed_parts == 2
+    stage.seat.answers = [answer(Phase.DRAINING, incarnation=8)]
+    assert stage.place.beat().closed_parts == 0
+
+
 def test_may_step() -> None:
     assert Stage(answer(Phase.TRAINING)).place.may_step()
     assert Stage(answer(Phase.FORMING)).place.may_step()  # the session finds out, and waits
@@ -134,6 +148,26 @@ def test_may_step() -> None:
     stage.stop.set()
     with pytest.raises(StopRequested):
         stage.place.may_step()
+
+
+def test_the_status_tells_of_a_worker_whose_own_work_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step, its input or a checkpoint: nothing else tells that this worker is in one."""
+    now_s = [1000.0]
+    monkeypatch.setattr("psruntime.rpc.place.time.monotonic", lambda: now_s[0])
+    stage = Stage(answer(Phase.TRAINING, fenced_in=True))
+    assert stage.place.beat().stats.waiting == "starting"
+
+    def after(passed_s: float) -> str:
+        now_s[0] += passed_s
+        return stage.place.beat().stats.waiting
+
+    stage.place.await_view()
+    assert (after(WORK_S - 1), after(1)) == ("", f"its own work, for {WORK_S:.0f} s")
+    stage.place.may_step()
+    assert (after(WORK_S - 1), after(60)) == ("", "its own work, for 69 s")
+    stage.seat.turns = [Turn(Duty.CONTRIBUTE, round=1)]
+    stage.place.next_turn(ASSIGNMENT, None)
+    assert (after(WORK_S - 1), after(1)) == ("", "its own work, for 10 s")
 
 
 def test_steps_are_counted_from_the_entry_into_the_view() -> None:
@@ -206,7 +240,8 @@ def test_what_comes_after_the_last_step(end: str) -> None:
 
 
 def test_one_that_stops_by_itself_rests_while_the_others_train() -> None:
-    stage = Stage(answer(Phase.TRAINING), answer(Phase.TRAINING), answer(Phase.DRAINING, chief=True, close=True))
+    trains = answer(Phase.TRAINING, fenced_in=True)
+    stage = Stage(trains, trains, answer(Phase.DRAINING, chief=True, close=True))
     stage.place.entered(ASSIGNMENT)
     assert stage.place.rest(ASSIGNMENT) is Rest.CLOSE
     assert stage.place.beat().stopped

@@ -29,7 +29,7 @@ def test_a_listener_is_live(stage):
     assert not asked(stage.health())
 
 
-@pytest.mark.parametrize("address", ["255.255.255.255:9", "no-such-host.invalid:9"])
+@pytest.mark.parametrize("address", ["255.255.255.255:9", "no-such-host.invalid:9", "a..b:9", "x" * 70 + ":9"])
 def test_an_address_that_cannot_be_reached_proves_nothing(address):
     assert not asked(address)
 

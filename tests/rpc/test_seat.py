@@ -10,20 +10,22 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.coordinator import Coordinator
-from psruntime.core.facts import Answer, Assignment, LeaveKind
-from psruntime.core.membership import Role
+from psruntime.core.facts import Answer, Assignment, LeaveKind, Prepared
+from psruntime.core.membership import Role, tag_of
 from psruntime.core.view import Phase
 from psruntime.errors import (
+    EXIT_USAGE,
     IndexHeldError,
     JobDoneError,
     ModelDiffersError,
+    OtherJobError,
     PsRuntimeError,
     ReplacedError,
     UnreachableError,
 )
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.convert import Leave
-from tests.rpc.conftest import PAIR, SPECS, a_beat, a_join
+from tests.rpc.conftest import JOB_ID, LONG, PAIR, SPECS, a_beat, a_join
 from tests.rpc.seats import phase_is, seated
 from tests.support.polling import poll_until
 
@@ -39,7 +41,7 @@ def test_a_job_from_forming_to_done(stage, client):
     assert preparing.standing.chief
     view = preparing.standing.view
     assignment = Assignment(view, preparing.incarnation, prepare=True)
-    chief.report_prepared(assignment, 0)
+    chief.report_prepared(assignment, Prepared(0))
     for seat in everyone:
         assert seat.wait_until(phase_is(Phase.TRAINING), 30).standing.view == view
     for seat in (chief, other):
@@ -144,7 +146,7 @@ def test_a_seat_that_was_replaced_joins_again(stage, client):
     after = seat.wait_until(lambda a: a.incarnation != before, 30)
     poll_until(lambda: facts.heard[-1].incarnation == after.incarnation, 10, "the new incarnation is heard of")
     assert "worker 0 is not a member" in str(stage.events.named("rejoining")[0]["reason"])
-    assert [m.incarnation for m in client.get_status()[0].members] == [after.incarnation]
+    assert [m.incarnation for m in client.get_status()[0].members] == [tag_of(after.incarnation)]
 
 
 class Usurped(Coordinator):
@@ -182,6 +184,30 @@ def test_a_new_coordinator_at_the_same_address_is_joined(stage, server, client):
     assert stage.events.named("reached")
 
 
+@pytest.mark.parametrize("role", Role)
+def test_the_coordinator_of_another_job_at_the_same_address_is_not_joined(stage, server, client, role):
+    """Else it would adopt what a ps still holds of the job before."""
+    seat, _ = seated(stage, client, role)
+    server.stop(0.0)
+    poll_until(lambda: stage.events.named("unreachable"), 30, "the loss is noticed")
+    other = JobConfig(job_id="other", lease_s=LONG, ps_timeout_s=LONG)
+    stage.coordinator(other, f"127.0.0.1:{server.port}")
+    said = (
+        f"{role} 0 at 127.0.0.1:2000 still serves job tests, this is the coordinator of job other: start {role} 0 anew"
+    )
+    with pytest.raises(OtherJobError, match=f"^{said}$") as ended:
+        seat.wait_until(lambda _: False, 60)
+    assert ended.value.exit_code == EXIT_USAGE
+    with pytest.raises(OtherJobError):
+        assert seat.answer
+    assert [str(facts["reason"]) for facts in stage.events.named("refused")] == [said]
+    status, job = client.get_status()
+    assert (status.members, job) == ((), other)
+
+    anew, _ = seated(stage, client, role, job=other)
+    assert [m.incarnation for m in client.get_status()[0].members] == [tag_of(anew.answer.incarnation)]
+
+
 def test_a_dead_holder_is_replaced_while_its_lease_runs(stage, client):
     held = client.join(a_join(Role.WORKER, 0, "crashed", health=stage.refusing()))
     seat, _ = seated(stage, client, Role.WORKER)
@@ -209,7 +235,7 @@ def test_a_live_holder_keeps_its_index(stage, client):
 
 
 def test_a_paused_holder_is_waited_for_until_its_lease_ends(stage):
-    job = JobConfig(lease_s=0.5)
+    job = JobConfig(job_id=JOB_ID, lease_s=0.5)
     client = stage.client(stage.coordinator(job))
     held = client.join(a_join(Role.WORKER, 0, "paused", health=stage.health()))
     seat, _ = seated(stage, client, Role.WORKER, job=job)

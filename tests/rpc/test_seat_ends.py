@@ -8,17 +8,19 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.facts import Answer, LeaveKind
-from psruntime.core.membership import Role
+from psruntime.core.membership import Role, tag_of
 from psruntime.core.view import Phase
-from psruntime.errors import JobFailedError, PsRuntimeError, StopRequested, UnreachableError
+from psruntime.errors import CredentialsError, JobFailedError, PsRuntimeError, StopRequested, UnreachableError
 from psruntime.rpc.convert import Leave
-from tests.rpc.conftest import PAIR, a_join
+from psruntime.rpc.security import Security
+from tests.rpc.conftest import JOB_ID, PAIR, a_join
 from tests.rpc.seats import phase_is, seated
+from tests.support.certificates import TOKEN
 from tests.support.polling import poll_until
 
 
 def test_a_coordinator_that_stays_away_fails_the_seat(stage, server, client):
-    job = JobConfig(lease_s=0.5, ps_timeout_s=0.5)
+    job = JobConfig(job_id=JOB_ID, lease_s=0.5, ps_timeout_s=0.5)
     seat, _ = seated(stage, client, Role.WORKER, job=job)
     server.stop(0.0)
     with pytest.raises(UnreachableError, match=r"was not reached for 0.5 s; is ps 0 running there\? \(--ps-timeout\)"):
@@ -35,6 +37,55 @@ def test_a_coordinator_that_goes_after_the_end_is_no_failure_of_its_own(stage, s
     server.stop(0.0)
     with pytest.raises(JobFailedError, match="the job failed: worker 1: loss is NaN"):
         worker.wait_until(lambda _: False, 60)
+
+
+def test_a_coordinator_that_comes_back_with_a_token_fails_the_seat(stage, server, client):
+    seat, _ = seated(stage, client, Role.WORKER)
+    server.stop(0.0)
+    stage.coordinator(PAIR, f"127.0.0.1:{server.port}", security=Security(token=TOKEN))
+    with pytest.raises(CredentialsError, match="refuses the call, which has no token"):
+        seat.wait_until(lambda _: False, 60)
+
+
+def test_after_the_end_the_token_of_the_next_job_is_no_failure(stage, client, monkeypatch):
+    beat, refused = client.heartbeat, []
+
+    def heartbeat(*arguments):
+        if worker.answer.standing.phase.over:
+            refused.append(arguments)
+            raise CredentialsError("the coordinator refuses the call, which has another token than the job's")
+        return beat(*arguments)
+
+    worker, _ = seated(stage, client, Role.WORKER)
+    monkeypatch.setattr(client, "heartbeat", heartbeat)
+    stranger = client.join(a_join(Role.WORKER, 1))
+    client.leave(Leave(Role.WORKER, 1, stranger.incarnation, LeaveKind.FATAL, "loss is NaN"))
+    poll_until(lambda: refused, 30, "a heartbeat after the end")
+    with pytest.raises(JobFailedError, match="the job failed: worker 1: loss is NaN"):
+        worker.wait_until(lambda _: False, 60)
+
+
+def test_the_end_of_the_job_is_told_once(stage, server, client):
+    """Though the coordinator goes then, and the seat fails."""
+    told: list[PsRuntimeError] = []
+    worker, _ = seated(stage, client, Role.WORKER, on_end=told.append)
+    stranger = client.join(a_join(Role.WORKER, 1))
+    assert worker.wait_until(lambda _: True, 30) and not told
+    client.leave(Leave(Role.WORKER, 1, stranger.incarnation, LeaveKind.FATAL, "loss is NaN"))
+    poll_until(lambda: told, 30, "the end is told")
+    server.stop(0.0)
+    with pytest.raises(JobFailedError):
+        worker.wait_until(lambda _: False, 60)
+    assert [(type(error), str(error)) for error in told] == [(JobFailedError, "the job failed: worker 1: loss is NaN")]
+
+
+def test_a_seat_that_fails_tells_so(stage, server, client):
+    told: list[PsRuntimeError] = []
+    job = JobConfig(job_id=JOB_ID, lease_s=0.5, ps_timeout_s=0.5)
+    seated(stage, client, Role.WORKER, job=job, on_end=told.append)
+    server.stop(0.0)
+    poll_until(lambda: told, 30, "the failure is told")
+    assert isinstance(told[0], UnreachableError) and len(told) == 1
 
 
 def test_a_coordinator_that_never_comes_is_reported_with_the_flag(stage):
@@ -68,7 +119,7 @@ def test_a_stop_ends_every_wait(stage, client):
     for thread in threads:
         thread.join(30)
     assert [type(outcome) for outcome in outcomes] == [StopRequested] * 2
-    assert held.incarnation in [m.incarnation for m in client.get_status()[0].members]
+    assert tag_of(held.incarnation) in [m.incarnation for m in client.get_status()[0].members]
 
 
 def test_a_seat_that_left_waits_for_nothing(stage, client):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, suppress
 
 import grpc
 import pytest
@@ -13,14 +14,18 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from psruntime.config import JobConfig
 from psruntime.core.membership import Role
-from psruntime.errors import UsageError
+from psruntime.errors import UnreachableError, UsageError
 from psruntime.rpc import options
+from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.ports import require_free
 from psruntime.rpc.server import RpcServer
 from psruntime.rpc.service import CoordinationServicer
-from tests.rpc.conftest import LONG, a_beat, a_join, hold
+from tests.rpc.conftest import JOB_ID, LONG, a_beat, a_join, hold
+from tests.support import http2
+from tests.support.polling import poll_until
 
-JOB = JobConfig(lease_s=LONG, ps_timeout_s=LONG)
+JOB = JobConfig(job_id=JOB_ID, lease_s=LONG, ps_timeout_s=LONG)
+KEEPALIVE = ("keepalive_time_ms", "keepalive_timeout_ms", "http2.ping_timeout_ms")
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -126,18 +131,61 @@ def test_stop_answers_the_heartbeats_that_are_held(stage, pool):
     assert held.result(10.0) == answer
 
 
+def test_stop_cuts_off_calls_without_a_traceback(stage, capfd):
+    for _ in range(8):
+        server = stage.coordinator(JOB)
+        client = stage.client(server)
+        answer = client.join(a_join(Role.PS, 0))
+
+        def beat(client=client, answer=answer):
+            with suppress(UnreachableError):
+                while True:
+                    client.heartbeat(a_beat(answer, Role.PS, 0))
+
+        members = [threading.Thread(target=beat) for _ in range(4)]
+        for member in members:
+            member.start()
+        time.sleep(0.05)
+        server.stop(0.0)
+        for member in members:
+            member.join()
+    assert capfd.readouterr().err == ""
+
+
 def test_pings_during_a_held_heartbeat_are_allowed(stage, monkeypatch):
     """Both ends' options fit each other.  Their times are divided by 5 here, to a ping every second."""
 
     def faster(options):
         return [(name, value // 5 if name.endswith("_ms") else value) for name, value in options]
 
-    monkeypatch.setattr("psruntime.rpc.server.SERVER_OPTIONS", faster(options.SERVER_OPTIONS))
+    monkeypatch.setattr("psruntime.rpc.options.SERVER_OPTIONS", faster(options.SERVER_OPTIONS))
     monkeypatch.setattr("psruntime.rpc.client.CALLER_OPTIONS", faster(options.CALLER_OPTIONS))
     client = stage.client(stage.coordinator(JOB))
     answer = client.join(a_join(Role.PS, 0))
     long_enough_s = 6.0  # the third ping too many would end the connection
     assert client.heartbeat(a_beat(answer, Role.PS, 0, wait_s=long_enough_s), LONG) == answer
+
+
+def test_a_connection_on_which_a_heartbeat_is_held_is_not_idle(stage, monkeypatch):
+    short = {**dict(options.SERVER_OPTIONS), "grpc.max_connection_idle_ms": 200}
+    monkeypatch.setattr("psruntime.rpc.options.SERVER_OPTIONS", tuple(short.items()))
+    client = stage.client(stage.coordinator(JOB))
+    answer = client.join(a_join(Role.PS, 0))
+    assert client.heartbeat(a_beat(answer, Role.PS, 0, wait_s=2.0), LONG) == answer
+
+
+def test_a_caller_that_answers_no_ping_is_dropped(stage, monkeypatch):
+    """One that a link cut off, or that does not read: it has begun as it must, and holds a call."""
+    short = {**dict(options.SERVER_OPTIONS), **{f"grpc.{name}": 300 for name in KEEPALIVE}}
+    monkeypatch.setattr("psruntime.rpc.options.SERVER_OPTIONS", tuple(short.items()))
+    server = stage.coordinator(JOB)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as caller:
+        half = http2.opening(f"/{CoordinationServicer.name}/Join".encode())
+        caller.sendall(http2.PREFACE + http2.settings() + half)
+        caller.recv(9)
+        caller.sendall(http2.frame(http2.SETTINGS, http2.ACK))
+        while caller.recv(1 << 16):
+            continue
 
 
 def test_one_thread_serves_many_callers(stage):
@@ -181,6 +229,37 @@ def test_a_flood_of_idle_connections_does_not_disturb(stage):
             flood.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
         assert stage.client(server).get_job() == JOB
         assert health_of(server.port, CoordinationServicer.name) == SERVING
+
+
+def test_who_comes_when_there_is_no_room_is_turned_away_and_members_stay(stage, monkeypatch):
+    monkeypatch.setattr("psruntime.rpc.options.CONNECTIONS", 3)
+    server = stage.coordinator(JOB)
+    client = stage.client(server)
+    answer = client.join(a_join(Role.PS, 0))
+    with ExitStack() as crowd:
+        connect = lambda: socket.create_connection(("127.0.0.1", server.port), timeout=30)  # noqa: E731
+        callers = [crowd.enter_context(connect()) for _ in range(5)]
+        poll_until(lambda: sum(map(is_closed, callers)) == 3, 30, "as many are turned away as are too many")
+        assert client.heartbeat(a_beat(answer, Role.PS, 0)) == answer
+    newcomer = stage.client(server)
+    poll_until(lambda: can_call(newcomer), 30, "there is room again")
+
+
+def is_closed(caller: socket.socket) -> bool:
+    caller.setblocking(False)
+    try:
+        return caller.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def can_call(client: CoordinatorClient) -> bool:
+    try:
+        return client.get_job() == JOB
+    except UnreachableError:
+        return False
 
 
 def test_a_caller_that_vanishes_in_the_middle_of_a_held_heartbeat_does_not_disturb(stage, pool):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.facts import LeaveKind, NotYet, PsBeat, WorkerBeat
-from psruntime.core.membership import Role
+from psruntime.core.facts import LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
+from psruntime.core.membership import Role, tag_of
 from psruntime.core.view import Phase
 from psruntime.errors import (
     IndexHeldError,
@@ -21,10 +21,10 @@ from psruntime.errors import (
 )
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.convert import Leave, Report
-from tests.rpc.conftest import LONG, SPECS, a_beat, a_join, hold
+from tests.rpc.conftest import JOB_ID, LONG, SPECS, a_beat, a_join, hold
 from tests.support.polling import poll_until
 
-JOB = JobConfig(ps=1, train_steps=2000, lease_s=LONG, ps_timeout_s=LONG, max_staleness=3)
+JOB = JobConfig(job_id=JOB_ID, ps=1, train_steps=2000, lease_s=LONG, ps_timeout_s=LONG, max_staleness=3)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_whole_life(client, stage):
     assert worker.standing.phase is Phase.PREPARING
     assert worker.standing.chief
     view = worker.standing.view.number
-    answer = client.report_prepared(Report(0, worker.incarnation, view, 0))
+    answer = client.report_prepared(Report(0, worker.incarnation, view, Prepared(0)))
     assert answer.standing.phase is Phase.TRAINING
     ps = client.heartbeat(a_beat(ps, Role.PS, 0))
     assert ps.standing.admitted == ((0, worker.incarnation),)
@@ -110,7 +110,7 @@ def test_a_held_heartbeat_of_the_chief_is_answered_when_the_last_worker_stops(cl
     first = client.join(a_join(Role.WORKER, 0))
     second = client.join(a_join(Role.WORKER, 1))
     view = first.standing.view.number
-    client.report_prepared(Report(0, first.incarnation, view, 0))
+    client.report_prepared(Report(0, first.incarnation, view, Prepared(0)))
     stopped = WorkerBeat(view, steps=1, global_step=JOB.train_steps, stopped=True)
     first = client.heartbeat(a_beat(first, Role.WORKER, 0, stopped))
     assert not first.standing.close
@@ -125,7 +125,7 @@ def test_a_held_heartbeat_ends_unchanged_after_its_wait(client):
 
 
 def test_a_wait_is_cut_at_a_third_of_the_lease(stage):
-    job = JobConfig(lease_s=0.5)
+    job = JobConfig(job_id=JOB_ID, lease_s=0.5)
     client = stage.client(stage.coordinator(job))
     answer = client.join(a_join(Role.PS, 0))
     assert client.heartbeat(a_beat(answer, Role.PS, 0, wait_s=LONG), 60.0) == answer
@@ -163,7 +163,7 @@ def test_a_silent_member_loses_its_lease(stage):
 
 
 def test_the_tick_ends_leases_without_any_call(stage):
-    client = stage.client(stage.coordinator(JobConfig(lease_s=0.5)))
+    client = stage.client(stage.coordinator(JobConfig(job_id=JOB_ID, lease_s=0.5)))
     client.join(a_join(Role.PS, 0))
     poll_until(lambda: stage.events.named("member_lost"), 20, "the lease has ended")
 
@@ -177,7 +177,7 @@ def test_refusals_keep_their_kind(client):
     with pytest.raises(UsageError, match="join_id must have 1 to 64 characters, got 65"):
         client.join(a_join(Role.PS, 0, join_id="x" * 65))
     with pytest.raises(ReplacedError):
-        client.report_prepared(Report(7, 12345, 1, 0))
+        client.report_prepared(Report(7, 12345, 1, Prepared(0)))
 
 
 def test_a_fatal_leave_ends_the_job_for_all(client):
@@ -192,7 +192,7 @@ def test_a_holder_that_proved_itself_live_is_not_disturbed(client, stage):
     holder = client.join(a_join(Role.WORKER, 0, health=health))
     claim = client.join(a_join(Role.WORKER, 0, "two"))
     assert isinstance(claim, NotYet)
-    assert claim.holder_incarnation == holder.incarnation
+    assert (claim.tag, claim.holder) == (tag_of(holder.incarnation), None)
     client.heartbeat(a_beat(holder, Role.WORKER, 0))
     with pytest.raises(IndexHeldError, match=r"worker 0 is held by a live process at 127\.0\.0\.1:2000"):
         client.join(a_join(Role.WORKER, 0, "two", waited_s=LONG))

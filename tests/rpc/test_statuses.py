@@ -10,10 +10,12 @@ from psruntime.core.coordinator import Coordinator
 from psruntime.core.membership import Role
 from psruntime.errors import (
     CheckpointError,
+    CredentialsError,
     IndexHeldError,
     JobDoneError,
     JobFailedError,
     ModelDiffersError,
+    OtherJobError,
     PsRuntimeError,
     ReplacedError,
     UnreachableError,
@@ -21,9 +23,12 @@ from psruntime.errors import (
 )
 from psruntime.rpc import statuses
 from psruntime.rpc.client import CoordinatorClient
-from tests.rpc.conftest import a_join
+from tests.rpc.conftest import JOB_ID, a_join
 
-TRAVEL = [IndexHeldError, ModelDiffersError, UsageError, ReplacedError, JobFailedError, JobDoneError]
+TRAVEL = [
+    CredentialsError, IndexHeldError, ModelDiffersError, OtherJobError, UsageError, ReplacedError, JobFailedError,
+    JobDoneError,
+]  # fmt: skip
 
 
 class Refusing(Coordinator):
@@ -38,8 +43,8 @@ class Refusing(Coordinator):
 @pytest.fixture
 def refuse(stage):
     """Calls a coordinator that raises the given error; returns what the caller gets."""
-    coordinator = Refusing(JobConfig(), 0.0)
-    client = stage.client(stage.coordinator(JobConfig(), make=lambda _: coordinator))
+    coordinator = Refusing(JobConfig(job_id=JOB_ID), 0.0)
+    client = stage.client(stage.coordinator(JobConfig(job_id=JOB_ID), make=lambda _: coordinator))
 
     def refuse(error: Exception) -> PsRuntimeError:
         coordinator.error = error

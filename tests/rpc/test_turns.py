@@ -10,17 +10,17 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.coordinator import Coordinator
-from psruntime.core.facts import LeaveKind
+from psruntime.core.facts import LeaveKind, Prepared
 from psruntime.core.membership import Role
 from psruntime.core.rounds import Closed, Contribution, Duty, Torn, Turn
 from psruntime.errors import ReplacedError, UnreachableError, UsageError
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.convert import Leave, Report
 from psruntime.rpc.convert_turn import TurnRequest
-from tests.rpc.conftest import LONG, Stage, a_join
+from tests.rpc.conftest import JOB_ID, LONG, Stage, a_join
 from tests.support.polling import poll_until
 
-JOB = JobConfig(mode="sync", ps=1, min_workers=2, train_steps=3, lease_s=LONG, ps_timeout_s=LONG)
+JOB = JobConfig(job_id=JOB_ID, mode="sync", ps=1, min_workers=2, train_steps=3, lease_s=LONG, ps_timeout_s=LONG)
 
 
 class Job:
@@ -33,7 +33,7 @@ class Job:
         self.pool = pool
         self.ps = self.client.join(a_join(Role.PS, 0))
         self.workers = [self.client.join(a_join(Role.WORKER, index)) for index in range(2)]
-        self.client.report_prepared(Report(0, self.workers[0].incarnation, 1, 0, 0))
+        self.client.report_prepared(Report(0, self.workers[0].incarnation, 1, Prepared(0)))
         assert self.take(0).duty in (Duty.WAIT, Duty.CONTRIBUTE)
         assert self.take(1).duty in (Duty.WAIT, Duty.CONTRIBUTE)
 
@@ -150,7 +150,7 @@ def test_a_call_ends_unchanged_after_its_wait(job):
 
 
 def test_a_wait_is_cut_at_a_third_of_the_lease(pool, stage):
-    job = Job(stage, pool, JobConfig(mode="sync", ps=1, min_workers=2, lease_s=3.0))
+    job = Job(stage, pool, JobConfig(job_id=JOB_ID, mode="sync", ps=1, min_workers=2, lease_s=3.0))
     assert job.take(1, share(1), LONG).duty is Duty.WAIT
 
 

@@ -10,40 +10,47 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from psruntime.core.facts import JobStatus
 from psruntime.core.view import Phase
 from psruntime.rpc.client import CoordinatorClient
+from tests.support.marks import running_with
 from tests.support.polling import poll_until
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
 END_S = 60.0
+MARK = "PSRUNTIME_TEST_ZYGOTE"
 
 
 @dataclass
 class Proc:
-    """A process that the zygote forked."""
+    """A process that the zygote forked.  number: of this process among all of the zygote's; a pid may come again."""
 
     name: str
+    number: int
     pid: int
     log: Path
     zygote: Zygote
+    argv: list[str]
 
     @property
     def code(self) -> int | None:
-        return self.zygote.codes.get(self.pid)
+        return self.zygote.codes.get(self.number)
 
     @property
     def text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def signal(self, signum: int) -> None:
+        assert self.code is None, f"{self.name} has ended with {self.code}"
         os.kill(self.pid, signum)
 
     def kill(self) -> None:
@@ -74,11 +81,13 @@ class Zygote:
     """Starts processes by forking one that has TensorFlow imported."""
 
     def __init__(self, ping_timeout_s: float = 10.0) -> None:
-        self.codes: dict[int, int] = {}
+        self.codes: dict[int, int] = {}  # of processes that have ended, by number
+        self._numbers = count()
         self._started: queue.Queue[int] = queue.Queue()
+        self._mark = uuid.uuid4().hex
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.zygote", str(ping_timeout_s)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=ROOT, env={**os.environ, MARK: self._mark}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -86,15 +95,21 @@ class Zygote:
 
     def start(self, name: str, argv: list[str], log: Path, path: list[str]) -> Proc:
         assert self._process.stdin
-        self._process.stdin.write(json.dumps({"argv": argv, "log": str(log), "path": path}) + "\n")
+        number = next(self._numbers)
+        order = {"number": number, "argv": argv, "log": str(log), "path": path}
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        return Proc(name, self._started.get(timeout=START_S), log, self)
+        return Proc(name, number, self._started.get(timeout=START_S), log, self, argv)
 
     def close(self) -> None:
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait(END_S)
         self._reader.join(END_S)
+
+    def running(self) -> list[int]:
+        """Pids of all processes that came of this one and have not ended, whoever knows of them."""
+        return [pid for pid in running_with(MARK, self._mark) if pid != self._process.pid]
 
     def _read(self) -> None:
         assert self._process.stdout
@@ -107,26 +122,49 @@ class Zygote:
 
 
 class Cluster:
-    """One job: ps 0 with the coordinator, and whatever the test starts beside it."""
+    """One job: ps 0 with the coordinator, and whatever the test starts beside it.
 
-    def __init__(self, zygote: Zygote, folder: Path, **job: Any) -> None:
+    coordinator: where the others find it: `reach` of its own address, which may be that of a proxy.
+    """
+
+    def __init__(
+        self, zygote: Zygote, folder: Path, reach: Callable[[str], str] = lambda address: address, **job: Any
+    ) -> None:
         self._zygote = zygote
         self.folder = folder
         self.procs: list[Proc] = []
         self._path = [str(folder)]
         settings = {"linger_s": 0, "lease_s": 3, **job}  # a lease of 3 s: heartbeats, and so status, every second
-        flags = [f"--{name.removesuffix('_s').replace('_', '-')}={value}" for name, value in settings.items()]
-        first = self.start("ps", 0, "--coordinator=127.0.0.1:0", *flags)
-        self.coordinator = first.wait_for("READY coordinator 0 ").split()[3]
+        self._job_flags = [f"--{name.removesuffix('_s').replace('_', '-')}={value}" for name, value in settings.items()]
+        first = self.start("ps", 0, "--coordinator=127.0.0.1:0", *self._job_flags)
+        try:
+            self._address = first.wait_for("READY coordinator 0 ").split()[3]
+        except BaseException:
+            self._kill_all()
+            raise
+        self.coordinator = reach(self._address)
+        self.client = CoordinatorClient(self._address)
+        self.settings = self.client.get_job()
         self.ps = [first, *(self.start_ps(index) for index in range(1, int(job.get("ps", 1))))]
-        self.client = CoordinatorClient(self.coordinator)
 
     def start(self, role: str, index: int, *flags: str) -> Proc:
-        count = sum(proc.name.startswith(f"{role}-{index}") for proc in self.procs)
+        """The second process of an index is named ROLE-INDEX.1, and so on."""
+        count = len([proc for proc in self.procs if proc.name.partition(".")[0] == f"{role}-{index}"])
         name = f"{role}-{index}" + (f".{count}" if count else "")
         proc = self._zygote.start(name, [role, f"--index={index}", *flags], self.folder / f"{name}.log", self._path)
         self.procs.append(proc)
         return proc
+
+    def start_again(self, proc: Proc) -> Proc:
+        """The command of a ps or worker that is gone, once more; ps 0 comes back at its address."""
+        role, index, *flags = proc.argv
+        if (role, index) == ("ps", "--index=0"):
+            flags = [f"--coordinator={self._address}", *self._job_flags]
+        return self.start(role, int(index.partition("=")[2]), *flags)
+
+    def latest(self, role: str, index: int) -> Proc:
+        """The newest process of an index."""
+        return [proc for proc in self.procs if proc.name.partition(".")[0] == f"{role}-{index}"][-1]
 
     def start_script(self, index: int, path: Path, *flags: str) -> Proc:
         """A worker that is a script of a user's; it knows the job by its coordinator alone."""
@@ -163,12 +201,16 @@ class Cluster:
 
     def close(self) -> list[str]:
         """Kills what is left and returns the names of it."""
+        left = self._kill_all()
+        self.client.close()
+        return left
+
+    def _kill_all(self) -> list[str]:
         left = [proc for proc in self.procs if proc.code is None]
         for proc in left:
             proc.signal(signal.SIGKILL)
         for proc in left:
             proc.wait()
-        self.client.close()
         return [proc.name for proc in left]
 
 

@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
+from launch import local
 from psruntime import ps, status, worker
+from psruntime.config import SecurityConfig
 from psruntime.errors import UnreachableError, UsageError
+from psruntime.rpc.security import Security
 from tests.support.docs import ROOT, flags_in, flags_of_script
 
 ELSEWHERE = {"cp"}  # commands that are not ours
-
-
-def launcher() -> ModuleType:
-    """launch/local.py, which is in no package."""
-    spec = importlib.util.spec_from_file_location("launch_local", ROOT / "launch" / "local.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    with patch.dict("sys.modules", {"launch_local": module}):
-        spec.loader.exec_module(module)
-    return module
+FLAGS_ELSEWHERE = {  # of Slurm and systemd
+    "--kill-on-bad-exit", "--now", "--open-mode", "--requeue", "--wait",
+}  # fmt: skip
 
 
 def _launch(argv: list[str]) -> int:
-    module = launcher()
     try:
-        module._job_flags(module._parser().parse_args(argv))
+        local._job_flags(local._parser().parse_args(argv))
     except UsageError as error:
         print(error)
         return 2
     return 0
 
 
-def _ask_nobody(_address: str) -> Any:
+def _ask_nobody(*_: Any) -> Any:
     raise UnreachableError("not asked")
 
 
+def _load_nothing(config: SecurityConfig, **_: Any) -> Security:
+    """The files that a document names are not there; with TLS a ps may serve other machines."""
+    return cast(Security, SimpleNamespace(tls=bool(config.tls_ca), token=""))
+
+
 def _status(argv: list[str]) -> int:
-    with patch.object(status, "CoordinatorClient", _ask_nobody):
+    with patch.multiple(status, CoordinatorClient=_ask_nobody, load_security=_load_nothing):
         try:
             return status.main(argv)
         except UnreachableError:
@@ -79,7 +78,7 @@ def complaint(words: list[str], scripts: Mapping[str, str]) -> str:
 
 
 def known_flags() -> set[str]:
-    """Of all programs, from their help."""
+    """Of all programs, from their help, and those of others that the documents name."""
     text = ""
     for main in PROGRAMS.values():
         with _nothing_runs() as output, redirect_stdout(output):
@@ -87,7 +86,7 @@ def known_flags() -> set[str]:
                 main(["--help"])
             except SystemExit:
                 text += output.getvalue()
-    return flags_in(text)
+    return flags_in(text) | FLAGS_ELSEWHERE
 
 
 def _of_program(program: str, argv: list[str], scripts: Mapping[str, str]) -> str:
@@ -116,6 +115,6 @@ def _of_script(argv: list[str], scripts: Mapping[str, str]) -> str:
 def _nothing_runs() -> Iterator[io.StringIO]:
     """ps and worker end where their work would begin; what they say is collected."""
     output = io.StringIO()
-    quiet = {"run": lambda *_: 0, "Log": lambda *_: None}
+    quiet = {"run": lambda *_: 0, "Log": lambda *_: None, "load_security": _load_nothing}
     with patch.multiple(ps, **quiet), patch.multiple(worker, **quiet), redirect_stderr(output):
         yield output

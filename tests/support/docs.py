@@ -6,8 +6,10 @@ A comment `<!-- check: KIND ... -->` before a block or a table says how it is ch
     script         it is run, by the test that names it
     compile, WHY   it is only compiled
     diff of FILE   the lines that it takes away are in that block; the result is run
+    unit           of systemd; its command goes to the argument parsers
+    slurm job, slurm task    scripts that are run, without Slurm
     manifest       its containers' commands go to the argument parsers; yaml: it is only read
-    refusals, optimizers    tables, each with a test of its own
+    refusals, optimizers, exit codes    tables, each with a test of its own
 """
 
 from __future__ import annotations

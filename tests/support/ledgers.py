@@ -18,7 +18,7 @@ from psruntime.core.plan import VariableSpec, make_plan
 from psruntime.graph import environment
 environment.prepare(10.0)
 from psruntime.graph.ps_state import LedgerReader
-from psruntime.graph.store import APPLIED, CAUSES, MAX_STALENESS, RECEIVED
+from psruntime.core.ledger import APPLIED, CAUSES, MAX_STALENESS, RECEIVED
 order = json.loads(sys.stdin.read())
 specs = [VariableSpec(s["name"], tuple(s["shape"]), s["dtype"], s["sparse"]) for s in order["specs"]]
 plan = make_plan(specs, len(order["addresses"]), order["slice_bytes"])

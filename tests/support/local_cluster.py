@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
-from psruntime.core.facts import Assignment, Rest
+from psruntime.core.facts import Assignment, Prepared, Rest
 from psruntime.core.plan import Plan, make_plan
 from psruntime.core.rounds import Contribution, Rounds, Torn, Turn
 from psruntime.core.view import PsEntry, View
@@ -38,17 +39,20 @@ class LocalPlace:
     prepare: bool = True
     finished: bool = False
     done: int = 0
+    pushed: int = 0
     prepared_at: list[int] = field(default_factory=list)
+    steps_lost: int = 0
     rounds: Rounds = field(default_factory=Rounds)
     closed: int = 0
 
     def await_view(self) -> Assignment:
         return Assignment(self.view, self.incarnation, self.prepare)
 
-    def report_prepared(self, assignment: Assignment, global_step: int, attempt: int) -> None:
+    def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
         self.prepare = False
-        self.rounds.begin(global_step, attempt)
-        self.prepared_at.append(global_step)
+        self.rounds.begin(prepared.global_step, prepared.attempt)
+        self.prepared_at.append(prepared.global_step)
+        self.steps_lost += prepared.steps_lost
 
     def entered(self, assignment: Assignment) -> None:
         pass
@@ -60,13 +64,18 @@ class LocalPlace:
         return True
 
     def may_step(self) -> bool:
+        await_writes()
         return self.done < self.steps
+
+    def pushes(self) -> None:
+        self.pushed += 1
 
     def stepped(self, global_step: int) -> None:
         self.done += 1
 
     def next_turn(self, assignment: Assignment, done: Any) -> Turn | None:
         assert not isinstance(done, Torn), done
+        await_writes()
         self.rounds.enter(assignment.incarnation, 0)
         if isinstance(done, Contribution):
             self.rounds.contribute(assignment.incarnation, done)
@@ -80,11 +89,21 @@ class LocalPlace:
     def rest(self, assignment: Assignment) -> Rest:
         return Rest.OVER if self.finished else Rest.CLOSE
 
+    def closed_part(self) -> None:
+        pass
+
     def report_finished(self, assignment: Assignment) -> None:
         self.finished = True
 
     def pause(self, why: str) -> None:
         raise AssertionError(why)
+
+
+def await_writes() -> None:
+    """Steps are so short here that a checkpoint would be due again before it is written."""
+    for thread in threading.enumerate():
+        if thread.name == "checkpoint":
+            thread.join()
 
 
 Server = tuple[Any, str]  # and its address
@@ -126,6 +145,7 @@ class LocalCluster:
 
     def forget(self, ps: int) -> None:
         """The ps comes back empty."""
+        tf1.Session.reset(self.ps[ps][0].target)
         self.states[ps] = PsState(self.ps[ps][0].target, ps, self.max_workers)
         self.states[ps].write_fence({0: INCARNATION}, None)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.facts import Assignment, Rest
+from psruntime.core.facts import Assignment, Prepared, Rest
 from psruntime.core.plan import Bucket
 from psruntime.core.rounds import Closed, Contribution, Part, Torn, Turn
 from psruntime.graph.inputs import InputStream
@@ -46,11 +46,11 @@ class RoundPlace(LocalPlace):
     def await_view(self) -> Assignment:
         return replace(super().await_view(), restore=self.restore)
 
-    def report_prepared(self, assignment: Assignment, global_step: int, attempt: int) -> None:
+    def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
         self.prepare = self.restore = False
-        self.prepared_at.append(global_step)
-        self._record(self.rounds.begin(global_step, attempt))
-        del self.recorded[global_step:]
+        self.prepared_at.append(prepared.global_step)
+        self._record(self.rounds.begin(prepared.global_step, prepared.attempt))
+        del self.recorded[prepared.global_step :]
 
     def next_turn(self, assignment: Assignment, done: Any) -> Turn | None:
         if not self.holds(assignment):

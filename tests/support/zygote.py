@@ -2,9 +2,10 @@
 
 A role "script" with the path of a Python script runs that one, as `python PATH` would.
 
-Run as `python -m tests.support.zygote`.  One JSON line in: {"argv": ["ps", "--index", "0", ...], "log": path}.
-JSON lines out: {"started": pid} for each, and {"ended": pid, "code": exit code} when one is gone.  Forked
-before there is any Server or Session in this process.  When stdin ends, every child is killed.
+Run as `python -m tests.support.zygote`.  One JSON line in: {"number": of this process, "argv": ["ps", "--index", "0",
+...], "log": path, "path": [folders of modules]}.  JSON lines out: {"started": pid} for each, and {"ended": number,
+"code": exit code} when one is gone; its pid may come again.  Forked before there is any Server or Session in this
+process.  When stdin ends, every child is killed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from typing import Any
 
 from psruntime.graph import environment
 
-ROLES = {"ps": "psruntime.ps", "worker": "psruntime.worker", "replay": "tests.support.replay"}
+ROLES = {
+    "ps": "psruntime.ps",
+    "worker": "psruntime.worker",
+    "replay": "tests.support.replay",
+    "inventory": "tests.support.inventory",
+}
 LATER = (  # what these import once they run, TensorFlow with it
     "psruntime.examples.digits",
     "psruntime.examples.fashion_mnist",
@@ -41,21 +47,21 @@ def main() -> int:
     for module in (*ROLES.values(), *LATER):
         importlib.import_module(module)
 
-    children: set[int] = set()
+    children: dict[int, int] = {}  # pid -> number
     tell(ready=os.getpid())
     while True:
         if select.select([0], [], [], LOOK_S)[0]:
             line = sys.stdin.readline()
             if not line:
                 break
-            pid = start(json.loads(line))
-            children.add(pid)
+            order = json.loads(line)
+            pid = start(order)
+            children[pid] = order["number"]
             tell(started=pid)
         for pid in list(children):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                children.remove(pid)
-                tell(ended=pid, code=os.waitstatus_to_exitcode(status))
+                tell(ended=children.pop(pid), code=os.waitstatus_to_exitcode(status))
     for pid in children:
         os.kill(pid, signal.SIGKILL)
     return 0

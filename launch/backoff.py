@@ -1,0 +1,42 @@
+"""Whether a process that ended is started again, and how long after.  Pure: the caller has the processes and the clock.
+
+Law: what ended with a word on the job is never started again: 0 it is done, 1 it failed, 2 it is set up wrongly.
+Law: a process is started again at most `limit` times.
+"""
+
+from __future__ import annotations
+
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0  # well below the times for which the others wait: --ps-timeout 300 s, --connect-timeout 60 s
+STEADY_S = 60.0  # a life as long as this was no failed start: the pauses begin anew
+
+
+def crashed(code: int) -> bool:
+    """Whether the job can go on with this process started again.
+
+    `code` as subprocess has it, negative for a signal; so every code but the three that are about the job.
+    """
+    return code not in (EXIT_DONE, EXIT_FAILED, EXIT_USAGE)
+
+
+class Backoff:
+    """The restarts of one process.
+
+    Invariant: restarts <= limit.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.restarts = 0
+        self._pause_s = FIRST_PAUSE_S
+
+    def pause_s(self, lived_s: float) -> float | None:
+        """The process crashed after a life of `lived_s`: the pause before the next one; None: there is no next one."""
+        if self.restarts == self.limit:
+            return None
+        self.restarts += 1
+        pause_s = FIRST_PAUSE_S if lived_s >= STEADY_S else self._pause_s
+        self._pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return pause_s

@@ -1,0 +1,44 @@
+"""A copy of a variable that is no variable of the graph's own: made, read and freed by operations alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+
+class CopyOf:
+    """A copy of `variable`, by default beside it.  `suffix` tells it from the variable's other copies."""
+
+    def __init__(self, variable: Any, suffix: str, device: str | None = None) -> None:
+        self.variable = variable
+        self._device = device or variable.device
+        self._dtype = variable.dtype.base_dtype
+        name = f"{variable.handle.op.name}/{suffix}"
+        with tf1.device(self._device), tf1.control_dependencies(None):
+            self._handle = tf1.raw_ops.VarHandleOp(dtype=self._dtype, shape=variable.shape, shared_name=name)
+
+    def take(self) -> Any:
+        """An operation that copies what the variable holds.
+
+        The copy shares the variable's memory until that is next updated, unless it is updated by rows.
+        """
+        with tf1.device(self.variable.device):
+            return self.assign(self.variable.read_value())
+
+    def assign(self, value: Any) -> Any:
+        """An operation that makes the copy this value."""
+        with tf1.device(self._device):
+            return tf1.raw_ops.AssignVariableOp(resource=self._handle, value=value)
+
+    def read(self) -> Any:
+        """What it holds, where it is."""
+        with tf1.device(self._device):
+            value = tf1.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
+            value.set_shape(self.variable.shape)
+            return value
+
+    def free(self) -> Any:
+        """An operation after which there is no copy."""
+        with tf1.device(self._device):
+            return tf1.raw_ops.DestroyResourceOp(resource=self._handle, ignore_lookup_error=True)

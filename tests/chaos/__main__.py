@@ -1,0 +1,139 @@
+"""All of the chaos, from one seed: `python -m tests.chaos --seed N`, or `make chaos SEED=N`.
+
+Prints a line for each job, writes docs/chaos.json, and ends with 1 if anything came out otherwise than promised; the
+logs of such a job are kept.  The seed is drawn if it is not given, and printed: it makes the same schedules again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.cells import Cell
+from tests.chaos.exact import KillSchedule
+from tests.chaos.facts import facts_of
+from tests.chaos.joins import join_and_kill
+from tests.chaos.outcomes import MODES, read_table
+from tests.chaos.torture import Torture
+from tests.chaos.weather import Weather
+from tests.support.cluster import ROOT, Zygote
+
+PARTS = ("cells", "schedules", "exact", "torture", "joins")
+REPORT = ROOT / "docs" / "chaos.json"
+SCHEDULES, FAULTS = 6, 6  # random schedules, and the faults of each
+EXACT, KILLS = 50, 3
+SAVES = 50
+CYCLES = 200
+GROWTH_BYTES = 100 << 20  # of all ps together, for so many cycles
+
+
+class Chaos:
+    """Runs jobs one after the other, each in a folder of its own; what fails is told, and the rest goes on."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.failed: list[str] = []
+        self.zygote = Zygote()
+        self._seed = seed
+        self._folder = folder
+
+    def run(self, name: str, job: Callable[[Path], Any]) -> dict[str, Any]:
+        """Its facts; {"failed": why} and what is known beside it if it came out otherwise than promised."""
+        folder = self._folder / name.replace(" ", "").replace(",", "-")
+        folder.mkdir(parents=True)
+        began_s = time.monotonic()
+        try:
+            facts = facts_of(job(folder))
+            left = self.zygote.running()
+            assert not left, f"orphans: {left}"
+        except Exception as error:  # noqa: BLE001 - the others shall run, too
+            self.failed.append(name)
+            (folder / "failure.txt").write_text(traceback.format_exc())
+            facts = {"failed": f"{type(error).__name__}: {error}"[:500], "logs": str(folder)}
+        else:
+            shutil.rmtree(folder)
+        facts.setdefault("seconds", round(time.monotonic() - began_s, 1))
+        print(f"{'FAILED' if 'failed' in facts else 'ok':6} {name}  {brief(facts)}", flush=True)
+        return facts
+
+    def cells(self) -> list[dict[str, Any]]:
+        rows = []
+        for outcome in read_table().values():
+            facts = self.run(outcome.cell, lambda folder, o=outcome: Cell(o, self.zygote, folder).run())
+            promised = {"end": outcome.end, "steps": outcome.steps, "exit": outcome.exit}
+            rows.append({"cell": outcome.cell, "promised": promised, **facts})
+        return rows
+
+    def schedules(self) -> list[dict[str, Any]]:
+        def play(folder: Path, number: int) -> Any:
+            return Weather(self._seed + number, MODES[number % 3], self.zygote, folder, FAULTS, None).run()
+
+        return [self.run(f"schedule {n}", lambda folder, n=n: play(folder, n)) for n in range(SCHEDULES)]
+
+    def exact(self) -> dict[str, Any]:
+        rows = [
+            self.run(f"exact {n}", lambda folder, n=n: KillSchedule(self._seed + n, KILLS, self.zygote, folder).run())
+            for n in range(EXACT)
+        ]
+        kills: Counter[str] = sum((Counter(row.get("kills", {})) for row in rows), Counter())
+        print(f"kills by stage: {dict(kills)}", flush=True)
+        largest = max((row["largest"] for row in rows if "largest" in row), default=None)
+        return {"schedules": EXACT, "kills": kills, "largest_difference": largest, "each": rows}
+
+    def torture(self) -> dict[str, Any]:
+        return self.run("torture", lambda folder: Torture(self._seed, SAVES, self.zygote, folder).run())
+
+    def joins(self) -> list[dict[str, Any]]:
+        def play(folder: Path, cycles: int, new: bool) -> Any:
+            joined = join_and_kill(cycles, new, self.zygote, folder, lambda text: print(text, flush=True))
+            limit = GROWTH_BYTES * cycles // CYCLES
+            assert joined.grown_bytes < limit, f"the ps have grown by {joined.grown_bytes} bytes: {joined}"
+            return joined
+
+        kinds = {"joins of new indices": (CYCLES, True), "joins of one index": (CYCLES // 4, False)}
+        return [self.run(name, lambda folder, kind=kind: play(folder, *kind)) for name, kind in kinds.items()]
+
+
+def brief(facts: dict[str, Any]) -> str:
+    """For one line."""
+    shown = {name: value for name, value in facts.items() if isinstance(value, str | int | float | dict)}
+    return ", ".join(f"{name} {value}" for name, value in shown.items() if value not in ("", {}))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of all that is random; drawn by default")
+    parser.add_argument("--parts", default=",".join(PARTS), help="which, with commas")
+    parser.add_argument("--report", type=Path, default=REPORT, help="the file that is written")
+    arguments = parser.parse_args()
+    parts = arguments.parts.split(",")
+    if set(parts) - set(PARTS):
+        parser.error(f"--parts: {', '.join(sorted(set(parts) - set(PARTS)))} is not one of {', '.join(PARTS)}")
+    seed = random.SystemRandom().randrange(1 << 31) if arguments.seed is None else arguments.seed
+    folder = Path(tempfile.mkdtemp(prefix="psruntime-chaos-"))
+    print(f"seed {seed}, logs of what fails in {folder}", flush=True)
+    chaos, began_s = Chaos(seed, folder), time.monotonic()
+    report: dict[str, Any] = {"seed": seed, "cores": os.cpu_count()}
+    try:
+        for part in parts:
+            report[part] = getattr(chaos, part)()
+    finally:
+        chaos.zygote.close()
+    report |= {"failed": chaos.failed, "seconds": round(time.monotonic() - began_s)}
+    arguments.report.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"seed {seed}: {len(chaos.failed)} failed {chaos.failed or ''}; {arguments.report}")
+    return 1 if chaos.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

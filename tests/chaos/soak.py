@@ -1,0 +1,85 @@
+"""A soak: `python -m tests.chaos.soak --minutes N`, or `make soak MINUTES=N`.
+
+A job in each mode, for a third of the time each; every 5 s a random process is killed and started again, or paused.
+Prints the ends, writes docs/soak.json, and ends with 1 if a job came out otherwise than tests/chaos/weather.py
+promises; the logs of such a job are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.facts import facts_of
+from tests.chaos.outcomes import MODES
+from tests.chaos.weather import Weather
+from tests.support.cluster import ROOT, Zygote
+
+REPORT = ROOT / "docs" / "soak.json"
+EVERY_S = 5.0
+MEGABYTE = 1 << 20
+
+
+def soak(mode: str, seed: int, lasts_s: float, zygote: Zygote, folder: Path) -> dict[str, Any]:
+    """The facts of one job, for the report."""
+    outlasted = Weather(seed, mode, zygote, folder, None, lasts_s).run(EVERY_S)
+    left = zygote.running()
+    assert not left, f"orphans: {left}"
+    facts = facts_of(outlasted)
+    facts["struck"] = struck(facts.pop("told"))
+    facts["ps_megabytes"] = facts.pop("ps_bytes") // MEGABYTE
+    facts["orphans"] = 0
+    return facts
+
+
+def struck(told: list[str]) -> dict[str, int]:
+    """How often each index suffered each kind: "kill ps 0" -> 7."""
+    counts: dict[str, int] = {}
+    for line in told:
+        kind, name, *_ = line.split()
+        who = f"{kind} {name.partition('.')[0].replace('-', ' ')}"
+        counts[who] = counts.get(who, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.chaos.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="for all modes together")
+    parser.add_argument("--seed", type=int, help="of all that is random; drawn by default")
+    parser.add_argument("--modes", default=",".join(MODES), help="which, with commas")
+    parser.add_argument("--report", type=Path, default=REPORT, help="the file that is written")
+    arguments = parser.parse_args()
+    modes = arguments.modes.split(",")
+    seed = random.SystemRandom().randrange(1 << 31) if arguments.seed is None else arguments.seed
+    folder = Path(tempfile.mkdtemp(prefix="psruntime-soak-"))
+    print(f"seed {seed}, logs of what fails in {folder}", flush=True)
+    report: dict[str, Any] = {"seed": seed, "minutes": arguments.minutes, "fault_every_s": EVERY_S, "jobs": []}
+    failed, zygote = [], Zygote()
+    try:
+        for mode in modes:
+            (folder / mode).mkdir()
+            try:
+                facts = soak(mode, seed, 60 * arguments.minutes / len(modes), zygote, folder / mode)
+                shutil.rmtree(folder / mode)
+            except Exception as error:  # noqa: BLE001 - the other modes shall run, too
+                facts = {"mode": mode, "failed": f"{type(error).__name__}: {error}"[:500]}
+                failed.append(mode)
+                (folder / mode / "failure.txt").write_text(traceback.format_exc())
+            report["jobs"].append(facts)
+            print(json.dumps(facts), flush=True)
+    finally:
+        zygote.close()
+    arguments.report.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"seed {seed}: {len(failed)} failed {failed or ''}; {arguments.report}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Random faults from a seed, on one job: few of them with a rest after each (`make chaos`), or many (`make soak`).
+
+At the end everybody who lives has read the same variables, the books balance, the job reaches DONE, nobody is left;
+in mode sync the rounds, replayed in one process, give the same parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.storm import Storm, end_codes
+from tests.chaos.watch import watching
+from tests.support import inventory
+from tests.support.census import take_census
+from tests.support.cluster import Zygote, cluster
+from tests.support.faults import memory_bytes
+from tests.support.gates import Gates, write_model
+from tests.support.inventory import newest_checkpoint
+
+WORKERS = 3
+LEASE_S = 2.0
+BEGIN_STEPS = 30
+SAVE_STEPS = 25
+END_S = 120.0
+TOLERANCE = 1e-5
+MODE_SETTINGS: dict[str, dict[str, Any]] = {"async": {}, "bounded": {"bound": 2}, "sync": {}}
+SIZES = dict.fromkeys(range(WORKERS), 8)
+
+
+@dataclass
+class Outlasted:
+    """What a job went through, and how it came out."""
+
+    seed: int
+    mode: str
+    faults: Counter[str] = field(default_factory=Counter)
+    told: list[str] = field(default_factory=list)
+    global_step: int = 0  # of the last checkpoint
+    steps_done_again: int = 0  # by rollbacks, as the logs of the ps 0 tell
+    rollbacks: int = 0
+    ledgers: dict[str, dict[str, int]] = field(default_factory=dict)  # at the census
+    largest: float | None = None  # difference to the replay, mode sync
+    longest_stop_s: float = 0.0  # without a step
+    ps_bytes: int = 0  # of all ps at the end
+    seconds: float = 0.0
+
+
+class Weather:
+    """`run` plays it.  every_s: between two faults; None: as soon as everybody has recovered from the last one."""
+
+    def __init__(
+        self, seed: int, mode: str, zygote: Zygote, folder: Path, faults: int | None, lasts_s: float | None
+    ) -> None:
+        self.result = Outlasted(seed, mode)
+        self._zygote = zygote
+        self._folder = folder
+        self._checkpoints = folder / "checkpoints"
+        self._rounds_log = folder / "rounds.jsonl"
+        self._gates = Gates(folder / "gates")
+        self._faults = faults
+        self._lasts_s = lasts_s
+
+    def run(self, every_s: float | None = None) -> Outlasted:
+        began_s = time.monotonic()
+        mode = self.result.mode
+        settings = {
+            "mode": mode, "ps": 2, "min_workers": WORKERS, "lease_s": LEASE_S, "ps_timeout_s": 120, "ping_timeout_s": 3,
+            "checkpoint_dir": self._checkpoints, "save_steps": SAVE_STEPS, **MODE_SETTINGS[mode],
+        }  # fmt: skip
+        if mode == "sync":
+            settings |= {"rounds_log": self._rounds_log, "keep": 1_000_000}  # the replay begins with the first
+        model = write_model(self._folder, self._gates.folder, "momentum")
+        self._gates.set_pace(0.02)
+        with cluster(self._zygote, self._folder, **settings) as job:
+            for index in range(WORKERS):
+                job.start_worker(index, f"--model={model}", f"--batch-size={SIZES[index]}")
+            job.wait_for_step(BEGIN_STEPS)
+            storm = Storm(job, self._gates, self.result.seed, WORKERS)
+            self.result.faults, self.result.told = storm.faults.counts, storm.told
+            self._blow(job, storm, every_s)
+            census = take_census(job, self._zygote, self._gates, list(range(WORKERS)))
+            census.check()
+            self.result.ledgers = census.ps.ledgers
+            self.result.ps_bytes = sum(memory_bytes(job.latest("ps", i).pid) for i in range(2))
+            self._gates.close("stop")
+            job.wait_all(END_S)
+            counts = storm.faults.counts
+            assert (counts["restart"], counts["cont"]) == (counts["kill"], counts["stop"]), counts
+            assert counts["kill"] + counts["stop"] == len(storm.told) > 0, (counts, storm.told)
+            self._check_end(job)
+        if mode == "sync":
+            self._replay(model)
+        self.result.seconds = round(time.monotonic() - began_s, 1)
+        return self.result
+
+    def _blow(self, job: Any, storm: Storm, every_s: float | None) -> None:
+        until_s = time.monotonic() + (self._lasts_s or math.inf)
+        with watching(job) as watch:
+            while time.monotonic() < until_s and len(storm.told) < (self._faults or math.inf):
+                next_s = time.monotonic() + (every_s or 0.0)
+                storm.strike()
+                if every_s is None:
+                    storm.settle()
+                while time.monotonic() < next_s:
+                    storm.check_alive()
+                    watch.check(storm.told)
+                    time.sleep(0.1)
+            storm.settle()
+            watch.check(storm.told)
+        self.result.longest_stop_s = round(watch.longest_s, 1)
+
+    def _check_end(self, job: Any) -> None:
+        strange = end_codes(job.procs)
+        assert not strange, strange
+        assert all(job.latest("ps", i).code == 0 for i in range(2)), job.procs
+        assert all(job.latest("worker", i).code == 0 for i in range(WORKERS)), job.procs
+        for index in range(2):
+            assert "balanced=True" in job.latest("ps", index).wait_for(" ledger ")
+        for proc in job.procs:
+            assert "Traceback" not in proc.text and " defect " not in proc.text, proc.text
+            if proc.name.startswith("ps-0"):
+                lost = [int(n) for n in re.findall(r" prepared .*steps_lost=(\d+)", proc.text)]
+                self.result.steps_done_again += sum(lost)
+            self.result.rollbacks += proc.text.count(" restored ")
+        saved = newest_checkpoint(self._checkpoints)
+        assert saved
+        values = inventory.of_checkpoint(self._zygote, self._folder, saved[0]).values
+        assert values["global_step"] == [saved[1]]
+        self.result.global_step = saved[1]
+
+    def _replay(self, model: str) -> None:
+        order = {
+            "model": model, "rounds_log": str(self._rounds_log), "checkpoint_dir": str(self._checkpoints),
+            "batch_sizes": SIZES,
+        }  # fmt: skip
+        path = self._folder / "replay.txt"
+        proc = self._zygote.start("replay", ["replay", json.dumps(order)], path, [str(self._folder)])
+        assert proc.wait(600) == 0, proc.text
+        outcome = json.loads(proc.text.splitlines()[-1])
+        self.result.largest = max(outcome["largest"].values())
+        assert self.result.largest < TOLERANCE, outcome

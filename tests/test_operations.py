@@ -1,0 +1,114 @@
+"""docs/operations.md: its units and scripts start what they say, with what they restart and what they do not."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from launch.backoff import crashed
+from psruntime import errors
+from tests.support import docs
+from tests.support.command_lines import complaint
+
+OPERATIONS = docs.ROOT / "docs" / "operations.md"
+BLOCKS = docs.blocks(OPERATIONS)
+UNITS = [block for block in BLOCKS if block.check == "unit"]
+FAKE_PYTHON = """#!/bin/sh
+# Writes down how it was called, and ends with the first of the codes that are left.
+echo "python $*" >> calls
+code=$(head -n 1 codes)
+sed -i 1d codes
+exit "$code"
+"""
+
+
+def script_of(check: str) -> str:
+    (block,) = [block for block in BLOCKS if block.check == check]
+    return block.text
+
+
+def run(
+    script: str, folder: Path, programs: Mapping[str, str], **environment: object
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script of the document where only these programs stand before the usual ones."""
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    path = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", "-c", script], cwd=folder, env={**path, **{k: str(v) for k, v in environment.items()}},
+        text=True, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("block", UNITS, ids=str)
+@pytest.mark.parametrize("index", range(2))
+def test_a_unit_starts_what_there_is(block: docs.Block, index: int) -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read_string(block.text)
+    interpreter, *words = shlex.split(unit["Service"]["ExecStart"].replace("%i", str(index)))
+    assert interpreter.endswith("/python")
+    assert complaint(["python", *words], {}) == ""
+
+
+def test_the_unit_restarts_what_the_table_says() -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(UNITS[0].text)
+    service = unit["Service"]
+    assert service["Restart"] == "on-failure"
+    final = {int(code) for code in service["RestartPreventExitStatus"].split()} | {errors.EXIT_DONE}
+    assert final == {code for code in range(256) if not crashed(code)}
+
+
+def test_the_table_of_exit_codes_is_what_the_launcher_goes_by() -> None:
+    rows = {row[0]: row[2] for row in docs.table("docs/operations.md", "exit codes")}
+    for code in (errors.EXIT_DONE, errors.EXIT_FAILED, errors.EXIT_USAGE, errors.EXIT_RESTART):
+        assert rows[str(code)].startswith("yes") == crashed(code), code
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (0, "python -m psruntime.ps --index 0 --insecure --ps 2 "),
+        (1, "python -m psruntime.ps --index 1 --insecure --ps 2 "),
+        (2, "python -m psruntime.worker --index 0 --model "),
+        (5, "python -m psruntime.worker --index 3 --model "),
+    ],
+)
+def test_a_slurm_task_is_what_its_number_says(tmp_path: Path, task: int, said: str) -> None:
+    (tmp_path / "codes").write_text("0\n")
+    done = run(script_of("slurm task"), tmp_path, {"python": FAKE_PYTHON}, SLURM_PROCID=task, COORDINATOR="node1:2222")
+    assert done.returncode == 0, done.stderr
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert call.startswith(said) and call.endswith(" --coordinator node1:2222")
+    assert complaint(call.split(), {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("codes", "pauses"), [([75, 137, 139, 0], 3), ([75, 1], 1), ([2], 0), ([0], 0), ([75] * 8 + [0], 8)]
+)
+def test_a_slurm_task_starts_again_what_crashed(tmp_path: Path, codes: list[int], pauses: int) -> None:
+    (tmp_path / "codes").write_text("".join(f"{code}\n" for code in codes))
+    programs = {"python": FAKE_PYTHON, "sleep": '#!/bin/sh\necho "$1" >> pauses\n'}
+    done = run(script_of("slurm task"), tmp_path, programs, SLURM_PROCID=1, COORDINATOR="node1:2222")
+    assert done.returncode == codes[-1]
+    assert len(set((tmp_path / "calls").read_text().splitlines())) == 1, "always the same command"
+    slept = (tmp_path / "pauses").read_text().split() if pauses else []
+    assert slept == ["1", "2", "4", "8", "16", "32", "32", "32"][:pauses]
+    assert not (tmp_path / "codes").read_text()
+
+
+def test_the_slurm_job_names_the_first_node(tmp_path: Path) -> None:
+    programs = {
+        "scontrol": '#!/bin/sh\n[ "$*" = "show hostnames n[3-4]" ] && printf "n3\\nn4\\n"\n',
+        "srun": '#!/bin/sh\necho "$COORDINATOR: $*"\n',
+    }
+    done = run(script_of("slurm job"), tmp_path, programs, SLURM_JOB_NODELIST="n[3-4]")
+    assert done.stdout == "n3:2222: --kill-on-bad-exit=0 --wait=0 bash task.sh\n"

@@ -1,0 +1,72 @@
+"""How a process ends whose work does not: each test is a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.docs import ROOT
+
+PROGRAM = """
+import sys, time
+from psruntime.errors import StopRequested
+from psruntime.observe.log import Log
+from psruntime.process import run
+
+def heeds_the_stop(process):
+    process.end_within(0.1, {code})
+    process.stop.wait(60)
+    raise StopRequested("asked to stop")
+
+def is_stuck(process):
+    process.at_exit.callback(print, "left")
+    process.end_within(0.1, {code})
+    process.end_within(60, 99)  # the first one counts
+    time.sleep(60)
+
+def ends_in_time(process):
+    process.end_within(60, {code})
+    return 7
+
+def crashes(process):
+    raise ZeroDivisionError
+
+sys.exit(run(Log("worker", 0), {work}))
+"""
+
+
+def ended(work: str, code: int = 0) -> tuple[int, str]:
+    """Exit code and output."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(work=work, code=code)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_work_that_is_stuck_after_the_end_is_left_behind(code: int) -> None:
+    ended_with, output = ended("is_stuck", code)
+    assert ended_with == code
+    assert 'stopping reason="the work did not end within 0.1 s after its end was known"' in output
+    assert "abandoned" in output and "left" in output
+
+
+def test_work_that_stops_when_it_is_asked_is_not_left_behind() -> None:
+    ended_with, output = ended("heeds_the_stop", code=1)
+    assert ended_with == 1
+    assert "stopping" in output and "abandoned" not in output
+
+
+def test_work_that_ends_in_time_says_how() -> None:
+    ended_with, output = ended("ends_in_time")
+    assert ended_with == 7
+    assert "stopping" not in output
+
+
+def test_a_crash_says_that_the_process_may_be_started_again() -> None:
+    ended_with, output = ended("crashes")
+    assert ended_with == 75
+    assert "crash" in output and "ZeroDivisionError" in output
