@@ -9,16 +9,14 @@ job; stock's: its server is up) and ends with the first step of the last worker.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.figures import compared
-from benchmarks.processes import LateError, Processes, free_addresses, lines, processes, seconds_of
+from benchmarks.processes import Processes, free_addresses, lines, processes, seconds_of
 
 
 class Ours:
@@ -114,7 +112,7 @@ def _time(line: str) -> float:
     return seconds_of(re.split(r"\s", line, maxsplit=1)[0])
 
 
-def measure(kills: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(kills: int, say: Progress) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"ours": [], "peer": []}
     with processes() as started:
         jobs = {"ours": Ours(started), "peer": Stock(started)}
@@ -132,25 +130,20 @@ def measure(kills: int, say: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20, help="of a ps of each; 45 s each pair (default: 20)")
-    parser.add_argument("--quick", action="store_true", help="one kill of each, under 60 s")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, the progress on stderr")
-    arguments = parser.parse_args()
-    out = sys.stderr if arguments.json else sys.stdout
-    try:
-        result = measure(1 if arguments.quick else arguments.kills, lambda text: print(text, file=out, flush=True))
-    except LateError as error:
-        raise SystemExit(str(error)) from None
-    if arguments.json:
-        print(json.dumps(result))
-        return
+def text_of(result: dict[str, Any]) -> str:
     worst = {name: high for name, (_, high) in result["spread"].items()}
-    print(
+    return (
         f"{result['workload']}: ours median {result['ours']:.2f} s, worst {worst['ours']:.2f} s; "
         f"stock TensorFlow median {result['peer']:.1f} s, worst {worst['peer']:.1f} s"
     )
+
+
+def main() -> None:
+    parser = parser_of(__doc__, "one kill of each, under 60 s")
+    parser.add_argument("--kills", type=int, default=20, help="of a ps of each; 45 s each pair (default: 20)")
+    arguments = parser.parse_args()
+    kills = 1 if arguments.quick else arguments.kills
+    print_result(arguments, lambda tell: measure(kills, tell), text_of)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,11 @@ Both start one ps and two workers at the same time on this machine; the runs alt
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Callable
 from typing import Any
 
+from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.figures import compared
-from benchmarks.processes import LateError, free_addresses, processes, seconds_of
+from benchmarks.processes import free_addresses, processes, seconds_of
 
 
 def ours() -> float:
@@ -51,7 +48,7 @@ def time_of(line: str) -> float:
     return seconds_of(line.split()[0])
 
 
-def measure(runs: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(runs: int, say: Progress) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"ours": [], "peer": []}
     for run in range(runs):
         for name, measured in (("ours", ours), ("peer", stock)):
@@ -65,21 +62,16 @@ def measure(runs: int, say: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
+def text_of(result: dict[str, Any]) -> str:
+    return f"{result['workload']}: ours {result['ours']:.2f} s, stock TensorFlow {result['peer']:.1f} s"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "one run, under 90 s")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one run, under 90 s")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, the progress on stderr")
     arguments = parser.parse_args()
-    out = sys.stderr if arguments.json else sys.stdout
-    try:
-        result = measure(1 if arguments.quick else arguments.runs, lambda text: print(text, file=out, flush=True))
-    except LateError as error:
-        raise SystemExit(str(error)) from None
-    if arguments.json:
-        print(json.dumps(result))
-    else:
-        print(f"{result['workload']}: ours {result['ours']:.2f} s, stock TensorFlow {result['peer']:.1f} s")
+    runs = 1 if arguments.quick else arguments.runs
+    print_result(arguments, lambda tell: measure(runs, tell), text_of)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ ours too, and the benchmark ends with an error.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import layer_stack
+from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.figures import compared
 from benchmarks.processes import LateError, Processes, free_addresses, lines, processes, seconds_of
 
@@ -191,7 +190,7 @@ def await_updates(started: Processes, read: Callable[[], list[Update]], work: Wo
     return read()[: work.rounds]
 
 
-def measure(work: Workload, runs: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(work: Workload, runs: int, say: Progress) -> dict[str, Any]:
     """A stock run that hangs or fails is left out, and ours beside it; how many did is told."""
     pairs: list[tuple[Measured, Measured]] = []
     for run in range(runs):
@@ -244,27 +243,21 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, f"under 60 s, with {QUICK} whatever else is given")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=300, help="of each run")
     parser.add_argument("--variables", type=int, default=160)
     parser.add_argument("--bytes", type=int, default=1_000_000, help="of all variables together, about")
     parser.add_argument("--batch-size", type=int, default=32, help="of each worker")
-    parser.add_argument(
-        "--delay-ms", type=float, default=0, help="by which each batch of worker 1 is late (default: 0)"
-    )
-    parser.add_argument("--quick", action="store_true", help=f"under 60 s, with {QUICK} whatever else is given")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, the progress on stderr")
     arguments = parser.parse_args()
     if arguments.quick:
         vars(arguments).update(QUICK)
-    try:
+
+    def measured(tell: Progress) -> dict[str, Any]:
         work = Workload(arguments.variables, arguments.bytes, arguments.batch_size, arguments.rounds)
-        out = sys.stderr if arguments.json else sys.stdout
-        result = measure(work, arguments.runs, lambda text: print(text, file=out, flush=True))
-    except (LateError, ValueError) as error:
-        raise SystemExit(str(error)) from None
-    print(json.dumps(result) if arguments.json else text_of(result))
+        return measure(work, arguments.runs, tell)
+
+    print_result(arguments, measured, text_of)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tests.support.cluster import Zygote, cluster
 from tests.support.faults import Faults
 from tests.support.gates import OPTIMIZERS, Gates, write_model
 from tests.support.polling import poll_until
+from tests.support.replay import records_of
 
 STAGES = ("drawing", "computing", "pushing", "contributed", "closing", "torn")
 WORKERS = 3
@@ -99,8 +100,8 @@ class KillSchedule:
         poll_until(complete, WAIT_S, f"{wanted} rounds of all workers")
 
     def _rounds(self) -> list[dict[str, Any]]:
-        lines = (self._folder / "rounds.jsonl").read_text().splitlines()
-        return [record for record in map(json.loads, lines) if record["record"] == "round"]
+        records = records_of(self._folder / "rounds.jsonl")
+        return [record for record in records if record["record"] == "round"]
 
     def _kill(self, stage: str, faults: Faults) -> None:
         index = self._random.randrange(WORKERS)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Zygote, cluster
 from tests.support.polling import poll_until
+from tests.support.replay import records_of
 
 pytestmark = pytest.mark.cluster
 
@@ -49,7 +50,7 @@ def replay(zygote: Zygote, folder: Path, model: str) -> dict[str, Any]:
 
 def parts_of(folder: Path) -> list[list[int]]:
     """The workers of each closed round."""
-    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    records = records_of(folder / "rounds.jsonl")
     return [[part["worker"] for part in record["parts"]] for record in records if record["record"] == "round"]
 
 

@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 
+def records_of(path: str | Path) -> list[dict[str, Any]]:
+    """What a rounds log has so far.  The file may be growing: a last line without its end is left for later."""
+    whole, _, _ = Path(path).read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
 def rounds_of(path: str) -> list[dict[str, Any]]:
     """The closed rounds that the final variables hold, in order: what a rollback undid is left out."""
     rounds: list[dict[str, Any]] = []
-    for line in Path(path).read_text().splitlines():
-        record = json.loads(line)
+    for record in records_of(path):
         if record["record"] == "prepared":
             rounds = [r for r in rounds if r["global_step"] <= record["global_step"]]
         elif record["record"] == "round" and record["applied"]:

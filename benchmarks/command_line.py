@@ -1,0 +1,35 @@
+"""What the command lines of all benchmarks share: --quick, --json, and how a result is printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.processes import LateError
+
+Progress = Callable[[str], None]
+
+
+def parser_of(description: str | None, quick: str) -> argparse.ArgumentParser:
+    """A parser with the shared options; `quick` says what --quick does."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, the progress on stderr")
+    return parser
+
+
+def print_result(
+    arguments: argparse.Namespace,
+    measure: Callable[[Progress], dict[str, Any]],
+    text_of: Callable[[dict[str, Any]], str],
+) -> None:
+    """Measures, telling the progress, and prints the result; ends with one line if it cannot be measured."""
+    out = sys.stderr if arguments.json else sys.stdout
+    try:
+        result = measure(lambda text: print(text, file=out, flush=True))
+    except (LateError, ValueError) as error:
+        raise SystemExit(str(error)) from None
+    print(json.dumps(result) if arguments.json else text_of(result))
