@@ -21,7 +21,7 @@ demo: $(READY)  ## train digits with 2 ps and 2 workers on this machine, print t
 	launch/local.sh --ps 2 --workers 2 --train-steps 2000
 
 test: $(READY)  ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 chaos: $(READY)  ## every fault in every mode, and random ones: SEED=n (default: drawn), about an hour
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))
