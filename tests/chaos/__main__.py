@@ -2,6 +2,7 @@
 
 Prints a line for each job, writes docs/chaos.json, and ends with 1 if anything came out otherwise than promised; the
 logs of such a job are kept.  The seed is drawn if it is not given, and printed: it makes the same schedules again.
+With --parts the rest of a report of the same seed stays as it is.
 """
 
 from __future__ import annotations
@@ -104,6 +105,13 @@ class Chaos:
         return [self.run(name, lambda folder, kind=kind: play(folder, *kind)) for name, kind in kinds.items()]
 
 
+def begun(path: Path, seed: int) -> dict[str, Any]:
+    """The report of the same seed on as many cores, of which parts are to be run again; else a new one."""
+    new = {"seed": seed, "cores": os.cpu_count(), "seconds": {}}
+    known = json.loads(path.read_text()) if path.exists() else {}
+    return known if all(known.get(name) == new[name] for name in ("seed", "cores")) else new
+
+
 def brief(facts: dict[str, Any]) -> str:
     """For one line."""
     shown = {name: value for name, value in facts.items() if isinstance(value, str | int | float | dict)}
@@ -122,14 +130,15 @@ def main() -> int:
     seed = random.SystemRandom().randrange(1 << 31) if arguments.seed is None else arguments.seed
     folder = Path(tempfile.mkdtemp(prefix="psruntime-chaos-"))
     print(f"seed {seed}, logs of what fails in {folder}", flush=True)
-    chaos, began_s = Chaos(seed, folder), time.monotonic()
-    report: dict[str, Any] = {"seed": seed, "cores": os.cpu_count()}
+    chaos = Chaos(seed, folder)
+    report = begun(arguments.report, seed)
     try:
         for part in parts:
+            began_s = time.monotonic()
             report[part] = getattr(chaos, part)()
+            report["seconds"][part] = round(time.monotonic() - began_s)
     finally:
         chaos.zygote.close()
-    report |= {"failed": chaos.failed, "seconds": round(time.monotonic() - began_s)}
     arguments.report.write_text(json.dumps(report, indent=1) + "\n")
     print(f"seed {seed}: {len(chaos.failed)} failed {chaos.failed or ''}; {arguments.report}")
     return 1 if chaos.failed else 0
