@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCHMARKS := async_steps sync startup recovery
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos soak check format protos clean
+.PHONY: help demo test chaos soak bench bench-full check format protos clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -28,6 +29,12 @@ chaos: $(READY)  ## every fault in every mode, and random ones: SEED=n (default:
 
 soak: $(READY)  ## MINUTES=n (default 30) of a random fault every 5 s, SEED=n
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+
+bench: $(READY)  ## every benchmark, short: ours and its peer in one run
+	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+
+bench-full: $(READY)  ## the same with all workloads and runs, some hours
+	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 check: $(READY)  ## lint, types, generated code is current
 	$(BIN)/ruff check .

@@ -156,7 +156,7 @@ def stock(work: Workload) -> Measured:
     ps, *addresses = free_addresses(1 + WORKERS)
     with processes(work.environment) as started:
         cluster = ["--ps", ps, "--workers", ",".join(addresses), "--batch-size", str(work.batch_size)]
-        command = ["benchmarks.stock_sync", *cluster, "--role"]
+        command = ["benchmarks.stock_layers", "--mode", "sync", *cluster, "--role"]
         started.start("ps", *command, "ps", "--index", "0")
         logs = []
         for i in range(WORKERS):

@@ -20,6 +20,8 @@ DEFAULT_MODEL = "psruntime.examples.digits"
 MODES = ("async", "bounded", "sync")
 ON_NAN = ("stop", "continue")
 ON_PS_LOSS = ("rollback", "partial")
+PLANS = ("packed", "per-variable")
+PACK_BYTES = 4 << 20  # of a bucket of several variables at most
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -51,6 +53,8 @@ class JobConfig:
                               "or the greatest of any other; min:NAME and max:NAME say so")  # fmt: skip
     replicate_every: int = _setting(0, "global steps between copies of each ps on the next one, from which it comes "
                                     "back without a disk; 0: none")  # fmt: skip
+    plan: str = _setting("packed", "how variables are kept on the ps: small ones packed together, or each by itself",
+                         PLANS)  # fmt: skip
     slice_bytes: int = _setting(16 << 20, "a larger variable is cut into slices of about this many bytes")
     max_staleness: int | None = _setting(None, "mode async: a ps refuses an update staler than this many versions")
     on_nan: str = _setting("stop", "what a loss that is not finite does; its gradient is never applied", ON_NAN)
@@ -69,6 +73,7 @@ class JobConfig:
     def __post_init__(self) -> None:
         _choose("mode", self.mode, MODES)
         _choose("on_nan", self.on_nan, ON_NAN)
+        _choose("plan", self.plan, PLANS)
         _choose("on_ps_loss", self.on_ps_loss, ON_PS_LOSS)
         for name in ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes"):
             _at_least(name, getattr(self, name), 1)
@@ -117,6 +122,11 @@ class JobConfig:
         """(name of the metric by which the best checkpoint is kept, whether the greatest is best)."""
         which, colon, name = self.keep_best.partition(":")
         return (name, which == "max") if colon else (self.keep_best, self.keep_best != "loss")
+
+    @property
+    def pack_bytes(self) -> int:
+        """Largest size of a bucket of several variables; 0: there is none."""
+        return PACK_BYTES if self.plan == "packed" else 0
 
     @property
     def heartbeat_s(self) -> float:

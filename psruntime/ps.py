@@ -193,7 +193,7 @@ class _Ps:
             return
         self._knows_model = specs is not None
         if specs:
-            self._state.learn_plan(make_plan(specs, self._job.ps, self._job.slice_bytes))
+            self._state.learn_plan(make_plan(specs, self._job.ps, self._job.slice_bytes, self._job.pack_bytes))
 
     def _log_ledger(self) -> None:
         """The account of all updates, once at the end."""

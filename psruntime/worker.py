@@ -89,10 +89,17 @@ class _Trainer:
         self._model = load_model(worker.model)
         self._inputs = InputStream(self._model, self._context(TRAIN))
         self._specs = learn_specs(self._model, self._inputs, TRAIN)
-        self._plan = make_plan(self._specs, job.ps, job.slice_bytes)
+        self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         check_evaluation(self._model, self._context(EVAL), self._plan)
         self._best = self._best_checkpoint()
         self._graph = build_training(self._model, self._inputs, self._plan, job, where.index)
+        process.log("plan", variables=len(self._plan.trained), buckets=len(self._plan.buckets))
+        alone = [spec.name for spec in self._plan.trained if spec.whole]
+        if alone and job.plan == "packed":
+            process.log(
+                "unpacked", variables=" ".join(alone), reason="each has a constraint, or an optimizer that may need "
+                "all of it: it is not one of those of TensorFlow that treat every entry alike",
+            )  # fmt: skip
         if self._graph.untrained:
             process.log(
                 "untrained", variables=" ".join(self._graph.untrained), reason="the loss does not depend on them"

@@ -17,6 +17,7 @@ from psruntime.config import JobConfig
 from psruntime.core.absence import Absence
 from psruntime.core.accounts import Accounts, account_facts
 from psruntime.core.beats import WorkerBeats
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.chief import next_chief, require_chief
 from psruntime.core.draining import Draining
 from psruntime.core.ending import why_drain, why_fail
@@ -26,7 +27,6 @@ from psruntime.core.forming import what_is_missing
 from psruntime.core.join_checks import check_join
 from psruntime.core.membership import Busy, Member, Membership, Role
 from psruntime.core.pace import Pace
-from psruntime.core.plan import VariableSpec
 from psruntime.core.rounds import Contribution, Done, Torn, Turn
 from psruntime.core.standing import Told, standing_of
 from psruntime.core.strangers import Strangers

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.membership import Member, Role
-from psruntime.core.plan import VariableSpec
 from psruntime.core.view import Phase, View
 
 

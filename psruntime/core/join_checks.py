@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from psruntime.config import JobConfig, split_address
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.facts import Join
 from psruntime.core.membership import Membership, Role
-from psruntime.core.plan import VariableSpec, first_difference
+from psruntime.core.plan import first_difference
 from psruntime.errors import ModelDiffersError, OtherJobError, UsageError
 
 

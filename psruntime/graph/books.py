@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.buckets import Bucket
 from psruntime.core.ledger import APPLIED, EMPTY, LEDGER_SIZE, ROLLED_BACK, brought_back
-from psruntime.core.plan import Bucket
 from psruntime.core.saved_state import SavedState
 from psruntime.graph.devices import ps_device
 from psruntime.graph.guard import locked, one

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan import VariableSpec
+from psruntime.core.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.reach import ancestors
 from psruntime.graph.seeds import WorkerGraph

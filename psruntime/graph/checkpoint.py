@@ -23,7 +23,7 @@ from psruntime.core.saved_state import SUFFIX, SavedState
 from psruntime.errors import CheckpointError
 from psruntime.graph.checkpoint_folder import CheckpointFolder
 from psruntime.graph.devices import ps_device
-from psruntime.graph.saveables import parts_of, step_part, to_write
+from psruntime.graph.saveables import parts_of, step_part, to_read, to_write
 from psruntime.graph.session import LOST_SESSION, first_line
 from psruntime.graph.shared_folder import SharedFolder
 from psruntime.graph.snapshot import Snapshot
@@ -56,7 +56,7 @@ class Checkpoints:
             self._entries = list({part.entry.name: part.entry for part in parts}.values())
             self._snapshot = Snapshot(graph)
             self._writer = Writer([step_part(graph), *to_write(parts)], index, self._snapshot.read)
-            self._reader = Reader(parts, index)
+            self._reader = Reader(to_read(parts), index)
             self._shared = SharedFolder(sorted({GLOBAL_STEP.ps, *(part.ps for part in parts)}))
             with tf1.device(ps_device(GLOBAL_STEP.ps)):
                 self._restored_step = tf1.placeholder(tf1.int64, [1], name="restored_step")

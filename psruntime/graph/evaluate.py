@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan import Plan, VariableSpec
+from psruntime.core.buckets import VariableSpec
+from psruntime.core.plan import Plan
 from psruntime.errors import UsageError
 from psruntime.graph.devices import worker_device
 from psruntime.graph.inputs import InputStream
@@ -37,7 +38,7 @@ def check_evaluation(model: Model, context: Context, plan: Plan) -> None:
 
 def _declared(spec: VariableSpec) -> VariableSpec:
     """Without what follows from the gradients and the optimizer."""
-    return replace(spec, sparse=False, whole=False)
+    return replace(spec, sparse=False, whole=False, group=0)
 
 
 def evaluate(

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.buckets import Piece
 from psruntime.core.plan import Plan
 from psruntime.errors import UsageError
 from psruntime.graph.devices import worker_device
@@ -53,19 +54,27 @@ class BucketGradient:
 def bucket_gradients(pulled: PulledModel, plan: Plan, index: int) -> dict[str, BucketGradient]:
     """Bucket name -> gradient on worker `index`; buckets that the loss does not depend on are absent."""
     with tf1.device(worker_device(index)):
-        sources = [pulled.views[spec.name].source for spec in plan.trained]
+        names = [spec.name for spec in plan.trained]
+        sources = [pulled.views[name].source for name in names]
+        gradients = dict(zip(names, tf1.gradients(pulled.spec.loss, sources), strict=True))
         of_buckets = {}
-        for spec, gradient in zip(plan.trained, tf1.gradients(pulled.spec.loss, sources), strict=True):
+        for bucket in plan.buckets:
+            gradient = gradients[bucket.variable]
             if gradient is None:
                 continue
-            if spec.sparse and isinstance(gradient, tf1.IndexedSlices):
-                of_buckets[spec.name] = summed(BucketGradient(gradient.values, gradient.indices))
-                continue
-            whole = tf1.reshape(tf1.convert_to_tensor(gradient), [-1])
-            for bucket in plan.of(spec.name):
-                piece = whole[bucket.start : bucket.start + bucket.size]
-                of_buckets[bucket.name] = BucketGradient(tf1.reshape(piece, bucket.master_shape))
+            if bucket.is_table and isinstance(gradient, tf1.IndexedSlices):
+                of_buckets[bucket.name] = summed(BucketGradient(gradient.values, gradient.indices))
+            else:
+                pieces = [_piece(gradients[piece.variable], piece) for piece in bucket.pieces]
+                flat = tf1.concat(pieces, axis=0) if bucket.is_packed else pieces[0]
+                of_buckets[bucket.name] = BucketGradient(tf1.reshape(flat, bucket.master_shape))
         return of_buckets
+
+
+def _piece(gradient: Any, piece: Piece) -> Any:
+    """The piece's entries of its variable's gradient, flat."""
+    flat = tf1.reshape(tf1.convert_to_tensor(gradient), [-1])
+    return flat if flat.shape == (piece.size,) else flat[piece.start : piece.start + piece.size]
 
 
 def summed(gradient: BucketGradient) -> BucketGradient:

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.buckets import Bucket
 from psruntime.graph.reach import ancestors
 from psruntime.graph.store import GLOBAL_STEP
 from psruntime.graph.training import TrainGraph
@@ -23,10 +24,9 @@ class InitialValues:
 
     def __init__(self, graph: TrainGraph) -> None:
         levels = _levels(graph)
-        count = max(levels.values(), default=0) + 1
-        self._groups: list[list[Assigned]] = [_made_anew(graph), *([] for _ in range(count))]
-        for name, value in graph.model.initial_values.items():
-            self._groups[1 + levels[name]] += _assigned(graph, name, value)
+        self._groups: list[list[Assigned]] = [_made_anew(graph)]
+        for level in range(max(levels.values(), default=0) + 1):
+            self._groups.append(_assigned(graph, levels, level))
 
     def assign(self, write: Callable[[list[Any]], None], every_ps: Collection[int]) -> None:
         """Runs those of these ps, by `write(operations)`."""
@@ -54,24 +54,35 @@ def _levels(graph: TrainGraph) -> dict[str, int]:
     return levels
 
 
-def _assigned(graph: TrainGraph, name: str, value: Any) -> list[Assigned]:
-    home = graph.model.homes.variables.get(name)
-    if home is not None:
-        ps = next(home.ps for home in graph.plan.homes if home.name == name)
-        return [(ps, _assign(home, value))]
-    buckets = graph.plan.of(name)
-    if buckets[0].is_table:
-        return [(buckets[0].ps, _assign(graph.model.stores[name].master, value))]
-    flat = tf1.reshape(value, [-1])
-    return [
-        (
-            bucket.ps,
-            graph.model.stores[bucket.name].master.assign(
-                tf1.reshape(flat[bucket.start : bucket.start + bucket.size], bucket.master_shape), read_value=False
-            ),
-        )
-        for bucket in buckets
+def _assigned(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Assigned]:
+    """Those of the variables of one level."""
+    values = {name: value for name, value in graph.model.initial_values.items() if levels[name] == level}
+    assigned = [
+        (home.ps, _assign(graph.model.homes.variables[home.name], values[home.name]))
+        for home in graph.plan.homes
+        if home.name in values
     ]
+    for bucket in graph.plan.buckets:
+        if any(piece.variable in values for piece in bucket.pieces):
+            master = graph.model.stores[bucket.name].master
+            if bucket.is_table:
+                assigned.append((bucket.ps, _assign(master, values[bucket.name])))
+            else:
+                is_first = level == min(levels[piece.variable] for piece in bucket.pieces)
+                value = _of_bucket(bucket, values, None if is_first else master)
+                assigned.append((bucket.ps, master.assign(value, read_value=False)))
+    return assigned
+
+
+def _of_bucket(bucket: Bucket, values: dict[str, Any], master: Any) -> Any:
+    """The bucket's value; the variables that are not in `values` have what the master holds, or zeros without one."""
+    held = tf1.zeros([bucket.size], bucket.dtype) if master is None else master.read_value()
+    pieces = []
+    for piece in bucket.pieces:
+        start = piece.start if piece.variable in values else piece.offset
+        flat = tf1.reshape(values.get(piece.variable, held), [-1])
+        pieces.append(flat[start : start + piece.size])
+    return tf1.reshape(tf1.concat(pieces, axis=0), bucket.master_shape)
 
 
 def _assign(variable: Any, value: Any) -> Any:

@@ -12,8 +12,8 @@ from psruntime.errors import UsageError
 from psruntime.model import TRAIN, ModelSpec
 
 
-def check_spec(spec: ModelSpec, where: str, mode: str) -> list[str]:
-    """Whether the loss can be trained; names the variables with sparse gradients.
+def check_spec(spec: ModelSpec, where: str, mode: str) -> dict[str, bool]:
+    """Whether the loss can be trained; variable name -> whether its gradient is sparse, of those that have one.
 
     `where` is the model_fn, for messages.
 
@@ -33,21 +33,23 @@ def check_spec(spec: ModelSpec, where: str, mode: str) -> list[str]:
         if not isinstance(hook, tf1.train.SessionRunHook):
             raise UsageError(f"{where}: hooks must be tf.train.SessionRunHook objects, got {hook!r}")
     if mode != TRAIN:
-        return []
+        return {}
     _check_clipping(spec, where)
     variables = tf1.trainable_variables()
     gradients = tf1.gradients(loss, variables) if variables else []
     if variables and all(g is None for g in gradients):
         names = ", ".join(v.op.name for v in variables)
         raise UsageError(f"{where}: the loss has no gradient with respect to any trainable variable ({names})")
-    sparse = [v for v, g in zip(variables, gradients, strict=True) if isinstance(g, tf1.IndexedSlices)]
-    for variable in sparse:
-        if variable.constraint is not None:
+    is_sparse = {}
+    for variable, gradient in zip(variables, gradients, strict=True):
+        if gradient is not None:
+            is_sparse[variable.op.name] = isinstance(gradient, tf1.IndexedSlices)
+        if variable.constraint is not None and is_sparse.get(variable.op.name):
             raise UsageError(
                 f"{where}: variable {variable.op.name} has a constraint and is looked up by rows, which is not "
                 "supported, as in TensorFlow; write a penalty into the loss instead"
             )
-    return [variable.op.name for variable in sparse]
+    return is_sparse
 
 
 def _check_examples(examples: Any, where: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan import Bucket
+from psruntime.core.buckets import Bucket
 from psruntime.errors import UsageError
 from psruntime.graph.devices import ps_device
 from psruntime.model import ModelSpec
@@ -90,8 +90,8 @@ def rule_of(variable: str, rules: list[Rule]) -> int:
     )
 
 
-def need_whole(names: Iterable[str], rules: list[Rule]) -> set[str]:
-    """Which of the variables are under an optimizer that is not known to be element-wise.
+def groups_of(names: Iterable[str], rules: list[Rule]) -> dict[str, int]:
+    """Variable -> number of its rule from 1, if that is known to be element-wise, else 0.
 
     Makes each optimizer once, in the current graph.
 
@@ -100,7 +100,8 @@ def need_whole(names: Iterable[str], rules: list[Rule]) -> set[str]:
     """
     rate = tf1.placeholder(tf1.float32, [])
     element_wise = [type(_make(rule, rate)) in ELEMENT_WISE for rule in rules]
-    return {name for name in names if not element_wise[rule_of(name, rules)]}
+    number_of = {name: rule_of(name, rules) for name in names}
+    return {name: number + 1 if element_wise[number] else 0 for name, number in number_of.items()}
 
 
 def learning_rates_at(rules: list[Rule], global_step: int) -> list[float]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan import Plan, VariableSpec
+from psruntime.core.buckets import VariableSpec
+from psruntime.core.plan import Plan
 from psruntime.errors import UsageError
 from psruntime.graph import capture
 from psruntime.graph.capture import Partition
@@ -15,7 +16,7 @@ from psruntime.graph.carried import Copies, Homes
 from psruntime.graph.devices import worker_device
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.model_checks import check_spec
-from psruntime.graph.optimizers import need_whole, rules_of
+from psruntime.graph.optimizers import groups_of, rules_of
 from psruntime.graph.reach import ancestors
 from psruntime.graph.store import GLOBAL_STEP, BucketStore
 from psruntime.graph.views import PulledView, TableView, View
@@ -60,20 +61,29 @@ def learn_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableS
         UsageError: model_fn failed, or the model cannot be trained (no variable, a loss that is not a
             scalar or that no variable has a gradient of).
     """
-    whole: set[str] = set()
+    groups: dict[str, int] = {}  # of the trainable variables; 0: under an optimizer that may need all of it
+    trained: set[str] = set()
 
     def build() -> list[str]:
         spec = _call(model, inputs, mode)[0]
-        sparse = check_spec(spec, f"model_fn of {model.name}", mode)
+        is_sparse = check_spec(spec, f"model_fn of {model.name}", mode)
         if mode == TRAIN:
             names = [v.op.name for v in tf1.trainable_variables()]
-            whole.update(need_whole(names, rules_of(spec, f"model_fn of {model.name}")))
-        return sparse
+            groups.update(groups_of(names, rules_of(spec, f"model_fn of {model.name}")))
+            trained.update(is_sparse)
+        return [name for name, sparse in is_sparse.items() if sparse]
+
+    def completed(spec: VariableSpec) -> VariableSpec:
+        if not spec.trainable or spec.sparse:
+            return spec
+        group = groups.get(spec.name, 0)
+        whole = spec.whole or (mode == TRAIN and not group)
+        return replace(spec, whole=whole, group=group if spec.name in trained and not whole else 0)
 
     specs = capture.record(build)
     if not any(spec.trainable for spec in specs):
         raise UsageError(f"model_fn of {model.name} makes no trainable variable: there is nothing to train")
-    return tuple(replace(s, whole=not s.sparse and (s.whole or s.name in whole)) if s.trainable else s for s in specs)
+    return tuple(completed(spec) for spec in specs)
 
 
 def build_pulled_model(
@@ -86,10 +96,11 @@ def build_pulled_model(
     pulls = {name: s.pull_handle() if s.bucket.is_table else s.pull() for name, s in stores.items()}
     worker = worker_device(index)
     with tf1.device(worker):
+        flat = _flat_values(plan, pulls)
         views: dict[str, View] = {
             spec.name: TableView(stores[spec.name].bucket, pulls[spec.name][1], worker)
             if spec.sparse
-            else PulledView(_value(spec, plan, pulls))
+            else PulledView(tf1.reshape(flat[spec.name], spec.shape, name=f"view/{spec.name}"))
             for spec in plan.trained
         }
         for home in plan.homes:
@@ -134,11 +145,19 @@ def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
     return [op for op in operations if op in can_run]
 
 
-def _value(spec: VariableSpec, plan: Plan, pulls: dict[str, tuple[Any, Any]]) -> Any:
-    """The variable's value on the worker, put together from its buckets."""
-    slices = [pulls[bucket.name][1] for bucket in plan.of(spec.name)]
-    flat = slices[0] if len(slices) == 1 else tf1.concat(slices, axis=0)
-    return tf1.reshape(flat, spec.shape, name=f"view/{spec.name}")
+def _flat_values(plan: Plan, pulls: dict[str, tuple[Any, Any]]) -> dict[str, Any]:
+    """Variable name -> its entries, from buckets that are brought here whole."""
+    parts: dict[str, list[Any]] = {}  # by the name of the bucket, in the order of its pieces
+    for bucket in plan.buckets:
+        if not bucket.is_table:
+            pulled = pulls[bucket.name][1]
+            parts[bucket.name] = tf1.split(pulled, [p.size for p in bucket.pieces]) if bucket.is_packed else [pulled]
+    values = {}
+    for spec in plan.trained:
+        if not spec.sparse:
+            pieces = [parts[bucket.name][bucket.pieces.index(piece)] for bucket, piece in plan.of(spec.name)]
+            values[spec.name] = pieces[0] if len(pieces) == 1 else tf1.concat(pieces, axis=0)
+    return values
 
 
 def _call(model: Model, inputs: InputStream, mode: str) -> tuple[ModelSpec, list[Any]]:

@@ -10,10 +10,11 @@ saved once a variable, that of its first bucket, as `w/beta1_power`; and once mo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
+from psruntime.core.buckets import Bucket, Piece, VariableSpec
 from psruntime.core.checkpoint_names import Entry, Kind
-from psruntime.core.plan import Bucket, VariableSpec
 from psruntime.graph.capture import Partition
 from psruntime.graph.store import GLOBAL_STEP
 from psruntime.graph.training import TrainGraph
@@ -23,8 +24,9 @@ from psruntime.graph.training import TrainGraph
 class Part:
     """A variable on a ps as part of a checkpoint.
 
-    entry: the logical tensor that it is, or is a slice of.  shape: of the part there; the variable has as many
-    entries.  slice_spec: which slice of it, in the form of `tf.raw_ops.SaveV2`; empty for all of it.
+    entry: the logical tensor that it is, or is a slice of.  shape: of the part there.
+    slice_spec: which slice of it, in the form of `tf.raw_ops.SaveV2`; empty for all of it.
+    offset: where the part begins in the variable, in entries.
     """
 
     entry: Entry
@@ -32,34 +34,47 @@ class Part:
     ps: int
     shape: tuple[int, ...]
     slice_spec: str = ""
+    offset: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
-        entries: int = self.variable.shape.num_elements()
-        return entries * int(self.variable.dtype.size)
+        return self.size * int(self.variable.dtype.size)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it is all of the variable."""
+        return bool(self.size == self.variable.shape.num_elements())
 
 
 def parts_of(graph: TrainGraph) -> list[Part]:
-    """All variables that a checkpoint restores, but for the global step; those of one entry in the order of buckets."""
+    """All variables that a checkpoint restores, but for the global step; all parts of one variable together, those of
+    one entry in the order of buckets."""
     parts = []
-    homes = {home.name: home for home in graph.plan.homes}
+    specs = {spec.name: spec for spec in graph.plan.specs}
     stock_suffixes = _stock_suffixes(graph)
-    for spec in graph.plan.specs:
-        partition = graph.model.partitions.get(spec.name) or Partition(spec.name, spec.shape, (0,) * len(spec.shape))
-        if spec.name in homes:
-            home = graph.model.homes.variables[spec.name]
-            parts.append(_slice("", Kind.VARIABLE, home, homes[spec.name], spec, partition))
-        for bucket in graph.plan.of(spec.name):
-            master, optimizer = graph.model.stores[bucket.name].master, graph.optimizers.get(bucket.name)
-            parts.append(_slice("", Kind.VARIABLE, master, bucket, spec, partition))
-            if optimizer is None:
-                continue
-            for variable in optimizer.variables:
-                suffix = variable.op.name.rpartition("/")[2]
-                if optimizer.is_slot(variable, master):
-                    parts.append(_slice(f"/{suffix}", Kind.SLOT, variable, bucket, spec, partition))
-                else:
-                    parts.append(_shared(suffix, suffix + stock_suffixes[optimizer.number], variable, bucket))
+
+    def slices(suffix: str, kind: Kind, variable: Any, bucket: Bucket) -> list[Part]:
+        return [_slice(suffix, kind, variable, bucket.ps, p, specs[p.variable], graph) for p in bucket.pieces]
+
+    for home in graph.plan.homes:
+        parts += slices("", Kind.VARIABLE, graph.model.homes.variables[home.name], home)
+    for bucket in graph.plan.buckets:
+        master, optimizer = graph.model.stores[bucket.name].master, graph.optimizers.get(bucket.name)
+        parts += slices("", Kind.VARIABLE, master, bucket)
+        if optimizer is None:
+            continue
+        for variable in optimizer.variables:
+            suffix = variable.op.name.rpartition("/")[2]
+            if optimizer.is_slot(variable, master):
+                parts += slices(f"/{suffix}", Kind.SLOT, variable, bucket)
+            else:
+                stock = suffix + stock_suffixes[optimizer.number]
+                parts += [_shared(f"{piece.variable}/{suffix}", stock, variable, bucket.ps) for piece in bucket.pieces]
     return parts
 
 
@@ -73,6 +88,15 @@ def _stock_suffixes(graph: TrainGraph) -> dict[int, str]:
 def step_part(graph: TrainGraph) -> Part:
     """The global step, a scalar there."""
     return Part(Entry(GLOBAL_STEP.name, (), GLOBAL_STEP.dtype), graph.global_step.master, GLOBAL_STEP.ps, ())
+
+
+def to_read(parts: list[Part]) -> list[Part]:
+    """The parts that are restored: what a bucket has once for all its variables comes from the first of them."""
+    read: list[Part] = []
+    for part in parts:
+        if part.entry.kind is not Kind.SHARED or not read or read[-1].variable is not part.variable:
+            read.append(part)
+    return read
 
 
 def to_write(parts: list[Part]) -> list[Part]:
@@ -90,24 +114,26 @@ def to_write(parts: list[Part]) -> list[Part]:
     return written
 
 
-def _shared(suffix: str, stock: str, variable: Any, bucket: Bucket) -> Part:
+def _shared(name: str, stock: str, variable: Any, ps: int) -> Part:
     """A copy of what stock has once for all variables."""
     shape = tuple(variable.shape.as_list())
-    entry = Entry(f"{bucket.variable}/{suffix}", shape, variable.dtype.base_dtype.name, Kind.SHARED, stock)
-    return Part(entry, variable, bucket.ps, shape)
+    return Part(Entry(name, shape, variable.dtype.base_dtype.name, Kind.SHARED, stock), variable, ps, shape)
 
 
-def _slice(suffix: str, kind: Kind, variable: Any, bucket: Bucket, spec: VariableSpec, partition: Partition) -> Part:
-    """The bucket's rows of the variable, or of the one that it is a part of."""
+def _slice(
+    suffix: str, kind: Kind, variable: Any, ps: int, piece: Piece, spec: VariableSpec, graph: TrainGraph
+) -> Part:
+    """The piece's rows of the model's variable, or of the one that it is a part of."""
+    partition = graph.model.partitions.get(spec.name) or Partition(spec.name, spec.shape, (0,) * len(spec.shape))
     entry = Entry(partition.whole + suffix, partition.shape, variable.dtype.base_dtype.name, kind)
     start, rows = 0, spec.shape[0] if spec.shape else 1
-    if bucket.size != spec.size:
+    if piece.size != spec.size:
         row_size = spec.size // spec.shape[0]
-        start, rows = bucket.start // row_size, bucket.size // row_size
+        start, rows = piece.start // row_size, piece.size // row_size
     shape = (rows, *spec.shape[1:]) if spec.shape else ()
     if shape == partition.shape:
-        return Part(entry, variable, bucket.ps, shape)
+        return Part(entry, variable, ps, shape, offset=piece.offset)
     offsets = (partition.offset[0] + start, *partition.offset[1:])
     whole = " ".join(map(str, partition.shape))
     axes = ":".join(f"{offset},{length}" for offset, length in zip(offsets, shape, strict=True))
-    return Part(entry, variable, bucket.ps, shape, f"{whole} {axes}")
+    return Part(entry, variable, ps, shape, f"{whole} {axes}", piece.offset)

@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.buckets import Bucket, Piece
 from psruntime.core.ledger import LEDGER_SIZE
-from psruntime.core.plan import Bucket
 from psruntime.graph.devices import ps_device
 
 # Columns of a worker's row in `pushed`.
@@ -24,7 +24,7 @@ PUSHED_SIZE = 4
 NO_LIMIT = 1 << 31  # versions: more updates than a job makes while one worker computes a step
 RESTORE_LEAP = 1 << 32  # added to a version by a restore: beyond every limit, so older pushes are stale
 
-GLOBAL_STEP = Bucket(name="global_step", ps=0, variable="global_step", start=0, size=1, dtype="int64")
+GLOBAL_STEP = Bucket("global_step", 0, (Piece("global_step", 0, 1),), "int64")
 
 
 class PsControl:

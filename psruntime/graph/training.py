@@ -104,7 +104,7 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
             step["global_step"] = pulled.global_step.master.read_value()[0]
         else:
             step["outcomes"], step["global_step"] = _push(trained, controls, pushes, learning_rates, pulled, index)
-        untrained = [s.name for s in plan.trained if plan.of(s.name)[0].name not in gradients]
+        untrained = [s.name for s in plan.trained if plan.of(s.name)[0][0].name not in gradients]
         return TrainGraph(
             graph, plan, pulled, rules, controls, push_ids, learning_rates, step, rounds, optimizers,
             untrained, _unmoved(pulled, step),

@@ -8,6 +8,7 @@ the variables.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -110,20 +111,32 @@ class _Restoring:
                     dtypes=[part.variable.dtype.base_dtype for part in portion],
                 )
             self.portions.append((names, portion))
-            self.last = tf1.group(*[_assign(part, tensor) for part, tensor in zip(portion, tensors, strict=True)])
+            tensor_of = zip(portion, tensors, strict=True)
+            self.last = tf1.group(*[_assign(list(of_one)) for _, of_one in groupby(tensor_of, lambda p: _of(p[0]))])
 
 
 def _shaped(part: Part, value: Any) -> Any:
     """The part's value, on its ps, in the shape that it has in a checkpoint."""
     with tf1.device(ps_device(part.ps)):
-        return value if part.variable.shape == part.shape else tf1.reshape(value, part.shape)
+        own = value if part.is_all else value[part.offset : part.offset + part.size]
+        return own if own.shape == part.shape else tf1.reshape(own, part.shape)
 
 
-def _assign(part: Part, value: Any) -> Any:
-    with tf1.device(ps_device(part.ps)):
-        value.set_shape(part.shape)
-        flat = value if part.variable.shape == part.shape else tf1.reshape(value, part.variable.shape)
-        return part.variable.assign(flat, read_value=False)
+def _assign(parts: list[tuple[Part, Any]]) -> Any:
+    """Makes a variable what all its parts are."""
+    variable = parts[0][0].variable
+    with tf1.device(ps_device(parts[0][0].ps)):
+        for part, value in parts:
+            value.set_shape(part.shape)
+        flat = [tf1.reshape(value, [-1]) for _, value in parts] if len(parts) > 1 else []
+        value = tf1.concat(flat, axis=0) if flat else parts[0][1]
+        own = value if value.shape == variable.shape else tf1.reshape(value, variable.shape)
+        return variable.assign(own, read_value=False)
+
+
+def _of(part: Part) -> int:
+    """Which variable it is a part of."""
+    return id(part.variable)
 
 
 def by_ps(parts: list[Part]) -> list[tuple[int, list[Part]]]:
@@ -132,14 +145,17 @@ def by_ps(parts: list[Part]) -> list[tuple[int, list[Part]]]:
 
 
 def portions(parts: list[Part]) -> Iterator[list[Part]]:
-    """The parts in their order, in runs of at most PORTION_BYTES; a larger part is a run of its own."""
+    """The parts in their order, in runs of at most PORTION_BYTES; those of one variable stay together, also if they
+    are more than that."""
     portion: list[Part] = []
     held = 0
-    for part in parts:
-        if portion and held + part.size_bytes > PORTION_BYTES:
+    for _, of_one in groupby(parts, _of):
+        together = list(of_one)
+        size_bytes = sum(part.size_bytes for part in together)
+        if portion and held + size_bytes > PORTION_BYTES:
             yield portion
             portion, held = [], 0
-        portion.append(part)
-        held += part.size_bytes
+        portion += together
+        held += size_bytes
     if portion:
         yield portion

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
+from psruntime.core.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.uses import LOOKUPS, Use
 

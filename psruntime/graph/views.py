@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan import Bucket
+from psruntime.core.buckets import Bucket
 from psruntime.graph.devices import ps_device
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from psruntime.config import JobConfig
 from psruntime.core.facts import JobStatus, MemberStatus
 from psruntime.core.membership import Role
+from psruntime.observe.tables import bytes_text, table
 
 
 def as_json(status: JobStatus, job: JobConfig) -> dict[str, Any]:
@@ -75,23 +76,23 @@ def _of(job: JobConfig, separator: str) -> str:
 
 
 def _ps_table(members: list[MemberStatus]) -> Table:
-    table = _table("ps", "address", "bytes", "updates", "dropped", "rolled back", "max staleness", "silent")
+    rows = table("ps", "address", "bytes", "updates", "dropped", "rolled back", "max staleness", "silent")
     for m in members:
         stats = m.ps_stats
         if stats:
             causes = ", ".join(f"{cause} {n}" for cause, n in stats.dropped.items() if n) or "0"
-            table.add_row(
-                str(m.index), Text(m.address), _bytes(stats.bytes_held), str(stats.applied), Text(causes),
+            rows.add_row(
+                str(m.index), Text(m.address), bytes_text(stats.bytes_held), str(stats.applied), Text(causes),
                 str(stats.rolled_back), str(stats.max_staleness), f"{m.silent_s:.1f} s",
             )  # fmt: skip
-    return table
+    return rows
 
 
 def _worker_table(members: list[MemberStatus], mode: str) -> Table:
     """Leads and staleness only where there are any: in a round all are at the same step."""
     pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[mode]
     staleness = [] if mode == "sync" else ["staleness p50", "p99"]
-    table = _table("worker", *pace, *staleness, "examples/s", "loss", "silent", "waiting for")
+    rows = table("worker", *pace, *staleness, "examples/s", "loss", "silent", "waiting for")
     for m in members:
         stats = m.worker_stats
         if stats:
@@ -100,7 +101,7 @@ def _worker_table(members: list[MemberStatus], mode: str) -> Table:
                 "staleness p50": stats.staleness_p50, "p99": stats.staleness_p99,
             }  # fmt: skip
             loss = "-" if stats.loss is None else f"{stats.loss:.4f}"
-            table.add_row(
+            rows.add_row(
                 f"{m.index} (chief)" if m.chief else str(m.index),
                 *(str(facts[column]) for column in (*pace, *staleness)),
                 f"{stats.examples_per_s:.0f}",
@@ -108,23 +109,7 @@ def _worker_table(members: list[MemberStatus], mode: str) -> Table:
                 f"{m.silent_s:.1f} s",
                 Text(stats.waiting or ("the others to stop" if m.stopped else "")),
             )
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 or column in ("address", "waiting for") else "right")
-    return table
-
-
-def _bytes(count: int) -> str:
-    size, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    return rows
 
 
 def _duration(seconds: float) -> str:

@@ -7,7 +7,7 @@ import math
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
-from psruntime.core.plan import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
+from psruntime.core.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.errors import UsageError
 
 COUNT_LIMIT = 2**53  # what a float, so also a JSON reader, still counts exactly
@@ -97,7 +97,14 @@ def duration(value_s: float) -> Duration:
 
 
 def variable(
-    name: str, spec_name: str, shape: tuple[int, ...], dtype: str, sparse: bool, trainable: bool, whole: bool
+    name: str,
+    spec_name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    sparse: bool,
+    trainable: bool,
+    whole: bool,
+    group: int,
 ) -> VariableSpec:
     """One variable; `name` is the field's."""
     text(f"{name}.name", spec_name, NAME_CHARS, least=1)
@@ -108,4 +115,6 @@ def variable(
         raise UsageError(f"{name}.dtype of {spec_name} must be one of {', '.join(dtypes)}, got '{dtype[:NAME_CHARS]}'")
     if sparse and not shape:
         raise UsageError(f"{name}.sparse of {spec_name} must be false, it is a scalar")
-    return VariableSpec(spec_name, shape, dtype, sparse, trainable, whole)
+    if not 0 <= group < COUNT_LIMIT:
+        raise UsageError(f"{name}.group of {spec_name} must be from 0 to {COUNT_LIMIT - 1}, got {group}")
+    return VariableSpec(spec_name, shape, dtype, sparse, trainable, whole, group)

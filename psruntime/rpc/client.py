@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from psruntime.config import JobConfig, split_address
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.facts import Answer, JobStatus, Join, NotYet
-from psruntime.core.plan import VariableSpec
 from psruntime.core.rounds import Turn
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
 from psruntime.rpc import convert, job_token, statuses

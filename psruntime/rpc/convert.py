@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psruntime.config import check_job_id
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.facts import Answer, Join, LeaveKind, NotYet, Prepared, Standing
 from psruntime.core.membership import Role
-from psruntime.core.plan import VariableSpec
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.errors import UsageError
 from psruntime.rpc import checks
@@ -61,7 +61,13 @@ def phase_from_wire(value: int) -> Phase:
 def specs_to_wire(specs: Iterable[VariableSpec]) -> list[pb.VariableSpec]:
     return [
         pb.VariableSpec(
-            name=s.name, shape=s.shape, dtype=s.dtype, sparse=s.sparse, fixed=not s.trainable, whole=s.whole
+            name=s.name,
+            shape=s.shape,
+            dtype=s.dtype,
+            sparse=s.sparse,
+            fixed=not s.trainable,
+            whole=s.whole,
+            group=s.group,
         )
         for s in specs
     ]
@@ -69,7 +75,8 @@ def specs_to_wire(specs: Iterable[VariableSpec]) -> list[pb.VariableSpec]:
 
 def specs_from_wire(wire: Iterable[pb.VariableSpec]) -> tuple[VariableSpec, ...]:
     specs = tuple(
-        checks.variable("variables", w.name, tuple(w.shape), w.dtype, w.sparse, not w.fixed, w.whole) for w in wire
+        checks.variable("variables", w.name, tuple(w.shape), w.dtype, w.sparse, not w.fixed, w.whole, w.group)
+        for w in wire
     )
     if len(specs) > checks.SPECS:
         raise UsageError(f"variables must be at most {checks.SPECS}, got {len(specs)}")

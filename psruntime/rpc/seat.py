@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Callable
 
 from psruntime.config import JobConfig
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.facts import Answer, Assignment, Join, LeaveKind, Prepared, PsBeat, WorkerBeat
 from psruntime.core.membership import Role, tag_of
-from psruntime.core.plan import VariableSpec
 from psruntime.core.rounds import Done, Turn
 from psruntime.core.view import over_error
 from psruntime.errors import (

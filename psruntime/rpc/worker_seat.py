@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from psruntime.config import JobConfig
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.facts import WorkerStats
 from psruntime.core.membership import Role
-from psruntime.core.plan import VariableSpec
 from psruntime.errors import PsRuntimeError
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.gate import Gate

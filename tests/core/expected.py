@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from psruntime.config import JobConfig
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import Answer, Join, NotYet, WorkerBeat
 from psruntime.core.membership import Role
-from psruntime.core.plan import VariableSpec
 from psruntime.core.view import Phase
 from psruntime.errors import (
     IndexHeldError,

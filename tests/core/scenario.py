@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 
 from psruntime.config import JobConfig
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.membership import Role, tag_of
-from psruntime.core.plan import VariableSpec
 from psruntime.core.rounds import Closed, Contribution, Done, Duty, Torn
 from psruntime.core.status import job_status
 from psruntime.errors import PsRuntimeError

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from psruntime.config import JobConfig
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.clocks import within
 from psruntime.core.facts import Join, LeaveKind, PsBeat, WorkerBeat
 from psruntime.core.membership import Role
-from psruntime.core.plan import VariableSpec
 from psruntime.core.view import Phase
 from tests.core.watched import Watched
 

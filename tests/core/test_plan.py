@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from psruntime.core.plan import (
-    DTYPE_BYTES,
-    TRAINED_DTYPES,
-    Plan,
-    VariableSpec,
-    first_difference,
-    make_plan,
-)
+from psruntime.core.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
+from psruntime.core.plan import Plan, first_difference, make_plan
 
 CASES = settings(max_examples=150, deadline=None, derandomize=True)
 
@@ -24,6 +18,7 @@ NAMES = st.text("abc/_", min_size=1, max_size=6)
 DTYPES = st.sampled_from(sorted(TRAINED_DTYPES))
 MODELS = st.lists(
     st.builds(VariableSpec, NAMES, SHAPES, DTYPES, whole=st.booleans())
+    | st.builds(VariableSpec, NAMES, SHAPES, DTYPES, group=st.integers(0, 2))
     | st.builds(VariableSpec, NAMES, SHAPES.filter(bool), DTYPES, st.just(True))
     | st.builds(VariableSpec, NAMES, SHAPES, st.sampled_from(sorted(DTYPE_BYTES)), trainable=st.just(False)),
     max_size=6,
@@ -53,16 +48,28 @@ def test_the_buckets_of_a_variable_cover_it_once_in_whole_rows(
     model: list[VariableSpec], num_ps: int, slice_bytes: int
 ) -> None:
     plan = make_plan(model, num_ps, slice_bytes)
-    assert [b for variable in plan.trained for b in plan.of(variable.name)] == list(plan.buckets)
-    assert sorted((b for ps in range(num_ps) for b in plan.on(ps)), key=plan.buckets.index) == list(plan.buckets)
+    assert [b for variable in plan.trained for b, _ in plan.of(variable.name)] == list(plan.buckets)
+    assert_covered(plan)
+
+
+def assert_covered(plan: Plan) -> None:
+    """Pieces are whole rows of their variables and lie in their buckets without gap or overlap."""
+    on_ps = [bucket for ps in range(plan.num_ps) for bucket in plan.on(ps)]
+    assert sorted(on_ps, key=plan.buckets.index) == list(plan.buckets)
     for variable in plan.trained:
         end = 0
-        for bucket in plan.of(variable.name):
-            assert bucket.start == end
+        for bucket, piece in plan.of(variable.name):
+            assert piece.start == end
             assert bucket.dtype == variable.dtype
-            assert bucket.start * DTYPE_BYTES[bucket.dtype] % max(1, row_bytes(variable)) == 0
-            end += bucket.size
+            assert piece.start * DTYPE_BYTES[bucket.dtype] % max(1, row_bytes(variable)) == 0
+            end += piece.size
         assert end == variable.size
+    for bucket in plan.buckets:
+        end = 0
+        for piece in bucket.pieces:
+            assert piece.offset == end
+            end += piece.size
+        assert end == bucket.size
 
 
 @CASES
@@ -72,7 +79,7 @@ def test_a_slice_is_within_its_limit_unless_it_is_one_row(
 ) -> None:
     plan = make_plan(model, num_ps, slice_bytes)
     for variable in plan.trained:
-        buckets = plan.of(variable.name)
+        buckets = [bucket for bucket, _ in plan.of(variable.name)]
         if variable.sparse or variable.whole:
             continue  # never sliced
         assert all(b.size_bytes <= max(slice_bytes, row_bytes(variable)) for b in buckets)
@@ -140,6 +147,7 @@ def test_two_plans_have_one_fingerprint_only_if_they_are_the_same(
     assert plan.fingerprint != make_plan(theirs, num_ps, slice_bytes).fingerprint
     assert plan.fingerprint != make_plan(ours, num_ps + 1, slice_bytes).fingerprint
     assert plan.fingerprint != make_plan(ours, num_ps, slice_bytes + 1).fingerprint
+    assert plan.fingerprint != make_plan(ours, num_ps, slice_bytes, pack_bytes=1).fingerprint
     assert 0 < plan.marker < 2**63
 
 
@@ -152,8 +160,8 @@ def test_a_table_or_whole_variable_is_one_bucket_in_its_own_shape_and_every_othe
     for variable in plan.trained:
         whole = variable.sparse or variable.whole
         if whole:
-            assert [b.name for b in plan.of(variable.name)] == [variable.name]
-        for bucket in plan.of(variable.name):
+            assert [b.name for b, _ in plan.of(variable.name)] == [variable.name]
+        for bucket, _ in plan.of(variable.name):
             assert bucket.is_table == variable.sparse
             assert bucket.master_shape == (variable.shape if whole else (bucket.size,))
 
@@ -183,6 +191,7 @@ CHANGED = [
     VariableSpec("v", (3, 2), "float32", sparse=True),
     VariableSpec("v", (3, 2), "float32", trainable=False),
     VariableSpec("v", (3, 2), "float32", whole=True),
+    VariableSpec("v", (3, 2), "float32", group=1),
 ]
 
 
@@ -208,6 +217,7 @@ def test_there_is_a_first_difference_exactly_between_different_models(
         ([spec("a", 2), spec("b", 7)], "b float32[7] there, b float32[3, 4] here"),
         ([spec("a", 2), spec("b", 3, 4, dtype="float64")], "b float64[3, 4] there, b float32[3, 4] here"),
         ([VariableSpec("a", (2,), "float32", True)], "a float32[2] sparse there, a float32[2] here"),
+        ([VariableSpec("a", (2,), "float32", group=3)], "a float32[2] of group 3 there, a float32[2] of group 0 here"),
         ([spec("x"), spec("b", 7)], "x float32[] there, a float32[2] here"),
         ([spec("a", 2)], "b float32[3, 4] is here only"),
         ([spec("a", 2), spec("b", 3, 4), spec("c", 1)], "c float32[1] is there only"),
@@ -243,7 +253,7 @@ def test_there_must_be_a_ps_and_a_slice_size(num_ps: int, slice_bytes: int) -> N
 
 def test_scalars_and_empty_variables_are_one_bucket_each() -> None:
     plan = make_plan([spec("scalar"), spec("empty", 0, 5), spec("no_columns", 5, 0)], 1, 1)
-    assert [(b.name, b.start, b.size) for b in plan.buckets] == [
+    assert [(b.name, b.pieces[0].start, b.size) for b in plan.buckets] == [
         ("scalar", 0, 1),
         ("empty", 0, 0),
         ("no_columns", 0, 0),
@@ -252,7 +262,7 @@ def test_scalars_and_empty_variables_are_one_bucket_each() -> None:
 
 def test_a_large_variable_is_cut_into_whole_rows_on_all_ps() -> None:
     plan = make_plan([spec("table", 5, 3)], 2, 30)  # rows of 12 bytes, two to a slice
-    assert [(b.name, b.ps, b.start, b.size) for b in plan.buckets] == [
+    assert [(b.name, b.ps, b.pieces[0].start, b.size) for b in plan.buckets] == [
         ("table/slice_0", 0, 0, 3),
         ("table/slice_1", 0, 3, 6),
         ("table/slice_2", 1, 9, 6),
@@ -266,7 +276,7 @@ def test_a_table_is_never_cut() -> None:
 
 def test_a_row_is_never_cut() -> None:
     plan = make_plan([spec("wide", 2, 1000)], 3, 16)
-    assert [(b.name, b.start, b.size) for b in plan.buckets] == [
+    assert [(b.name, b.pieces[0].start, b.size) for b in plan.buckets] == [
         ("wide/slice_0", 0, 1000),
         ("wide/slice_1", 1000, 1000),
     ]
@@ -276,3 +286,43 @@ def test_a_model_without_variables_has_an_empty_plan() -> None:
     plan = make_plan([], 3, 16)
     assert plan.buckets == ()
     assert loads(plan) == [0, 0, 0]
+
+
+# --- packing ---
+
+
+@CASES
+@given(MODELS, NUM_PS, SLICE_BYTES, st.integers(1, 300))
+def test_packing_joins_what_is_alike_and_leaves_everything_on_its_ps(
+    model: list[VariableSpec], num_ps: int, slice_bytes: int, pack_bytes: int
+) -> None:
+    alone, plan = (make_plan(model, num_ps, slice_bytes, size) for size in (0, pack_bytes))
+    assert_covered(plan)
+    assert loads(plan) == loads(alone)
+    assert plan.homes == alone.homes
+    ps_of = {(piece.variable, piece.start): bucket.ps for bucket in alone.buckets for piece in bucket.pieces}
+    specs = {variable.name: variable for variable in model}
+    for bucket in plan.buckets:
+        assert {ps_of[piece.variable, piece.start] for piece in bucket.pieces} == {bucket.ps}
+        kinds = {(specs[p.variable].dtype, specs[p.variable].group) for p in bucket.pieces}
+        assert kinds == {(bucket.dtype, bucket.group)}
+        if bucket.is_packed:
+            assert bucket.group > 0 and bucket.size_bytes <= pack_bytes and bucket.own_shape is None
+
+
+@CASES
+@given(st.lists(st.integers(1, 40), max_size=30), NUM_PS, st.integers(4, 200))
+def test_there_are_few_buckets(sizes: list[int], num_ps: int, pack_bytes: int) -> None:
+    """Of two neighbours on a ps that one bucket could hold, only the last may be half empty: the next did not fit."""
+    model = [VariableSpec(f"v{i}", (size,), "float32", group=1) for i, size in enumerate(sizes)]
+    plan = make_plan(model, num_ps, 1 << 20, pack_bytes)
+    for ps in range(num_ps):
+        held = [bucket.size_bytes for bucket in plan.on(ps) if bucket.size_bytes <= pack_bytes]
+        assert all(one + other > pack_bytes for one, other in pairwise(held))
+
+
+def test_a_packed_bucket_has_the_name_of_its_first_variable() -> None:
+    model = [VariableSpec(name, (size,), "float32", group=1) for name, size in [("a", 1), ("b", 2), ("c", 100)]]
+    plan = make_plan(model, 1, 1 << 20, 12)
+    assert [(b.name, [p.variable for p in b.pieces]) for b in plan.buckets] == [("a.and_1", ["a", "b"]), ("c", ["c"])]
+    assert [(b.name, p.offset, p.size) for b, p in plan.of("b")] == [("a.and_1", 1, 2)]

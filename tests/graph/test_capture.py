@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan import VariableSpec
+from psruntime.core.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.capture import record, substitute
 from psruntime.graph.views import PulledView, View

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan import VariableSpec
+from psruntime.core.buckets import VariableSpec
 from psruntime.graph.evaluate import evaluate
 from psruntime.model import Context, ModelSpec
 from tests.support.local_cluster import LocalCluster, train

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.buckets import Bucket, Piece
 from psruntime.core.ledger import APPLIED, FENCED, MAX_STALENESS, NOT_FINITE, RECEIVED, REPEATED, STALE
-from psruntime.core.plan import Bucket
 from psruntime.graph.guard import Push, guarded_update
 from psruntime.graph.store import BucketStore, PsControl
 from tests.graph.test_against_tensorflow import OPTIMIZERS
@@ -27,7 +27,7 @@ class GuardedBucket:
     def __init__(self, cluster: LocalCluster, make_optimizer: Any) -> None:
         with tf1.Graph().as_default() as graph:
             control = PsControl(0, cluster.max_workers)
-            self.store = BucketStore(Bucket("w", 0, "w", 0, SIZE, "float32"), cluster.max_workers)
+            self.store = BucketStore(Bucket("w", 0, (Piece("w", 0, SIZE),), "float32"), cluster.max_workers)
             with tf1.device("/job:ps/task:0"):
                 self.identity = tf1.placeholder(tf1.int64, [3])
                 self.finite = tf1.placeholder(tf1.bool, [])

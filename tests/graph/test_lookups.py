@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan import VariableSpec, make_plan
+from psruntime.core.buckets import VariableSpec
+from psruntime.core.plan import make_plan
 from psruntime.graph.capture import substitute
 from psruntime.graph.store import BucketStore
 from psruntime.graph.views import PulledView, TableView

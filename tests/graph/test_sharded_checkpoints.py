@@ -19,7 +19,7 @@ from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model,
 from tests.support.stock import contents
 
 ADAM = linear_model(OPTIMIZERS["adam"])
-SLICED = {"slice_bytes": 64}
+SLICED = {"slice_bytes": 64, "plan": "per-variable"}
 
 
 def data_files(folder: Path, step: int) -> list[str]:

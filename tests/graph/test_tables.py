@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.ledger import APPLIED, LEDGER_SIZE, STALE
-from psruntime.core.plan import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.evaluate import check_evaluation, evaluate
 from psruntime.graph.inputs import InputStream

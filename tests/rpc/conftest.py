@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.coordinator import Coordinator
 from psruntime.core.facts import Answer, Join, LeaveKind, PsBeat, PsStats, WorkerBeat, WorkerStats
 from psruntime.core.membership import Role
-from psruntime.core.plan import VariableSpec
 from psruntime.errors import PsRuntimeError
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.convert_beat import Heartbeat

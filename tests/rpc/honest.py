@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from psruntime.config import JobConfig
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.facts import Answer, Assignment, LeaveKind, Prepared
 from psruntime.core.membership import Role, tag_of
-from psruntime.core.plan import VariableSpec
 from psruntime.core.view import Phase
 from psruntime.rpc.convert import Leave
 from tests.rpc.conftest import JOB_ID, LONG, SPECS, Stage, a_join

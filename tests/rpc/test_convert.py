@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psruntime.config import MODES, ON_NAN, JobConfig
+from psruntime.config import MODES, ON_NAN, PLANS, JobConfig
+from psruntime.core.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.core.facts import (
     Answer,
     JobStatus,
@@ -24,7 +25,6 @@ from psruntime.core.facts import (
     WorkerStats,
 )
 from psruntime.core.membership import Member, Role, tag_of
-from psruntime.core.plan import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.errors import UsageError
 from psruntime.rpc import checks, convert, convert_beat, convert_clock, convert_status
@@ -41,8 +41,8 @@ words = texts.filter(str.isprintable)  # for people
 addresses = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=checks.ADDRESS_CHARS)
 tags = incarnations.map(tag_of)
 specs = st.builds(
-    lambda name, shape, dtype, sparse, trainable, whole: VariableSpec(
-        name, shape, dtype, sparse and shape != (), trainable and dtype in TRAINED_DTYPES, whole
+    lambda name, shape, dtype, sparse, trainable, whole, group: VariableSpec(
+        name, shape, dtype, sparse and shape != (), trainable and dtype in TRAINED_DTYPES, whole, group
     ),
     st.text(min_size=1, max_size=20),
     st.lists(counts, max_size=4).map(tuple),
@@ -50,6 +50,7 @@ specs = st.builds(
     st.booleans(),
     st.booleans(),
     st.booleans(),
+    st.integers(0, 2**31 - 1),
 )
 models = st.lists(specs, max_size=4, unique_by=lambda spec: spec.name).map(tuple)
 views = st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, incarnations), max_size=3).map(tuple))
@@ -152,6 +153,7 @@ jobs = st.sampled_from(MODES).flatmap(
         keep=st.integers(1, 2**31 - 1),
         summary_steps=counts,
         slice_bytes=st.integers(1, checks.COUNT_LIMIT - 1),
+        plan=st.sampled_from(PLANS),
         on_nan=st.sampled_from(ON_NAN),
         round_warn_s=spans,
         lease_s=spans.map(lambda s: 0.5 + s / 10**6).map(lambda s: round(s, 9)),

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.facts import Join, LeaveKind, WorkerBeat
 from psruntime.core.membership import Role
-from psruntime.core.plan import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.rpc import checks, convert, convert_beat
 from psruntime.v1 import coordination_pb2 as pb

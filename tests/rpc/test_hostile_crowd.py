@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from psruntime.core.plan import VariableSpec
+from psruntime.core.buckets import VariableSpec
 from psruntime.errors import UnreachableError
 from psruntime.rpc.convert import specs_to_wire
 from psruntime.rpc.intake import UNFETCHED

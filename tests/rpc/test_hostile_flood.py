@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from psruntime.core.plan import VariableSpec
+from psruntime.core.buckets import VariableSpec
 from psruntime.rpc.options import CALLS_PER_CONNECTION
 from tests.rpc.honest import JOB, PLACES, Honest
 from tests.support.coordinator_process import coordinator_process

@@ -1,7 +1,9 @@
 """Reads what the ps of a running job hold, or what a checkpoint holds.
 
 The zygote runs it as a process of its own; its one argument is JSON, either {"ps": [addresses], "only": [indices],
-"specs": [variables], "slice_bytes": n, "max_workers": n} or {"checkpoint": prefix of its files, "extremes": bool}.
+"specs": [variables], "sizes": [of slices, of packed buckets], "max_workers": n} or {"checkpoint": prefix of its files,
+"extremes": bool}.
+
 Prints one line of JSON: of ps {"values": {variable: [entries]}, "ledgers": {bucket: {column: count}}}, of a
 checkpoint {"values": {name: [entries, or the least and the largest]}}, every tensor of it.
 """
@@ -14,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from psruntime.core.plan import VariableSpec
+from psruntime.core.buckets import VariableSpec
 from tests.support.cluster import Cluster, Zygote
 
 READ_S = 90.0
@@ -51,8 +53,10 @@ def of_addresses(
     job: Cluster, zygote: Zygote, addresses: Sequence[str], specs: Sequence[VariableSpec], only: Sequence[int]
 ) -> Inventory:
     """The same without a coordinator."""
-    settings = {"slice_bytes": job.settings.slice_bytes, "max_workers": job.settings.max_workers}
-    order = {"ps": list(addresses), "only": list(only), "specs": [asdict(spec) for spec in specs], **settings}
+    order = {
+        "ps": list(addresses), "only": list(only), "specs": [asdict(spec) for spec in specs],
+        "sizes": [job.settings.slice_bytes, job.settings.pack_bytes], "max_workers": job.settings.max_workers,
+    }  # fmt: skip
     return _read(zygote, job.folder, order)
 
 
@@ -110,8 +114,8 @@ def _ps(order: dict[str, Any]) -> dict[str, Any]:
     from psruntime.graph.devices import ps_device
     from psruntime.graph.ps_state import LedgerReader
 
-    specs = [VariableSpec(s["name"], tuple(s["shape"]), s["dtype"], s["sparse"]) for s in order["specs"]]
-    plan = make_plan(specs, len(order["ps"]), order["slice_bytes"])
+    specs = [VariableSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in order["specs"]]
+    plan = make_plan(specs, len(order["ps"]), *order["sizes"])
     columns = {"received": ledger.RECEIVED, "applied": ledger.APPLIED, "rolled_back": ledger.ROLLED_BACK}
     columns |= {"pending": ledger.PENDING, **ledger.CAUSES}
     pieces: dict[str, list[tuple[int, list[float]]]] = {}
@@ -125,6 +129,9 @@ def _ps(order: dict[str, Any]) -> dict[str, Any]:
             masters = [store.BucketStore(bucket, order["max_workers"]).master.read_value() for bucket in buckets]
         with tf1.Session(target, graph=graph) as session:
             for bucket, value in zip(buckets, session.run(masters), strict=True):
-                pieces.setdefault(bucket.variable, []).append((bucket.start, value.ravel().tolist()))
+                entries = value.ravel().tolist()
+                for piece in bucket.pieces:
+                    own = entries[piece.offset : piece.offset + piece.size]
+                    pieces.setdefault(piece.variable, []).append((piece.start, own))
     values = {name: [entry for _, part in sorted(parts) for entry in part] for name, parts in pieces.items()}
     return {"values": values, "ledgers": ledgers}

@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from psruntime.core.plan import Plan
-from tests.support.cluster import ROOT
+from tests.support.cluster import ROOT, Cluster
 
 _READ = """
 import json, sys
-from psruntime.core.plan import VariableSpec, make_plan
+from psruntime.core.buckets import VariableSpec
+from psruntime.core.plan import make_plan
 from psruntime.graph import environment
 environment.prepare(10.0)
 from psruntime.graph.ps_state import LedgerReader
 from psruntime.core.ledger import APPLIED, CAUSES, MAX_STALENESS, RECEIVED
 order = json.loads(sys.stdin.read())
-specs = [VariableSpec(s["name"], tuple(s["shape"]), s["dtype"], s["sparse"]) for s in order["specs"]]
-plan = make_plan(specs, len(order["addresses"]), order["slice_bytes"])
+specs = [VariableSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in order["specs"]]
+plan = make_plan(specs, len(order["addresses"]), *order["sizes"])
 found = {}
 for index, address in enumerate(order["addresses"]):
     for name, row in LedgerReader("grpc://" + address, index, plan, order["max_workers"]).ledgers().items():
@@ -31,14 +30,14 @@ print(json.dumps(found))
 """
 
 
-def read_ledgers(
-    addresses: Sequence[str], plan: Plan, slice_bytes: int = 16 << 20, max_workers: int = 1024
-) -> dict[str, Any]:
+def read_ledgers(job: Cluster) -> dict[str, Any]:
     """Bucket name -> {received, applied, max_staleness, dropped: {cause: count}}."""
     order = {
-        "addresses": list(addresses), "specs": [asdict(spec) for spec in plan.specs],
-        "slice_bytes": slice_bytes, "max_workers": max_workers,
-    }  # fmt: skip
+        "addresses": [entry.address for entry in job.status().view.ps],
+        "specs": [asdict(spec) for spec in job.client.get_model() or ()],
+        "sizes": [job.settings.slice_bytes, job.settings.pack_bytes],
+        "max_workers": job.settings.max_workers,
+    }
     done = subprocess.run(
         [sys.executable, "-c", _READ], input=json.dumps(order), capture_output=True, text=True, cwd=ROOT, timeout=60
     )

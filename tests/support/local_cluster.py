@@ -189,7 +189,7 @@ def train(
     """Trains `steps` steps in this thread."""
     job = JobConfig(**{"ps": len(cluster.ps), "max_workers": cluster.max_workers, **settings})
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
-    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes)
+    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
     graph = build_training(model, inputs, plan, job, 0)
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, 0)
     place = make_place(cluster.view, steps)

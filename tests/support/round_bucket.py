@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.buckets import Bucket, Piece
 from psruntime.core.ledger import is_balanced
-from psruntime.core.plan import Bucket
 from psruntime.graph.close import Close, close
 from psruntime.graph.contribute import contribute
 from psruntime.graph.gradients import BucketGradient, applying
@@ -30,7 +30,7 @@ class RoundBucket:
     def __init__(self, cluster: LocalCluster, kind: str, dtype: str = "float32") -> None:
         self.is_table = kind == "table"
         shape = (ROWS, WIDTH) if self.is_table else None
-        bucket = Bucket(f"{kind}/{dtype}", 0, kind, 0, ROWS * WIDTH, dtype, shape)
+        bucket = Bucket(f"{kind}/{dtype}", 0, (Piece(kind, 0, ROWS * WIDTH),), dtype, shape)
         with tf1.Graph().as_default() as graph:
             control = PsControl(0, cluster.max_workers)
             self.store = BucketStore(bucket, cluster.max_workers)

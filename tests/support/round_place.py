@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.buckets import Bucket
 from psruntime.core.facts import Assignment, Prepared, Rest
-from psruntime.core.plan import Bucket
 from psruntime.core.rounds import Closed, Contribution, Part, Torn, Turn
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.round_steps import RoundSteps

@@ -1,11 +1,15 @@
-"""The peer of the sync benchmark: stock TensorFlow's SyncReplicasOptimizer, as its own users write it.
+"""The peer of the benchmarks that train layer_stack: stock TensorFlow between graphs, as its own users write it.
 
-    python -m benchmarks.stock_sync --role ps|worker --index N --ps HOST:PORT,... --workers HOST:PORT,... --batch-size B
+    python -m benchmarks.stock_layers --mode async|sync --role ps|worker --index N --ps HOST:PORT,...
+        --workers HOST:PORT,... --batch-size B
 
-All workers' gradients are aggregated to one update; worker 0 is the chief.  The chief prints `prepared` once its
-session has initialised the variables.  Before a worker pushes, it prints `push S T`: it computes and pushes for global
-step S, as the token says that it got at time T, in seconds of the system's clock.  Its first push is made without a
-token and is not printed.
+Worker 0 is the chief; it prints `prepared` once its session has initialised the variables.
+
+Mode async: each worker applies its own gradients, and tells its steps as step_times.py does.
+
+Mode sync: SyncReplicasOptimizer aggregates all workers' gradients to one update.  Before a worker pushes, it prints
+`push S T`: it computes and pushes for global step S, as the token says that it got at time T, in seconds of the
+system's clock.  Its first push is made without a token and is not printed.
 """
 
 from __future__ import annotations
@@ -16,12 +20,14 @@ import time
 import tensorflow.compat.v1 as tf1
 
 from benchmarks import layer_stack
+from benchmarks.step_times import StepTimes
 from psruntime import Context
 
 
 def main() -> None:
     tf1.disable_v2_behavior()
     parser = argparse.ArgumentParser()
+    parser.add_argument("--mode", choices=("async", "sync"), required=True)
     parser.add_argument("--role", required=True)
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--ps", required=True)
@@ -41,22 +47,26 @@ def main() -> None:
         features, labels = tf1.data.make_one_shot_iterator(dataset.repeat()).get_next()
         spec = layer_stack.model_fn(features, labels, "train")
         assert spec.optimizer is not None
-        optimizer = tf1.train.SyncReplicasOptimizer(
-            spec.optimizer(spec.learning_rate), replicas_to_aggregate=len(workers), total_num_replicas=len(workers)
-        )
+        optimizer = spec.optimizer(spec.learning_rate)
+        if arguments.mode == "sync":
+            optimizer = tf1.train.SyncReplicasOptimizer(
+                optimizer, replicas_to_aggregate=len(workers), total_num_replicas=len(workers)
+            )
         train_op = optimizer.minimize(spec.loss, global_step=tf1.train.get_or_create_global_step())
     chief = arguments.index == 0
+    hook = optimizer.make_session_run_hook(chief) if arguments.mode == "sync" else StepTimes()
     with tf1.train.MonitoredTrainingSession(
         master=server.target,
         is_chief=chief,
-        hooks=[optimizer.make_session_run_hook(chief)],
+        hooks=[hook],
         config=tf1.ConfigProto(device_filters=["/job:ps", device]),  # the workers do not wait for each other
     ) as session:
         if chief:
             print("prepared", flush=True)
         while True:  # the benchmark ends this process
             token = session.run(train_op)
-            print(f"push {token} {time.time()}", flush=True)
+            if arguments.mode == "sync":
+                print(f"push {token} {time.time()}", flush=True)
 
 
 if __name__ == "__main__":

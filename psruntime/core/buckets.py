@@ -1,0 +1,97 @@
+"""What a plan is made of: variables as the model declares them, and buckets, in which they are kept on the ps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+TRAINED_DTYPES = ("float16", "bfloat16", "float32", "float64")
+DTYPE_BYTES = dict.fromkeys(("bool", "int8", "uint8"), 1)
+DTYPE_BYTES |= dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2)
+DTYPE_BYTES |= dict.fromkeys(("int32", "uint32", "float32"), 4)
+DTYPE_BYTES |= dict.fromkeys(("int64", "uint64", "float64"), 8)
+
+
+@dataclass(frozen=True)
+class VariableSpec:
+    """A variable as the model declares it: `shape` in entries per axis, `dtype` one of DTYPE_BYTES.
+
+    sparse: whether its gradients name the rows that they change (IndexedSlices); of one that is not trainable,
+        whether it is only ever looked up by rows, and never changed.  Such a one has an axis.
+    trainable: whether updates change it on the ps; its dtype is one of TRAINED_DTYPES then.
+    whole: whether its updates need all of it, in its own shape.
+    group: variables of one group above 0 are updated alike, entry by entry, and may share a bucket; 0: with none.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    sparse: bool = False
+    trainable: bool = True
+    whole: bool = False
+    group: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.size * DTYPE_BYTES[self.dtype]
+
+    def __str__(self) -> str:
+        kinds = {" sparse": self.sparse, " not trainable": not self.trainable, " whole": self.whole}
+        return f"{self.name} {self.dtype}{list(self.shape)}{''.join(kind for kind, holds in kinds.items() if holds)}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Entries [start, start + size) of a flattened variable, which are entries [offset, offset + size) of a bucket."""
+
+    variable: str
+    start: int
+    size: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One master tensor on one ps: the pieces in their order, flat.
+
+    own_shape: None for a flat master; else the bucket is a whole variable in its own shape.
+    is_table: whether its rows are looked up on the ps.
+    group: of its variables.
+    """
+
+    name: str
+    ps: int
+    pieces: tuple[Piece, ...]
+    dtype: str
+    own_shape: tuple[int, ...] | None = None
+    is_table: bool = False
+    group: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return sum(piece.size for piece in self.pieces)
+
+    @property
+    def master_shape(self) -> tuple[int, ...]:
+        """The shape of the master and of the optimizer's slots."""
+        return (self.size,) if self.own_shape is None else self.own_shape
+
+    @property
+    def size_bytes(self) -> int:
+        return self.size * DTYPE_BYTES[self.dtype]
+
+    @property
+    def variable(self) -> str:
+        """The first of its variables; they have one optimizer."""
+        return self.pieces[0].variable
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is of several variables."""
+        return len(self.pieces) > 1

@@ -1,0 +1,69 @@
+"""How variables become buckets: large ones are cut into slices, small ones of a ps are packed together.
+
+Every bucket costs its messages, its mutex and its books in each step, whatever its size; so there should be few, and
+of a few megabytes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from psruntime.core.buckets import Bucket, Piece, VariableSpec
+
+
+def cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
+    """One bucket, or the fewest slices of whole rows that are at most `slice_bytes` where rows allow it.  On ps 0."""
+    if spec.sparse or spec.whole or not spec.trainable:
+        return [Bucket(spec.name, 0, (_all_of(spec),), spec.dtype, spec.shape, spec.sparse)]
+    if spec.size_bytes <= slice_bytes or not spec.shape:
+        return [Bucket(spec.name, 0, (_all_of(spec),), spec.dtype, group=spec.group)]
+    rows = spec.shape[0]
+    row_size = spec.size // rows
+    rows_each = max(1, slice_bytes // (spec.size_bytes // rows))  # whole rows that fit into a slice
+    count = -(-rows // rows_each)
+    edges = [rows * i // count * row_size for i in range(count + 1)]
+    return [
+        Bucket(f"{spec.name}/slice_{i}", 0, (Piece(spec.name, start, end - start),), spec.dtype, group=spec.group)
+        for i, (start, end) in enumerate(pairwise(edges))
+    ]
+
+
+def pack(buckets: Iterable[Bucket], pack_bytes: int) -> list[Bucket]:
+    """Joins those of the same ps, dtype and group, in their order, into buckets of at most `pack_bytes`.
+
+    One that is larger, or of no group, stays as it is.  A bucket of several has the name of the first of them.
+    """
+    packed: list[Bucket] = []
+    open_at: dict[tuple[int, str, int], int] = {}  # where in `packed` the bucket is that more may go into
+    for bucket in buckets:
+        kind = (bucket.ps, bucket.dtype, bucket.group)
+        if not bucket.group or bucket.size_bytes > pack_bytes:
+            packed.append(bucket)
+        elif kind in open_at and packed[open_at[kind]].size_bytes + bucket.size_bytes <= pack_bytes:
+            packed[open_at[kind]] = _joined(packed[open_at[kind]], bucket)
+        else:
+            open_at[kind] = len(packed)
+            packed.append(bucket)
+    return [replace(b, name=f"{b.name}.and_{len(b.pieces) - 1}") if b.is_packed else b for b in packed]
+
+
+def _all_of(spec: VariableSpec) -> Piece:
+    return Piece(spec.name, 0, spec.size)
+
+
+def _joined(first: Bucket, more: Bucket) -> Bucket:
+    moved = [replace(piece, offset=first.size + piece.offset) for piece in more.pieces]
+    return replace(first, pieces=(*first.pieces, *moved))
+
+
+def spread(buckets: Sequence[Bucket], num_ps: int) -> list[Bucket]:
+    """Places the buckets by bytes, longest processing time first; in their order."""
+    load = [0] * num_ps
+    place: dict[str, int] = {}
+    for bucket in sorted(buckets, key=lambda b: (-b.size_bytes, b.name)):
+        ps = min(range(num_ps), key=lambda i: (load[i], i))
+        load[ps] += bucket.size_bytes
+        place[bucket.name] = ps
+    return [replace(bucket, ps=place[bucket.name]) for bucket in buckets]

@@ -1,0 +1,84 @@
+"""Shows where the variables of a model would live, without a job.
+
+python -m psruntime.plan --model MODULE --ps N [--what-if N,N,...] [--json]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from psruntime import flags
+from psruntime.config import JobConfig, WorkerConfig
+from psruntime.core.buckets import VariableSpec
+from psruntime.core.plan import Plan, make_plan
+from psruntime.core.plan_report import report
+from psruntime.errors import EXIT_DONE, PsRuntimeError, UsageError
+from psruntime.model import TRAIN, Context, load_model
+from psruntime.observe.render_plan import as_tables
+from psruntime.process import usage_error
+
+PROG = "psruntime.plan"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Builds the model once, in this process."""
+    parser = flags.make_parser(PROG, "Shows where the variables of a model would live.")
+    flags.add_worker_flags(parser)
+    flags.add_job_flags(parser, "the job: ps, plan and slice-bytes count here")
+    parser.add_argument("--what-if", default="", metavar="N,N,...", help="other numbers of ps to compare with")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    arguments = parser.parse_args(argv)
+    try:
+        job = JobConfig(**flags.job_flags_given(arguments))
+        others = _numbers(arguments.what_if)
+        specs = _specs(flags.worker_config(arguments), job)
+        plans = [make_plan(specs, num_ps, job.slice_bytes, job.pack_bytes) for num_ps in [job.ps, *others]]
+    except UsageError as error:
+        return usage_error(PROG, error)
+    except PsRuntimeError as error:
+        sys.stderr.write(f"{PROG}: {error}\n")
+        return error.exit_code
+    if arguments.json:
+        sys.stdout.write(json.dumps([_as_json(plan) for plan in plans], indent=2) + "\n")
+    else:
+        Console().print(as_tables(plans))
+    return EXIT_DONE
+
+
+def _specs(worker: WorkerConfig, job: JobConfig) -> tuple[VariableSpec, ...]:
+    """The model's variables.  TensorFlow is imported here only, after its environment is set."""
+    from psruntime.graph import environment
+
+    environment.prepare(job.ping_timeout_s)
+
+    from psruntime.graph.inputs import InputStream
+    from psruntime.graph.pulled import learn_specs
+
+    model = load_model(worker.model)
+    context = Context(TRAIN, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed)
+    inputs = InputStream(model, context)
+    try:
+        return learn_specs(model, inputs, TRAIN)
+    finally:
+        inputs.close()
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = [int(word) if word.isdecimal() else 0 for word in text.split(",")] if text else []
+    if 0 in numbers:
+        raise UsageError(f"--what-if must be numbers of ps from 1, with commas between them, got '{text}'")
+    return numbers
+
+
+def _as_json(plan: Plan) -> dict[str, Any]:
+    return {"ps": plan.num_ps, **asdict(report(plan)), "buckets": [asdict(b) for b in (*plan.buckets, *plan.homes)]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
