@@ -43,7 +43,7 @@ class JobConfig:
     bound: int | None = _setting(None, "mode bounded: steps that a worker may start ahead of the slowest")
     ps: int = _setting(1, "number of ps processes")
     min_workers: int = _setting(1, "workers that must be there before training starts")
-    max_workers: int = _setting(1024, "worker indices are below this; each costs 24 bytes per bucket on its ps")
+    max_workers: int = _setting(1024, "worker indices are below this; each costs 32 bytes per bucket on its ps")
     train_steps: int | None = _setting(None, "global step at which the job ends, if its workers do not end it before")
     checkpoint_dir: str = _setting("", "folder of the checkpoints; none are written without it")
     save_steps: int = _setting(1000, "global steps between checkpoints")

@@ -136,6 +136,7 @@ class _Ps:
         self._view = 0  # the prepared view, 0 while there is none
         self._knows_model = False  # whose buckets are here; a script has none
         self._departed = Departed(job.lease_s)
+        self._beating = threading.Lock()
         self.seat = Seat(
             client, job, Role.PS, where.index, self.address, health, (),
             beat=self._beat, on_answer=self._hear, log=process.log, stop=process.stop,
@@ -170,6 +171,11 @@ class _Ps:
             self._view = standing.view.number if standing.phase.prepared else 0
 
     def _beat(self) -> PsBeat:
+        """What this ps says; the last word comes from another thread than the heartbeats."""
+        with self._beating:
+            return self._next_beat()
+
+    def _next_beat(self) -> PsBeat:
         worker = self._departed.take_overdue(time.monotonic())
         if worker is not None:
             failure = self._state.clear_session(worker)

@@ -43,6 +43,7 @@ class Accounts:
     def __init__(self) -> None:
         self._sent: dict[int, _Sent] = {}
         self._ps: dict[int, PsStats] = {}
+        self._closed = False
 
     def hear(self, index: int, stats: PsStats | WorkerStats) -> None:
         """What the ps or worker with this index has counted.
@@ -67,6 +68,11 @@ class Accounts:
             total = replace(total, **sums, dropped=dropped, max_staleness=most)
         missing = {index: self._missing(index, sent.ended + sent.newest) for index, sent in sorted(self._sent.items())}
         return Totals(total, {index: count for index, count in missing.items() if count > 0})
+
+    def last_word(self) -> Totals | None:
+        """The sums at the end of the job, once; None if that was said already."""
+        was, self._closed = self._closed, True
+        return None if was else self.totals()
 
     def _missing(self, worker: int, sent: int) -> int:
         received = [stats.received_of.get(worker, 0) for stats in self._ps.values()]

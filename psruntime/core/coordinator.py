@@ -190,8 +190,6 @@ class Coordinator:
         self._forget(member, "member_left", now_s, kind=kind, reason=reason)
         if kind is LeaveKind.FATAL and not self.phase.over:
             self._move(Phase.FAILED, f"{member.name}: {reason}")
-        if self.phase.over and role is Role.PS and not self.members.count(Role.PS):
-            self._note("accounts", **account_facts(self.accounts.totals()))
         self._reconsider()
 
     def confirm_lost(self, incarnation: int, now_s: float) -> None:
@@ -228,6 +226,8 @@ class Coordinator:
     def _reconsider(self) -> None:
         """Draws the consequences of any change.  Idempotent."""
         if self.phase.over:
+            if not self.members.count(Role.PS) and (totals := self.accounts.last_word()):
+                self._note("accounts", **account_facts(totals))
             return
         table = tuple(PsEntry(m.index, m.address, m.incarnation) for m in self.members.live(Role.PS))
         if self.phase is not Phase.FORMING and table != self.view.ps:

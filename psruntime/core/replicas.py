@@ -28,23 +28,41 @@ def holder_of(ps: int, num_ps: int) -> int:
     return (ps + 1) % num_ps
 
 
-def usable(lost: Collection[int], num_ps: int, replicas: Notes, own: Notes | None) -> int | None:
-    """The buffer to bring the lost ps back from: that with the newest copy which is complete for all of them.
+@dataclass(frozen=True)
+class Source:
+    """The copy in one buffer.  from_next: the ps that come back from the next one; the others from what they keep."""
 
-    replicas: of each ps, the notes on its holder.  own: in mode sync, of each ps the notes of the copies that it keeps
-    itself: those that live return to the same round.  None if there is no such buffer.
+    buffer: int
+    note: Note
+    from_next: frozenset[int]
+
+
+def newest_source(
+    needed: Collection[int], fresh: Collection[int], num_ps: int, replicas: Notes, own: Notes | None
+) -> Source | None:
+    """The newest copy that is complete for all of the needed ps; None if there is none.
+
+    fresh: the ps that hold nothing, so no copies either.  replicas: of each ps, the notes on its holder.  own: in mode
+    sync, of each ps the notes of the copies that it keeps itself.
     """
-    if not lost or any(holder_of(ps, num_ps) in lost for ps in lost):
-        return None
-    best: int | None = None
+    best: Source | None = None
     for buffer in range(BUFFERS):
-        notes = [replicas[ps][buffer] for ps in lost]
-        if own is not None:
-            notes += [own[ps][buffer] for ps in range(num_ps) if ps not in lost]
-        whole = notes[0].stamp != 0 and all(note == notes[0] for note in notes)
-        if whole and (best is None or notes[0].global_step > replicas[min(lost)][best].global_step):
-            best = buffer
-    return best
+        for note in {notes[buffer] for of_all in (replicas, own or {}) for notes in of_all.values()}:
+            from_next = _from_next(note, buffer, needed, fresh, num_ps, replicas, own)
+            if note.stamp and from_next is not None and (best is None or note.global_step > best.note.global_step):
+                best = Source(buffer, note, from_next)
+    return best if needed else None
+
+
+def _from_next(
+    note: Note, buffer: int, needed: Collection[int], fresh: Collection[int], num_ps: int, replicas: Notes,
+    own: Notes | None,
+) -> frozenset[int] | None:  # fmt: skip
+    """The ps of which the next one alone has this copy; None if nobody has that of one."""
+    kept = {ps for ps in needed if own and ps not in fresh and own[ps][buffer] == note}
+    others = set(needed) - kept
+    found = all(holder_of(ps, num_ps) not in fresh and replicas[ps][buffer] == note for ps in others)
+    return frozenset(others) if found else None
 
 
 def next_buffer(num_ps: int, replicas: Notes) -> int:

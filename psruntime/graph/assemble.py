@@ -45,7 +45,15 @@ def assemble(
     replicas = Replicas(graph) if job.replicate_every else None
     preparation = Preparation(graph, checkpoints, replicas, index, job.on_ps_loss == "partial", log)
     creator = ViewSessionCreator(target, address, index, graph.graph, place, preparation, log)
-    checkpoint_hook = CheckpointHook(graph, checkpoints, job.save_steps, place.is_chief, saved, log)
+
+    def require_chief(session: Any) -> None:
+        assert creator.assignment is not None
+        preparation.require_admitted(session, creator.assignment.incarnation)
+
+    checkpoint_hook = CheckpointHook(
+        graph, checkpoints, job.save_steps, place.is_chief, require_chief, place.pause, job.drain_timeout_s / 2,
+        saved, log,
+    )  # fmt: skip
     stop_on_nan = job.on_nan == "stop"
     of_steps = partial(is_step, graph=graph)
     view_hook = (

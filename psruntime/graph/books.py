@@ -1,7 +1,7 @@
 """The books of the buckets in a recovery: what a ps that lost its own goes on from, and what a return to an older
 state does to those that are live.
 
-A version never goes back: it leaps, which makes every push from before stale.  What an update did that is undone is
+A version leaps as it comes back, which makes every push from before stale.  What an update did that is undone is
 moved from applied to rolled back.
 """
 

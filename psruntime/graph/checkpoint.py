@@ -18,11 +18,12 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.checkpoint_names import find_sources
+from psruntime.core.checkpoint_names import Kind, find_sources
 from psruntime.core.saved_state import SUFFIX, SavedState
 from psruntime.errors import CheckpointError
 from psruntime.graph.checkpoint_folder import CheckpointFolder
 from psruntime.graph.devices import ps_device
+from psruntime.graph.guard import WriteFence
 from psruntime.graph.saveables import parts_of, step_part, to_read, to_write
 from psruntime.graph.session import LOST_SESSION, first_line
 from psruntime.graph.shared_folder import SharedFolder
@@ -53,14 +54,19 @@ class Checkpoints:
         master = graph.global_step.master
         with graph.graph.as_default(), tf1.name_scope("checkpoint"):
             parts = parts_of(graph)
-            self._entries = list({part.entry.name: part.entry for part in parts}.values())
+            entries = {part.entry.name: part.entry for part in parts}
+            self._entries = sorted(
+                entries.values(), key=lambda e: e.kind is Kind.SHARED
+            )  # who misses one, misses slots
             self._snapshot = Snapshot(graph)
             self._writer = Writer([step_part(graph), *to_write(parts)], index, self._snapshot.read)
-            self._reader = Reader(to_read(parts), index)
+            self._fence = WriteFence(graph.controls, index)
+            self._reader = Reader(to_read(parts), index, self._fence)
             self._shared = SharedFolder(sorted({GLOBAL_STEP.ps, *(part.ps for part in parts)}))
             with tf1.device(ps_device(GLOBAL_STEP.ps)):
                 self._restored_step = tf1.placeholder(tf1.int64, [1], name="restored_step")
-                self._set_step = master.assign(self._restored_step, read_value=False)
+                with tf1.control_dependencies([self._fence.passed(GLOBAL_STEP.ps, [])]):
+                    self._set_step = master.assign(self._restored_step, read_value=False)
 
     def check_folder(self) -> None:
         """Makes the folder and proves that it can be written.
@@ -78,6 +84,14 @@ class Checkpoints:
             CheckpointError: the folder's list cannot be read, or names a file that is not there.
         """
         return self._folder.newest() if self._folder else None
+
+    def newest_step(self) -> int | None:
+        """Global step of the newest checkpoint, by its name; None if there is none, or none that can be told."""
+        try:
+            path = self.latest()
+        except CheckpointError:
+            return None
+        return _step_of(path) if path else None
 
     def copy(self, session: Any) -> SavedState | None:
         """Copies everything on the ps, to be written by `write`; None without a folder.
@@ -130,11 +144,11 @@ class Checkpoints:
             reader = tf1.train.load_checkpoint(path)
             if GLOBAL_STEP.name in reader.get_variable_to_shape_map():
                 return SavedState(int(reader.get_tensor(GLOBAL_STEP.name)))
-        number = re.search(r"-(\d+)$", path)
-        return SavedState(int(number[1]) if number else 0)
+        return SavedState(_step_of(path) or 0)
 
-    def restore(self, session: Any, path: str, global_step: int, every_ps: Collection[int]) -> Moved:
-        """Restores masters and optimizer variables of these ps from `path`, and on ps 0 the global step.
+    def restore(self, session: Any, path: str, global_step: int, every_ps: Collection[int], incarnation: int) -> Moved:
+        """Restores masters and optimizer variables of these ps from `path`, and on ps 0 the global step, as long as
+        they admit this incarnation.
 
         It may be one of stock TensorFlow.
 
@@ -147,9 +161,9 @@ class Checkpoints:
             sources = self._sources(path)
             with self._folder.scratch("probe") as scratch:
                 unshared = self._shared.obstacle(session, scratch)
-            self._reader.read(session, path, sources, not unshared, every_ps)
+            self._reader.read(session, path, sources, not unshared, every_ps, incarnation)
             if GLOBAL_STEP.ps in every_ps:
-                session.run(self._set_step, {self._restored_step: [global_step]})
+                session.run(self._set_step, {self._restored_step: [global_step], **self._fence.feed(incarnation)})
         return Moved(path, unshared)
 
     def _sources(self, path: str) -> Mapping[str, str]:
@@ -165,6 +179,12 @@ class Checkpoints:
                 "give the model that it was written with, or another --checkpoint-dir"
             )
         return sources
+
+
+def _step_of(path: str) -> int | None:
+    """The number at the end of a checkpoint's name."""
+    number = re.search(r"-(\d+)$", path)
+    return int(number[1]) if number else None
 
 
 @contextmanager

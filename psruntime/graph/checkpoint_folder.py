@@ -1,8 +1,8 @@
 """The folder of the checkpoints: how a new one becomes one of them.
 
 The file `checkpoint` lists them (checkpoint_list.py).  A new one is written into a folder of its own,
-`.unfinished-NAME-TOKEN`, moved out of it when it is complete, and listed last; so whatever is listed is whole, at
-any moment.  What a process that was killed left behind is removed when the next one is begun.
+`.unfinished-NAME-TOKEN`, moved out of it when it is complete and on the disk, and listed last; so whatever is listed is
+whole, at any moment.  What a process that was killed left behind is removed when the next one is begun.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class CheckpointFolder:
             json.dump([*(os.path.basename(path) for path in new.listed), *names_of(new.global_step)], passing)
         _remove(new.path)
         for file in _files(new.merged):
+            _to_disk(file)
             os.replace(file, os.path.join(self.path, os.path.basename(file)))
+        _to_disk(self.path)
         self._list(kept, new.folder)
         for path in new.listed:
             if path not in kept:
@@ -145,7 +147,9 @@ class CheckpointFolder:
         unfinished = os.path.join(folder, "checkpoint")
         with open(unfinished, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
+        _to_disk(unfinished)
         os.replace(unfinished, os.path.join(self.path, "checkpoint"))
+        _to_disk(self.path)
 
     def _clear(self, folder: str) -> None:
         """Removes what a write has left behind: its folder, and what it moved and did not list, or did not remove."""
@@ -165,6 +169,15 @@ def names_of(global_step: int) -> tuple[str, str]:
 def _files(path: str) -> list[str]:
     """The files of a checkpoint, the index last: where it is moved in this order, it is whole if there is an index."""
     return sorted(glob.glob(glob.escape(path) + ".*"), key=lambda name: name.endswith(".index"))
+
+
+def _to_disk(path: str) -> None:
+    """What is listed must be there after a crash of the machine, too.  path: a file or folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove(path: str) -> None:

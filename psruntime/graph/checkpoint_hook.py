@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.saved_state import SavedState
-from psruntime.errors import CheckpointError
+from psruntime.errors import CheckpointError, ReplacedError
 from psruntime.graph.background import Background, await_end
 from psruntime.graph.checkpoint import Checkpoints, Moved
 from psruntime.graph.hooks import is_step, step_reader
@@ -30,8 +31,12 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     a step: it is repeated in the next one.
     saved: called with each checkpoint that is written here, and its global step.
 
-    A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails
-    while closing is the job's failure.
+    A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails while closing
+    is tried again for `retry_s`; then it is the job's failure.
+
+    require_chief: raises ReplacedError unless every ps still admits this worker on the session that is given: a chief
+    that was paused must not write over what its successor does, and what fails because of that one is no failure.
+    pause: waits a moment, and says why.
     """
 
     def __init__(
@@ -40,6 +45,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         checkpoints: Checkpoints,
         save_steps: int,
         is_chief: Callable[[], bool],
+        require_chief: Callable[[Any], None],
+        pause: Callable[[str], None],
+        retry_s: float,
         saved: Callable[[str, int], None] | None,
         log: Callable[..., None],
     ) -> None:
@@ -48,6 +56,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._checkpoints = checkpoints
         self._save_steps = save_steps
         self._is_chief = is_chief
+        self._require_chief = require_chief
+        self._pause = pause
+        self._retry_s = retry_s
         self._saved = saved
         self._log = log
         self._saved_at = 0
@@ -55,8 +66,11 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._told_late = -1  # global step of the one of which the log says that the next waits for it
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        """The next one is due as if the sessions were one, so that they may come and go faster than checkpoints."""
         self._finish(ABANDON_S)
-        self._saved_at = int(session.run(self.closing))
+        global_step = int(session.run(self.closing))
+        newest = self._checkpoints.newest_step()
+        self._saved_at = global_step if newest is None or newest > global_step else newest
 
     def before_run(self, run_context: Any) -> Any:
         if not is_step(run_context, self._graph):
@@ -84,8 +98,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
         self._saved_at = global_step
         try:
+            self._require_chief(session)
             state = self._copy(session)
-        except CheckpointError as error:
+        except (CheckpointError, ReplacedError) as error:
             self._failed(str(error))
         except LOST_SESSION as error:
             self._failed(first_line(error))  # the next step finds the session lost
@@ -95,9 +110,21 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 self._writing = state, Background("checkpoint", write)
 
     def _save(self, session: Any) -> None:
-        state = self._copy(session)
-        if state:
-            self._written(state, self._checkpoints.write(session, state))
+        """The last one.  Nobody pushes any more, so nothing is lost while it is tried again."""
+        until_s = time.monotonic() + self._retry_s
+        while True:
+            self._require_chief(session)
+            try:
+                state = self._copy(session)
+                if state:
+                    self._written(state, self._checkpoints.write(session, state))
+                return
+            except CheckpointError as error:
+                self._require_chief(session)
+                if time.monotonic() > until_s:
+                    raise
+                self._failed(str(error))
+                self._pause(str(error))
 
     def _copy(self, session: Any) -> SavedState | None:
         spoilt = self._graph.model.copies.bring(session)

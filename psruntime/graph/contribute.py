@@ -47,5 +47,5 @@ def contribute(rounds: RoundStore, control: PsControl, push: Push, gradient: Buc
         return tf1.stack([verdict, code(0)]), last
 
     with tf1.name_scope(f"contribute/{store.bucket.name}/"):
-        arrived = [push.worker, push.incarnation, push.sequence, push.finite, *gradient.tensors]
+        arrived = [*push.tensors, *gradient.tensors]
         return locked(store, arrived, add)[0]

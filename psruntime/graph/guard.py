@@ -10,7 +10,7 @@ not run, an exact no-op for this bucket alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.ledger import APPLIED, FENCED, LEDGER_SIZE, MAX_STALENESS, NOT_FINITE, RECEIVED, REPEATED, STALE
 from psruntime.graph.devices import ps_device
 from psruntime.graph.gradients import BucketGradient
-from psruntime.graph.store import ACCEPTED, ARRIVED, INCARNATION, PUSHED_SIZE, SEQUENCE, BucketStore, PsControl
+from psruntime.graph.store import ACCEPTED, ARRIVED, ORIGIN, PUSHED_SIZE, SEQUENCE, BucketStore, PsControl
+
+PUSH_ID_SIZE = 4
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,26 @@ class Push:
     """What identifies a push, as tensors on one ps.
 
     worker, incarnation, sequence: int64 [].  finite: bool [], whether the loss was.
+    origin: int64 [], whose sequence numbers these are: of a process, which may be admitted again as another
+        incarnation and then repeats what was interrupted.
     """
 
     worker: Any
     incarnation: Any
     sequence: Any
     finite: Any
+    origin: Any
+
+    @classmethod
+    def of(cls, push_id: Any, finite: Any) -> Push:
+        """push_id: int64 [4] = (worker, incarnation, sequence, origin)."""
+        worker, incarnation, sequence, origin = (push_id[i] for i in range(PUSH_ID_SIZE))
+        return cls(worker, incarnation, sequence, finite, origin)
+
+    @property
+    def tensors(self) -> list[Any]:
+        """All that must have arrived."""
+        return [self.worker, self.incarnation, self.sequence, self.finite, self.origin]
 
 
 def guarded_update(
@@ -68,7 +84,7 @@ def guarded_update(
         return tf1.stack([verdict, staleness]), books
 
     with tf1.name_scope(f"guard/{store.bucket.name}/"):
-        inputs = [push.worker, push.incarnation, push.sequence, push.finite, pulled_version, *arrived]
+        inputs = [*push.tensors, pulled_version, *arrived]
         return locked(store, inputs, decide_and_apply)
 
 
@@ -101,15 +117,36 @@ def at_hand(store: BucketStore, gradient: BucketGradient) -> BucketGradient:
 
 def refusal(control: PsControl, push: Push, last_push: Any, otherwise: Any) -> Any:
     """FENCED or REPEATED where the push is one, else the code `otherwise`; int64 []."""
-    repeated = tf1.logical_and(
-        tf1.equal(last_push[INCARNATION], push.incarnation), push.sequence <= last_push[SEQUENCE]
-    )
+    repeated = tf1.logical_and(tf1.equal(last_push[ORIGIN], push.origin), push.sequence <= last_push[SEQUENCE])
     return tf1.where(is_fenced(control, push), code(FENCED), tf1.where(repeated, code(REPEATED), otherwise))
 
 
 def is_fenced(control: PsControl, push: Push) -> Any:
     """Whether the ps does not admit the pushing incarnation, bool []."""
     return tf1.not_equal(control.admitted.sparse_read(push.worker), push.incarnation)
+
+
+class WriteFence:
+    """Lets writes of worker `index` through while the ps admits its incarnation, which is fed to each ps."""
+
+    def __init__(self, controls: Sequence[PsControl], index: int) -> None:
+        self._admitted = []
+        for ps, control in enumerate(controls):
+            with tf1.device(ps_device(ps)):
+                incarnation = tf1.placeholder(tf1.int64, [], name=f"writer_{ps}")
+                self._admitted.append((control, incarnation))
+        self._index = index
+
+    def passed(self, ps: int, after: list[Any]) -> Any:
+        """An operation on the ps that fails unless it is so, once `after` have run."""
+        control, incarnation = self._admitted[ps]
+        with tf1.device(ps_device(ps)), tf1.control_dependencies(after):
+            admitted = control.admitted.sparse_read(self._index)
+            return tf1.debugging.Assert(tf1.equal(admitted, incarnation), ["another chief may be at work"])
+
+    def feed(self, incarnation: int) -> dict[Any, int]:
+        """What a run with such operations is fed."""
+        return {placeholder: incarnation for _, placeholder in self._admitted}
 
 
 def only_if(condition: Any, tensor: Any) -> Any:
@@ -156,6 +193,6 @@ def one(column: Any) -> Any:
 
 def remember(store: BucketStore, push: Push, last_push: Any, accepted: Any) -> Any:
     """An operation that writes a push that arrived, and was accepted or not, into the worker's row."""
-    this_push = tf1.stack([push.incarnation, push.sequence, last_push[ACCEPTED] + 1, last_push[ARRIVED]])
+    this_push = tf1.stack([push.origin, push.sequence, last_push[ACCEPTED] + 1, last_push[ARRIVED]])
     row = tf1.where(accepted, this_push, last_push) + tf1.one_hot(ARRIVED, PUSHED_SIZE, dtype=tf1.int64)
     return tf1.raw_ops.ResourceScatterUpdate(resource=store.pushed.handle, indices=push.worker, updates=row)

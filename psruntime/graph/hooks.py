@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -59,8 +60,9 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 class PushHook(ViewHook):
     """Gives every push its identity and learning rate.
 
-    MonitoredSession repeats a step that a lost session interrupted.  The repeat carries the same sequence
-    number, so a bucket that had already taken the first try counts the second as repeated.
+    MonitoredSession repeats a step that a lost session interrupted.  The repeat carries the same origin and sequence
+    number, also if this worker was admitted anew meanwhile, so a bucket that had already taken the first try counts
+    the second as repeated.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class PushHook(ViewHook):
         super().__init__(graph, creator, place, log)
         self._index = index
         self._sequence = 1
+        self._origin = secrets.randbits(62)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         super().after_run(run_context, run_values)
@@ -77,7 +80,7 @@ class PushHook(ViewHook):
 
     def _feed(self, assignment: Assignment) -> dict[Any, Any]:
         self._place.pushes()
-        push_id = [self._index, assignment.incarnation, self._sequence]
+        push_id = [self._index, assignment.incarnation, self._sequence, self._origin]
         feed: dict[Any, Any] = dict.fromkeys(self._graph.push_ids, push_id)
         feed.update(self._graph.learning_rates_at(self._global_step))
         return feed

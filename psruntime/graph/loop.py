@@ -73,11 +73,11 @@ class TrainingLoop:
 
     def _finish(self, session: Any, assignment: Assignment) -> None:
         """Last checkpoint and evaluation.  Whatever is lost meanwhile: the place says what comes next."""
-        global_step = int(session.run(self._checkpoint_hook.closing))
-        self._place.closed_part()
-        if not self._place.holds(assignment):
-            return
         try:
+            global_step = int(session.run(self._checkpoint_hook.closing))
+            self._place.closed_part()
+            if not self._place.holds(assignment):
+                return
             self._close(global_step)
             self._place.report_finished(assignment)
         except ReplacedError as error:

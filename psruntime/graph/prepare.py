@@ -19,6 +19,7 @@ from psruntime.core.facts import Assignment, Prepared
 from psruntime.core.recovery import Holding, Recovery, decide
 from psruntime.core.saved_state import SavedState
 from psruntime.core.view import listed
+from psruntime.errors import CheckpointError
 from psruntime.graph.books import Books
 from psruntime.graph.checkpoint import Checkpoints, Moved
 from psruntime.graph.devices import worker_device
@@ -73,6 +74,13 @@ class Preparation:
             CheckpointError: the folder cannot be written, or its checkpoint does not fit.
             ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
         """
+        try:
+            return self._prepare(session, assignment)
+        except CheckpointError:
+            self.require_admitted(session, assignment.incarnation)  # that other chief is why it failed
+            raise
+
+    def _prepare(self, session: Any, assignment: Assignment) -> Prepared:
 
         def write(operations: list[Any], feed: Any = None) -> None:
             self._markers.write(session, assignment.incarnation, operations, feed)
@@ -91,9 +99,9 @@ class Preparation:
         replica = self._newer_replica(session, holdings, state)
         if replica:
             recovery, state = Recovery(replica.ps, recovery.reason), replica.state
-        self._markers.begin(session, assignment.incarnation, recovery.ps)
         fresh = {ps for ps in recovery.ps if holdings[ps] is Holding.FRESH}
-        self._books.bring_back(write, fresh, state)
+        self._books.bring_back(write, fresh, state)  # before they are begun: they are fresh until then, and done again
+        self._markers.begin(session, assignment.incarnation, recovery.ps)
         self._books.roll_back(write, recovery.ps - fresh, state)
         write(self._no_round, {self._attempt: attempt})
         self._markers.require_admitted(session, assignment.incarnation)
@@ -102,13 +110,16 @@ class Preparation:
             replica.restore(session)
             event, source = "restored", {"replica": state.global_step}
         elif path:
-            moved = self._checkpoints.restore(session, path, state.global_step, recovery.ps)
+            moved = self._checkpoints.restore(session, path, state.global_step, recovery.ps, assignment.incarnation)
             event, source = "restored", _facts(moved)
         else:
             self._initial_values.assign(write, recovery.ps)
             event, source = "initialised", _facts(self._checkpoints.save(session))
+        self._markers.require_admitted(session, assignment.incarnation)
         if GLOBAL_STEP.ps in recovery.ps:
             self._graph.model.copies.restored(session)
+        if self._replicas and not replica:
+            self._replicas.forget(session)
         self._markers.finish(session, assignment.incarnation, recovery.ps)
         some = {} if len(recovery.ps) == self._graph.plan.num_ps else {"only_ps": listed(sorted(recovery.ps))}
         global_step = self._report(event, session, **source, fresh_ps=len(fresh), **some, reason=recovery.reason)
@@ -132,15 +143,14 @@ class Preparation:
         return int(books[:, ATTEMPT].max(initial=0))
 
     def _newer_replica(self, session: Any, holdings: list[Holding], state: SavedState) -> Replica | None:
-        """What the lost ps come back from, if it is not older than the checkpoint; else no replica counts any more."""
+        """What the lost ps come back from, if it is not older than the checkpoint."""
         if self._replicas is None:
             return None
         lost = {ps for ps, holding in enumerate(holdings) if holding is not Holding.PREPARED}
-        replica = self._replicas.newest(session, lost)
-        if replica and replica.is_whole and replica.state.global_step >= state.global_step:
-            return replica
-        self._replicas.forget(session)
-        return None
+        fresh = {ps for ps, holding in enumerate(holdings) if holding is Holding.FRESH}
+        replica = self._replicas.newest(session, lost, fresh)
+        newer = replica and replica.is_whole and replica.state.global_step >= state.global_step
+        return replica if newer else None
 
     def _report(self, event: str, session: Any, **facts: object) -> int:
         global_step = int(session.run(self._global_step))

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.replicas import BUFFERS, Note, Notes, holder_of, next_buffer, usable
+from psruntime.core.replicas import BUFFERS, Note, Notes, Source, holder_of, newest_source, next_buffer
 from psruntime.core.saved_state import BucketBooks, SavedState
 from psruntime.graph.books import counts_of
 from psruntime.graph.devices import ps_device
@@ -61,14 +61,15 @@ class Replicas:
         if not self._sync:
             session.run([of_ps.free_own for of_ps in self._buffers[buffer]])
 
-    def newest(self, session: Any, lost: Collection[int]) -> Replica | None:
-        """What the lost ps can be brought back from; None if there is nothing."""
+    def newest(self, session: Any, lost: Collection[int], fresh: Collection[int]) -> Replica | None:
+        """What the lost ps, in mode sync all, can be brought back from; None if there is nothing.
+
+        fresh: those that hold nothing at all.
+        """
         replicas, own = self._read(session)
-        buffer = usable(lost, self._num_ps, replicas, own if self._sync else None)
-        if buffer is None:
-            return None
-        note = replicas[min(lost)][buffer]
-        return Replica(session, self._buffers[buffer], note.global_step, frozenset(lost), self._sync)
+        needed = range(self._num_ps) if self._sync else lost
+        source = newest_source(needed, fresh, self._num_ps, replicas, own if self._sync else None)
+        return Replica(session, self._buffers[source.buffer], needed, source) if source else None
 
     def forget(self, session: Any) -> None:
         """The ps will not go on from any of them: what is copied is of another history."""
@@ -88,17 +89,12 @@ class Replicas:
 
 
 class Replica:
-    """One copy that the lost ps can be brought back from.
+    """One copy that these ps can be brought back from.  state: their books in it."""
 
-    state: the books of the ps that return to it: in mode sync all of them, else the lost ones.
-    """
-
-    def __init__(
-        self, session: Any, copies: list[PsCopies], global_step: int, lost: frozenset[int], sync: bool
-    ) -> None:
-        self.ps = frozenset(range(len(copies))) if sync else lost
-        self._restore = [copies[ps].restore[ps in lost] for ps in sorted(self.ps)]
-        books = session.run({ps: copies[ps].books[ps in lost] for ps in self.ps})
+    def __init__(self, session: Any, copies: list[PsCopies], every_ps: Collection[int], source: Source) -> None:
+        self.ps = frozenset(every_ps)
+        self._restore = [copies[ps].restore[ps in source.from_next] for ps in sorted(self.ps)]
+        books = session.run({ps: copies[ps].books[ps in source.from_next] for ps in self.ps})
         buckets: dict[str, BucketBooks] = {}
         attempts: set[int] = set()
         counts = {}
@@ -107,7 +103,7 @@ class Replica:
             buckets.update(zip(copies[ps].names, (BucketBooks(*row) for row in rows), strict=True))
             attempts.update(of_rounds.tolist())
             counts[ps] = counts_of(pushed)
-        self.state = SavedState(global_step, buckets, counts)
+        self.state = SavedState(source.note.global_step, buckets, counts)
         self.is_whole = len(attempts) <= 1  # mode sync: all are of one round
 
     def restore(self, session: Any) -> None:

@@ -160,5 +160,5 @@ class RoundSteps:
         return clip_norm / max(norm, clip_norm) / turn.examples
 
     def _push_id(self, assignment: Assignment, turn: Turn) -> dict[Any, Any]:
-        push_id = (self._index, assignment.incarnation, turn.attempt)
+        push_id = (self._index, assignment.incarnation, turn.attempt, assignment.incarnation)
         return dict.fromkeys(self._graph.push_ids, push_id)

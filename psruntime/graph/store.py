@@ -18,7 +18,7 @@ from psruntime.core.ledger import LEDGER_SIZE
 from psruntime.graph.devices import ps_device
 
 # Columns of a worker's row in `pushed`.
-INCARNATION, SEQUENCE, ACCEPTED, ARRIVED = range(4)
+ORIGIN, SEQUENCE, ACCEPTED, ARRIVED = range(4)
 PUSHED_SIZE = 4
 
 NO_LIMIT = 1 << 31  # versions: more updates than a job makes while one worker computes a step
@@ -54,8 +54,8 @@ class BucketStore:
     master: [size] of the bucket's dtype; of a table, the variable's own shape, so that rows can be taken from it.
     version: int64 [], updates applied.
     ledger: int64 [LEDGER_SIZE].
-    pushed: int64 [max_workers, 4], of each worker: incarnation and sequence number of its last accepted push, and
-        how many of its index were accepted, and received.
+    pushed: int64 [max_workers, 4], of each worker: origin and sequence number of its last accepted push, and how many
+        of its index were accepted, and received.
     """
 
     def __init__(self, bucket: Bucket, max_workers: int) -> None:

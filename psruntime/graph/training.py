@@ -12,7 +12,7 @@ from psruntime.config import JobConfig
 from psruntime.core.plan import Plan
 from psruntime.graph.devices import ps_device, worker_device
 from psruntime.graph.gradients import Apply, BucketGradient, applying, bucket_gradients, clipped
-from psruntime.graph.guard import Push, at_hand, guarded_update
+from psruntime.graph.guard import PUSH_ID_SIZE, Push, at_hand, guarded_update
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.optimizers import BucketOptimizer, Rule, learning_rates_at, rules_of
 from psruntime.graph.pulled import PulledModel, build_pulled_model
@@ -27,8 +27,8 @@ from psruntime.model import TRAIN, Model
 class TrainGraph:
     """Handles into the graph.
 
-    rules: the model's optimizers and learning rates.  push_ids: int64 [3] placeholder per ps (worker,
-    incarnation, sequence number).  learning_rates: float32 [rules] placeholder per ps.
+    rules: the model's optimizers and learning rates.  push_ids: int64 [4] placeholder per ps (worker,
+    incarnation, sequence number, origin).  learning_rates: float32 [rules] placeholder per ps.
     step: what a training step fetches, {"loss": float [], "global_step": int64 [], "updates": operations} and in
     async and bounded mode {"outcomes": one int64 [buckets, 2] per ps}.  In sync mode a step keeps its gradient for
     `rounds`, and its {"examples": float64 []} are what it weighs, 0 if the loss is not finite.
@@ -173,10 +173,10 @@ def _push_feeds(finite: list[Any], num_rules: int) -> tuple[list[Push], list[Any
     pushes, push_ids, learning_rates = [], [], []
     for ps, is_finite in enumerate(finite):
         with tf1.device(ps_device(ps)):
-            push_id = tf1.placeholder(tf1.int64, [3], name=f"push_id_{ps}")
+            push_id = tf1.placeholder(tf1.int64, [PUSH_ID_SIZE], name=f"push_id_{ps}")
             push_ids.append(push_id)
             learning_rates.append(tf1.placeholder(tf1.float32, [num_rules], name=f"learning_rates_{ps}"))
-            pushes.append(Push(push_id[0], push_id[1], push_id[2], is_finite))
+            pushes.append(Push.of(push_id, is_finite))
     return pushes, push_ids, learning_rates
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.devices import ps_device, worker_cpu
+from psruntime.graph.guard import WriteFence
 from psruntime.graph.saveables import Part
 
 PORTION_BYTES = 256 << 20  # that a process holds at a time; each portion is a file, so a tenth makes ten times as many
@@ -46,26 +47,32 @@ class Writer:
 
 
 class Reader:
-    """Reads parts; in the current graph, for worker `index` as the chief."""
+    """Reads parts; in the current graph, for worker `index` as the chief.
 
-    def __init__(self, parts: list[Part], index: int) -> None:
-        self._by_chief = {ps: _Restoring(worker_cpu(index), portions(own)) for ps, own in by_ps(parts)}
-        self._sharded = {ps: _Restoring(ps_device(ps), portions(own)) for ps, own in by_ps(parts)}
+    Reading takes minutes, in which another may have become chief, so the fence is asked before each portion is written.
+    """
+
+    def __init__(self, parts: list[Part], index: int, fence: WriteFence) -> None:
+        self._fence = fence
+        self._by_chief = {ps: _Restoring(worker_cpu(index), portions(own), fence) for ps, own in by_ps(parts)}
+        self._sharded = {ps: _Restoring(ps_device(ps), portions(own), fence) for ps, own in by_ps(parts)}
 
     def read(
-        self, session: Any, path: str, sources: Mapping[str, str], sharded: bool, every_ps: Collection[int]
-    ) -> None:
+        self, session: Any, path: str, sources: Mapping[str, str], sharded: bool, every_ps: Collection[int],
+        incarnation: int,
+    ) -> None:  # fmt: skip
         """Restores the parts of these ps from the checkpoint `path`; `sources` are the names there of all entries."""
         if sharded:
-            self._read(session, path, sources, [r for ps, r in self._sharded.items() if ps in every_ps])
+            self._read(session, path, sources, [r for ps, r in self._sharded.items() if ps in every_ps], incarnation)
             return
         for ps, restoring in self._by_chief.items():  # one after the other, so that the chief holds one portion
             if ps in every_ps:
-                self._read(session, path, sources, [restoring])
+                self._read(session, path, sources, [restoring], incarnation)
 
-    @staticmethod
-    def _read(session: Any, path: str, sources: Mapping[str, str], restorings: list[_Restoring]) -> None:
-        feed: dict[Any, Any] = {}
+    def _read(
+        self, session: Any, path: str, sources: Mapping[str, str], restorings: list[_Restoring], incarnation: int
+    ) -> None:
+        feed: dict[Any, Any] = dict(self._fence.feed(incarnation))
         for restoring in restorings:
             feed[restoring.prefix] = path
             feed.update({names: [sources[p.entry.name] for p in portion] for names, portion in restoring.portions})
@@ -95,7 +102,7 @@ class _Saving:
 class _Restoring:
     """The reading of portions by one device.  portions: (placeholder of names, its parts).  last: runs after all."""
 
-    def __init__(self, device: str, portions: Iterable[list[Part]]) -> None:
+    def __init__(self, device: str, portions: Iterable[list[Part]], fence: WriteFence) -> None:
         self.portions: list[tuple[Any, list[Part]]] = []
         self.last: Any = None
         with tf1.device(device):
@@ -112,7 +119,9 @@ class _Restoring:
                 )
             self.portions.append((names, portion))
             tensor_of = zip(portion, tensors, strict=True)
-            self.last = tf1.group(*[_assign(list(of_one)) for _, of_one in groupby(tensor_of, lambda p: _of(p[0]))])
+            passed = [fence.passed(ps, list(tensors)) for ps in sorted({part.ps for part in portion})]
+            with tf1.control_dependencies(passed):
+                self.last = tf1.group(*[_assign(list(of_one)) for _, of_one in groupby(tensor_of, lambda p: _of(p[0]))])
 
 
 def _shaped(part: Part, value: Any) -> Any:

@@ -45,8 +45,8 @@ class CoordinationServiceStub:
     Statuses, and the trailing metadata `psruntime-cause` that tells apart those that share one:
     INVALID_ARGUMENT     the request is malformed, repeating it cannot help;
     cause model-differs: a worker's variables are not those of the job
-    UNAUTHENTICATED      the call has no token, or not the job's; it has changed nothing
     cause other-job: the process serves another job than this coordinator
+    UNAUTHENTICATED      the call has no token, or not the job's; it has changed nothing
     ALREADY_EXISTS       the index is held by a live process
     FAILED_PRECONDITION  the incarnation is not, or no longer, a member: join again or exit
     ABORTED              the job is over; cause phase-done: DONE, cause phase-failed: FAILED
@@ -139,8 +139,8 @@ class CoordinationServiceServicer:
     Statuses, and the trailing metadata `psruntime-cause` that tells apart those that share one:
     INVALID_ARGUMENT     the request is malformed, repeating it cannot help;
     cause model-differs: a worker's variables are not those of the job
-    UNAUTHENTICATED      the call has no token, or not the job's; it has changed nothing
     cause other-job: the process serves another job than this coordinator
+    UNAUTHENTICATED      the call has no token, or not the job's; it has changed nothing
     ALREADY_EXISTS       the index is held by a live process
     FAILED_PRECONDITION  the incarnation is not, or no longer, a member: join again or exit
     ABORTED              the job is over; cause phase-done: DONE, cause phase-failed: FAILED
@@ -321,8 +321,8 @@ class CoordinationService:
     Statuses, and the trailing metadata `psruntime-cause` that tells apart those that share one:
     INVALID_ARGUMENT     the request is malformed, repeating it cannot help;
     cause model-differs: a worker's variables are not those of the job
-    UNAUTHENTICATED      the call has no token, or not the job's; it has changed nothing
     cause other-job: the process serves another job than this coordinator
+    UNAUTHENTICATED      the call has no token, or not the job's; it has changed nothing
     ALREADY_EXISTS       the index is held by a live process
     FAILED_PRECONDITION  the incarnation is not, or no longer, a member: join again or exit
     ABORTED              the job is over; cause phase-done: DONE, cause phase-failed: FAILED

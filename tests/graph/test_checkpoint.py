@@ -11,7 +11,9 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.ledger import APPLIED, LEDGER_SIZE
 from psruntime.errors import CheckpointError, JobFailedError, StopRequested, UsageError
+from psruntime.graph.markers import Markers
 from psruntime.graph.store import RESTORE_LEAP
+from psruntime.graph.transfer import Reader
 from psruntime.model import ModelSpec
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, Run, linear_model, train
@@ -103,6 +105,50 @@ def test_a_preparation_that_was_cut_off_is_begun_anew_and_keeps_the_books(tmp_pa
     assert {ledger[APPLIED] for ledger in cluster.ledgers(run.graph.plan).values()} == {4}
     with cluster.session(run.graph.graph) as session:
         assert set(session.run(list(run.graph.model.versions.values()))) == {4 + RESTORE_LEAP}
+
+
+def test_one_that_was_cut_off_as_it_began_keeps_the_books_of_a_fresh_ps(tmp_path: Any, monkeypatch: Any) -> None:
+    train(LocalCluster(2), ADAM, 4, checkpoint_dir=str(tmp_path))
+    begin, cut_off = Markers.begin, []
+
+    def begin_and_end(self: Markers, session: Any, *args: Any) -> None:
+        begin(self, session, *args)
+        if not cut_off:
+            cut_off.append(1)
+            raise tf1.errors.UnavailableError(None, None, "cut off")
+
+    class Patient(LocalPlace):
+        def pause(self, why: str) -> None:
+            assert "cut off" in why
+
+    monkeypatch.setattr(Markers, "begin", begin_and_end)
+    cluster = LocalCluster(2)
+    run = train(cluster, ADAM, 0, checkpoint_dir=str(tmp_path), make_place=Patient)
+    assert cut_off and run.place.prepared_at == [4]
+    assert {ledger[APPLIED] for ledger in cluster.ledgers(run.graph.plan).values()} == {4}
+
+
+def test_a_chief_that_was_replaced_while_it_read_writes_nothing(tmp_path: Any, monkeypatch: Any) -> None:
+    """Its incarnation was admitted when it looked, and is not when the file has been read."""
+    train(LocalCluster(1), ADAM, 4, checkpoint_dir=str(tmp_path))
+    cluster = LocalCluster(1)
+    read = Reader.read
+
+    class Place(LocalPlace):
+        def pause(self, why: str) -> None:
+            raise StopRequested(why)
+
+    def read_late(self: Reader, *args: Any) -> None:
+        cluster.fence({0: INCARNATION + 1})
+        read(self, *args)
+
+    monkeypatch.setattr(Reader, "read", read_late)
+    with pytest.raises(StopRequested, match="ps 0 does not admit incarnation"):
+        train(cluster, ADAM, 0, checkpoint_dir=str(tmp_path), make_place=Place)
+    monkeypatch.undo()
+    cluster.fence({0: INCARNATION})
+    run = train(cluster, ADAM, 0)  # without the folder: what is there now
+    assert run.named("initialised")[0]["fresh_ps"] == 0
 
 
 def test_a_chief_that_was_replaced_writes_nothing() -> None:

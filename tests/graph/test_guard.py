@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.buckets import Bucket, Piece
 from psruntime.core.ledger import APPLIED, FENCED, MAX_STALENESS, NOT_FINITE, RECEIVED, REPEATED, STALE
-from psruntime.graph.guard import Push, guarded_update
+from psruntime.graph.guard import PUSH_ID_SIZE, Push, guarded_update
 from psruntime.graph.store import BucketStore, PsControl
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster
@@ -29,12 +29,12 @@ class GuardedBucket:
             control = PsControl(0, cluster.max_workers)
             self.store = BucketStore(Bucket("w", 0, (Piece("w", 0, SIZE),), "float32"), cluster.max_workers)
             with tf1.device("/job:ps/task:0"):
-                self.identity = tf1.placeholder(tf1.int64, [3])
+                self.identity = tf1.placeholder(tf1.int64, [PUSH_ID_SIZE])
                 self.finite = tf1.placeholder(tf1.bool, [])
                 self.pulled = tf1.placeholder(tf1.int64, [])
                 self.gradient = tf1.placeholder(tf1.float32, [SIZE])
                 optimizer = make_optimizer(0.1)
-            push = Push(self.identity[0], self.identity[1], self.identity[2], self.finite)
+            push = Push.of(self.identity, self.finite)
             self.outcome, _ = guarded_update(
                 self.store, control, push, self.pulled, [self.gradient],
                 lambda live: optimizer.apply_gradients([(live(self.gradient), self.store.master)]),
@@ -50,10 +50,12 @@ class GuardedBucket:
         self.session.run(init)
 
     def push(
-        self, worker: int, sequence: int, pulled: int, *, incarnation: int | None = None, finite: bool = True
-    ) -> Any:
-        """(verdict, staleness)"""
-        identity = [worker, WORKERS[worker] if incarnation is None else incarnation, sequence]
+        self, worker: int, sequence: int, pulled: int, *, incarnation: int | None = None, finite: bool = True,
+        origin: int | None = None,
+    ) -> Any:  # fmt: skip
+        """(verdict, staleness); the origin is the incarnation unless it is given."""
+        admitted = WORKERS[worker] if incarnation is None else incarnation
+        identity = [worker, admitted, sequence, admitted if origin is None else origin]
         feed = {self.identity: identity, self.finite: finite, self.pulled: pulled, self.gradient: np.ones(SIZE)}
         return tuple(self.session.run(self.outcome, feed))
 
@@ -103,6 +105,15 @@ def test_a_new_incarnation_counts_its_pushes_from_the_beginning(cluster: LocalCl
     assert bucket.push(3, 1, pulled=1, incarnation=99)[0] == APPLIED
     cluster.fence({w: i for w, i in WORKERS.items() if w != 3})
     assert bucket.push(3, 2, pulled=2, incarnation=99)[0] == FENCED
+    cluster.fence(WORKERS)
+
+
+def test_a_push_that_is_repeated_under_a_new_incarnation_is_applied_once(cluster: LocalCluster) -> None:
+    bucket = GuardedBucket(cluster, OPTIMIZERS["sgd"])
+    assert bucket.push(3, 7, pulled=0, origin=5)[0] == APPLIED
+    cluster.fence({**WORKERS, 3: 99})
+    assert bucket.push(3, 7, pulled=1, incarnation=99, origin=5)[0] == REPEATED
+    assert bucket.push(3, 8, pulled=1, incarnation=99, origin=5)[0] == APPLIED
     cluster.fence(WORKERS)
 
 

@@ -73,7 +73,7 @@ def test_what_a_lock_waits_for_is_on_the_ps_when_it_is_taken(make: Any, mode: st
     graph = train(cluster, model, 1, mode=mode).graph
     batch = InputStream(model, Context("train", 0, 1, 8, "", 3)).draw_endlessly()
     feed: dict[Any, Any] = dict(zip(graph.model.batch, batch, strict=True))
-    feed.update(dict.fromkeys(graph.push_ids, (0, INCARNATION, 1000)))
+    feed.update(dict.fromkeys(graph.push_ids, (0, INCARNATION, 1000, 1)))
     feed.update(dict.fromkeys(graph.learning_rates, (0.1,)))
     fetches: Any = graph.step
     if graph.rounds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.facts import Assignment
 from psruntime.core.ledger import APPLIED, RECEIVED, ROLLED_BACK, is_balanced
 from psruntime.graph.replicas import Replicas
 from tests.graph.test_against_tensorflow import OPTIMIZERS
@@ -82,6 +84,24 @@ def test_sync_all_return_to_the_same_round(lost: int) -> None:
         of_lost = counts(second, ps)
         assert {(applied, rolled_back) for _, applied, rolled_back in of_lost} <= {(6, 0 if ps == lost else 2)}
     assert second.place.steps_lost == (0 if lost == 0 else 2)  # without ps 0 the chief does not know it from the ps
+
+
+def test_sync_a_torn_round_goes_back_to_the_copy_that_all_keep() -> None:
+    """Nobody was lost; there is no checkpoint."""
+
+    class Torn(LocalPlace):
+        def await_view(self) -> Assignment:
+            return replace(super().await_view(), restore=self.prepare)
+
+    settings = {**SETTINGS, "mode": "sync"}
+    cluster = LocalCluster(2)
+    train(cluster, ADAM, 8, **settings)
+    second = train(cluster, ADAM, 0, make_place=Torn, **settings)
+    (event,) = second.named("restored")
+    assert (event["replica"], event["fresh_ps"], event["reason"]) == (6, 0, "a round was torn")
+    expected = held(train(LocalCluster(2), ADAM, 6, **settings))
+    for name, value in held(second).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
 def test_a_copy_that_was_cut_off_is_not_used(monkeypatch: Any) -> None:

@@ -13,7 +13,7 @@ from psruntime.core.ledger import is_balanced
 from psruntime.graph.close import Close, close
 from psruntime.graph.contribute import contribute
 from psruntime.graph.gradients import BucketGradient, applying
-from psruntime.graph.guard import Push
+from psruntime.graph.guard import PUSH_ID_SIZE, Push
 from psruntime.graph.optimizers import BucketOptimizer, Rule
 from psruntime.graph.round_store import RoundStore
 from psruntime.graph.store import BucketStore, PsControl
@@ -36,7 +36,7 @@ class RoundBucket:
             self.store = BucketStore(bucket, cluster.max_workers)
             self.rounds = RoundStore(self.store, self.is_table)
             with tf1.device("/job:ps/task:0"):
-                self._identity = tf1.placeholder(tf1.int64, [3])
+                self._identity = tf1.placeholder(tf1.int64, [PUSH_ID_SIZE])
                 self._finite = tf1.placeholder(tf1.bool, [])
                 self._members = tf1.placeholder(tf1.int64, [])
                 self._factor = tf1.placeholder(tf1.float64, [])
@@ -50,7 +50,7 @@ class RoundBucket:
                 rates = tf1.constant([1.0], tf1.as_dtype(dtype))
             rule = Rule("*", partial(tf1.train.MomentumOptimizer, momentum=0.5), 1.0)
             self._optimizer = BucketOptimizer([rule], bucket, rates)
-            push = Push(self._identity[0], self._identity[1], self._identity[2], self._finite)
+            push = Push.of(self._identity, self._finite)
             gradient = BucketGradient(self._values, self._indices)
             self._contribute = contribute(self.rounds, control, push, gradient)
             closing = Close(push, tf1.constant(1.0), self._members, self._factor)
@@ -176,4 +176,5 @@ class RoundBucket:
 
     @staticmethod
     def _id(worker: int, attempt: int, incarnation: int | None) -> list[int]:
-        return [worker, WORKERS[worker] if incarnation is None else incarnation, attempt]
+        admitted = WORKERS[worker] if incarnation is None else incarnation
+        return [worker, admitted, attempt, admitted]
