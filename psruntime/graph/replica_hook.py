@@ -22,7 +22,8 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     """While this worker is the chief: copies what the ps hold, between two steps, every `every_steps` global steps.
 
     It is sent while the next steps run.  If it takes longer than until the next is due, that waits: so fewer than twice
-    `every_steps` are lost with a ps.
+    `every_steps` are lost with a ps.  Others push between two steps of the chief, and while it waits; so the next copy
+    is made before a step after which it would be late, and earlier if the last one was long on its way.
 
     require_admitted: raises ReplacedError unless every ps still admits this worker: a chief that was paused must not
     say that what its successor writes is complete.
@@ -46,6 +47,8 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._require_admitted = require_admitted
         self._log = log
         self._made_at: int | None = None  # global step of the newest in this session
+        self._seen = 0  # global step after the last step
+        self._ahead = 0  # steps by which the next one is made earlier
         self._sending: Background[int] | None = None
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
@@ -61,11 +64,19 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if not is_step(run_context, self._graph):
             return
         global_step = int(run_values.results)
-        due = self._made_at is None or global_step - self._made_at >= self._every_steps
-        if due and self._is_chief():
+        stride, self._seen = max(1, global_step - self._seen), global_step  # of all workers, in a step of this one
+        if self._sending and not self._sending.is_alive():
+            assert self._made_at is not None
+            took = global_step - self._made_at
+            self._ahead = min(took, self._every_steps // 2) if took > 2 * stride + 1 else 0
+            self._finish()
+        if self._is_due(global_step + stride + self._ahead) and self._is_chief():
             self._finish()
             self._made_at = global_step
             self._begin(run_context.session)
+
+    def _is_due(self, next_step: int) -> bool:
+        return self._made_at is None or next_step > self._made_at + self._every_steps
 
     def end(self, session: Any) -> None:  # noqa: ARG002
         self._finish()

@@ -159,7 +159,7 @@ def test_concurrent_pushes_keep_limit_ledger_and_optimizer_exact(cluster: LocalC
 
 def test_a_failed_apply_releases_the_mutex(cluster: LocalCluster) -> None:
     bucket = GuardedBucket(cluster, OPTIMIZERS["sgd"])
-    feed = {bucket.identity: [99, 1, 1], bucket.finite: True, bucket.pulled: 0, bucket.gradient: np.ones(SIZE)}
+    feed = {bucket.identity: [99, 1, 1, 1], bucket.finite: True, bucket.pulled: 0, bucket.gradient: np.ones(SIZE)}
     with pytest.raises(tf1.errors.InvalidArgumentError):  # worker 99 is outside the table
         bucket.session.run(bucket.outcome, feed)
     assert bucket.push(0, 1, pulled=0)[0] == APPLIED

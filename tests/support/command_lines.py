@@ -12,7 +12,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from launch import local
-from psruntime import ps, status, worker
+from psruntime import plan, ps, status, worker
 from psruntime.config import SecurityConfig
 from psruntime.errors import UnreachableError, UsageError
 from psruntime.rpc.security import Security
@@ -50,10 +50,16 @@ def _status(argv: list[str]) -> int:
             return 0
 
 
+def _plan(argv: list[str]) -> int:
+    with patch.multiple(plan, _specs=lambda *_: ()):
+        return plan.main(argv)
+
+
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime.ps": ps.main,
     "psruntime.worker": worker.main,
     "psruntime.status": _status,
+    "psruntime.plan": _plan,
     "launch/local.sh": _launch,
 }
 
@@ -72,7 +78,7 @@ def complaint(words: list[str], scripts: Mapping[str, str]) -> str:
     if program == "python":
         return _of_script(argv, scripts)
     if program == "make":
-        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return "" if argv[0] in targets else f"the Makefile has no {argv[0]}"
     return "" if program in ELSEWHERE else f"nobody checks {program}"
 
