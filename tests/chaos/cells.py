@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from psruntime.core.facts import JobStatus
 from psruntime.core.view import Phase
 from tests.chaos.outcomes import Outcome
 from tests.support import inventory
@@ -144,12 +145,18 @@ class Cell:
             made = {m.index: m.worker_stats.pushes for m in status.members if m.worker_stats}
             return (
                 status.phase is Phase.TRAINING
+                and self._is_noticed(status)
                 and sorted(made) == self._live
                 and all(made[i] > self._pushes.get(i, 0) + 3 for i in self._live)
             )
 
         poll_until(all_train, 2 * LONG_S, "steps of every worker after the fault")
         self._chief_after = chief(job)
+
+    def _is_noticed(self, status: JobStatus) -> bool:
+        """Whether a ps that was killed is there again; before, steps of the view that ends pass for those after it."""
+        restarted = self._victim.name.startswith("ps") and self.outcome.fault == "kill, restart"
+        return not restarted or [e.address for e in status.view.ps] != self._addresses
 
     def _agree(self) -> None:
         census = take_census(self._job, self._zygote, self._gates, self._live)
