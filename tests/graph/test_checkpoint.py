@@ -16,14 +16,9 @@ from psruntime.graph.store import RESTORE_LEAP
 from psruntime.graph.transfer import Reader
 from psruntime.model import ModelSpec
 from tests.graph.test_against_tensorflow import OPTIMIZERS
-from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, Run, linear_model, train
+from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, linear_model, train
 
 ADAM = linear_model(OPTIMIZERS["adam"])
-
-
-def contents(run: Run) -> dict[str, Any]:
-    reader = tf1.train.load_checkpoint(run.checkpoints.latest())
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def test_names_are_the_models_own_and_stock_tensorflow_reads_them(tmp_path: Any) -> None:
@@ -42,10 +37,10 @@ def test_names_are_the_models_own_and_stock_tensorflow_reads_them(tmp_path: Any)
 def test_any_number_of_ps_goes_on_from_any_other(layout: tuple[int, int], tmp_path: Any) -> None:
     num_ps, slice_bytes = layout
     folder = str(tmp_path)
-    before = contents(train(LocalCluster(2), ADAM, 4, slice_bytes=128, checkpoint_dir=folder))
+    before = train(LocalCluster(2), ADAM, 4, slice_bytes=128, checkpoint_dir=folder).saved()
     run = train(LocalCluster(num_ps), ADAM, 0, slice_bytes=slice_bytes, checkpoint_dir=folder)
     assert run.place.prepared_at == [4]
-    after = contents(run)
+    after = run.saved()
     assert after.keys() == before.keys()
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
@@ -82,13 +77,13 @@ def test_live_variables_are_adopted_not_rolled_back(tmp_path: Any) -> None:
 def test_a_replaced_ps_takes_all_back_to_the_checkpoint(tmp_path: Any) -> None:
     cluster = LocalCluster(2)
     first = train(cluster, ADAM, 4, slice_bytes=64, checkpoint_dir=str(tmp_path))
-    saved = contents(first)
+    saved = first.saved()
     survivor = first.graph.plan.on(0)[0].name
     cluster.forget(1)
     second = train(cluster, ADAM, 0, slice_bytes=64, checkpoint_dir=str(tmp_path))
     assert second.named("restored")[0]["fresh_ps"] == 1
     for name, value in saved.items():
-        np.testing.assert_array_equal(contents(second)[name], value, err_msg=name)
+        np.testing.assert_array_equal(second.saved()[name], value, err_msg=name)
     with cluster.session(first.graph.graph) as session:
         assert session.run(first.graph.model.versions[survivor]) == 4 + RESTORE_LEAP
 

@@ -12,16 +12,11 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import PLANS
 from psruntime.model import Model, ModelSpec
 from tests.graph.test_against_tensorflow import OPTIMIZERS
-from tests.support.local_cluster import LocalCluster, Run, linear_model, train
+from tests.support.local_cluster import LocalCluster, linear_model, train
 
 
 class Scaled(tf1.train.GradientDescentOptimizer):  # type: ignore[misc]
     """Not known to be element-wise: it is a class of the user's."""
-
-
-def checkpoint_of(run: Run) -> dict[str, Any]:
-    reader = tf1.train.load_checkpoint(run.checkpoints.latest())
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -37,7 +32,7 @@ def test_packed_and_apart_are_equal_to_the_bit(optimizer: str, mode: str, tmp_pa
     for plan in PLANS:
         run = train(LocalCluster(1), model, 6, mode=mode, plan=plan, checkpoint_dir=str(tmp_path / plan))
         assert len(run.graph.plan.buckets) == {"packed": 1, "per-variable": 3}[plan]
-        ends.append(checkpoint_of(run))
+        ends.append(run.saved())
     assert_same(*ends)
 
 
@@ -50,7 +45,7 @@ def test_a_checkpoint_goes_from_each_plan_to_the_other(plans: tuple[str, str], t
     moved = train(LocalCluster(1), Model(model.name, skipping(model, 3), model.model_fn), 3, plan=plans[1],
                   checkpoint_dir=folder)  # fmt: skip
     assert moved.place.prepared_at == [3]
-    assert_same(checkpoint_of(unbroken), checkpoint_of(moved))
+    assert_same(unbroken.saved(), moved.saved())
 
 
 def skipping(model: Model, batches: int) -> Any:
@@ -62,7 +57,7 @@ def test_slices_that_share_buckets_with_others_are_put_together_in_order(tmp_pat
     model, ends = linear_model(OPTIMIZERS["adam"]), []
     for plan, slice_bytes in [("packed", 64), ("per-variable", 1 << 24)]:
         run = train(LocalCluster(2), model, 4, plan=plan, slice_bytes=slice_bytes, checkpoint_dir=str(tmp_path / plan))
-        ends.append(checkpoint_of(run))
+        ends.append(run.saved())
     assert_same(*ends)
 
 
@@ -99,7 +94,7 @@ def depending(features: Any, labels: Any, _: str) -> ModelSpec:
 
 def test_initial_values_that_depend_on_another_variable_of_the_bucket(tmp_path: Path) -> None:
     model = Model("depending", linear_model(None).input_fn, depending)
-    values = checkpoint_of(train(LocalCluster(1), model, 0, checkpoint_dir=str(tmp_path)))
+    values = train(LocalCluster(1), model, 0, checkpoint_dir=str(tmp_path)).saved()
     assert np.any(values["first"])
     np.testing.assert_array_equal(values["second"], 2 * values["first"])
     np.testing.assert_array_equal(values["third"], values["second"] + 1)

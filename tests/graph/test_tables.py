@@ -23,14 +23,9 @@ from tests.support.local_cluster import LocalCluster, Run, train
 TABLES = {"embedding", "wide"}
 
 
-def checkpoint_of(run: Run) -> dict[str, Any]:
-    reader = tf1.train.load_checkpoint(run.checkpoints.latest())
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 def compare(model: Model, run: Run) -> None:
     """The last checkpoint of the run against plain TensorFlow: every variable, every slot, within 1e-6."""
-    expected, ours = plain_tensorflow(model, STEPS), checkpoint_of(run)
+    expected, ours = plain_tensorflow(model, STEPS), run.saved()
     assert {"embedding", "wide", "kernel", "bias"} <= set(expected)
     for name, value in expected.items():
         mine = ours[f"bias/{name}"] if name.endswith("_power") else ours[name]
@@ -63,7 +58,7 @@ def test_a_dense_optimizer_would_differ(tmp_path: Any) -> None:
     dense = embedding_model(OPTIMIZERS["momentum"], 0.03, loss)
     run = train(LocalCluster(1), dense, STEPS, checkpoint_dir=str(tmp_path))
     compare(dense, run)
-    assert np.abs(plain_tensorflow(model, STEPS)["embedding"] - checkpoint_of(run)["embedding"]).max() > 1e-3
+    assert np.abs(plain_tensorflow(model, STEPS)["embedding"] - run.saved()["embedding"]).max() > 1e-3
 
 
 def tied(ids: Any, labels: Any) -> Any:
@@ -121,7 +116,7 @@ def test_keras_embeddings_are_tables(tmp_path: Any) -> None:
     model = embedding_model(OPTIMIZERS["adagrad"], loss=loss)
     run = train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path))
     assert run.graph.plan.specs == (VariableSpec("rows/embeddings", (ROWS, 3), "float32", sparse=True),)
-    sums = checkpoint_of(run)["rows/embeddings/Adagrad"]  # 0.1 at the start
+    sums = run.saved()["rows/embeddings/Adagrad"]  # 0.1 at the start
     touched = (sums != np.float32(0.1)).all(axis=1)
     assert touched[0] and not touched[-5:].any(), "ids are skewed to 0 and never among the last five"
 
@@ -176,12 +171,12 @@ def test_a_refused_push_changes_no_bit_of_a_table_or_its_slots(optimizer: str) -
 @pytest.mark.parametrize("layout", [(2, 1), (1, 3)])
 def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int, int], tmp_path: Any) -> None:
     model, folder = embedding_model(OPTIMIZERS["adagrad"]), str(tmp_path)
-    before = checkpoint_of(train(LocalCluster(layout[0]), model, 4, checkpoint_dir=folder))
+    before = train(LocalCluster(layout[0]), model, 4, checkpoint_dir=folder).saved()
     assert before["embedding"].shape == before["embedding/Adagrad"].shape == (ROWS, WIDTH)
     assert before["wide"].shape == before["wide/Adagrad"].shape == (ROWS,)
     run = train(LocalCluster(layout[1]), model, 0, checkpoint_dir=folder)
     assert run.place.prepared_at == [4]
-    after = checkpoint_of(run)
+    after = run.saved()
     assert after.keys() == before.keys()
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)

@@ -25,6 +25,7 @@ from psruntime.graph.session import open_session
 from psruntime.graph.steps import StepResult
 from psruntime.graph.training import TrainGraph, build_training
 from psruntime.model import Context, Model, ModelSpec
+from tests.support.stock import contents
 
 INCARNATION = 77
 
@@ -168,10 +169,16 @@ class Run:
     cluster: LocalCluster
     job: JobConfig
     graph: TrainGraph
-    checkpoints: Checkpoints
     place: LocalPlace
     results: list[StepResult] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    checkpoints: Checkpoints = field(init=False)
+
+    def saved(self) -> dict[str, Any]:
+        """Every tensor of the newest checkpoint."""
+        path = self.checkpoints.latest()
+        assert path is not None
+        return contents(path)
 
     def named(self, event: str) -> list[dict[str, Any]]:
         return [facts for name, facts in self.events if name == event]
@@ -191,15 +198,16 @@ def train(
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
     graph = build_training(model, inputs, plan, job, 0)
-    checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, 0)
     place = make_place(cluster.view, steps)
-    run = Run(cluster, job, graph, checkpoints, place)
+    run = Run(cluster, job, graph, place)
 
     def log(event: str, **facts: Any) -> None:
         run.events.append((event, facts))
 
     server = (cluster.worker.target, cluster.address)
-    assemble(graph, inputs, job, 0, place, server, run.results.append, close, log, saved).run()
+    loop = assemble(graph, inputs, job, 0, place, server, run.results.append, close, log, saved)
+    run.checkpoints = loop._checkpoint_hook._checkpoints
+    loop.run()
     inputs.close()
     return run
 
