@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from psruntime.core.buckets import Bucket, Piece, VariableSpec
 
@@ -35,27 +35,36 @@ def pack(buckets: Iterable[Bucket], pack_bytes: int) -> list[Bucket]:
 
     One that is larger, or of no group, stays as it is.  A bucket of several has the name of the first of them.
     """
-    packed: list[Bucket] = []
-    open_at: dict[tuple[int, str, int], int] = {}  # where in `packed` the bucket is that more may go into
+    groups: list[list[Bucket]] = []
+    open_groups: dict[tuple[int, str, int], tuple[list[Bucket], int]] = {}  # that more may go into, and its bytes
     for bucket in buckets:
         kind = (bucket.ps, bucket.dtype, bucket.group)
+        group, held_bytes = open_groups.get(kind, ([], 0))
         if not bucket.group or bucket.size_bytes > pack_bytes:
-            packed.append(bucket)
-        elif kind in open_at and packed[open_at[kind]].size_bytes + bucket.size_bytes <= pack_bytes:
-            packed[open_at[kind]] = _joined(packed[open_at[kind]], bucket)
-        else:
-            open_at[kind] = len(packed)
-            packed.append(bucket)
-    return [replace(b, name=f"{b.name}.and_{len(b.pieces) - 1}") if b.is_packed else b for b in packed]
+            groups.append([bucket])
+            continue
+        if not group or held_bytes + bucket.size_bytes > pack_bytes:
+            group, held_bytes = [], 0
+            groups.append(group)
+        group.append(bucket)
+        open_groups[kind] = group, held_bytes + bucket.size_bytes
+    return [_joined(group) for group in groups]
 
 
 def _all_of(spec: VariableSpec) -> Piece:
     return Piece(spec.name, 0, spec.size)
 
 
-def _joined(first: Bucket, more: Bucket) -> Bucket:
-    moved = [replace(piece, offset=first.size + piece.offset) for piece in more.pieces]
-    return replace(first, pieces=(*first.pieces, *moved))
+def _joined(group: Sequence[Bucket]) -> Bucket:
+    if len(group) == 1:
+        return group[0]
+    starts = accumulate((bucket.size for bucket in group), initial=0)
+    pieces = [
+        replace(piece, offset=start + piece.offset)
+        for bucket, start in zip(group, starts, strict=False)  # the last start is the end
+        for piece in bucket.pieces
+    ]
+    return replace(group[0], name=f"{group[0].name}.and_{len(pieces) - 1}", pieces=tuple(pieces))
 
 
 def spread(buckets: Sequence[Bucket], num_ps: int) -> list[Bucket]:

@@ -23,7 +23,6 @@ from psruntime.core.saved_state import SUFFIX, SavedState
 from psruntime.errors import CheckpointError
 from psruntime.graph.checkpoint_folder import CheckpointFolder
 from psruntime.graph.devices import ps_device
-from psruntime.graph.guard import WriteFence
 from psruntime.graph.saveables import parts_of, step_part, to_read, to_write
 from psruntime.graph.session import LOST_SESSION, first_line
 from psruntime.graph.shared_folder import SharedFolder
@@ -31,6 +30,7 @@ from psruntime.graph.snapshot import Snapshot
 from psruntime.graph.store import GLOBAL_STEP
 from psruntime.graph.training import TrainGraph
 from psruntime.graph.transfer import Reader, Writer
+from psruntime.graph.write_fence import WriteFence
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.buckets import VariableSpec
+from psruntime.core.buckets import Piece, VariableSpec
 from psruntime.core.plan import Plan
 from psruntime.errors import UsageError
 from psruntime.graph import capture
@@ -147,15 +147,16 @@ def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
 
 def _flat_values(plan: Plan, pulls: dict[str, tuple[Any, Any]]) -> dict[str, Any]:
     """Variable name -> its entries, from buckets that are brought here whole."""
-    parts: dict[str, list[Any]] = {}  # by the name of the bucket, in the order of its pieces
+    parts: dict[Piece, Any] = {}
     for bucket in plan.buckets:
         if not bucket.is_table:
             pulled = pulls[bucket.name][1]
-            parts[bucket.name] = tf1.split(pulled, [p.size for p in bucket.pieces]) if bucket.is_packed else [pulled]
+            split = tf1.split(pulled, [piece.size for piece in bucket.pieces]) if bucket.is_packed else [pulled]
+            parts.update(zip(bucket.pieces, split, strict=True))
     values = {}
     for spec in plan.trained:
         if not spec.sparse:
-            pieces = [parts[bucket.name][bucket.pieces.index(piece)] for bucket, piece in plan.of(spec.name)]
+            pieces = [parts[piece] for _, piece in plan.of(spec.name)]
             values[spec.name] = pieces[0] if len(pieces) == 1 else tf1.concat(pieces, axis=0)
     return values
 

@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.devices import ps_device, worker_cpu
-from psruntime.graph.guard import WriteFence
 from psruntime.graph.saveables import Part
+from psruntime.graph.write_fence import WriteFence
 
 PORTION_BYTES = 256 << 20  # that a process holds at a time; each portion is a file, so a tenth makes ten times as many
 
