@@ -20,7 +20,6 @@ import time
 import tensorflow.compat.v1 as tf1
 
 from benchmarks import layer_stack
-from benchmarks.step_times import StepTimes
 from psruntime import Context
 
 
@@ -54,11 +53,11 @@ def main() -> None:
             )
         train_op = optimizer.minimize(spec.loss, global_step=tf1.train.get_or_create_global_step())
     chief = arguments.index == 0
-    hook = optimizer.make_session_run_hook(chief) if arguments.mode == "sync" else StepTimes()
+    hooks = [optimizer.make_session_run_hook(chief)] if arguments.mode == "sync" else spec.hooks
     with tf1.train.MonitoredTrainingSession(
         master=server.target,
         is_chief=chief,
-        hooks=[hook],
+        hooks=hooks,
         config=tf1.ConfigProto(device_filters=["/job:ps", device]),  # the workers do not wait for each other
     ) as session:
         if chief:

@@ -22,6 +22,7 @@ ON_NAN = ("stop", "continue")
 ON_PS_LOSS = ("rollback", "partial")
 PLANS = ("packed", "per-variable")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
+MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers twice as many pushes (graph/window.py has to)
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -43,7 +44,7 @@ class JobConfig:
     bound: int | None = _setting(None, "mode bounded: steps that a worker may start ahead of the slowest")
     ps: int = _setting(1, "number of ps processes")
     min_workers: int = _setting(1, "workers that must be there before training starts")
-    max_workers: int = _setting(1024, "worker indices are below this; each costs 32 bytes per bucket on its ps")
+    max_workers: int = _setting(1024, "worker indices are below this; each costs 40 bytes per bucket on its ps")
     train_steps: int | None = _setting(None, "global step at which the job ends, if its workers do not end it before")
     checkpoint_dir: str = _setting("", "folder of the checkpoints; none are written without it")
     save_steps: int = _setting(1000, "global steps between checkpoints")
@@ -55,6 +56,7 @@ class JobConfig:
                                     "back without a disk; 0: none")  # fmt: skip
     plan: str = _setting("packed", "how variables are kept on the ps: small ones packed together, or each by itself",
                          PLANS)  # fmt: skip
+    pipeline: int = _setting(1, "mode async and bounded: steps that a worker has under way at a time")
     slice_bytes: int = _setting(16 << 20, "a larger variable is cut into slices of about this many bytes")
     max_staleness: int | None = _setting(None, "mode async: a ps refuses an update staler than this many versions")
     on_nan: str = _setting("stop", "what a loss that is not finite does; its gradient is never applied", ON_NAN)
@@ -75,8 +77,10 @@ class JobConfig:
         _choose("on_nan", self.on_nan, ON_NAN)
         _choose("plan", self.plan, PLANS)
         _choose("on_ps_loss", self.on_ps_loss, ON_PS_LOSS)
-        for name in ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes"):
+        for name in ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "pipeline"):
             _at_least(name, getattr(self, name), 1)
+        if self.pipeline > MOST_UNDER_WAY:
+            raise UsageError(f"pipeline must be at most {MOST_UNDER_WAY}, got {self.pipeline}")
         _at_least("summary_steps", self.summary_steps, 0)
         _at_least("replicate_every", self.replicate_every, 0)
         if self.replicate_every and self.ps < 2:
@@ -108,6 +112,10 @@ class JobConfig:
             raise UsageError(f"rounds_log is for mode sync, the mode is {self.mode}")
         if self.on_ps_loss == "partial" and self.mode == "sync":
             raise UsageError("on_ps_loss partial is not for mode sync, where all variables are those of one round")
+        if self.pipeline > 1 and self.mode == "sync":
+            raise UsageError(
+                "pipeline is for mode async and bounded: a round of mode sync begins when the last is applied"
+            )
         _at_least("round_warn_s", self.round_warn_s, 0.0)
 
     def _check_best(self) -> None:

@@ -20,11 +20,6 @@ from psruntime.core.membership import Member
 LARGEST_STALENESS = 2**31 - 1
 
 
-# Of these reports of progress after a loss the first may have been under way before it; the second tells of a step
-# that ended after the first was answered, so the step during the loss is over.
-STEPS_SINCE = 2
-
-
 @dataclass
 class _Gone:
     """A worker that left or was lost: counted for a lease, and until whoever was there has gone on.
@@ -50,6 +45,9 @@ class Pace:
         self._bound = job.bound if job.mode == "bounded" else UNBOUNDED
         self.clocks = ClockTable(self._bound)
         self.max_lead = 0  # see `report`; over all views
+        # Of these reports of progress after a loss the first may have been under way before it; each further one tells
+        # of a step that ended after it was answered, so then all steps during the loss are over.
+        self._steps_since = 1 + job.pipeline
         self._base: dict[int, int] = {}  # worker that steps -> its clock when it entered the view
         self._gone: list[_Gone] = []
 
@@ -100,7 +98,7 @@ class Pace:
     def remove(self, worker: Member, now_s: float) -> None:
         """A worker left or was lost: the floor may rise."""
         self._retire(worker)
-        self._gone.append(_Gone(now_s + self._job.lease_s, dict.fromkeys(self._base, STEPS_SINCE)))
+        self._gone.append(_Gone(now_s + self._job.lease_s, dict.fromkeys(self._base, self._steps_since)))
 
     def _retire(self, worker: Member) -> None:
         """It takes no further step in this view."""
@@ -120,9 +118,11 @@ class Pace:
 
         With bound s and W incarnations live at any time between a worker's pull and its push, each of the
         others applies at most 2s+1 updates between them.  Who is gone still counts while an update that was
-        pulled before may be under way, which a lower limit would refuse.
+        pulled before may be under way, which a lower limit would refuse.  With a pipeline of D steps the worker's own
+        steps from D-1 before to D-1 after this one may be applied as well, or s, if that is less.
         """
         if self._bound is None:
             return self._job.max_staleness
         others = max(0, live + len(self._gone) - 1)
-        return min((2 * self._bound + 1) * others, LARGEST_STALENESS)
+        own = 2 * min(self._job.pipeline - 1, self._bound)
+        return min((2 * self._bound + 1) * others + own, LARGEST_STALENESS)

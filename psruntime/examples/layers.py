@@ -15,7 +15,7 @@ def dense(inputs: Any, units: int, name: str) -> Any:
     with tf1.variable_scope(name):
         kernel = tf1.get_variable("kernel", [inputs.shape[1], units], initializer=tf1.glorot_uniform_initializer())
         bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
-    return tf1.matmul(inputs, kernel) + bias
+    return tf1.nn.bias_add(tf1.matmul(inputs, kernel), bias)
 
 
 def classifier(logits: Any, labels: Any, mode: str, learning_rate: float | Callable[[int], float]) -> ModelSpec:

@@ -9,7 +9,7 @@ from typing import Any
 from psruntime.config import JobConfig
 from psruntime.graph.checkpoint import Checkpoints
 from psruntime.graph.checkpoint_hook import CheckpointHook
-from psruntime.graph.hooks import PushHook, ViewHook, is_step
+from psruntime.graph.hooks import ViewHook, is_step
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.loop import Steps, TrainingLoop
 from psruntime.graph.place import Place
@@ -18,6 +18,7 @@ from psruntime.graph.replica_hook import ReplicaHook
 from psruntime.graph.replicas import Replicas
 from psruntime.graph.round_steps import RoundSteps
 from psruntime.graph.session import ViewSessionCreator
+from psruntime.graph.step_runner import StepRunner
 from psruntime.graph.steps import PushSteps, StepResult
 from psruntime.graph.summaries import SummaryHook
 from psruntime.graph.training import TrainGraph
@@ -46,33 +47,42 @@ def assemble(
     preparation = Preparation(graph, checkpoints, replicas, index, job.on_ps_loss == "partial", log)
     creator = ViewSessionCreator(target, address, index, graph.graph, place, preparation, log)
 
+    view = ViewHook(graph, creator, place, log)
+
+    def global_step() -> int:
+        return view.global_step
+
     def require_chief(session: Any) -> None:
         assert creator.assignment is not None
         preparation.require_admitted(session, creator.assignment.incarnation)
 
     checkpoint_hook = CheckpointHook(
-        graph, checkpoints, job.save_steps, place.is_chief, require_chief, place.pause, job.drain_timeout_s / 2,
-        saved, log,
+        graph, checkpoints, job.save_steps, global_step, place.is_chief, require_chief, place.pause,
+        job.drain_timeout_s / 2, saved, log,
     )  # fmt: skip
     stop_on_nan = job.on_nan == "stop"
     of_steps = partial(is_step, graph=graph)
-    view_hook = (
-        PushHook(graph, creator, place, log, index) if graph.rounds is None else ViewHook(graph, creator, place, log)
-    )
-    users = [StepsOnly(hook, of_steps, lambda: view_hook.global_step, log) for hook in graph.model.spec.hooks]
-    summaries = SummaryHook(graph, job.checkpoint_dir, job.summary_steps, place.is_chief, of_steps, log)
+    users = [StepsOnly(hook, of_steps, global_step, log) for hook in graph.model.spec.hooks]
+    hooks: list[Any] = [
+        *users,
+        SummaryHook(graph, job.checkpoint_dir, job.summary_steps, global_step, place.is_chief, of_steps, log),
+    ]
+    if replicas:
+        admitted = preparation.require_admitted
+        every, now = job.replicate_every, lambda: creator.assignment
+        hooks.append(ReplicaHook(graph, replicas, every, global_step, place.is_chief, now, admitted, log))
+    hooks.append(checkpoint_hook)
+    runner = StepRunner(graph, view, hooks)
 
     def has_stopped() -> bool:
         return any(hook.stop_requested for hook in users)
 
     steps: Steps
     if graph.rounds is None:
-        steps = PushSteps(graph, inputs, place, stop_on_nan, on_step, has_stopped)
+        steps = PushSteps(
+            graph, inputs, place, creator, runner, view, index, job.pipeline, stop_on_nan, on_step, has_stopped
+        )
     else:
-        steps = RoundSteps(graph, inputs, place, creator, index, stop_on_nan, on_step, has_stopped)
-    hooks: list[Any] = [view_hook, *users, summaries]  # the first knows the global step that the others ask for
-    if replicas:
-        admitted = preparation.require_admitted
-        every, now = job.replicate_every, lambda: creator.assignment
-        hooks.append(ReplicaHook(graph, replicas, every, place.is_chief, now, admitted, log))
-    return TrainingLoop(graph, creator, place, steps, hooks, checkpoint_hook, close)
+        steps = RoundSteps(graph, inputs, place, creator, runner, index, stop_on_nan, on_step, has_stopped)
+    closing = checkpoint_hook.closing
+    return TrainingLoop(graph, creator, place, steps, [view, runner, *hooks], closing, close)

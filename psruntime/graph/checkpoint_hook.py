@@ -29,6 +29,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     closing: a fetch, the global step; running it saves what the ps hold.  A lost session interrupts it like
     a step: it is repeated in the next one.
+    global_step: gives it as this worker last saw it.
     saved: called with each checkpoint that is written here, and its global step.
 
     A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails while closing
@@ -44,6 +45,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         graph: TrainGraph,
         checkpoints: Checkpoints,
         save_steps: int,
+        global_step: Callable[[], int],
         is_chief: Callable[[], bool],
         require_chief: Callable[[Any], None],
         pause: Callable[[str], None],
@@ -55,6 +57,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self.closing = step_reader(graph)
         self._checkpoints = checkpoints
         self._save_steps = save_steps
+        self._global_step = global_step
         self._is_chief = is_chief
         self._require_chief = require_chief
         self._pause = pause
@@ -72,19 +75,14 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         newest = self._checkpoints.newest_step()
         self._saved_at = global_step if newest is None or newest > global_step else newest
 
-    def before_run(self, run_context: Any) -> Any:
-        if not is_step(run_context, self._graph):
-            return None
-        return tf1.train.SessionRunArgs(self._graph.step["global_step"])
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
         if run_context.original_args.fetches is self.closing:
             self._finish()
             self._save(run_context.session)
         elif is_step(run_context, self._graph):
             if self._writing and not self._writing[1].is_alive():
                 self._finish()
-            global_step = int(run_values.results)
+            global_step = self._global_step()
             if global_step - self._saved_at >= self._save_steps and self._is_chief():
                 if self._writing:
                     self._note_late(*self._writing)

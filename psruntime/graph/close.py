@@ -8,37 +8,22 @@ update was cut off between the two is known to be torn.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.ledger import APPLIED, NOT_FINITE, PENDING
 from psruntime.core.rounds import Turn
-from psruntime.graph.guard import Push, code, is_fenced, locked, one, only_if, settled
+from psruntime.graph.guard import code, is_fenced, locked, one, only_if, settled
+from psruntime.graph.header import Arrived
 from psruntime.graph.round_store import APPLIED_ATTEMPT, ATTEMPT, COUNT, INTENT, RoundStore
 from psruntime.graph.store import PsControl
 
 
-@dataclass(frozen=True)
-class Close:
-    """What the chief says to one ps, as tensors there.
-
-    push: who closes; its sequence is the attempt.  members: int64 [], contributions of a complete sum.
-    factor: float64 [], by which the sum is multiplied; 0: nothing is applied.
-    learning_rate: float32 [], of the update.
-    """
-
-    push: Push
-    learning_rate: Any
-    members: Any
-    factor: Any
-
-
 def close(
-    rounds: RoundStore, control: PsControl, closing: Close, apply: Callable[[Callable[[Any], Any]], Any]
+    rounds: RoundStore, control: PsControl, closing: Arrived, apply: Callable[[Callable[[Any], Any]], Any]
 ) -> tuple[Any, Any]:
-    """Builds the close of one bucket.
+    """Builds the close of one bucket.  `closing.push` is who closes, its sequence the attempt; factor 0: apply nothing.
 
     `apply(live)` builds the update and passes each tensor that it depends on through `live`.
 
@@ -69,7 +54,7 @@ def close(
         return after, last
 
     push = closing.push
-    arrived = [push.worker, push.incarnation, attempt, closing.members, closing.factor, closing.learning_rate]
+    arrived = [push.worker, push.incarnation, attempt, closing.members, closing.factor, *closing.learning_rates]
     with tf1.name_scope(f"close/{store.bucket.name}/"):
         return locked(store, arrived, update)
 

@@ -19,7 +19,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.ledger import APPLIED, FENCED, LEDGER_SIZE, MAX_STALENESS, NOT_FINITE, RECEIVED, REPEATED, STALE
 from psruntime.graph.devices import ps_device
 from psruntime.graph.gradients import BucketGradient
-from psruntime.graph.store import ACCEPTED, ARRIVED, ORIGIN, PUSHED_SIZE, SEQUENCE, BucketStore, PsControl
+from psruntime.graph.store import ACCEPTED, ARRIVED, ORIGIN, PUSHED_SIZE, SEQUENCE, WINDOW, BucketStore, PsControl
+from psruntime.graph.window import is_in, with_one_more
 
 PUSH_ID_SIZE = 4
 
@@ -117,7 +118,8 @@ def at_hand(store: BucketStore, gradient: BucketGradient) -> BucketGradient:
 
 def refusal(control: PsControl, push: Push, last_push: Any, otherwise: Any) -> Any:
     """FENCED or REPEATED where the push is one, else the code `otherwise`; int64 []."""
-    repeated = tf1.logical_and(tf1.equal(last_push[ORIGIN], push.origin), push.sequence <= last_push[SEQUENCE])
+    known = is_in(last_push[WINDOW], last_push[SEQUENCE], push.sequence)
+    repeated = tf1.logical_and(tf1.equal(last_push[ORIGIN], push.origin), known)
     return tf1.where(is_fenced(control, push), code(FENCED), tf1.where(repeated, code(REPEATED), otherwise))
 
 
@@ -170,6 +172,10 @@ def one(column: Any) -> Any:
 
 def remember(store: BucketStore, push: Push, last_push: Any, accepted: Any) -> Any:
     """An operation that writes a push that arrived, and was accepted or not, into the worker's row."""
-    this_push = tf1.stack([push.origin, push.sequence, last_push[ACCEPTED] + 1, last_push[ARRIVED]])
+    same = tf1.equal(last_push[ORIGIN], push.origin)
+    window = tf1.where(same, last_push[WINDOW], code(0))
+    highest = tf1.where(same, last_push[SEQUENCE], push.sequence)
+    window, highest = with_one_more(window, highest, push.sequence)
+    this_push = tf1.stack([push.origin, highest, window, last_push[ACCEPTED] + 1, last_push[ARRIVED]])
     row = tf1.where(accepted, this_push, last_push) + tf1.one_hot(ARRIVED, PUSHED_SIZE, dtype=tf1.int64)
     return tf1.raw_ops.ResourceScatterUpdate(resource=store.pushed.handle, indices=push.worker, updates=row)

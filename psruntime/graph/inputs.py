@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.batches import BatchLayout
+from psruntime.graph.drawn_ahead import DrawnAhead
 from psruntime.model import TRAIN, Context, Model
 from psruntime.usercode import blame
 
@@ -39,6 +40,7 @@ class InputStream:
         if self.layout.odd:
             raise UsageError(f"{self.name} yields {self.layout.odd}; batches must consist of tensors")
         self._session = tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
+        self._ahead: DrawnAhead | None = None
         self._next = self._session.make_callable(self.layout.tensors)
         self._session.run(tables)
         self._session.run(iterator.initializer)
@@ -55,8 +57,10 @@ class InputStream:
         return batch
 
     def draw_endlessly(self) -> list[Any]:
-        """The next batch of a training dataset, which has no end."""
-        batch = self.draw()
+        """The next batch of a training dataset, which has no end; drawn while the batch before was worked on."""
+        if self._ahead is None:
+            self._ahead = DrawnAhead(self.draw)
+        batch: list[Any] | None = self._ahead.next()
         if batch is None:
             raise UsageError(f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?")
         return batch

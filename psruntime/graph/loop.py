@@ -9,7 +9,6 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.facts import Assignment, Rest
 from psruntime.errors import ReplacedError
-from psruntime.graph.checkpoint_hook import CheckpointHook
 from psruntime.graph.place import Place
 from psruntime.graph.session import LOST_SESSION, ViewSessionCreator, first_line
 from psruntime.graph.training import TrainGraph
@@ -25,6 +24,7 @@ class Steps(Protocol):
 class TrainingLoop:
     """Runs `run()` once, in a thread of its own.
 
+    closing: a fetch, the global step; running it saves the last checkpoint.
     close: called by the chief with the last global step, between the last checkpoint and the end of the job.
     """
 
@@ -35,15 +35,15 @@ class TrainingLoop:
         place: Place,
         steps: Steps,
         hooks: list[Any],
-        checkpoint_hook: CheckpointHook,
+        closing: Any,
         close: Callable[[int], None],
     ) -> None:
         self._graph = graph
         self._creator = creator
         self._place = place
         self._steps = steps
-        self._checkpoint_hook = checkpoint_hook
-        self._hooks = [*hooks, checkpoint_hook]
+        self._hooks = hooks
+        self._closing = closing
         self._close = close
         with graph.graph.as_default():
             self._nothing = tf1.no_op()
@@ -74,7 +74,7 @@ class TrainingLoop:
     def _finish(self, session: Any, assignment: Assignment) -> None:
         """Last checkpoint and evaluation.  Whatever is lost meanwhile: the place says what comes next."""
         try:
-            global_step = int(session.run(self._checkpoint_hook.closing))
+            global_step = int(session.run(self._closing))
             self._place.closed_part()
             if not self._place.holds(assignment):
                 return

@@ -6,7 +6,7 @@ which is fed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -116,8 +116,8 @@ class BucketOptimizer:
     number: of its rule.  variables: its own, complete once the update is built.
     """
 
-    def __init__(self, rules: list[Rule], bucket: Bucket, learning_rates: Any) -> None:
-        """learning_rates: float32 [rules], on the ps."""
+    def __init__(self, rules: list[Rule], bucket: Bucket, learning_rates: Sequence[Any]) -> None:
+        """learning_rates: float32 [] of each rule, on the ps."""
         self.number = rule_of(bucket.variable, rules)
         self.variables: list[Any] = []
         with tf1.device(ps_device(bucket.ps)), self._recorded():

@@ -29,8 +29,12 @@ class Place(Protocol):
     def is_chief(self) -> bool:
         """Whether this worker is the chief."""
 
-    def may_step(self) -> bool:
-        """Whether training goes on; False once the job drains.  In mode bounded it blocks while others are behind."""
+    def may_step(self, under_way: int = 0) -> bool:
+        """Whether training goes on; False once the job drains.  In mode bounded it blocks while others are behind.
+
+        under_way: steps of this worker that were begun and not told as completed.  If there are any it does not block,
+        but is False while others are behind: the bound is for the step that would begin.
+        """
 
     def next_turn(self, assignment: Assignment, done: Done | None) -> Turn | None:
         """Mode sync: says what was done, and blocks until there is something to do; None: no rounds any more."""

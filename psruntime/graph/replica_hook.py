@@ -25,6 +25,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     `every_steps` are lost with a ps.  Others push between two steps of the chief, and while it waits; so the next copy
     is made before a step after which it would be late, and earlier if the last one was long on its way.
 
+    global_step: gives it as this worker last saw it.
     require_admitted: raises ReplacedError unless every ps still admits this worker: a chief that was paused must not
     say that what its successor writes is complete.
     """
@@ -34,6 +35,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         graph: TrainGraph,
         replicas: Replicas,
         every_steps: int,
+        global_step: Callable[[], int],
         is_chief: Callable[[], bool],
         assignment: Callable[[], Assignment | None],
         require_admitted: Callable[[Any, int], None],
@@ -42,6 +44,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._graph = graph
         self._replicas = replicas
         self._every_steps = every_steps
+        self._global_step = global_step
         self._is_chief = is_chief
         self._assignment = assignment
         self._require_admitted = require_admitted
@@ -55,15 +58,10 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._finish(ABANDON_S)
         self._made_at = None
 
-    def before_run(self, run_context: Any) -> Any:
-        if not is_step(run_context, self._graph):
-            return None
-        return tf1.train.SessionRunArgs(self._graph.step["global_step"])
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
         if not is_step(run_context, self._graph):
             return
-        global_step = int(run_values.results)
+        global_step = self._global_step()
         stride, self._seen = max(1, global_step - self._seen), global_step  # of all workers, in a step of this one
         if self._sending and not self._sending.is_alive():
             assert self._made_at is not None

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.close import Close, close
+from psruntime.graph.close import close
 from psruntime.graph.contribute import contribute
 from psruntime.graph.devices import ps_device, worker_device
 from psruntime.graph.gradient_store import GradientStore
 from psruntime.graph.gradients import Apply, BucketGradient
-from psruntime.graph.guard import Push
+from psruntime.graph.header import Arrived, Header
 from psruntime.graph.round_store import RoundStore
 from psruntime.graph.store import BucketStore, PsControl
 
@@ -36,21 +36,16 @@ class RoundGraph:
 
     stores: every bucket, the global step's included.
     keep: one operation a bucket; writes the gradient of this run's batch into the worker's variables.
-    finite: placeholders, whether the loss of what was kept is.
     contribute: int64 [buckets, 2], outcomes; pushes what was kept.
     look: (books int64 [buckets, BOOKS_SIZE], sum of squares of the trained buckets' sums, float64 [];
         0 unless there is a clip_norm).
-    members, factors: placeholders, see Close.
     close: books int64 [buckets, BOOKS_SIZE] after the update.
     """
 
     stores: list[RoundStore]
     keep: list[Any]
-    finite: list[Any]
     contribute: list[Any]
     look: list[tuple[Any, Any]]
-    members: list[Any]
-    factors: list[Any]
     close: list[Any]
 
 
@@ -58,8 +53,7 @@ def build_rounds(
     trained: list[Trained],
     global_step: BucketStore,
     controls: list[PsControl],
-    pushes: list[Push],
-    learning_rates: list[Any],
+    header: Header,
     index: int,
     examples: Any,
     clip_norm: float | None,
@@ -70,12 +64,6 @@ def build_rounds(
     per_ps: list[dict[str, list[Any]]] = [
         {"stores": [], "contribute": [], "squares": [], "close": []} for _ in range(num_ps)
     ]
-    members, factors, closings = [], [], []
-    for ps in range(num_ps):
-        with tf1.device(ps_device(ps)):
-            members.append(tf1.placeholder(tf1.int64, [], name=f"members_{ps}"))
-            factors.append(tf1.placeholder(tf1.float64, [], name=f"factor_{ps}"))
-        closings.append(Close(pushes[ps], learning_rates[ps], members[ps], factors[ps]))
     keep = []
     for store, gradient, apply in trained:
         ps = store.bucket.ps
@@ -86,21 +74,19 @@ def build_rounds(
             pushed = kept.read()
         parts = per_ps[ps]
         parts["stores"].append(rounds)
-        parts["contribute"].append(contribute(rounds, controls[ps], pushes[ps], pushed))
+        parts["contribute"].append(contribute(rounds, controls[ps], header.on[ps].push, pushed))
         if clip_norm is not None:
             with tf1.device(ps_device(ps)):
                 parts["squares"].append(rounds.square())
-        books, _ = close(rounds, controls[ps], closings[ps], _joint(rounds, factors[ps], clip_value, apply))
+        told = header.on[ps]
+        books, _ = close(rounds, controls[ps], told, _joint(rounds, told.factor, clip_value, apply))
         parts["close"].append(books)
-    _count_round(global_step, controls[0], pushes[0], closings[0], per_ps[0])
+    _count_round(global_step, controls[0], header.on[0], per_ps[0])
     return RoundGraph(
         [store for parts in per_ps for store in parts["stores"]],
         keep,
-        [push.finite for push in pushes],
         [_on(ps, tf1.stack, parts["contribute"]) for ps, parts in enumerate(per_ps) if parts["contribute"]],
         [_look(ps, parts) for ps, parts in enumerate(per_ps) if parts["stores"]],
-        members,
-        factors,
         [_on(ps, tf1.stack, parts["close"]) for ps, parts in enumerate(per_ps) if parts["close"]],
     )
 
@@ -126,16 +112,14 @@ def _joint(
     return update
 
 
-def _count_round(
-    store: BucketStore, control: PsControl, push: Push, closing: Close, parts: dict[str, list[Any]]
-) -> None:
+def _count_round(store: BucketStore, control: PsControl, told: Arrived, parts: dict[str, list[Any]]) -> None:
     """The global step goes up by one a round, by the rule of every bucket."""
     rounds = RoundStore(store, is_sparse=False)
     with tf1.device(ps_device(store.bucket.ps)):
         one = tf1.ones([1], tf1.int64)
     parts["stores"].append(rounds)
-    parts["contribute"].append(contribute(rounds, control, push, BucketGradient(one)))
-    books, _ = close(rounds, control, closing, lambda live: store.master.assign_add(live(one), read_value=False))
+    parts["contribute"].append(contribute(rounds, control, told.push, BucketGradient(one)))
+    books, _ = close(rounds, control, told, lambda live: store.master.assign_add(live(one), read_value=False))
     parts["close"].append(books)
 
 

@@ -24,6 +24,7 @@ from psruntime.graph.place import Place
 from psruntime.graph.round_graph import RoundGraph
 from psruntime.graph.round_store import APPLIED_ATTEMPT
 from psruntime.graph.session import ViewSessionCreator
+from psruntime.graph.step_runner import StepRunner
 from psruntime.graph.steps import StepResult, require_finite
 from psruntime.graph.training import TrainGraph
 
@@ -51,6 +52,7 @@ class RoundSteps:
         inputs: InputStream,
         place: Place,
         creator: ViewSessionCreator,
+        runner: StepRunner,
         index: int,
         stop_on_nan: bool,
         on_step: Callable[[StepResult], None],
@@ -62,6 +64,7 @@ class RoundSteps:
         self._inputs = inputs
         self._place = place
         self._creator = creator
+        self._runner = runner
         self._index = index
         self._stop_on_nan = stop_on_nan
         self._on_step = on_step
@@ -97,8 +100,7 @@ class RoundSteps:
             self._compute(session, assignment, turn)
         kept = self._kept
         assert kept is not None
-        feed = self._push_id(assignment, turn)
-        feed.update(dict.fromkeys(self._rounds.finite, kept.weight > 0))
+        feed = self._graph.header.feed(self._push_id(assignment, turn), finite=kept.weight > 0)
         self._place.pushes()
         outcomes = np.concatenate(session.run(self._rounds.contribute, feed_dict=feed))
         if not np.isin(outcomes[:, 0], ACCEPTED).all():
@@ -119,7 +121,11 @@ class RoundSteps:
             self._batch = self._inputs.draw_endlessly()
             self._batch_number += 1
         feed = dict(zip(self._graph.model.batch, self._batch, strict=True))
-        fetched = session.run(self._graph.step, feed_dict=feed)
+
+        def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
+            return self._runner.step(feed)
+
+        fetched = session.run_step_fn(step)
         result = StepResult(
             float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(self._batch), 0, 0
         )
@@ -135,11 +141,9 @@ class RoundSteps:
         reason = torn(np.concatenate([books for books, _ in looked]), turn)
         if reason:
             return Torn(turn.round, turn.attempt, reason)
-        feed = self._push_id(assignment, turn)
-        feed.update(dict.fromkeys(self._rounds.members, turn.members))
         factor = self._factor(turn, math.sqrt(sum(float(square) for _, square in looked)))
-        feed.update(dict.fromkeys(self._rounds.factors, factor))
-        feed.update(self._graph.learning_rates_at(turn.round - 1))
+        push_id = self._push_id(assignment, turn)
+        feed = self._graph.header.feed(push_id, turn.round - 1, members=turn.members, factor=factor)
         books = np.concatenate(session.run(self._rounds.close, feed_dict=feed))
         if not (books[:, APPLIED_ATTEMPT] == turn.attempt).all():
             return None  # fenced: another chief is at work
@@ -159,6 +163,5 @@ class RoundSteps:
             return 0.0
         return clip_norm / max(norm, clip_norm) / turn.examples
 
-    def _push_id(self, assignment: Assignment, turn: Turn) -> dict[Any, Any]:
-        push_id = (self._index, assignment.incarnation, turn.attempt, assignment.incarnation)
-        return dict.fromkeys(self._graph.push_ids, push_id)
+    def _push_id(self, assignment: Assignment, turn: Turn) -> tuple[int, int, int, int]:
+        return self._index, assignment.incarnation, turn.attempt, assignment.incarnation

@@ -8,6 +8,7 @@ the session only if every ps says so too, since that word may be older than the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
@@ -24,12 +25,19 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
     """A session whose every end by a lost ps is one of `LOST_SESSION`, which MonitoredSession recovers from."""
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().run(*args, **kwargs)
-        except (tf1.errors.CancelledError, tf1.errors.DeadlineExceededError) as error:
-            raise tf1.errors.UnavailableError(error.node_def, error.op, error.message) from error
-        except UnicodeDecodeError as error:  # a session that another process took over may fail with raw bytes
-            raise tf1.errors.UnavailableError(None, None, "TensorFlow failed with a text that is not UTF-8") from error
+        return _or_lost(super().run, *args, **kwargs)
+
+    def make_callable(self, *args: Any, **kwargs: Any) -> Any:
+        return partial(_or_lost, super().make_callable(*args, **kwargs))
+
+
+def _or_lost(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return call(*args, **kwargs)
+    except (tf1.errors.CancelledError, tf1.errors.DeadlineExceededError) as error:
+        raise tf1.errors.UnavailableError(error.node_def, error.op, error.message) from error
+    except UnicodeDecodeError as error:  # a session that another process took over may fail with raw bytes
+        raise tf1.errors.UnavailableError(None, None, "TensorFlow failed with a text that is not UTF-8") from error
 
 
 class Preparing(Protocol):

@@ -1,9 +1,16 @@
-"""Steps of the async and the bounded mode: one `session.run` pulls, computes and pushes."""
+"""Steps of the async and the bounded mode: one run of the graph pulls, computes and pushes.
+
+With a pipeline several steps are under way: while one computes, the next pulls and the last pushes.  They begin and end
+in order; between that they may overtake each other.
+"""
 
 from __future__ import annotations
 
 import math
+import secrets
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +18,12 @@ import numpy as np
 
 from psruntime.core.ledger import APPLIED
 from psruntime.errors import JobFailedError
+from psruntime.graph.hooks import ViewHook
 from psruntime.graph.inputs import InputStream
+from psruntime.graph.lanes import Lanes
 from psruntime.graph.place import Place
+from psruntime.graph.session import LOST_SESSION, ViewSessionCreator
+from psruntime.graph.step_runner import Ran, Started, StepRunner
 from psruntime.graph.training import TrainGraph
 
 
@@ -30,14 +41,35 @@ class StepResult:
     dropped: int
 
 
+@dataclass
+class _Step:
+    """One that was begun.  run: it, in the session in which it was begun last; None: that was lost."""
+
+    sequence: int
+    batch: list[Any]
+    run: tuple[Started, Future[Ran]] | None = None
+
+
 class PushSteps:
-    """on_step: called with the result of every step.  has_stopped: whether a hook of the model wants no further one."""
+    """Worker `index`, with so many steps under way as `pipeline` says.
+
+    A step that a lost session interrupted is repeated in the next one.  The repeat carries the same origin and sequence
+    number, also if this worker was admitted anew meanwhile, so a bucket that had already taken the first try counts
+    the second as repeated.
+
+    on_step: called with the result of every step.  has_stopped: whether a hook of the model wants no further one.
+    """
 
     def __init__(
         self,
         graph: TrainGraph,
         inputs: InputStream,
         place: Place,
+        creator: ViewSessionCreator,
+        runner: StepRunner,
+        view: ViewHook,
+        index: int,
+        pipeline: int,
         stop_on_nan: bool,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
@@ -45,24 +77,79 @@ class PushSteps:
         self._graph = graph
         self._inputs = inputs
         self._place = place
+        self._creator = creator
+        self._runner = runner
+        self._view = view
+        self._index = index
+        self._pipeline = pipeline
+        self._lanes = Lanes(pipeline)
         self._stop_on_nan = stop_on_nan
         self._on_step = on_step
         self._has_stopped = has_stopped
+        self._begun = 0
+        self._origin = secrets.randbits(62)
+        self._under_way: deque[_Step] = deque()  # oldest first
 
     def run(self, session: Any) -> None:
-        """Steps until training rests.
+        """Steps until training rests; then none is under way.
 
         Raises:
             JobFailedError: the loss is not finite, and that ends the job.
         """
-        while not self._has_stopped() and self._place.may_step():
-            batch = self._inputs.draw_endlessly()
-            feed = dict(zip(self._graph.model.batch, batch, strict=True))
-            result = _read(session.run(self._graph.step, feed_dict=feed), self._inputs.examples(batch))
-            self._place.stepped(result.global_step)
-            self._on_step(result)
-            if self._stop_on_nan:
-                require_finite(result.loss, result.global_step)
+        session.run_step_fn(self._train)  # again in the next session, when one is lost
+
+    def _train(self, step_context: Any) -> None:  # noqa: ARG002
+        try:
+            for step in self._under_way:
+                if step.run is None:
+                    self._send(step)
+            while True:
+                while self._begin():
+                    pass
+                if not self._under_way:
+                    return
+                self._end()
+        finally:
+            self._settle()
+
+    def _begin(self) -> bool:
+        """Begins a step if one may; whether it did."""
+        under_way = len(self._under_way)
+        if under_way == self._pipeline or self._has_stopped() or not self._place.may_step(under_way):
+            return False
+        self._begun += 1
+        self._under_way.append(_Step(self._begun, self._inputs.draw_endlessly()))
+        self._send(self._under_way[-1])
+        return True
+
+    def _send(self, step: _Step) -> None:
+        assignment = self._creator.assignment
+        assert assignment is not None
+        feed = dict(zip(self._graph.model.batch, step.batch, strict=True))
+        push_id = (self._index, assignment.incarnation, step.sequence, self._origin)
+        feed.update(self._graph.header.feed(push_id, self._view.global_step))
+        started = self._runner.start(feed)
+        self._place.pushes()
+        step.run = started, self._lanes.submit(started.run)
+
+    def _end(self) -> None:
+        """Waits for the oldest step, and says what it brought."""
+        step = self._under_way[0]
+        assert step.run is not None
+        started, future = step.run
+        ran = future.result()
+        self._under_way.popleft()
+        result = _read(self._runner.finish(started, ran), self._inputs.examples(step.batch))
+        self._place.stepped(result.global_step)
+        self._on_step(result)
+        if self._stop_on_nan:
+            require_finite(result.loss, result.global_step)
+
+    def _settle(self) -> None:
+        """Waits until nothing runs; what a lost session interrupted has to be sent again."""
+        for step in self._under_way:
+            if step.run is not None and isinstance(step.run[1].exception(), LOST_SESSION):
+                step.run = None
 
 
 def require_finite(loss: float, global_step: int) -> None:

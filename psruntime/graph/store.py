@@ -18,8 +18,8 @@ from psruntime.core.ledger import LEDGER_SIZE
 from psruntime.graph.devices import ps_device
 
 # Columns of a worker's row in `pushed`.
-ORIGIN, SEQUENCE, ACCEPTED, ARRIVED = range(4)
-PUSHED_SIZE = 4
+ORIGIN, SEQUENCE, WINDOW, ACCEPTED, ARRIVED = range(5)
+PUSHED_SIZE = 5
 
 NO_LIMIT = 1 << 31  # versions: more updates than a job makes while one worker computes a step
 RESTORE_LEAP = 1 << 32  # added to a version by a restore: beyond every limit, so older pushes are stale
@@ -54,8 +54,9 @@ class BucketStore:
     master: [size] of the bucket's dtype; of a table, the variable's own shape, so that rows can be taken from it.
     version: int64 [], updates applied.
     ledger: int64 [LEDGER_SIZE].
-    pushed: int64 [max_workers, 4], of each worker: origin and sequence number of its last accepted push, and how many
-        of its index were accepted, and received.
+    pushed: int64 [max_workers, 5], of each worker: the origin of its last accepted push; the highest sequence number
+        that was accepted of it, and which of those below (see window.py); and how many pushes of its index were
+        accepted, and received.
     """
 
     def __init__(self, bucket: Bucket, max_workers: int) -> None:

@@ -14,6 +14,7 @@ from psruntime.graph.training import TrainGraph
 class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     """While this worker is the chief: every `every` global steps adds the model's summaries to the events of `folder`.
 
+    global_step: gives it as this worker last saw it.
     Nothing is written without a folder, with `every` 0, or for a model without summaries.  A failure to write is
     reported once, and ends the writing.
     """
@@ -23,6 +24,7 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         graph: TrainGraph,
         folder: str,
         every: int,
+        global_step: Callable[[], int],
         is_chief: Callable[[], bool],
         is_step: Callable[[Any], bool],
         log: Callable[..., None],
@@ -34,24 +36,23 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._is_chief = is_chief
         self._is_step = is_step
         self._log = log
-        self._step = graph.step["global_step"]
+        self._global_step = global_step
         self._next = 0  # the global step at which the next ones are due
-        self._last = 0  # as last seen
         self._writer: Any = None
 
     def before_run(self, run_context: Any) -> Any:
-        if self._merged is None or not self._is_step(run_context) or not self._is_chief():
+        if self._merged is None or self._global_step() + 1 < self._next:
             return None
-        due = {"summary": self._merged} if self._last + 1 >= self._next else {}
-        return tf1.train.SessionRunArgs({"step": self._step, **due})
+        if not self._is_step(run_context) or not self._is_chief():
+            return None
+        self._next = self._global_step() + self._every  # so that a step that runs beside this one has none
+        return tf1.train.SessionRunArgs(self._merged)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
         if run_values.results is None:
             return
-        self._last = int(run_values.results["step"])
-        if "summary" in run_values.results:
-            self._next = self._last + self._every
-            self._write(run_values.results["summary"], self._last)
+        self._next = self._global_step() + self._every
+        self._write(run_values.results, self._global_step())
 
     def end(self, session: Any) -> None:  # noqa: ARG002
         if self._writer is not None:

@@ -10,11 +10,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
 from psruntime.core.plan import Plan
-from psruntime.graph.devices import ps_device, worker_device
+from psruntime.graph.devices import ps_device, worker_cpu, worker_device
 from psruntime.graph.gradients import Apply, BucketGradient, applying, bucket_gradients, clipped
-from psruntime.graph.guard import PUSH_ID_SIZE, Push, at_hand, guarded_update
+from psruntime.graph.guard import Push, at_hand, guarded_update
+from psruntime.graph.header import Header
 from psruntime.graph.inputs import InputStream
-from psruntime.graph.optimizers import BucketOptimizer, Rule, learning_rates_at, rules_of
+from psruntime.graph.optimizers import BucketOptimizer, rules_of
 from psruntime.graph.pulled import PulledModel, build_pulled_model
 from psruntime.graph.reach import ancestors
 from psruntime.graph.round_graph import RoundGraph, Trained, build_rounds
@@ -27,8 +28,7 @@ from psruntime.model import TRAIN, Model
 class TrainGraph:
     """Handles into the graph.
 
-    rules: the model's optimizers and learning rates.  push_ids: int64 [4] placeholder per ps (worker,
-    incarnation, sequence number, origin).  learning_rates: float32 [rules] placeholder per ps.
+    header: what to feed besides the batch.
     step: what a training step fetches, {"loss": float [], "global_step": int64 [], "updates": operations} and in
     async and bounded mode {"outcomes": one int64 [buckets, 2] per ps}.  In sync mode a step keeps its gradient for
     `rounds`, and its {"examples": float64 []} are what it weighs, 0 if the loss is not finite.
@@ -40,10 +40,8 @@ class TrainGraph:
     graph: Any
     plan: Plan
     model: PulledModel
-    rules: list[Rule]
+    header: Header
     controls: list[PsControl]
-    push_ids: list[Any]
-    learning_rates: list[Any]
     step: dict[str, Any]
     rounds: RoundGraph | None
     optimizers: dict[str, BucketOptimizer]
@@ -53,10 +51,6 @@ class TrainGraph:
     @property
     def global_step(self) -> BucketStore:
         return self.model.global_step
-
-    def learning_rates_at(self, global_step: int) -> dict[Any, list[float]]:
-        """What to feed for the update that follows this global step."""
-        return dict.fromkeys(self.learning_rates, learning_rates_at(self.rules, global_step))
 
     def values_of(self, store: BucketStore) -> list[Any]:
         """The variables of a bucket, but for its books: its master, and what its optimizer keeps for it."""
@@ -79,11 +73,10 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
         pulled = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers)
         rules = rules_of(pulled.spec, f"model_fn of {model.name}")
-        finite = _finite(pulled, plan.num_ps, job.mode, index)
-        pushes, push_ids, learning_rates = _push_feeds(finite, len(rules))
+        header = Header(rules, index, plan.num_ps, None if job.mode == "sync" else _is_finite(pulled, index))
         gradients = bucket_gradients(pulled, plan, index)
         optimizers = {
-            bucket.name: BucketOptimizer(rules, bucket, learning_rates[bucket.ps])
+            bucket.name: BucketOptimizer(rules, bucket, header.on[bucket.ps].learning_rates)
             for bucket in plan.buckets
             if bucket.name in gradients
         }
@@ -97,18 +90,15 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         if job.mode == "sync":
             step["examples"] = _examples(pulled, index)
             limits = (pulled.spec.clip_norm, pulled.spec.clip_value)
-            rounds = build_rounds(
-                trained, pulled.global_step, controls, pushes, learning_rates, index, step["examples"], *limits
-            )
+            rounds = build_rounds(trained, pulled.global_step, controls, header, index, step["examples"], *limits)
             step["kept"] = rounds.keep
             step["global_step"] = pulled.global_step.master.read_value()[0]
         else:
-            step["outcomes"], step["global_step"] = _push(trained, controls, pushes, learning_rates, pulled, index)
+            step["outcomes"], step["global_step"] = _push(trained, controls, header, pulled, index)
         untrained = [s.name for s in plan.trained if plan.of(s.name)[0][0].name not in gradients]
         return TrainGraph(
-            graph, plan, pulled, rules, controls, push_ids, learning_rates, step, rounds, optimizers,
-            untrained, _unmoved(pulled, step),
-        )  # fmt: skip
+            graph, plan, pulled, header, controls, step, rounds, optimizers, untrained, _unmoved(pulled, step)
+        )
 
 
 def _unmoved(pulled: PulledModel, step: dict[str, Any]) -> list[str]:
@@ -118,16 +108,10 @@ def _unmoved(pulled: PulledModel, step: dict[str, Any]) -> list[str]:
     return [name for name, changing in pulled.copies.changed.items() if not changing & run]
 
 
-def _finite(pulled: PulledModel, num_ps: int, mode: str, index: int) -> list[Any]:
-    """Per ps whether the loss is finite, bool [] there: as computed in this run, or fed in mode sync."""
+def _is_finite(pulled: PulledModel, index: int) -> Any:
+    """Whether the loss of this run is, bool [] on the worker."""
     with tf1.device(worker_device(index)):
-        computed = tf1.is_finite(pulled.spec.loss)
-    finite = []
-    for ps in range(num_ps):
-        with tf1.device(ps_device(ps)):
-            fed = mode == "sync"
-            finite.append(tf1.placeholder(tf1.bool, [], name=f"finite_{ps}") if fed else tf1.identity(computed))
-    return finite
+        return tf1.is_finite(pulled.spec.loss)
 
 
 def _examples(pulled: PulledModel, index: int) -> Any:
@@ -140,8 +124,7 @@ def _examples(pulled: PulledModel, index: int) -> Any:
 def _push(
     trained: list[Trained],
     controls: list[PsControl],
-    pushes: list[Push],
-    learning_rates: list[Any],
+    header: Header,
     pulled: PulledModel,
     index: int,
 ) -> tuple[list[Any], Any]:
@@ -154,30 +137,21 @@ def _push(
     for store, _, apply in trained:
         name, ps = store.bucket.name, store.bucket.ps
         gradient = at_hand(store, gradients[name])
-        arrived = [*gradient.tensors, learning_rates[ps]]
+        arrived = [*gradient.tensors, *header.on[ps].learning_rates]
         outcome, _ = guarded_update(
-            store, controls[ps], pushes[ps], pulled.versions[name], arrived, _of_live(apply, gradient)
+            store, controls[ps], header.on[ps].push, pulled.versions[name], arrived, _of_live(apply, gradient)
         )
         outcomes[ps].append(outcome)
-    outcome, count = _count_step(pulled.global_step, controls[0], pushes[0])
-    outcomes[0].append(outcome)
-    return _stack(outcomes), count
+    outcome, count = _count_step(pulled.global_step, controls[0], header.on[0].push)
+    with tf1.device(ps_device(0)):
+        outcomes[0] += [outcome, tf1.stack([count, 0])]
+    brought = _bring(outcomes, index)
+    with tf1.device(worker_cpu(index)):
+        return [brought[0][:-1], *brought[1:]], brought[0][-1, 0]
 
 
 def _of_live(apply: Apply, gradient: BucketGradient) -> Callable[[Callable[[Any], Any]], Any]:
     return lambda live: apply(gradient.map(live))
-
-
-def _push_feeds(finite: list[Any], num_rules: int) -> tuple[list[Push], list[Any], list[Any]]:
-    """Per ps what comes with every push.  Placeholders on the ps itself: no edge leads from ps to ps."""
-    pushes, push_ids, learning_rates = [], [], []
-    for ps, is_finite in enumerate(finite):
-        with tf1.device(ps_device(ps)):
-            push_id = tf1.placeholder(tf1.int64, [PUSH_ID_SIZE], name=f"push_id_{ps}")
-            push_ids.append(push_id)
-            learning_rates.append(tf1.placeholder(tf1.float32, [num_rules], name=f"learning_rates_{ps}"))
-            pushes.append(Push.of(push_id, is_finite))
-    return pushes, push_ids, learning_rates
 
 
 def _count_step(store: BucketStore, control: PsControl, push: Push) -> tuple[Any, Any]:
@@ -192,11 +166,13 @@ def _count_step(store: BucketStore, control: PsControl, push: Push) -> tuple[Any
             return outcome, store.master.read_value()[0]
 
 
-def _stack(outcomes: list[list[Any]]) -> list[Any]:
-    """One tensor per ps, so that a step fetches one."""
-    stacked = []
+def _bring(outcomes: list[list[Any]], index: int) -> list[Any]:
+    """Of each ps that has any one tensor with all of them, on the worker: one message each."""
+    brought = []
     for ps, of_ps in enumerate(outcomes):
         if of_ps:
             with tf1.device(ps_device(ps)):
-                stacked.append(tf1.stack(of_ps))
-    return stacked
+                stacked = tf1.stack(of_ps)
+            with tf1.device(worker_cpu(index)):
+                brought.append(tf1.identity(stacked))
+    return brought

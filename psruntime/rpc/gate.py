@@ -74,20 +74,20 @@ class Gate:
             self._reporter = threading.Thread(target=self._keep, name="clock-reports", daemon=True)
             self._reporter.start()
 
-    def opens(self, within_s: float) -> bool:
-        """Whether the worker may start a step now, or within so many seconds.
+    def opens(self, within_s: float, under_way: int = 0) -> bool:
+        """Whether the worker may start a step now, or within so many seconds; now if steps of its own are under way.
 
         Raises:
             PsRuntimeError: the reporter ended by a defect, so the floor would never rise.
         """
         with self._changed:
-            if self._is_shut():
+            if self._is_shut() and not under_way:
                 self._changed.wait(within_s)
             if self._defect:
                 raise self._defect
-            if self._is_shut():
+            if self._is_shut(under_way):
                 return False
-            self.max_lead = max(self.max_lead, self._clock - self._floor)
+            self.max_lead = max(self.max_lead, self._clock + under_way - self._floor)
             return True
 
     def close(self) -> None:
@@ -98,8 +98,8 @@ class Gate:
         if self._reporter is not None:
             self._reporter.join(1.0)
 
-    def _is_shut(self) -> bool:
-        return not within(self._bound, self._clock, self._floor)
+    def _is_shut(self, under_way: int = 0) -> bool:
+        return not within(self._bound, self._clock + under_way, self._floor)
 
     # In the reporter.
 

@@ -102,7 +102,7 @@ class WorkerPlace:
     def is_chief(self) -> bool:
         return self._seat.answer.standing.chief
 
-    def may_step(self) -> bool:
+    def may_step(self, under_way: int = 0) -> bool:
         began_s = time.monotonic()
         while True:
             if self._stop.is_set():
@@ -112,11 +112,13 @@ class WorkerPlace:
             if phase is Phase.FAILED:
                 self._raise_if_over(answer)
             ends = phase in (Phase.DRAINING, Phase.DONE)
-            if ends or self._gate is None or self._is_lost(answer) or self._gate.opens(LOOK_S):
+            if ends or self._gate is None or self._is_lost(answer) or self._gate.opens(LOOK_S, under_way):
                 if self._gate is not None:
                     self._note_gate("")
                 self._works_since_s = time.monotonic()
                 return not ends
+            if under_way:
+                return False
             if time.monotonic() - began_s >= TELL_AFTER_S:
                 self._note_gate(self._gate.reason)
 

@@ -19,7 +19,8 @@ FAST = "--model=tests.cluster.models"
 SLOW = "--model=tests.cluster.slow_models"
 BOUND = 2
 LEASE_S = 6.0
-STALENESS = (2 * BOUND + 1) * (3 - 1)  # of three workers
+PIPELINE = 2
+STALENESS = (2 * BOUND + 1) * (3 - 1) + 2 * (PIPELINE - 1)  # of three workers
 
 
 def stop(job: Cluster) -> None:
@@ -54,7 +55,9 @@ def waiting(job: Cluster) -> list[str]:
 
 
 def test_leads_and_staleness_stay_within_the_bound_whoever_comes_goes_or_stalls(zygote: Zygote, tmp_path: Path) -> None:
-    settings = {"mode": "bounded", "bound": BOUND, "ps": 2, "min_workers": 3, "train_steps": 1_000_000}
+    settings = {
+        "mode": "bounded", "bound": BOUND, "pipeline": PIPELINE, "ps": 2, "min_workers": 3, "train_steps": 1_000_000
+    }  # fmt: skip
     with cluster(zygote, tmp_path, lease_s=LEASE_S, **settings) as job:
         workers = [job.start_worker(0, FAST), job.start_worker(1, FAST), job.start_worker(2, SLOW)]
         job.wait_for_step(90)

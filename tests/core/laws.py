@@ -217,7 +217,8 @@ def check_limit(watched: Expected, max_staleness: int | None) -> None:
         assert max_staleness == job.max_staleness
         return
     live = len(watched.live_of(Role.WORKER))
-    assert max_staleness == (2 * job.bound + 1) * max(0, live + len(watched.gone) - 1)
+    own = 2 * min(job.pipeline - 1, job.bound)
+    assert max_staleness == (2 * job.bound + 1) * max(0, live + len(watched.gone) - 1) + own
     watched.seen["limit kept"] += bool(watched.gone)
 
 

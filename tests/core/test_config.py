@@ -46,6 +46,8 @@ JOB_REFUSALS = [
     ("replicate_every", -1, "replicate_every must be at least 0, got -1"),
     ("replicate_every", 20, "replicate_every needs ps 2 at least: the copy of a ps is on the next one"),
     ("plan", "packs", "plan must be one of packed, per-variable, got 'packs'"),
+    ("pipeline", 0, "pipeline must be at least 1, got 0"),
+    ("pipeline", 33, "pipeline must be at most 32, got 33"),
     ("slice_bytes", 0, "slice_bytes must be at least 1, got 0"),
     ("max_staleness", -1, "max_staleness must be at least 0, got -1"),
     ("lease_s", 0.25, "lease_s must be at least 0.5, got 0.25"),

@@ -12,7 +12,7 @@ from psruntime.core.facts import Assignment, Rest
 from psruntime.core.ledger import APPLIED, RECEIVED, REPEATED
 from psruntime.errors import StopRequested
 from tests.graph.test_against_tensorflow import OPTIMIZERS
-from tests.support.local_cluster import LocalCluster, LocalPlace, Run, linear_model, train
+from tests.support.local_cluster import LocalCluster, LocalPlace, Run, linear_model, train, with_spec
 
 SGD = linear_model(OPTIMIZERS["sgd"])
 
@@ -56,18 +56,7 @@ def test_a_view_that_is_replaced_after_the_last_step_costs_no_further_step() -> 
 )
 def test_a_push_whose_answer_is_lost_is_not_applied_twice(error: Any, monkeypatch: Any) -> None:
     """The step is repeated in a new session; the buckets know its number."""
-    lost: list[int] = []
-    original = tf1.Session.run
-
-    def run_and_lose(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, fetches, *args, **kwargs)
-        is_step = isinstance(fetches, dict) and isinstance(fetches.get("caller"), dict)
-        if is_step and result["caller"]["global_step"] == 3 and not lost:
-            lost.append(1)
-            raise error(None, None, "the answer was lost")
-        return result
-
-    monkeypatch.setattr(tf1.Session, "run", run_and_lose)
+    lost = lose_the_answer_of(3, error, monkeypatch)
     run = train(LocalCluster(2), SGD, 6, slice_bytes=64)
     assert lost
     assert len(run.named("session")) == 2
@@ -76,9 +65,73 @@ def test_a_push_whose_answer_is_lost_is_not_applied_twice(error: Any, monkeypatc
     assert totals(run, RECEIVED) == {7}
 
 
+def test_steps_that_are_under_way_together_are_applied_once_each_when_one_is_lost(monkeypatch: Any) -> None:
+    lost = lose_the_answer_of(7, tf1.errors.AbortedError, monkeypatch)
+    places: list[Overlapping] = []
+
+    def make_place(*arguments: Any) -> Overlapping:
+        places.append(Overlapping(*arguments))
+        return places[0]
+
+    run = train(LocalCluster(2), SGD, 40, slice_bytes=64, pipeline=4, make_place=make_place)
+    assert lost
+    assert places[0].most == 3, "as many were under way as may be when another began"
+    assert len(run.named("session")) == 2
+    assert totals(run, APPLIED) == {40}
+    assert totals(run, REPEATED) == {1}, "only the lost one is sent again, though others were under way"
+    assert len(run.results) == 40
+    assert max(result.staleness for result in run.results) <= 2 * 3
+
+
+def test_a_pipeline_begins_as_many_steps_as_the_job_has_and_hooks_see_each_once() -> None:
+    seen: list[int] = []
+
+    class Counting(tf1.train.SessionRunHook):  # type: ignore[misc]
+        def before_run(self, run_context: Any) -> Any:
+            return tf1.train.SessionRunArgs(tf1.train.get_global_step()) if len(seen) % 2 else None
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            seen.append(run_context.original_args.feed_dict is not None)
+
+    run = train(LocalCluster(1), with_spec(SGD, hooks=[Counting()]), 11, pipeline=3)
+    assert len(seen) == len(run.results) == 11
+    assert totals(run, APPLIED) == totals(run, RECEIVED) == {11}
+
+
+class Overlapping(LocalPlace):
+    """most: steps that were under way when another one began."""
+
+    most = 0
+
+    def may_step(self, under_way: int = 0) -> bool:
+        self.most = max(self.most, under_way)
+        return super().may_step(under_way)
+
+
+def lose_the_answer_of(global_step: int, error: Any, monkeypatch: Any) -> list[int]:
+    """The step that leads to it is done, but its session is lost; not empty once that happened."""
+    lost: list[int] = []
+    original = tf1.Session.make_callable
+
+    def make_losing(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        call = original(self, fetches, *args, **kwargs)
+
+        def run_and_lose(*values: Any) -> Any:
+            result = call(*values)
+            if isinstance(result, dict) and result["global_step"] == global_step and not lost:
+                lost.append(1)
+                raise error(None, None, "the answer was lost")
+            return result
+
+        return run_and_lose
+
+    monkeypatch.setattr(tf1.Session, "make_callable", make_losing)
+    return lost
+
+
 def test_the_loop_ends_when_the_place_says_stop() -> None:
     class Place(LocalPlace):
-        def may_step(self) -> bool:
+        def may_step(self, under_way: int = 0) -> bool:
             if self.done == 2:
                 raise StopRequested("asked to stop")
             return True

@@ -183,7 +183,6 @@ def test_a_chief_that_was_paused_does_not_keep_a_mix_of_two_copies(parts: int, t
 
 def close_a_round(session: Any, graph: Any) -> None:
     rounds = graph.rounds
-    feed: dict[Any, Any] = dict.fromkeys(graph.push_ids, (0, INCARNATION, 4, 1))
-    session.run(rounds.contribute, {**feed, **dict.fromkeys(rounds.finite, True)})
-    feed.update({**dict.fromkeys(rounds.members, 1), **dict.fromkeys(rounds.factors, 1.0)})
-    session.run(rounds.close, {**feed, **dict.fromkeys(graph.learning_rates, (0.1,))})
+    push_id = (0, INCARNATION, 4, 1)
+    session.run(rounds.contribute, graph.header.feed(push_id))
+    session.run(rounds.close, graph.header.feed(push_id, members=1, factor=1.0))

@@ -157,6 +157,18 @@ def test_a_worker_goes_bound_steps_ahead_and_on_when_the_slowest_reports(job, po
     assert job.client.get_status()[0].max_lead <= BOUND
 
 
+def test_steps_that_are_under_way_count_for_the_bound_and_are_not_waited_for(job, pool):
+    fast, slow, other = job.workers(0, 1, 2)
+    other.steps(2)
+    assert [fast.place.may_step(under_way) for under_way in range(BOUND + 2)] == [True] * (BOUND + 1) + [False]
+    assert fast.gate.max_lead == BOUND
+    slow.steps(1)
+    poll_until(lambda: job.client.get_status()[0].members[2].clock == 1, 30, "the report of the slow one")
+    fast.steps(1)
+    poll_until(lambda: fast.place.may_step(BOUND), 30, "its answer tells that the floor rose")
+    assert not fast.place.may_step(BOUND + 1)
+
+
 def test_the_step_thread_makes_no_call_whether_it_waits_or_not(job, pool):
     workers = job.workers(0, 1, 2)
 

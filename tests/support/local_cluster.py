@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -64,9 +64,9 @@ class LocalPlace:
     def is_chief(self) -> bool:
         return True
 
-    def may_step(self) -> bool:
+    def may_step(self, under_way: int = 0) -> bool:
         await_writes()
-        return self.done < self.steps
+        return self.done + under_way < self.steps
 
     def pushes(self) -> None:
         self.pushed += 1
@@ -206,7 +206,7 @@ def train(
 
     server = (cluster.worker.target, cluster.address)
     loop = assemble(graph, inputs, job, 0, place, server, run.results.append, close, log, saved)
-    run.checkpoints = loop._checkpoint_hook._checkpoints
+    run.checkpoints = loop._hooks[-1]._checkpoints
     loop.run()
     inputs.close()
     return run
@@ -234,3 +234,12 @@ def linear_model(optimizer: Callable[[Any], Any], learning_rate: Any = 0.1, name
         return ModelSpec(loss, optimizer, learning_rate)
 
     return Model(name, input_fn, model_fn)
+
+
+def with_spec(model: Model, **changes: Any) -> Model:
+    """The model with other entries in what its model_fn returns."""
+
+    def model_fn(*arguments: Any) -> ModelSpec:
+        return replace(model.model_fn(*arguments), **changes)
+
+    return replace(model, model_fn=model_fn)

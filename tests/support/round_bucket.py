@@ -10,10 +10,11 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.buckets import Bucket, Piece
 from psruntime.core.ledger import is_balanced
-from psruntime.graph.close import Close, close
+from psruntime.graph.close import close
 from psruntime.graph.contribute import contribute
 from psruntime.graph.gradients import BucketGradient, applying
 from psruntime.graph.guard import PUSH_ID_SIZE, Push
+from psruntime.graph.header import Arrived
 from psruntime.graph.optimizers import BucketOptimizer, Rule
 from psruntime.graph.round_store import RoundStore
 from psruntime.graph.store import BucketStore, PsControl
@@ -47,13 +48,13 @@ class RoundBucket:
                 value_shape = [None, WIDTH] if self.is_table else [ROWS * WIDTH]
                 self._values = tf1.placeholder(self.rounds.sum.dtype, value_shape)
                 self._indices = tf1.placeholder(tf1.int64, [None]) if self.is_table else None
-                rates = tf1.constant([1.0], tf1.as_dtype(dtype))
+                rates = [tf1.constant(1.0, tf1.as_dtype(dtype))]
             rule = Rule("*", partial(tf1.train.MomentumOptimizer, momentum=0.5), 1.0)
             self._optimizer = BucketOptimizer([rule], bucket, rates)
             push = Push.of(self._identity, self._finite)
             gradient = BucketGradient(self._values, self._indices)
             self._contribute = contribute(self.rounds, control, push, gradient)
-            closing = Close(push, tf1.constant(1.0), self._members, self._factor)
+            closing = Arrived(push, [tf1.constant(1.0)], self._members, self._factor)
             self._close, _ = close(self.rounds, control, closing, self._update)
             self._seal = self.rounds.seal()
             self._look = self.rounds.look()

@@ -1,0 +1,40 @@
+"""Batches that are drawn before they are asked for, in their order, by a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+AHEAD = 2  # batches; tf.data keeps as many more as the user's prefetch says
+
+
+class DrawnAhead:
+    """draw: gives a batch, or raises why there is none, which `next` raises when it comes to it."""
+
+    def __init__(self, draw: Callable[[], Any]) -> None:
+        self._draw = draw
+        self._wanted_queue: SimpleQueue[None] = SimpleQueue()
+        self._drawn_queue: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._want, self._give = self._wanted_queue.put, self._drawn_queue.put  # neither blocks
+        for _ in range(AHEAD):
+            self._want(None)
+        threading.Thread(target=self._keep, name="input", daemon=True).start()
+
+    def next(self) -> Any:
+        """The next batch; waits until it is drawn."""
+        batch = self._drawn_queue.get()
+        self._want(None)
+        return batch.result()
+
+    def _keep(self) -> None:
+        while True:
+            self._wanted_queue.get()
+            batch: Future[Any] = Future()
+            try:
+                batch.set_result(self._draw())
+            except Exception as error:  # noqa: BLE001 - whoever asks for the batch gets it
+                batch.set_exception(error)
+            self._give(batch)

@@ -1,0 +1,94 @@
+"""A training step on the newest session, with the hooks around it.
+
+It is what MonitoredSession.run does, at less cost: that takes the fetches of every run apart anew.  A step of which no
+hook wants anything goes through a callable that is made once for each session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.errors import UsageError
+from psruntime.graph.hooks import ViewHook
+from psruntime.graph.training import TrainGraph
+
+
+class Ran(NamedTuple):
+    """What a run brought: of the step, and by hook what that asked for."""
+
+    fetched: dict[str, Any]
+    asked: Mapping[Any, Any]
+    options: Any
+    metadata: Any
+
+
+class Started(NamedTuple):
+    """A step whose hooks were asked.  run: runs it; in any thread, while the session is open."""
+
+    context: Any
+    run: Callable[[], Ran]
+
+
+class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """hooks: that see each step, the view's first.  It is one of the session's hooks itself, so that it knows it."""
+
+    def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[Any]) -> None:
+        self._step = graph.step
+        self._fed = [*graph.model.batch, *([] if graph.rounds else [graph.header.fed])]
+        self._view = view
+        self._hooks = [view, *hooks]
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        self._session = session
+        self._call = session.make_callable(self._step, feed_list=self._fed)
+
+    def step(self, feed: dict[Any, Any]) -> dict[str, Any]:
+        """Runs one from its begin to its end; what it fetched."""
+        started = self.start(feed)
+        return self.finish(started, started.run())
+
+    def start(self, feed: dict[Any, Any]) -> Started:
+        """Asks the hooks.  AbortedError: the view was replaced.
+
+        feed: arrays, for the batch, and, if the step pushes, for the header.
+        """
+        context = tf1.train.SessionRunContext(tf1.train.SessionRunArgs(self._step, feed), self._session)
+        requests = {hook: request for hook in self._hooks if (request := hook.before_run(context)) is not None}
+        if requests:
+            return Started(context, _asking(self._session, self._step, feed, requests))
+        call, values = self._call, [feed[tensor] for tensor in self._fed]
+        return Started(context, lambda: Ran(call(*values), {}, None, None))
+
+    def finish(self, started: Started, ran: Ran) -> dict[str, Any]:
+        """Tells the hooks of a step that ran; what it fetched."""
+        self._view.saw(int(ran.fetched["global_step"]))
+        options = ran.options or tf1.RunOptions()
+        metadata = ran.metadata or tf1.RunMetadata()
+        context = started.context
+        if context.session is not self._session:  # that was lost meanwhile, but not this step
+            context = tf1.train.SessionRunContext(context.original_args, self._session)
+        for hook in self._hooks:
+            hook.after_run(context, tf1.train.SessionRunValues(ran.asked.get(hook), options, metadata))
+        return ran.fetched
+
+
+def _asking(session: Any, step: dict[str, Any], feed: dict[Any, Any], requests: dict[Any, Any]) -> Callable[[], Ran]:
+    options, metadata = tf1.RunOptions(), tf1.RunMetadata()
+    feeds = dict(feed)
+    for request in requests.values():
+        for tensor, value in (request.feed_dict or {}).items():
+            if tensor in feeds:
+                raise UsageError(f"a hook feeds {tensor.name}, which is fed already")
+            feeds[tensor] = value
+        if request.options:
+            options.MergeFrom(request.options)
+    fetches = {hook: request.fetches for hook, request in requests.items() if request.fetches is not None}
+
+    def run() -> Ran:
+        fetched, asked = session.run((step, fetches), feeds, options=options, run_metadata=metadata)
+        return Ran(fetched, asked, options, metadata)
+
+    return run
