@@ -138,7 +138,7 @@ def applying(optimizer: BucketOptimizer, store: BucketStore, constraint: Any = N
                 f"optimizer {optimizer.kind} cannot update variable {variable}, whose gradient is "
                 f"{'dense' if gradient.indices is None else 'sparse'}: it does not implement that"
             ) from error
-        if step_view is not None and step_view.op in _read_by(update, gradient):
+        if step_view is not None and step_view.op in _read_by(update, [*gradient.tensors, optimizer.learning_rate]):
             raise UsageError(
                 f"optimizer {optimizer.kind} reads the global step in the graph, for variable {variable}; give "
                 "ModelSpec.learning_rate a Python function of the global step, for example "
@@ -152,7 +152,7 @@ def applying(optimizer: BucketOptimizer, store: BucketStore, constraint: Any = N
     return apply
 
 
-def _read_by(update: Any, gradient: BucketGradient) -> set[Any]:
-    """The operations that belong to an update alone, not to its gradient or to the section that it is in."""
-    of_gradient = {tensor.op for tensor in gradient.tensors}
-    return ancestors([update], lambda op: op in of_gradient or op.type == "MutexLock")
+def _read_by(update: Any, given: list[Any]) -> set[Any]:
+    """The operations that belong to an update alone, not to what it is given or to the section that it is in."""
+    of_given = {tensor.op for tensor in given}
+    return ancestors([update], lambda op: op in of_given or op.type == "MutexLock")

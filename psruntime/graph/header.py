@@ -34,7 +34,7 @@ class Arrived:
 
     @classmethod
     def of(cls, message: Any) -> Arrived:
-        """message: int64, the fields in the order of `Header.feed`; numbers that are not whole as their bits."""
+        """message: int64, the fields in the order of `Header.values`; numbers that are not whole as their bits."""
         *head, finite = tf1.unstack(message)
         members, factor, *rates = head[PUSH_ID_SIZE:]
         return cls(
@@ -64,19 +64,19 @@ class Header:
             with tf1.device(ps_device(ps)):
                 self.on.append(Arrived.of(tf1.identity(message, name=f"header_{ps}")))
 
-    def feed(
+    def values(
         self,
         push_id: Sequence[int],
         global_step: int = 0,
         finite: bool = True,
         members: int = 0,
         factor: float = 0.0,
-    ) -> dict[Any, Any]:
-        """What to feed for the update that follows this global step, whose learning rates are used.
+    ) -> Any:
+        """What to feed for the update that follows this global step, whose learning rates are used; int64 [size].
 
         push_id: (worker, incarnation, sequence number, origin), see Push.  finite: heeded where it is fed.
         """
         rates = np.array(learning_rates_at(self._rules, global_step), np.float32).view(np.int32)
         bits = int(np.float64(factor).view(np.int64))
         last = [finite] if self._finite_is_fed else []
-        return {self.fed: np.array([*push_id, members, bits, *rates, *last], np.int64)}
+        return np.array([*push_id, members, bits, *rates, *last], np.int64)

@@ -113,15 +113,16 @@ def learning_rates_at(rules: list[Rule], global_step: int) -> list[float]:
 class BucketOptimizer:
     """The optimizer of one bucket, on its ps.
 
-    number: of its rule.  variables: its own, complete once the update is built.
+    number: of its rule.  learning_rate: as it was given.  variables: its own, complete once the update is built.
     """
 
     def __init__(self, rules: list[Rule], bucket: Bucket, learning_rates: Sequence[Any]) -> None:
         """learning_rates: float32 [] of each rule, on the ps."""
         self.number = rule_of(bucket.variable, rules)
+        self.learning_rate = learning_rates[self.number]
         self.variables: list[Any] = []
         with tf1.device(ps_device(bucket.ps)), self._recorded():
-            self._optimizer = _make(rules[self.number], learning_rates[self.number])
+            self._optimizer = _make(rules[self.number], self.learning_rate)
 
     @property
     def kind(self) -> str:

@@ -18,6 +18,7 @@ from psruntime.graph.devices import ps_device, worker_device
 from psruntime.graph.gradient_store import GradientStore
 from psruntime.graph.gradients import Apply, BucketGradient
 from psruntime.graph.header import Arrived, Header
+from psruntime.graph.outcomes import Outcomes
 from psruntime.graph.round_store import RoundStore
 from psruntime.graph.store import BucketStore, PsControl
 
@@ -35,17 +36,19 @@ class RoundGraph:
     """Handles.  Lists of one per ps, unless said otherwise.
 
     stores: every bucket, the global step's included.
-    keep: one operation a bucket; writes the gradient of this run's batch into the worker's variables.
+    step: fetches of a training step, {"kept": operations, "outcomes": int64 [buckets, 2], "global_step": int64 []};
+        it writes the gradient of its batch into the worker's variables, and contributes it.
+    header: what to feed to all others.
     contribute: int64 [buckets, 2], outcomes; pushes what was kept.
-    look: (books int64 [buckets, BOOKS_SIZE], sum of squares of the trained buckets' sums, float64 [];
-        0 unless there is a clip_norm).
+    squares: sum of squares of the buckets' sums, float64 []; none unless there is a clip_norm.
     close: books int64 [buckets, BOOKS_SIZE] after the update.
     """
 
     stores: list[RoundStore]
-    keep: list[Any]
+    step: dict[str, Any]
+    header: Header
     contribute: list[Any]
-    look: list[tuple[Any, Any]]
+    squares: list[Any]
     close: list[Any]
 
 
@@ -53,25 +56,32 @@ def build_rounds(
     trained: list[Trained],
     global_step: BucketStore,
     controls: list[PsControl],
-    header: Header,
+    headers: tuple[Header, Header],
     index: int,
     examples: Any,
     clip_norm: float | None,
     clip_value: float | None,
 ) -> RoundGraph:
-    """Builds it for worker `index`.  The limits are those of the joint gradient, see ModelSpec."""
-    num_ps = len(controls)
+    """Builds it for worker `index`.
+
+    headers: of a step, and of what runs without a batch, where it is fed whether the loss was finite.
+    The limits are those of the joint gradient, see ModelSpec.
+    """
+    of_step, header = headers
     per_ps: list[dict[str, list[Any]]] = [
-        {"stores": [], "contribute": [], "squares": [], "close": []} for _ in range(num_ps)
+        {"stores": [], "contribute": [], "squares": [], "close": []} for _ in controls
     ]
     keep = []
+    outcomes = Outcomes(len(controls))
     for store, gradient, apply in trained:
         ps = store.bucket.ps
         rounds = RoundStore(store, gradient.indices is not None)
         with tf1.device(worker_device(index)):
             kept = GradientStore(f"kept/{store.bucket.name}", store.master, gradient.indices is not None)
-            keep.append(_keep(kept, gradient, examples))
+            weighted = _weighted(gradient, kept.dtype, examples)
+            keep.append(kept.write(weighted))
             pushed = kept.read()
+        outcomes.add(ps, contribute(rounds, controls[ps], of_step.on[ps].push, weighted))
         parts = per_ps[ps]
         parts["stores"].append(rounds)
         parts["contribute"].append(contribute(rounds, controls[ps], header.on[ps].push, pushed))
@@ -81,20 +91,22 @@ def build_rounds(
         told = header.on[ps]
         books, _ = close(rounds, controls[ps], told, _joint(rounds, told.factor, clip_value, apply))
         parts["close"].append(books)
-    _count_round(global_step, controls[0], header.on[0], per_ps[0])
+    outcomes.add(0, _count_round(global_step, controls[0], of_step.on[0], header.on[0], per_ps[0]))
+    became, count = outcomes.bring(global_step.master.read_value()[0], index)
     return RoundGraph(
         [store for parts in per_ps for store in parts["stores"]],
-        keep,
+        {"kept": keep, "outcomes": became, "global_step": count},
+        header,
         [_on(ps, tf1.stack, parts["contribute"]) for ps, parts in enumerate(per_ps) if parts["contribute"]],
-        [_look(ps, parts) for ps, parts in enumerate(per_ps) if parts["stores"]],
+        [_on(ps, tf1.add_n, parts["squares"]) for ps, parts in enumerate(per_ps) if parts["squares"]],
         [_on(ps, tf1.stack, parts["close"]) for ps, parts in enumerate(per_ps) if parts["close"]],
     )
 
 
-def _keep(kept: GradientStore, gradient: BucketGradient, examples: Any) -> Any:
+def _weighted(gradient: BucketGradient, dtype: Any, examples: Any) -> BucketGradient:
     """The gradient of the batch's sum instead of its mean; zeros if `examples` is 0, whatever the gradient is."""
-    weighted = tf1.cast(gradient.values, kept.dtype) * tf1.cast(examples, kept.dtype)
-    return kept.write(gradient.with_values(tf1.where(examples > 0, weighted, tf1.zeros_like(weighted))))
+    weighted = tf1.cast(gradient.values, dtype) * tf1.cast(examples, dtype)
+    return gradient.with_values(tf1.where(examples > 0, weighted, tf1.zeros_like(weighted)))
 
 
 def _joint(
@@ -112,8 +124,10 @@ def _joint(
     return update
 
 
-def _count_round(store: BucketStore, control: PsControl, told: Arrived, parts: dict[str, list[Any]]) -> None:
-    """The global step goes up by one a round, by the rule of every bucket."""
+def _count_round(
+    store: BucketStore, control: PsControl, of_step: Arrived, told: Arrived, parts: dict[str, list[Any]]
+) -> Any:
+    """The global step goes up by one a round, by the rule of every bucket; the outcome of a step's contribution."""
     rounds = RoundStore(store, is_sparse=False)
     with tf1.device(ps_device(store.bucket.ps)):
         one = tf1.ones([1], tf1.int64)
@@ -121,12 +135,7 @@ def _count_round(store: BucketStore, control: PsControl, told: Arrived, parts: d
     parts["contribute"].append(contribute(rounds, control, told.push, BucketGradient(one)))
     books, _ = close(rounds, control, told, lambda live: store.master.assign_add(live(one), read_value=False))
     parts["close"].append(books)
-
-
-def _look(ps: int, parts: dict[str, list[Any]]) -> tuple[Any, Any]:
-    with tf1.device(ps_device(ps)):
-        books = tf1.stack([rounds.look() for rounds in parts["stores"]])
-        return books, tf1.add_n(parts["squares"]) if parts["squares"] else tf1.zeros([], tf1.float64)
+    return contribute(rounds, control, of_step.push, BucketGradient(one))
 
 
 def _on(ps: int, build: Callable[[Any], Any], tensors: list[Any]) -> Any:

@@ -96,22 +96,20 @@ class RoundSteps:
         return turn.duty is Duty.CONTRIBUTE and not held
 
     def _contribute(self, session: Any, assignment: Assignment, turn: Turn) -> Contribution | None:
-        if self._needs_gradient(assignment, turn):
-            self._compute(session, assignment, turn)
-        kept = self._kept
-        assert kept is not None
-        feed = self._graph.header.feed(self._push_id(assignment, turn), finite=kept.weight > 0)
-        self._place.pushes()
-        outcomes = np.concatenate(session.run(self._rounds.contribute, feed_dict=feed))
+        compute = self._needs_gradient(assignment, turn)
+        outcomes = (self._compute if compute else self._contribute_again)(session, assignment, turn)
         if not np.isin(outcomes[:, 0], ACCEPTED).all():
             return None  # void or fenced: the next turn says what follows
+        kept = self._kept
+        assert kept is not None
         self._kept = replace(kept, pushed=True)
         return Contribution(turn.round, turn.attempt, self._batch_number, kept.weight)
 
-    def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> None:
-        """Keeps the gradient of the batch; draws one unless that of a round in an earlier view is still wanted.
+    def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
+        """Contributes the gradient of the batch, and keeps it; the outcomes.
 
-        It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.
+        Draws a batch unless that of a round in an earlier view is still wanted.  It is not if it was pushed and the
+        round is behind: that closed, also where nobody heard of it.
         """
         kept = self._kept
         same_batch = (
@@ -121,47 +119,69 @@ class RoundSteps:
             self._batch = self._inputs.draw_endlessly()
             self._batch_number += 1
         feed = dict(zip(self._graph.model.batch, self._batch, strict=True))
+        feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn))
 
         def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
-            return self._runner.step(feed)
+            started = self._runner.start(feed)
+            self._place.pushes()
+            return self._runner.finish(started, started.run())
 
         fetched = session.run_step_fn(step)
         result = StepResult(
             float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(self._batch), 0, 0
         )
-        if self._stop_on_nan:
-            require_finite(result.loss, result.global_step)
         self._kept = _Kept(assignment, turn.round, turn.opened, float(fetched["examples"]), result)
         self._place.stepped(result.global_step)
         self._on_step(result)
+        if self._stop_on_nan:
+            require_finite(result.loss, result.global_step)
+        return np.concatenate(fetched["outcomes"])
+
+    def _contribute_again(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
+        """What was kept, because the attempt was void; the outcomes."""
+        assert self._kept is not None
+        header = self._rounds.header.values(self._push_id(assignment, turn), finite=self._kept.weight > 0)
+
+        def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
+            run = self._runner.round_run("contribute")
+            self._place.pushes()
+            outcomes: list[Any] = run(header)
+            return outcomes
+
+        return np.concatenate(session.run_step_fn(contribute))
 
     def _close(self, session: Any, assignment: Assignment, turn: Turn) -> Closed | Torn | None:
         """Applies the round, also one that a chief before began to apply."""
-        looked = session.run(self._rounds.look)
-        reason = torn(np.concatenate([books for books, _ in looked]), turn)
-        if reason:
-            return Torn(turn.round, turn.attempt, reason)
-        factor = self._factor(turn, math.sqrt(sum(float(square) for _, square in looked)))
+        factor = self._factor(session, turn)
         push_id = self._push_id(assignment, turn)
-        feed = self._graph.header.feed(push_id, turn.round - 1, members=turn.members, factor=factor)
-        books = np.concatenate(session.run(self._rounds.close, feed_dict=feed))
+        header = self._rounds.header.values(push_id, turn.round - 1, members=turn.members, factor=factor)
+        books = np.concatenate(self._run(session, "close", header))
+        if reason := torn(books, turn):
+            return Torn(turn.round, turn.attempt, reason)
         if not (books[:, APPLIED_ATTEMPT] == turn.attempt).all():
             return None  # fenced: another chief is at work
         return Closed(turn.round, turn.attempt, turn.round if factor > 0 else turn.round - 1)
 
-    def _factor(self, turn: Turn, norm_of_sum: float) -> float:
+    def _factor(self, session: Any, turn: Turn) -> float:
         """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing."""
         if turn.examples == 0:
             return 0.0
         clip_norm = self._graph.model.spec.clip_norm
         if clip_norm is None:
             return 1.0 / turn.examples
-        norm = norm_of_sum / turn.examples
+        squares = self._run(session, "squares", self._rounds.header.values((0, 0, 0, 0)))
+        norm = math.sqrt(sum(map(float, squares))) / turn.examples
         if not math.isfinite(norm):
             if self._stop_on_nan:
                 raise JobFailedError(f"the norm of the gradient of round {turn.round} is {norm}; it was not applied")
             return 0.0
         return clip_norm / max(norm, clip_norm) / turn.examples
+
+    def _run(self, session: Any, name: str, header: Any) -> Any:
+        def run(step_context: Any) -> Any:  # noqa: ARG001
+            return self._runner.round_run(name)(header)
+
+        return session.run_step_fn(run)
 
     def _push_id(self, assignment: Assignment, turn: Turn) -> tuple[int, int, int, int]:
         return self._index, assignment.incarnation, turn.attempt, assignment.incarnation

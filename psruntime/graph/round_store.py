@@ -58,10 +58,6 @@ class RoundStore:
 
         return locked(self.store, [], forget)[1]
 
-    def look(self) -> Any:
-        """The books, int64 [BOOKS_SIZE], when no update is under way: one may outlive the chief that began it."""
-        return locked(self.store, [], lambda: (books := self.books.read_value(), [books]))[0]
-
     def square(self) -> Any:
         """Sum of squares of the sum, float64 []."""
         return tf1.reduce_sum(tf1.square(tf1.cast(self.sum.read().values, tf1.float64)))

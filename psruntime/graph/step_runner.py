@@ -37,23 +37,26 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[Any]) -> None:
         self._step = graph.step
-        self._fed = [*graph.model.batch, *([] if graph.rounds else [graph.header.fed])]
+        self._fed = [*graph.model.batch, graph.header.fed]
+        self._rounds = graph.rounds
         self._view = view
         self._hooks = [view, *hooks]
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         self._session = session
         self._call = session.make_callable(self._step, feed_list=self._fed)
-
-    def step(self, feed: dict[Any, Any]) -> dict[str, Any]:
-        """Runs one from its begin to its end; what it fetched."""
-        started = self.start(feed)
-        return self.finish(started, started.run())
+        if self._rounds:
+            runs = {name: getattr(self._rounds, name) for name in ("contribute", "squares", "close")}
+            fed = [self._rounds.header.fed]
+            self._calls = {name: session.make_callable(fetches, feed_list=fed) for name, fetches in runs.items()}
 
     def start(self, feed: dict[Any, Any]) -> Started:
-        """Asks the hooks.  AbortedError: the view was replaced.
+        """Asks the hooks.
 
-        feed: arrays, for the batch, and, if the step pushes, for the header.
+        feed: arrays, for the batch and the header.
+
+        Raises:
+            AbortedError: the view was replaced.
         """
         context = tf1.train.SessionRunContext(tf1.train.SessionRunArgs(self._step, feed), self._session)
         requests = {hook: request for hook in self._hooks if (request := hook.before_run(context)) is not None}
@@ -61,6 +64,16 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
             return Started(context, _asking(self._session, self._step, feed, requests))
         call, values = self._call, [feed[tensor] for tensor in self._fed]
         return Started(context, lambda: Ran(call(*values), {}, None, None))
+
+    def round_run(self, name: str) -> Callable[[Any], Any]:
+        """A run of a round without a batch, `contribute`, `squares` or `close`, to be called with the header.
+
+        Raises:
+            AbortedError: the view was replaced.
+        """
+        self._view.before_run(None)
+        call: Callable[[Any], Any] = self._calls[name]
+        return call
 
     def finish(self, started: Started, ran: Ran) -> dict[str, Any]:
         """Tells the hooks of a step that ran; what it fetched."""

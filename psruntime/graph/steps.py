@@ -127,7 +127,7 @@ class PushSteps:
         assert assignment is not None
         feed = dict(zip(self._graph.model.batch, step.batch, strict=True))
         push_id = (self._index, assignment.incarnation, step.sequence, self._origin)
-        feed.update(self._graph.header.feed(push_id, self._view.global_step))
+        feed[self._graph.header.fed] = self._graph.header.values(push_id, self._view.global_step)
         started = self._runner.start(feed)
         self._place.pushes()
         step.run = started, self._lanes.submit(started.run)

@@ -10,12 +10,13 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
 from psruntime.core.plan import Plan
-from psruntime.graph.devices import ps_device, worker_cpu, worker_device
+from psruntime.graph.devices import ps_device, worker_device
 from psruntime.graph.gradients import Apply, BucketGradient, applying, bucket_gradients, clipped
 from psruntime.graph.guard import Push, at_hand, guarded_update
 from psruntime.graph.header import Header
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.optimizers import BucketOptimizer, rules_of
+from psruntime.graph.outcomes import Outcomes
 from psruntime.graph.pulled import PulledModel, build_pulled_model
 from psruntime.graph.reach import ancestors
 from psruntime.graph.round_graph import RoundGraph, Trained, build_rounds
@@ -29,9 +30,9 @@ class TrainGraph:
     """Handles into the graph.
 
     header: what to feed besides the batch.
-    step: what a training step fetches, {"loss": float [], "global_step": int64 [], "updates": operations} and in
-    async and bounded mode {"outcomes": one int64 [buckets, 2] per ps}.  In sync mode a step keeps its gradient for
-    `rounds`, and its {"examples": float64 []} are what it weighs, 0 if the loss is not finite.
+    step: what a training step fetches, {"loss": float [], "global_step": int64 [], "updates": operations,
+    "outcomes": one int64 [buckets, 2] per ps}.  In sync mode a step contributes its gradient to the round, and keeps
+    it for `rounds`; its {"examples": float64 []} are what it weighs, 0 if the loss is not finite.
     optimizers: bucket name -> its optimizer, of those that are trained.
     untrained: names of the trainable variables that the loss does not depend on.
     unmoved: names of the variables that the model has updates for, none of which a step runs.
@@ -73,10 +74,12 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
         pulled = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers)
         rules = rules_of(pulled.spec, f"model_fn of {model.name}")
-        header = Header(rules, index, plan.num_ps, None if job.mode == "sync" else _is_finite(pulled, index))
+        examples = _examples(pulled, index)
+        header = Header(rules, index, plan.num_ps, _is_finite(pulled, index))
+        applying_header = Header(rules, index, plan.num_ps) if job.mode == "sync" else header
         gradients = bucket_gradients(pulled, plan, index)
         optimizers = {
-            bucket.name: BucketOptimizer(rules, bucket, header.on[bucket.ps].learning_rates)
+            bucket.name: BucketOptimizer(rules, bucket, applying_header.on[bucket.ps].learning_rates)
             for bucket in plan.buckets
             if bucket.name in gradients
         }
@@ -88,11 +91,10 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         step: dict[str, Any] = {"loss": pulled.spec.loss, "updates": pulled.updates}
         rounds = None
         if job.mode == "sync":
-            step["examples"] = _examples(pulled, index)
             limits = (pulled.spec.clip_norm, pulled.spec.clip_value)
-            rounds = build_rounds(trained, pulled.global_step, controls, header, index, step["examples"], *limits)
-            step["kept"] = rounds.keep
-            step["global_step"] = pulled.global_step.master.read_value()[0]
+            headers = (header, applying_header)
+            rounds = build_rounds(trained, pulled.global_step, controls, headers, index, examples, *limits)
+            step.update(examples=examples, **rounds.step)
         else:
             step["outcomes"], step["global_step"] = _push(trained, controls, header, pulled, index)
         untrained = [s.name for s in plan.trained if plan.of(s.name)[0][0].name not in gradients]
@@ -133,7 +135,7 @@ def _push(
         gradients = clipped(
             {t.store.bucket.name: t.gradient for t in trained}, pulled.spec.clip_norm, pulled.spec.clip_value
         )
-    outcomes: list[list[Any]] = [[] for _ in controls]
+    outcomes = Outcomes(len(controls))
     for store, _, apply in trained:
         name, ps = store.bucket.name, store.bucket.ps
         gradient = at_hand(store, gradients[name])
@@ -141,13 +143,10 @@ def _push(
         outcome, _ = guarded_update(
             store, controls[ps], header.on[ps].push, pulled.versions[name], arrived, _of_live(apply, gradient)
         )
-        outcomes[ps].append(outcome)
+        outcomes.add(ps, outcome)
     outcome, count = _count_step(pulled.global_step, controls[0], header.on[0].push)
-    with tf1.device(ps_device(0)):
-        outcomes[0] += [outcome, tf1.stack([count, 0])]
-    brought = _bring(outcomes, index)
-    with tf1.device(worker_cpu(index)):
-        return [brought[0][:-1], *brought[1:]], brought[0][-1, 0]
+    outcomes.add(0, outcome)
+    return outcomes.bring(count, index)
 
 
 def _of_live(apply: Apply, gradient: BucketGradient) -> Callable[[Callable[[Any], Any]], Any]:
@@ -164,15 +163,3 @@ def _count_step(store: BucketStore, control: PsControl, push: Push) -> tuple[Any
         )
         with tf1.control_dependencies([counted]):
             return outcome, store.master.read_value()[0]
-
-
-def _bring(outcomes: list[list[Any]], index: int) -> list[Any]:
-    """Of each ps that has any one tensor with all of them, on the worker: one message each."""
-    brought = []
-    for ps, of_ps in enumerate(outcomes):
-        if of_ps:
-            with tf1.device(ps_device(ps)):
-                stacked = tf1.stack(of_ps)
-            with tf1.device(worker_cpu(index)):
-                brought.append(tf1.identity(stacked))
-    return brought

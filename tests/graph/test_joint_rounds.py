@@ -11,8 +11,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.facts import Assignment
 from psruntime.core.rounds import Closed, Contribution, Duty, Turn
+from psruntime.graph.hooks import ViewHook
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.round_steps import RoundSteps
+from psruntime.graph.step_runner import StepRunner
 from psruntime.model import Context
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.graph.test_clipping import clipping
@@ -25,6 +27,19 @@ MODELS = {
     "dense": (linear_model(OPTIMIZERS["momentum"], 0.02), 64, 1.5),
     "tables": (embedding_model(OPTIMIZERS["adagrad"], 0.05), 1 << 24, 5.0),
 }
+
+
+class AnyView(ViewHook):
+    """One that is never replaced."""
+
+    def __init__(self) -> None:
+        pass
+
+    def before_run(self, run_context: Any) -> None:
+        pass
+
+    def saw(self, global_step: int) -> None:
+        pass
 
 
 @pytest.mark.parametrize("clip", [False, True])
@@ -55,8 +70,8 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
             return batch
 
     class Steps(RoundSteps):
-        def _factor(self, turn: Turn, norm_of_sum: float) -> float:
-            factors.append(super()._factor(turn, norm_of_sum) * turn.examples)
+        def _factor(self, session: Any, turn: Turn) -> float:
+            factors.append(super()._factor(session, turn) * turn.examples)
             return factors[-1] / turn.examples
 
     creator: Any = SimpleNamespace(assignment=None)
@@ -64,18 +79,23 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
     def never() -> bool:
         return False
 
-    workers = [Steps(run.graph, Inputs(w), run.place, creator, w, True, run.results.append, never) for w in range(2)]
+    runner = StepRunner(run.graph, AnyView(), [])
+    workers = [
+        Steps(run.graph, Inputs(w), run.place, creator, runner, w, True, run.results.append, never) for w in range(2)
+    ]
     assignments = [Assignment(cluster.view, INCARNATION + worker, prepare=False) for worker in range(2)]
     with run.graph.graph.as_default(), cluster.session(run.graph.graph) as session:
+        runner.after_create_session(session, None)
+        monitored: Any = SimpleNamespace(run_step_fn=lambda step: step(None))
         for number in range(1, ROUNDS + 1):
             attempt = number + 10
             turn = Turn(Duty.CONTRIBUTE, number, attempt, attempt, members=2)
             for worker, (steps, assignment) in enumerate(zip(workers, assignments, strict=True)):
-                said = steps._contribute(session, assignment, turn)
+                said = steps._contribute(monitored, assignment, turn)
                 assert said == Contribution(number, attempt, number - 1, EXAMPLES[worker])
             turn = Turn(Duty.CLOSE, number, attempt, attempt, members=2, examples=sum(EXAMPLES))
             for chief in (0, 1):  # the second one finds it done
-                closed = workers[chief]._close(session, assignments[chief], turn)
+                closed = workers[chief]._close(monitored, assignments[chief], turn)
                 assert closed == Closed(number, attempt, number)
         run.checkpoints.save(session)
     assert (min(factors) < 0.999) == clip, "some rounds are clipped"

@@ -43,7 +43,7 @@ def test_a_step_moves_each_bucket_twice_and_one_message_each_way(optimizer: str,
     run = train(LocalCluster(PS), model, 1, plan=plan)
     buckets = len(run.graph.plan.buckets)
     assert buckets == (PS if plan == "packed" else BUCKETS)
-    feed = run.graph.header.feed((0, INCARNATION, 100, 1))
+    feed = {run.graph.header.fed: run.graph.header.values((0, INCARNATION, 100, 1))}
     assert counts(run, model, run.graph.step, feed, with_batch=True) == {
         "ps to worker": buckets + PS,  # and what became of the push, of each ps
         "worker to ps": buckets + PS,  # and the header
@@ -57,8 +57,11 @@ def test_the_runs_of_a_round(clip: dict[str, float]) -> None:
     run = train(LocalCluster(PS), model, 1, mode="sync")
     rounds = run.graph.rounds
     assert rounds
-    header = run.graph.header.feed((0, INCARNATION, 100, 1), members=1, factor=1.0)
-    assert counts(run, model, run.graph.step, {}, with_batch=True) == {"ps to worker": PS + 1}  # and the global step
+    push_id = (0, INCARNATION, 100, 1)
+    feed = {run.graph.header.fed: run.graph.header.values(push_id)}
+    step = counts(run, model, run.graph.step, feed, with_batch=True)
+    assert step == {"ps to worker": 2 * PS, "worker to ps": 2 * PS}, "a bucket each, outcomes, header"
+    header = {rounds.header.fed: rounds.header.values(push_id, members=1, factor=1.0)}
     pushed = counts(run, model, rounds.contribute, header, with_batch=False)
     assert pushed == {"worker to ps": 2 * PS, "ps to worker": PS}
     assert counts(run, model, rounds.close, header, with_batch=False) == {"worker to ps": PS, "ps to worker": PS}

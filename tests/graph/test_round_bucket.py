@@ -217,21 +217,21 @@ def test_the_sum_of_a_table_equals_the_dense_sum(cluster: LocalCluster) -> None:
     np.testing.assert_array_equal(buckets[0].master(), buckets[1].master())
 
 
-def test_a_look_waits_for_the_update_that_is_under_way(bucket: RoundBucket) -> None:
+def test_a_second_close_waits_for_the_update_that_is_under_way(bucket: RoundBucket) -> None:
     """The chief that asked for it may be gone; seen half done, the bucket would count as torn."""
     bucket.contribute(0, 1)
-    assert bucket.locked_books(timeout_ms=60_000) == [1, 1, 0, 0]
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(bucket.close, 1, 1, holds=True)
         try:
             poll_until(lambda: bucket.books() == [1, 1, 1, 0], 60, "the update is under way")
             with pytest.raises(tf1.errors.UnavailableError):  # the time is over
-                bucket.locked_books(timeout_ms=300)
+                bucket.close(1, 1, timeout_ms=300)
             assert bucket.books() == [1, 1, 1, 0]
         finally:
             bucket.go_on()
         assert closing.result(60) == [1, 1, 1, 1]
-    assert bucket.locked_books(timeout_ms=60_000) == [1, 1, 1, 1]
+    assert bucket.close(1, 1) == [1, 1, 1, 1]
+    assert bucket.look()["version"] == 1
 
 
 @pytest.mark.parametrize(("dtype", "large"), [("float16", 2048), ("bfloat16", 256)])

@@ -58,8 +58,8 @@ def check(run: Run, batches: list[int]) -> None:
 
 
 LOSSES = [
-    ("contribute", "partly"), ("contribute", "after"), ("close", "partly"),
-    ("close", "after"), ("close", "before"), ("compute", "after"),
+    ("compute", "partly"), ("compute", "after"), ("close", "partly"),
+    ("close", "after"), ("close", "before"), ("compute", "before"),
 ]  # fmt: skip
 
 

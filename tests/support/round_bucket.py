@@ -57,7 +57,6 @@ class RoundBucket:
             closing = Arrived(push, [tf1.constant(1.0)], self._members, self._factor)
             self._close, _ = close(self.rounds, control, closing, self._update)
             self._seal = self.rounds.seal()
-            self._look = self.rounds.look()
             everything = [*self.store.variables, *self.rounds.variables, *self._optimizer.variables]
             self._init = [v.initializer for v in everything]
             self._held = {
@@ -112,21 +111,21 @@ class RoundBucket:
         incarnation: int | None = None,
         fails: bool = False,
         holds: bool = False,
+        timeout_ms: int = 0,
     ) -> list[int]:
-        """The books after it.  fails: its update does.  holds: its update stops until `go_on` is called."""
+        """The books after it.
+
+        fails: its update does.  holds: its update stops until `go_on` is called.  timeout_ms: 0 for none.
+        """
         feed = {self._identity: self._id(worker, attempt, incarnation), self._finite: True}
         feed.update({self._fails: fails, self._holds: holds})
-        books = self.session.run(self._close, {**feed, self._members: members, self._factor: factor})
+        feed.update({self._members: members, self._factor: factor})
+        books = self.session.run(self._close, feed, options=tf1.RunOptions(timeout_in_ms=timeout_ms))
         self.check_balance()
         return [int(n) for n in books]
 
     def go_on(self) -> None:
         self.session.run(self._open_gate)
-
-    def locked_books(self, timeout_ms: int) -> list[int]:
-        """The books as the next chief reads them; waits for the lock."""
-        options = tf1.RunOptions(timeout_in_ms=timeout_ms)
-        return [int(n) for n in self.session.run(self._look, options=options)]
 
     def seal(self) -> None:
         self.session.run(self._seal)

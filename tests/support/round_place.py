@@ -13,8 +13,8 @@ from psruntime.core.buckets import Bucket
 from psruntime.core.facts import Assignment, Prepared, Rest
 from psruntime.core.rounds import Closed, Contribution, Part, Torn, Turn
 from psruntime.graph.inputs import InputStream
-from psruntime.graph.round_steps import RoundSteps
 from psruntime.graph.round_store import RoundStore
+from psruntime.graph.step_runner import StepRunner
 from psruntime.graph.store import BucketStore
 from psruntime.model import Context, Model
 from tests.graph.test_clipping import summed
@@ -86,33 +86,44 @@ def lose_session(
 ) -> list[str]:
     """Makes one run of a session fail as if a ps were away.
 
-    stage: "compute", "contribute" or "close".  how: "before" anything of it ran, "after" all of it, or when it ran
-    "partly", on ps 0 only.  occasion: which run of this stage, from 1.  Returns a list that tells when it happened.
+    stage: "compute" or "close".  how: "before" anything of it ran, "after" all of it, or when it ran "partly", on ps 0
+    only.  occasion: which run of this stage, from 1.  Returns a list that tells when it happened.
     """
     happened: list[str] = []
     runs: list[str] = []
-    stages: dict[str, Any] = {}
-    begin, run = RoundSteps.run, tf1.Session.run
+    graphs: list[Any] = []
+    make_runner, make_callable = StepRunner.__init__, tf1.Session.make_callable
 
-    def begin_and_look(self: RoundSteps, session: Any) -> None:
-        stages.update(compute=self._graph.step, contribute=self._rounds.contribute, close=self._rounds.close)
-        begin(self, session)
+    def make_and_look(self: StepRunner, graph: Any, *args: Any) -> None:
+        graphs.append(graph)
+        make_runner(self, graph, *args)
 
-    def run_and_lose(self: Any, fetches: Any, feed_dict: Any = None, *args: Any, **kwargs: Any) -> Any:
-        caller = fetches.get("caller") if isinstance(fetches, dict) else None
-        if caller is None or caller is not stages.get(stage) or happened:
-            return run(self, fetches, feed_dict, *args, **kwargs)
-        runs.append(stage)
-        if len(runs) < occasion:
-            return run(self, fetches, feed_dict, *args, **kwargs)
-        if how != "before":
-            run(self, caller if how == "after" else caller[:1], feed_dict)
-        happened.append(how)
-        also()
-        raise tf1.errors.UnavailableError(None, None, LOST)
+    def make_losing(self: Any, fetches: Any, feed_list: Any = None, *args: Any, **kwargs: Any) -> Any:
+        call = make_callable(self, fetches, feed_list, *args, **kwargs)
+        if not graphs:  # that of an input
+            return call
+        step, rounds = graphs[-1].step, graphs[-1].rounds
+        on_ps_0 = {"compute": {**step, "outcomes": step["outcomes"][:1]}, "close": rounds.close[:1]}
+        whole, part = {"compute": step, "close": rounds.close}[stage], on_ps_0[stage]
+        if fetches is not whole:
+            return call
 
-    monkeypatch.setattr(RoundSteps, "run", begin_and_look)
-    monkeypatch.setattr(tf1.Session, "run", run_and_lose)
+        def run_and_lose(*values: Any) -> Any:
+            runs.append(stage)
+            if happened or len(runs) < occasion:
+                return call(*values)
+            if how == "after":
+                call(*values)
+            elif how == "partly":
+                self.run(part, dict(zip(feed_list, values, strict=True)))
+            happened.append(how)
+            also()
+            raise tf1.errors.UnavailableError(None, None, LOST)
+
+        return run_and_lose
+
+    monkeypatch.setattr(StepRunner, "__init__", make_and_look)
+    monkeypatch.setattr(tf1.Session, "make_callable", make_losing)
     return happened
 
 
