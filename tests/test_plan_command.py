@@ -28,9 +28,12 @@ def test_the_report_counts_buckets_bytes_and_tensors() -> None:
     ]
     found = report(make_plan(specs, 2, 1 << 20, 1 << 20))
     table, packed = sorted(found.every_ps, key=lambda ps: ps.tensors, reverse=True)
-    assert (table.buckets, table.tensors) == (1, 4 + 2) and (packed.buckets, packed.tensors) == (1, 2 + 2)
+    counted = {table.ps: 4 + 5, packed.ps: 2 + 5}
+    counted[0] += 1  # the global step
+    assert (table.buckets, table.tensors) == (1, counted[table.ps])
+    assert (packed.buckets, packed.tensors) == (1, counted[packed.ps])
     assert {table.size_bytes, packed.size_bytes} == {3200, 2600} and found.balance == 3200 / 2900
-    assert (found.buckets, found.tensors) == (2, 10)
+    assert (found.buckets, found.tensors) == (2, 17)
 
 
 def test_a_model_is_shown_for_several_numbers_of_ps() -> None:
