@@ -5,21 +5,27 @@
 
 The same model, data, batch size and optimizer (Adam) on this machine, for every size with every number of ps and of
 workers; the runs alternate.  Steps count from the moment at which every worker has made one, for so many seconds.
+
+With each comes what a step of one worker moved: bytes in both directions, as the kernel counts them for its sockets,
+and tensors between it and the ps, as TensorFlow cut the graph of its step.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from benchmarks import layer_stack
 from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.figures import compared
 from benchmarks.processes import Processes, free_addresses, processes
-from benchmarks.step_times import rate, step_times
+from benchmarks.step_times import rate, step_bytes, step_tensors, step_times
+from psruntime.observe.tables import bytes_text
 
 BATCH_SIZE = 32
 START_S = 300.0  # from the start to the first step of the last worker
@@ -51,8 +57,20 @@ class Workload:
         return {layer_stack.VARIABLES: str(self.variables), layer_stack.BYTES: str(self.total_bytes)}
 
 
-def ours(work: Workload) -> float:
-    """Steps per second.
+@dataclass(frozen=True)
+class Measured:
+    """rate: steps/s of all workers.  step_bytes, step_tensors: of a worker's step, the mean of them; None: unknown."""
+
+    rate: float
+    step_bytes: float | None
+    step_tensors: float | None
+
+    def __str__(self) -> str:
+        return f"{self.rate:.1f} steps/s{moved_text(self.step_bytes, self.step_tensors)}"
+
+
+def ours(work: Workload) -> Measured:
+    """One run.
 
     Raises:
         LateError: a process failed, or hangs.
@@ -71,8 +89,8 @@ def ours(work: Workload) -> float:
         return measured(started, logs, work)
 
 
-def stock(work: Workload) -> float:
-    """Steps per second.
+def stock(work: Workload) -> Measured:
+    """One run.
 
     Raises:
         LateError: a process failed, or hangs.
@@ -92,8 +110,8 @@ def stock(work: Workload) -> float:
         return measured(started, logs, work)
 
 
-def measured(started: Processes, logs: list[Path], work: Workload) -> float:
-    """The sum of the workers' rates, once all of them train."""
+def measured(started: Processes, logs: list[Path], work: Workload) -> Measured:
+    """The sum of the workers' rates, and the means of what their steps move, once all of them train."""
     started.wait_for("every worker's first step", lambda: all(map(step_times, logs)) or None, START_S)
     since_s = time.time() + WARM_UP_S
 
@@ -104,7 +122,17 @@ def measured(started: Processes, logs: list[Path], work: Workload) -> float:
 
     started.wait_for("enough steps", is_over, START_S)
     until_s = time.time()
-    return sum(rate(step_times(log), since_s, until_s) for log in logs)
+    return Measured(
+        sum(rate(step_times(log), since_s, until_s) for log in logs),
+        mean_of([step_bytes(log, since_s, until_s) for log in logs]),
+        mean_of([step_tensors(log) for log in logs]),
+    )
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """None if one is not known."""
+    known = [value for value in values if value is not None]
+    return mean(known) if known and len(known) == len(values) else None
 
 
 def measure(workloads: list[Workload], runs: int, say: Progress) -> dict[str, Any]:
@@ -114,10 +142,16 @@ def measure(workloads: list[Workload], runs: int, say: Progress) -> dict[str, An
         pairs = []
         for run in range(runs):
             pairs.append((ours(work), stock(work)))
-            say(f"{work}: run {run + 1} of {runs}: ours {pairs[-1][0]:.1f}, stock {pairs[-1][1]:.1f} steps/s")
-        mine, peer = zip(*pairs, strict=True)
-        figures = compared(mine, peer, [a / b for a, b in pairs])
-        each.append({"workload": str(work), "unit": "steps/s", **figures})
+            say(f"{work}: run {run + 1} of {runs}: ours {pairs[-1][0]}; stock {pairs[-1][1]}")
+        sides = dict(zip(("ours", "peer"), zip(*pairs, strict=True), strict=True))
+        rates = {name: [run.rate for run in side] for name, side in sides.items()}
+        each.append({
+            "workload": str(work),
+            "unit": "steps/s",
+            **compared(rates["ours"], rates["peer"], [a.rate / b.rate for a, b in pairs]),
+            "step_bytes": {name: mean_of([run.step_bytes for run in side]) for name, side in sides.items()},
+            "step_tensors": {name: mean_of([run.step_tensors for run in side]) for name, side in sides.items()},
+        })  # fmt: skip
     return each[0] if len(each) == 1 else {"workload": "async training", "each": each}
 
 
@@ -127,10 +161,18 @@ def text_of(result: dict[str, Any]) -> str:
 
 def line_of(result: dict[str, Any]) -> str:
     spread = {name: f"{low:.1f} to {high:.1f}" for name, (low, high) in result["spread"].items()}
+    moved = {name: moved_text(result["step_bytes"][name], result["step_tensors"][name]) for name in ("ours", "peer")}
     return (
-        f"{result['workload']}: ours {result['ours']:.1f} steps/s ({spread['ours']}), stock {result['peer']:.1f} "
-        f"({spread['peer']}), ratio {result['ratio']:.2f} ({spread['ratio']}), {result['runs']} runs"
+        f"{result['workload']}: ours {result['ours']:.1f} steps/s ({spread['ours']}){moved['ours']}; "
+        f"stock {result['peer']:.1f} ({spread['peer']}){moved['peer']}; "
+        f"ratio {result['ratio']:.2f} ({spread['ratio']}), {result['runs']} runs"
     )
+
+
+def moved_text(step_bytes: float | None, step_tensors: float | None) -> str:
+    moved = "unknown bytes" if step_bytes is None else bytes_text(step_bytes)
+    tensors = "unknown" if step_tensors is None else f"{step_tensors:.0f}"
+    return f", {moved} in {tensors} tensors a step"
 
 
 def numbers(text: str) -> list[int]:
