@@ -77,7 +77,7 @@ class WorkerStats:
     waiting: str = ""  # why it does not step now; empty while it does
     max_lead: int = 0  # mode bounded: largest lead, over the floor that it knew, at which it started a step
     moved: Moved | None = None  # None: the system does not tell
-    step_tensors: int | None = None  # that its plan moves in a step; None: there is no plan, or rounds are held
+    step_tensors: int | None = None  # of a step, by its plan (core/plan_report.py); None: no plan, or mode sync
 
 
 @dataclass(frozen=True)

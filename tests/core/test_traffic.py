@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from psruntime.core.facts import Moved, PsStats, PsTraffic, WorkerStats, WorkerTraffic
+from psruntime.core.facts import Moved, PsBeat, PsStats, PsTraffic, WorkerBeat, WorkerStats, WorkerTraffic
 from psruntime.core.membership import Member, Role
+from psruntime.core.status import job_status
 from psruntime.core.traffic import HEAVY, LEAST_BYTES_PER_S, RELIEVED, WINDOW_S, Traffic, why_heavy
+from psruntime.core.view import Phase
+from tests.core.scenario import Scenario
 
 MB = 1_000_000
 BEAT_S = 3.0
@@ -230,3 +233,37 @@ def test_who_knows_nothing_is_not_there() -> None:
 def test_what_to_do_is_said_in_one_line() -> None:
     assert why_heavy(2, 1.84, 3).startswith("ps 2 carries 1.8 times its share of the traffic of 3 ps")
     assert why_heavy(2, 1.84, 3).isprintable()
+
+
+def test_the_coordinator_tells_it_in_its_log_and_its_status() -> None:
+    job = Scenario("ps=2 lease_s=9 train_steps=1000000 job_id=j")
+    for line in (
+        "join ps 0 at=h:1",
+        "join ps 1 at=h:2",
+        "join worker 0 at=h:3",
+        "beat ps 0",
+        "beat ps 1",
+        "beat worker 0",
+    ):
+        job.act(line)
+    job.act("prepared worker 0 step=0")
+    core, told = job.core, []
+    assert core.phase is Phase.TRAINING
+    for beat in range(30):
+        job.now_s += BEAT_S
+        for index, rate in enumerate((9 * MB, 1 * MB)):
+            stats = PsStats(moved=Moved(beat * rate, 2 * beat * rate))
+            said = PsBeat(core.fence.revision, core.view.number, 0, stats)
+            core.heartbeat(Role.PS, index, job.latest[f"ps {index}"], said, job.now_s)
+        stats = WorkerStats(pushes=10 * beat, moved=Moved(beat * 500, beat * 700))
+        core.heartbeat(Role.WORKER, 0, job.latest["worker 0"], WorkerBeat(core.view.number, stats=stats), job.now_s)
+        told += [event for event in core.take_events() if event.name.startswith("ps_")]
+    assert [(event.name, event.facts["ps"]) for event in told] == [("ps_heavy", 0)]
+    first, second, worker = job_status(core, job.now_s).members
+    assert first.ps_traffic and second.ps_traffic and worker.ps_traffic is None
+    assert first.ps_traffic.share == pytest.approx(0.9) and first.ps_traffic.heavy and not second.ps_traffic.heavy
+    assert first.ps_traffic.received_per_s == pytest.approx(2 * first.ps_traffic.sent_per_s)
+    assert worker.worker_traffic == WorkerTraffic(50, 70)
+    core.confirm_lost(job.latest["ps 1"], job.now_s)
+    (alone,) = [m for m in job_status(core, job.now_s).members if m.role is Role.PS]
+    assert alone.ps_traffic is not None and alone.ps_traffic.share is None
