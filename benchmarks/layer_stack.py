@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from benchmarks.receives import Receives
 from benchmarks.step_times import StepTimes
 from psruntime import Context, ModelSpec
 from psruntime.examples.layers import dense
@@ -59,4 +58,4 @@ def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:  # noqa: ARG00
     for layer in range(layers):
         hidden = tf1.tanh(dense(hidden, width, f"layer_{layer}"))
     loss = tf1.reduce_mean(tf1.square(hidden - labels))
-    return ModelSpec(loss=loss, optimizer=tf1.train.AdamOptimizer, learning_rate=1e-3, hooks=[StepTimes(), Receives()])
+    return ModelSpec(loss=loss, optimizer=tf1.train.AdamOptimizer, learning_rate=1e-3, hooks=[StepTimes()])

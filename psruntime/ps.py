@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from psruntime import flags
 from psruntime.config import JobConfig, ProcessConfig, split_address
 from psruntime.core.coordinator import Coordinator
 from psruntime.core.departed import Departed
-from psruntime.core.facts import Answer, LeaveKind, PsBeat
+from psruntime.core.facts import Answer, LeaveKind, PsBeat, PsStats
 from psruntime.core.membership import Role
 from psruntime.core.plan import make_plan
 from psruntime.core.turns import Record
@@ -26,6 +27,7 @@ from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopReque
 from psruntime.network import own_host, require_loopback
 from psruntime.observe.log import Log
 from psruntime.observe.rounds_log import RoundsLog
+from psruntime.observe.traffic import Traffic, all_but
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.joining import learn_job
@@ -136,6 +138,7 @@ class _Ps:
         self._view = 0  # the prepared view, 0 while there is none
         self._knows_model = False  # whose buckets are here; a script has none
         self._departed = Departed(job.lease_s)
+        self._traffic = Traffic(all_but((client.address, health)))
         self._beating = threading.Lock()
         self.seat = Seat(
             client, job, Role.PS, where.index, self.address, health, (),
@@ -183,9 +186,9 @@ class _Ps:
         if self._view and not self._knows_model:
             self._learn_model()
         if not self._view or not self._knows_model:
-            return PsBeat(self._fence_revision)
+            return PsBeat(self._fence_revision, stats=PsStats(moved=self._traffic.moved()))
         stats, global_step = self._state.read()
-        return PsBeat(self._fence_revision, self._view, global_step, stats)
+        return PsBeat(self._fence_revision, self._view, global_step, replace(stats, moved=self._traffic.moved()))
 
     def _learn_model(self) -> None:
         """Asks for the model; without an answer the next heartbeat asks again.

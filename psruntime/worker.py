@@ -8,18 +8,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
 from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
-from psruntime.core.facts import LeaveKind
+from psruntime.core.facts import LeaveKind, WorkerStats
 from psruntime.core.plan import make_plan
+from psruntime.core.plan_report import report
 from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError
 from psruntime.model import EVAL, TRAIN, Context, load_model
 from psruntime.network import own_host
 from psruntime.observe.log import Log
 from psruntime.observe.meter import StepMeter
+from psruntime.observe.traffic import Peers, Traffic
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.joining import learn_job
@@ -93,6 +96,7 @@ class _Trainer:
         check_evaluation(self._model, self._context(EVAL), self._plan)
         self._best = self._best_checkpoint()
         self._graph = build_training(self._model, self._inputs, self._plan, job, where.index)
+        self._step_tensors = None if job.mode == "sync" else report(self._plan).tensors
         process.log("plan", variables=len(self._plan.trained), buckets=len(self._plan.buckets))
         alone = [spec.name for spec in self._plan.trained if spec.whole]
         if alone and job.plan == "packed":
@@ -118,10 +122,12 @@ class _Trainer:
 
         where, process = self._where, self._process
         self._server, self.address = start_server("worker", where.index, host, where.port)
+        peers = Peers(self.address)
+        self._traffic = Traffic(peers)
         self._place, self._seat = take_worker_seat(
             client, self._job, where.index, (self.address, health_address), self._specs,
-            lambda waiting: self._meter.stats(time.monotonic(), waiting), where.connect_timeout_s,
-            process.stop, process.log, process.at_exit,
+            self._stats, where.connect_timeout_s, process.stop, process.log, process.at_exit,
+            on_answer=lambda answer: peers.meet(answer.standing.view),
             on_end=lambda error: process.end_within(self._job.drain_timeout_s, error.exit_code),
         )  # fmt: skip
         process.at_exit.callback(self._seat.leave, LeaveKind.ASKED, "asked to stop")
@@ -145,6 +151,11 @@ class _Trainer:
         if self._evaluation_error:
             raise JobFailedError(f"the job is done, but its evaluation failed: {self._evaluation_error}")
         return EXIT_DONE
+
+    def _stats(self, waiting: str) -> WorkerStats:
+        """For the next heartbeat."""
+        stats = self._meter.stats(time.monotonic(), waiting)
+        return replace(stats, moved=self._traffic.moved(), step_tensors=self._step_tensors)
 
     def _build_loop(self) -> Any:
         from psruntime.graph.assemble import assemble

@@ -15,6 +15,7 @@ from psruntime.graph import environment
 from psruntime.graph.server import start_server
 from psruntime.network import own_host
 from psruntime.observe.log import Log
+from psruntime.observe.traffic import Peers, Traffic
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.joining import learn_job
 from psruntime.rpc.seat import Seat
@@ -72,10 +73,13 @@ class Member:
         health.start()
         self._at_exit.callback(health.stop, STOP_S)
         self._server, self.address = start_server("worker", where.index, host, where.port)
+        peers = Peers(self.address)
+        traffic = Traffic(peers)
         self.place, self._seat = take_worker_seat(
             client, job, where.index, (self.address, f"{host}:{health.port}"), (),
-            lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting), where.connect_timeout_s,
-            self._stop, self.log, self._at_exit,
+            lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting, moved=traffic.moved()),
+            where.connect_timeout_s, self._stop, self.log, self._at_exit,
+            on_answer=lambda answer: peers.meet(answer.standing.view),
         )  # fmt: skip
         health.set_serving(True)
 

@@ -11,8 +11,6 @@ Law: there is at most one chief, a live worker, and only its report moves PREPAR
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from psruntime.config import JobConfig
 from psruntime.core.absence import Absence
 from psruntime.core.accounts import Accounts, account_facts
@@ -28,8 +26,9 @@ from psruntime.core.join_checks import check_join
 from psruntime.core.membership import Busy, Member, Membership, Role
 from psruntime.core.pace import Pace
 from psruntime.core.rounds import Contribution, Done, Torn, Turn
-from psruntime.core.standing import Told, standing_of
+from psruntime.core.standing import Told, standing_of, written_here
 from psruntime.core.strangers import Strangers
+from psruntime.core.traffic import Traffic
 from psruntime.core.turns import Turns
 from psruntime.core.view import MOVES, Phase, PsEntry, View, listed, over_error
 from psruntime.errors import ReplacedError
@@ -55,6 +54,7 @@ class Coordinator:
         self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
         self.worker_beats = WorkerBeats()
         self.accounts = Accounts()
+        self.traffic = Traffic(job.ps, job.lease_s, self._note)
         self.absence = Absence(job, now_s)
         self.draining = Draining(job.drain_timeout_s)
         self.strangers = Strangers(self._note)
@@ -96,14 +96,13 @@ class Coordinator:
         member = self.members.get(role, index, incarnation)
         self.members.renew(member, now_s)
         if isinstance(beat, PsBeat):
-            if beat.fence_revision > self._told.last(incarnation).fence_revision:
-                beat = replace(beat, fence_revision=0)  # of another coordinator: nothing of ours is written
-            self.ps_beats[incarnation] = beat
+            self.ps_beats[incarnation] = written_here(beat, self._told.last(incarnation))
         else:
             beat = self.worker_beats.take(incarnation, beat, self.view.number, self.phase is Phase.DRAINING)
             if beat.view == self.view.number:
                 self.pace.report(member, beat.steps, beat.stopped)
         self.accounts.hear(index, beat.stats)
+        self.traffic.hear(member, beat.stats, self.phase is Phase.TRAINING, now_s)
         if self.phase.prepared and beat.view == self.view.number and self.job.mode != "sync":
             self.global_step = max(self.global_step, beat.global_step)
         self._reconsider()
@@ -280,6 +279,7 @@ class Coordinator:
         """Drops what was kept for a member that is gone."""
         self._note(event, member=member.name, incarnation=member.tag, **facts)
         self._told.forget(member.incarnation)
+        self.traffic.forget(member.incarnation)
         if self.view.number and (member.role is Role.PS or event == "member_lost"):
             self.absence.lost(member, now_s)
         if member.role is Role.PS:

@@ -42,6 +42,14 @@ class NotYet:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """Bytes over the connections of TensorFlow's server, since its process started."""
+
+    sent: int = 0
+    received: int = 0
+
+
+@dataclass(frozen=True)
 class PsStats:
     """What a ps measures on itself.  Counts are sums over its buckets."""
 
@@ -54,6 +62,7 @@ class PsStats:
     pending: int = 0  # contributions to rounds that have not closed
     rolled_back: int = 0  # applied once, and undone by a return to an older state
     received_of: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that each bucket has at least
+    moved: Moved | None = None  # None: the system does not tell
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,8 @@ class WorkerStats:
     loss: float | None = None
     waiting: str = ""  # why it does not step now; empty while it does
     max_lead: int = 0  # mode bounded: largest lead, over the floor that it knew, at which it started a step
+    moved: Moved | None = None  # None: the system does not tell
+    step_tensors: int | None = None  # of a step, by its plan (core/plan_report.py); None: no plan, or mode sync
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,28 @@ class Answer:
     floor: int
 
 
+@dataclass(frozen=True)
+class PsTraffic:
+    """What a ps moves; of the last 10 to 20 s, or one to two leases if those are longer.
+
+    share: its part of the bytes of all ps, 0 to 1; None while not all of them tell theirs.
+    heavy: it carries more than 1.5 times what each would if it were even (core/traffic.py).
+    """
+
+    sent_per_s: float
+    received_per_s: float
+    share: float | None = None
+    heavy: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerTraffic:
+    """Bytes that a worker moves for each push: over the same time, or longer, so that it has some pushes."""
+
+    sent_per_step: float
+    received_per_step: float
+
+
 class LeaveKind(str, Enum):
     """Why a member leaves."""
 
@@ -154,6 +187,8 @@ class MemberStatus:
     lead: int = 0
     ps_stats: PsStats | None = None
     worker_stats: WorkerStats | None = None
+    ps_traffic: PsTraffic | None = None  # None: not known, or not yet
+    worker_traffic: WorkerTraffic | None = None
 
 
 @dataclass(frozen=True)

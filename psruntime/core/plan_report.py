@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from psruntime.core.buckets import Bucket
 from psruntime.core.plan import Plan
 
-# Tensors of a step between a worker and a ps, in mode async and bounded.
+# Tensors of a step between a worker and a ps, in mode async and bounded, as TensorFlow cuts its graph.
 DENSE_TENSORS = 2  # the master comes, the gradient goes
 TABLE_TENSORS = 4  # for one lookup: ids go, rows come, the gradient's rows and their indices go
-PS_TENSORS = 2  # whether the loss is finite goes, the outcomes come
+PS_TENSORS = 2  # with any update: the header goes, the outcomes come
+STEP_PS = 0  # that counts the global step, which is updated like a bucket
 
 
 @dataclass(frozen=True)
@@ -60,5 +61,5 @@ def tensors_of(bucket: Bucket) -> int:
 def _on(plan: Plan, ps: int) -> PsReport:
     buckets = plan.on(ps)
     homes = sum(home.ps == ps for home in plan.homes)
-    tensors = sum(map(tensors_of, buckets)) + PS_TENSORS
+    tensors = sum(map(tensors_of, buckets)) + (PS_TENSORS if buckets or ps == STEP_PS else 0)
     return PsReport(ps, len(buckets), homes, plan.bytes_on(ps), tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psruntime.core.ending import all_stopped
@@ -32,6 +33,11 @@ class Told:
 
     def forget(self, incarnation: int) -> None:
         self._told.pop(incarnation, None)
+
+
+def written_here(beat: PsBeat, told: Standing) -> PsBeat:
+    """The beat of a ps that was told this; what it wrote for another coordinator is nothing of ours."""
+    return replace(beat, fence_revision=0) if beat.fence_revision > told.fence_revision else beat
 
 
 def standing_of(c: Coordinator, member: Member) -> Standing:

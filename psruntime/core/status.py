@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from psruntime.core.coordinator import Coordinator
-from psruntime.core.facts import JobStatus, MemberStatus, PsBeat
+from psruntime.core.facts import JobStatus, MemberStatus, PsBeat, PsTraffic
 from psruntime.core.membership import Member, Role
 from psruntime.core.view import Phase
 
@@ -17,6 +17,7 @@ def job_status(coordinator: Coordinator, now_s: float) -> JobStatus:
     members = [*coordinator.members.live(Role.PS), *coordinator.members.live(Role.WORKER)]
     clocks = coordinator.pace.clocks.clocks
     totals = coordinator.accounts.totals()
+    traffic = coordinator.traffic.of_ps()
     return JobStatus(
         phase=coordinator.phase,
         reason=_reason(coordinator, now_s),
@@ -24,7 +25,7 @@ def job_status(coordinator: Coordinator, now_s: float) -> JobStatus:
         floor=coordinator.pace.floor,
         global_step=coordinator.global_step,
         steps_lost=coordinator.steps_lost,
-        members=tuple(_line(coordinator, member, clocks, now_s) for member in members),
+        members=tuple(_line(coordinator, member, clocks, traffic, now_s) for member in members),
         max_lead=coordinator.pace.max_lead,
         balanced=totals.balanced,
         unanswered=dict(totals.unanswered),
@@ -49,8 +50,10 @@ def _reason(coordinator: Coordinator, now_s: float) -> str:
     return coordinator.reason
 
 
-def _line(coordinator: Coordinator, member: Member, clocks: dict[int, int], now_s: float) -> MemberStatus:
-    """`clocks`: worker index -> clock."""
+def _line(
+    coordinator: Coordinator, member: Member, clocks: dict[int, int], traffic: dict[int, PsTraffic], now_s: float
+) -> MemberStatus:
+    """`clocks`: worker index -> clock.  `traffic`: incarnation of a ps -> what it moves."""
     line = MemberStatus(
         role=member.role,
         index=member.index,
@@ -61,7 +64,8 @@ def _line(coordinator: Coordinator, member: Member, clocks: dict[int, int], now_
         silent_s=now_s - member.renewed_at_s,
     )
     if member.role is Role.PS:
-        return replace(line, ps_stats=coordinator.ps_beats.get(member.incarnation, PsBeat()).stats)
+        stats = coordinator.ps_beats.get(member.incarnation, PsBeat()).stats
+        return replace(line, ps_stats=stats, ps_traffic=traffic.get(member.incarnation))
     beat = coordinator.worker_beats.get(member.incarnation)
     floor = coordinator.pace.floor
     clock = clocks.get(member.index, floor)
@@ -72,4 +76,5 @@ def _line(coordinator: Coordinator, member: Member, clocks: dict[int, int], now_
         clock=clock,
         lead=clock - floor,
         worker_stats=beat.stats,
+        worker_traffic=coordinator.traffic.of_worker(member.incarnation),
     )

@@ -15,7 +15,7 @@ def table(*columns: str) -> Table:
     return made
 
 
-def bytes_text(count: int) -> str:
+def bytes_text(count: float) -> str:
     """With a decimal unit: 12.3 MB."""
     size, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):

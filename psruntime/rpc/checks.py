@@ -13,6 +13,7 @@ from psruntime.errors import UsageError
 COUNT_LIMIT = 2**53  # what a float, so also a JSON reader, still counts exactly
 INDEX_LIMIT = 2**31
 INCARNATION_LIMIT = 2**63
+BYTES_LIMIT = 2**63  # of a sum over the life of a process: at 12.5 GB/s it passes COUNT_LIMIT within 9 days
 DURATION_LIMIT_S = 315_576_000_000  # of google.protobuf.Duration: 10,000 years
 ADDRESS_CHARS = 256
 JOIN_ID_CHARS = 64
@@ -45,6 +46,13 @@ def amount(name: str, value: float) -> float:
     """A finite float from 0."""
     if not (math.isfinite(value) and value >= 0):
         raise UsageError(f"{name} must be a finite number from 0, got {value:g}")
+    return value
+
+
+def share(name: str, value: float) -> float:
+    """A part of a whole, 0 to 1."""
+    if not 0 <= value <= 1:
+        raise UsageError(f"{name} must be from 0 to 1, got {value:g}")
     return value
 
 

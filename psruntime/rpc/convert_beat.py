@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from psruntime.core.facts import PsBeat, PsStats, WorkerBeat, WorkerStats
+from psruntime.core.facts import Moved, PsBeat, PsStats, WorkerBeat, WorkerStats
 from psruntime.core.membership import Role
 from psruntime.errors import UsageError
 from psruntime.rpc import checks
@@ -95,6 +95,7 @@ def ps_stats_to_wire(stats: PsStats) -> pb.PsStats:
         pending=stats.pending,
         rolled_back=stats.rolled_back,
         received_of=stats.received_of,
+        moved=_moved_to_wire(stats.moved),
     )
 
 
@@ -114,6 +115,7 @@ def ps_stats_from_wire(wire: pb.PsStats) -> PsStats:
         checks.number("stats.pending", wire.pending),
         checks.number("stats.rolled_back", wire.rolled_back),
         counts_from_wire("stats.received_of", wire.received_of),
+        _moved_from_wire(wire.moved) if wire.HasField("moved") else None,
     )
 
 
@@ -133,6 +135,8 @@ def worker_stats_to_wire(stats: WorkerStats) -> pb.WorkerStats:
         loss=stats.loss,
         waiting=checks.clipped(stats.waiting),
         max_lead_steps=stats.max_lead,
+        moved=_moved_to_wire(stats.moved),
+        step_tensors=stats.step_tensors,
     )
 
 
@@ -145,4 +149,17 @@ def worker_stats_from_wire(wire: pb.WorkerStats) -> WorkerStats:
         wire.loss if wire.HasField("loss") else None,
         checks.words("stats.waiting", wire.waiting),
         checks.number("stats.max_lead_steps", wire.max_lead_steps),
+        _moved_from_wire(wire.moved) if wire.HasField("moved") else None,
+        checks.number("stats.step_tensors", wire.step_tensors) if wire.HasField("step_tensors") else None,
+    )
+
+
+def _moved_to_wire(moved: Moved | None) -> pb.Moved | None:
+    return None if moved is None else pb.Moved(sent_bytes=moved.sent, received_bytes=moved.received)
+
+
+def _moved_from_wire(wire: pb.Moved) -> Moved:
+    return Moved(
+        checks.number("stats.moved.sent_bytes", wire.sent_bytes, limit=checks.BYTES_LIMIT),
+        checks.number("stats.moved.received_bytes", wire.received_bytes, limit=checks.BYTES_LIMIT),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from psruntime.config import JobConfig, check_job_id
-from psruntime.core.facts import JobStatus, MemberStatus
+from psruntime.core.facts import JobStatus, MemberStatus, PsTraffic, WorkerTraffic
+from psruntime.core.membership import Role
 from psruntime.errors import UsageError
 from psruntime.rpc import checks
 from psruntime.rpc.convert import (
@@ -133,6 +134,8 @@ def _member_to_wire(member: MemberStatus) -> pb.MemberStatus:
         lead_steps=member.lead,
         ps=None if member.ps_stats is None else ps_stats_to_wire(member.ps_stats),
         worker=None if member.worker_stats is None else worker_stats_to_wire(member.worker_stats),
+        ps_traffic=None if member.ps_traffic is None else _ps_traffic_to_wire(member.ps_traffic),
+        worker_traffic=None if member.worker_traffic is None else _worker_traffic_to_wire(member.worker_traffic),
     )
 
 
@@ -141,6 +144,8 @@ def _member_from_wire(wire: pb.MemberStatus) -> MemberStatus:
     which = wire.WhichOneof("stats")
     if which not in (None, role.value):
         raise UsageError(f"members.stats must be that of a {role}, got {which}")
+    if wire.HasField("worker_traffic" if role is Role.PS else "ps_traffic"):
+        raise UsageError(f"members.traffic must be that of a {role}")
     return MemberStatus(
         role=role,
         index=checks.index("members.index", wire.index),
@@ -155,4 +160,37 @@ def _member_from_wire(wire: pb.MemberStatus) -> MemberStatus:
         lead=checks.number("members.lead_steps", wire.lead_steps),
         ps_stats=ps_stats_from_wire(wire.ps) if which == "ps" else None,
         worker_stats=worker_stats_from_wire(wire.worker) if which == "worker" else None,
+        ps_traffic=_ps_traffic_from_wire(wire.ps_traffic) if wire.HasField("ps_traffic") else None,
+        worker_traffic=_worker_traffic_from_wire(wire.worker_traffic) if wire.HasField("worker_traffic") else None,
+    )
+
+
+def _ps_traffic_to_wire(traffic: PsTraffic) -> pb.PsTraffic:
+    return pb.PsTraffic(
+        sent_bytes_per_second=traffic.sent_per_s,
+        received_bytes_per_second=traffic.received_per_s,
+        share=traffic.share,
+        heavy=traffic.heavy,
+    )
+
+
+def _ps_traffic_from_wire(wire: pb.PsTraffic) -> PsTraffic:
+    return PsTraffic(
+        checks.amount("members.ps_traffic.sent_bytes_per_second", wire.sent_bytes_per_second),
+        checks.amount("members.ps_traffic.received_bytes_per_second", wire.received_bytes_per_second),
+        checks.share("members.ps_traffic.share", wire.share) if wire.HasField("share") else None,
+        wire.heavy,
+    )
+
+
+def _worker_traffic_to_wire(traffic: WorkerTraffic) -> pb.WorkerTraffic:
+    return pb.WorkerTraffic(
+        sent_bytes_per_step=traffic.sent_per_step, received_bytes_per_step=traffic.received_per_step
+    )
+
+
+def _worker_traffic_from_wire(wire: pb.WorkerTraffic) -> WorkerTraffic:
+    return WorkerTraffic(
+        checks.amount("members.worker_traffic.sent_bytes_per_step", wire.sent_bytes_per_step),
+        checks.amount("members.worker_traffic.received_bytes_per_step", wire.received_bytes_per_step),
     )

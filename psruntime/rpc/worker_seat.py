@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from psruntime.config import JobConfig
 from psruntime.core.buckets import VariableSpec
-from psruntime.core.facts import WorkerStats
+from psruntime.core.facts import Answer, WorkerStats
 from psruntime.core.membership import Role
 from psruntime.errors import PsRuntimeError
 from psruntime.rpc.client import CoordinatorClient
@@ -28,12 +28,13 @@ def take_worker_seat(
     stop: threading.Event,
     log: Callable[..., None],
     at_exit: ExitStack,
+    on_answer: Callable[[Answer], None],
     on_end: Callable[[PsRuntimeError], None] = lambda _: None,
 ) -> tuple[WorkerPlace, Seat]:
     """Joins the job as worker `index`; what has to be closed but the seat is given to `at_exit`.
 
     addresses: of TensorFlow's server and of grpc.health.v1.  specs: of the variables of the model; none for a
-    script.  stats: as WorkerPlace.  on_end: as Seat.
+    script.  stats: as WorkerPlace.  on_answer, on_end: as Seat.
 
     Raises:
         As Seat.take.
@@ -45,7 +46,7 @@ def take_worker_seat(
     place = WorkerPlace(job, stats, stop, log, gate)
     seat = Seat(
         client, job, Role.WORKER, index, *addresses, specs,
-        beat=place.beat, on_answer=lambda _: None, log=log, stop=stop, on_end=on_end,
+        beat=place.beat, on_answer=on_answer, log=log, stop=stop, on_end=on_end,
     )  # fmt: skip
     place.attach(seat)
     seat.take(connect_timeout_s)

@@ -336,8 +336,16 @@ class WorkerBeat(_message.Message):
     closed_parts: int
     def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ...) -> None: ...
 
+class Moved(_message.Message):
+    __slots__ = ("sent_bytes", "received_bytes")
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    sent_bytes: int
+    received_bytes: int
+    def __init__(self, sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
+
 class PsStats(_message.Message):
-    __slots__ = ("held_bytes", "buckets", "received", "applied", "dropped", "max_staleness", "pending", "rolled_back", "received_of")
+    __slots__ = ("held_bytes", "buckets", "received", "applied", "dropped", "max_staleness", "pending", "rolled_back", "received_of", "moved")
     class DroppedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -361,6 +369,7 @@ class PsStats(_message.Message):
     PENDING_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_OF_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     held_bytes: int
     buckets: int
     received: int
@@ -370,10 +379,11 @@ class PsStats(_message.Message):
     pending: int
     rolled_back: int
     received_of: _containers.ScalarMap[int, int]
-    def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ..., pending: _Optional[int] = ..., rolled_back: _Optional[int] = ..., received_of: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    moved: Moved
+    def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ..., pending: _Optional[int] = ..., rolled_back: _Optional[int] = ..., received_of: _Optional[_Mapping[int, int]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
-    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps")
+    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps", "moved", "step_tensors")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
@@ -381,6 +391,8 @@ class WorkerStats(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     MAX_LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    STEP_TENSORS_FIELD_NUMBER: _ClassVar[int]
     pushes: int
     staleness_p50: int
     staleness_p99: int
@@ -388,7 +400,9 @@ class WorkerStats(_message.Message):
     loss: float
     waiting: str
     max_lead_steps: int
-    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ...) -> None: ...
+    moved: Moved
+    step_tensors: int
+    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., step_tensors: _Optional[int] = ...) -> None: ...
 
 class ReportClockRequest(_message.Message):
     __slots__ = ("worker_index", "incarnation", "view_number", "completed_steps", "wanted_floor_steps", "max_wait")
@@ -604,7 +618,7 @@ class JobStatus(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
-    __slots__ = ("role", "index", "address", "health_address", "incarnation", "admitted", "silent", "chief", "stopped", "clock_steps", "lead_steps", "ps", "worker")
+    __slots__ = ("role", "index", "address", "health_address", "incarnation", "admitted", "silent", "chief", "stopped", "clock_steps", "lead_steps", "ps", "worker", "ps_traffic", "worker_traffic")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -618,6 +632,8 @@ class MemberStatus(_message.Message):
     LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
+    PS_TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    WORKER_TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     role: Role
     index: int
     address: str
@@ -631,4 +647,26 @@ class MemberStatus(_message.Message):
     lead_steps: int
     ps: PsStats
     worker: WorkerStats
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., incarnation: _Optional[str] = ..., admitted: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., chief: _Optional[bool] = ..., stopped: _Optional[bool] = ..., clock_steps: _Optional[int] = ..., lead_steps: _Optional[int] = ..., ps: _Optional[_Union[PsStats, _Mapping]] = ..., worker: _Optional[_Union[WorkerStats, _Mapping]] = ...) -> None: ...
+    ps_traffic: PsTraffic
+    worker_traffic: WorkerTraffic
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., incarnation: _Optional[str] = ..., admitted: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., chief: _Optional[bool] = ..., stopped: _Optional[bool] = ..., clock_steps: _Optional[int] = ..., lead_steps: _Optional[int] = ..., ps: _Optional[_Union[PsStats, _Mapping]] = ..., worker: _Optional[_Union[WorkerStats, _Mapping]] = ..., ps_traffic: _Optional[_Union[PsTraffic, _Mapping]] = ..., worker_traffic: _Optional[_Union[WorkerTraffic, _Mapping]] = ...) -> None: ...
+
+class PsTraffic(_message.Message):
+    __slots__ = ("sent_bytes_per_second", "received_bytes_per_second", "share", "heavy")
+    SENT_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    HEAVY_FIELD_NUMBER: _ClassVar[int]
+    sent_bytes_per_second: float
+    received_bytes_per_second: float
+    share: float
+    heavy: bool
+    def __init__(self, sent_bytes_per_second: _Optional[float] = ..., received_bytes_per_second: _Optional[float] = ..., share: _Optional[float] = ..., heavy: _Optional[bool] = ...) -> None: ...
+
+class WorkerTraffic(_message.Message):
+    __slots__ = ("sent_bytes_per_step", "received_bytes_per_step")
+    SENT_BYTES_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    sent_bytes_per_step: float
+    received_bytes_per_step: float
+    def __init__(self, sent_bytes_per_step: _Optional[float] = ..., received_bytes_per_step: _Optional[float] = ...) -> None: ...

@@ -30,7 +30,7 @@ def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
     return model_with(STEP_S, features, labels)
 
 
-def model_with(step_s: float, features: Any, labels: Any) -> ModelSpec:
+def model_with(step_s: float, features: Any, labels: Any, width: int = 8) -> ModelSpec:
     """A model whose steps wait so long, without using a processor, as an accelerator would make a worker wait."""
 
     def take_time(features: Any) -> Any:
@@ -39,7 +39,7 @@ def model_with(step_s: float, features: Any, labels: Any) -> ModelSpec:
 
     features = tf1.reshape(tf1.numpy_function(take_time, [features], tf1.float32), tf1.shape(features))
     features.set_shape([None, 4])
-    kernel = tf1.get_variable("kernel", [4, 8], initializer=tf1.glorot_uniform_initializer(seed=1))
-    head = tf1.get_variable("head", [8, 1], initializer=tf1.glorot_uniform_initializer(seed=2))
+    kernel = tf1.get_variable("kernel", [4, width], initializer=tf1.glorot_uniform_initializer(seed=1))
+    head = tf1.get_variable("head", [width, 1], initializer=tf1.glorot_uniform_initializer(seed=2))
     error = tf1.matmul(tf1.matmul(features, kernel), head)[:, 0] - labels
     return ModelSpec(tf1.reduce_mean(tf1.square(error)), tf1.train.GradientDescentOptimizer, 0.02)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from psruntime.core.facts import JobStatus
 from psruntime.core.view import Phase
 from tests.support.cluster import Zygote, cluster
 from tests.support.ledgers import read_ledgers
@@ -16,6 +17,8 @@ from tests.support.polling import poll_until
 pytestmark = pytest.mark.cluster
 
 SMALL = "--model=tests.cluster.models"
+WIDE = "--model=tests.cluster.wide_models"
+WIDE_BYTES = 4 * (4 * 2500 + 2500)  # of its variables, each of which is pulled and pushed in a step
 
 
 def test_digits_with_two_ps_and_two_workers(zygote: Zygote, tmp_path: Path) -> None:
@@ -36,27 +39,40 @@ def test_digits_with_two_ps_and_two_workers(zygote: Zygote, tmp_path: Path) -> N
         assert (checkpoints / "best" / f"{best['checkpoint']}.index").exists()
 
 
+def step_traffic_is_the_models(status: JobStatus) -> bool:
+    """Whether worker 0 receives and sends what the model holds in a step, and some more, and the ps have it all."""
+    traffic = next((m.worker_traffic for m in status.members if m.worker_traffic), None)
+    ps = [m.ps_traffic for m in status.members if m.ps_traffic]
+    if traffic is None or len(ps) < 2 or None in [each.share for each in ps]:
+        return False
+    assert sum(each.share or 0 for each in ps) == pytest.approx(1)
+    assert all(each.sent_per_s > 0 and each.received_per_s > 0 for each in ps)
+    moved = (traffic.received_per_step, traffic.sent_per_step)
+    return all(WIDE_BYTES <= bytes_per_step <= 1.5 * WIDE_BYTES for bytes_per_step in moved)
+
+
 def test_workers_join_leave_and_are_lost_while_the_others_go_on(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, ps=2, train_steps=1_000_000, lease_s=3) as job:
-        stayer = job.start_worker(0, SMALL)
+        stayer = job.start_worker(0, WIDE)
         job.wait_for_step(50)
-        joiner = job.start_worker(7, SMALL)
+        poll_until(lambda: step_traffic_is_the_models(job.status()), 60, "the measured traffic of a step")
+        joiner = job.start_worker(7, WIDE)
         poll_until(lambda: job.worker_pushes().get(7, 0) > 20, 30, "pushes of worker 7")
         joiner.signal(signal.SIGTERM)
         assert joiner.wait() == 128 + signal.SIGTERM
         assert 7 not in job.worker_pushes()
         job.wait_for_step(job.status().global_step + 50)
 
-        victim = job.start_worker(3, SMALL)
+        victim = job.start_worker(3, WIDE)
         poll_until(lambda: job.worker_pushes().get(3, 0) > 20, 30, "pushes of worker 3")
         victim.kill()
-        successor = job.start_worker(3, SMALL)  # before the lease of the dead one has ended
+        successor = job.start_worker(3, WIDE)  # before the lease of the dead one has ended
         successor.wait_for(" first_step ")  # the status may still show the dead one's pushes
         job.wait_for_step(job.status().global_step + 50)
         assert job.status().phase is Phase.TRAINING
         assert stayer.code is None and successor.code is None
 
-        impostor = job.start_worker(3, SMALL)
+        impostor = job.start_worker(3, WIDE)
         assert impostor.wait() == 2
         assert "worker 3 is held by a live process" in impostor.text
         for proc in reversed(job.procs):

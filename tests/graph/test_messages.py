@@ -9,9 +9,14 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from benchmarks.receives import receives
+from psruntime.config import JobConfig
+from psruntime.core.plan import make_plan
+from psruntime.core.plan_report import report
 from psruntime.graph.inputs import InputStream
+from psruntime.graph.pulled import learn_specs
 from psruntime.model import Context, Model
 from tests.graph.test_against_tensorflow import OPTIMIZERS
+from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, linear_model, train, with_spec
 
 PS = 2
@@ -65,3 +70,26 @@ def test_the_runs_of_a_round(clip: dict[str, float]) -> None:
     pushed = counts(run, model, rounds.contribute, header, with_batch=False)
     assert pushed == {"worker to ps": 2 * PS, "ps to worker": PS}
     assert counts(run, model, rounds.close, header, with_batch=False) == {"worker to ps": PS, "ps to worker": PS}
+
+
+@pytest.mark.parametrize("num_ps", [1, 4])  # of four some have nothing
+def test_the_report_of_a_plan_says_as_many(num_ps: int) -> None:
+    model = linear_model(OPTIMIZERS["adam"])
+    assert step_of(train(LocalCluster(num_ps), model, 1), model) == report_of(model, num_ps)
+
+
+def test_of_a_table_the_report_counts_one_lookup() -> None:
+    """The model looks one of its tables up twice: ids go once more, and rows come."""
+    model = embedding_model(OPTIMIZERS["adam"])
+    assert step_of(train(LocalCluster(PS), model, 1), model) == report_of(model, PS) + 2
+
+
+def step_of(run: Run, model: Model) -> int:
+    feed = {run.graph.header.fed: run.graph.header.values((0, INCARNATION, 100, 1))}
+    return sum(counts(run, model, run.graph.step, feed, with_batch=True).values())
+
+
+def report_of(model: Model, num_ps: int) -> int:
+    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
+    job = JobConfig(ps=num_ps)
+    return report(make_plan(learn_specs(model, inputs, "train"), num_ps, job.slice_bytes, job.pack_bytes)).tensors

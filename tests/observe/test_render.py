@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 
 from rich.console import Console
 
 from psruntime.config import JobConfig
-from psruntime.core.facts import JobStatus, MemberStatus, PsStats, WorkerStats
+from psruntime.core.facts import JobStatus, MemberStatus, Moved, PsStats, PsTraffic, WorkerStats, WorkerTraffic
 from psruntime.core.membership import Role
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.observe.render import as_json, as_tables, progress_line
@@ -56,6 +57,39 @@ def test_in_mode_bounded_the_leads_are_shown_with_their_largest() -> None:
     assert as_json(status, job)["workers"][0]["worker_stats"]["max_lead"] == 3
 
 
+def shown(status: JobStatus, job: JobConfig = JOB) -> str:
+    """As text, with one space between words."""
+    out = io.StringIO()
+    Console(file=out, width=200).print(as_tables(status, job))
+    return re.sub(" +", " ", out.getvalue())
+
+
+def test_traffic_is_shown_for_each_ps_and_worker() -> None:
+    ps = replace(PS, ps_traffic=PsTraffic(1_500_000.0, 2_500_000.0, 0.51))
+    worker = replace(
+        WORKER, worker_stats=WorkerStats(loss=0.25, step_tensors=321), worker_traffic=WorkerTraffic(40_000.4, 50_000.2)
+    )
+    text = shown(replace(STATUS, members=(ps, worker)))
+    assert "max staleness in out share silent" in text and "7 2.5 MB/s 1.5 MB/s 51% 0.5 s" in text
+    assert "loss in/step out/step tensors/step silent" in text and "0.2500 50.0 kB 40.0 kB 321 1.5 s" in text
+    assert "carries" not in text
+
+
+def test_what_is_not_known_is_no_number() -> None:
+    text = shown(STATUS)
+    assert "7 - - - 0.5 s" in text and "0.2500 - - - 1.5 s" in text
+    one_of_two = replace(PS, ps_traffic=PsTraffic(1.0, 2.0))
+    assert "7 2 B/s 1 B/s - 0.5 s" in shown(replace(STATUS, members=(one_of_two,)))
+
+
+def test_a_ps_that_carries_too_much_is_named() -> None:
+    heavy = replace(PS, ps_traffic=PsTraffic(9e6, 9e6, 0.9, heavy=True))
+    text = shown(replace(STATUS, members=(heavy,)), replace(JOB, ps=2))
+    assert "ps 0 carries 1.8 times its share of the traffic of 2 ps" in text
+    facts = as_json(replace(STATUS, members=(heavy,)), JOB)
+    assert facts["ps"][0]["ps_traffic"] == {"sent_per_s": 9e6, "received_per_s": 9e6, "share": 0.9, "heavy": True}
+
+
 def test_the_progress_line() -> None:
     line = progress_line(STATUS, JOB, steps_per_s=4.0)
     assert line == "TRAINING step 500/1000  loss 0.2500  1234 examples/s  2:05 left  1 workers"
@@ -73,3 +107,8 @@ def test_json_is_complete_and_plain() -> None:
     assert facts["ps"][0]["incarnation"] == "00ff"
     assert facts["view"] == {"number": 2, "ps": [{"index": 0, "address": "10.0.0.1:1"}]}
     assert facts["workers"][0]["worker_stats"]["staleness_p99"] == 6
+    assert facts["workers"][0]["worker_traffic"] is None and facts["ps"][0]["ps_stats"]["moved"] is None
+    moving = replace(WORKER, worker_stats=WorkerStats(moved=Moved(2**60, 5)), worker_traffic=WorkerTraffic(1.5, 2.5))
+    worker = as_json(replace(STATUS, members=(moving,)), JOB)["workers"][0]
+    assert worker["worker_stats"]["moved"] == {"sent": 2**60, "received": 5}
+    assert worker["worker_traffic"] == {"sent_per_step": 1.5, "received_per_step": 2.5}

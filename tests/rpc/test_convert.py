@@ -17,12 +17,15 @@ from psruntime.core.facts import (
     Join,
     LeaveKind,
     MemberStatus,
+    Moved,
     NotYet,
     PsBeat,
     PsStats,
+    PsTraffic,
     Standing,
     WorkerBeat,
     WorkerStats,
+    WorkerTraffic,
 )
 from psruntime.core.membership import Member, Role, tag_of
 from psruntime.core.view import Phase, PsEntry, View
@@ -55,6 +58,9 @@ specs = st.builds(
 models = st.lists(specs, max_size=4, unique_by=lambda spec: spec.name).map(tuple)
 views = st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, incarnations), max_size=3).map(tuple))
 by_worker = st.dictionaries(indices, counts, max_size=3)
+sums = st.integers(0, checks.BYTES_LIMIT - 1)
+moved = st.none() | st.builds(Moved, sums, sums)
+amounts = st.floats(0, 1e300)
 ps_stats = st.builds(
     PsStats,
     *[counts] * 4,
@@ -63,9 +69,17 @@ ps_stats = st.builds(
     pending=counts,
     rolled_back=counts,
     received_of=by_worker,
+    moved=moved,
 )
 worker_stats = st.builds(
-    WorkerStats, counts, counts, counts, st.floats(0, 1e300), st.none() | st.floats(allow_nan=False), words, counts
+    WorkerStats,
+    *[counts] * 3,
+    amounts,
+    st.none() | st.floats(allow_nan=False),
+    words,
+    counts,
+    moved=moved,
+    step_tensors=st.none() | counts,
 )
 standings = st.builds(
     Standing,
@@ -106,7 +120,15 @@ beats = st.builds(
 leaves = st.builds(convert.Leave, st.sampled_from(Role), indices, incarnations, st.sampled_from(LeaveKind), words)
 _place = {"index": indices, "address": addresses, "health_address": addresses, "incarnation": tags}
 _times = {"admitted_s": spans, "silent_s": spans}
-members = st.builds(MemberStatus, role=st.just(Role.PS), **_place, **_times, ps_stats=st.none() | ps_stats) | st.builds(
+ps_traffic = st.builds(PsTraffic, amounts, amounts, st.none() | st.floats(0, 1), st.booleans())
+members = st.builds(
+    MemberStatus,
+    role=st.just(Role.PS),
+    **_place,
+    **_times,
+    ps_stats=st.none() | ps_stats,
+    ps_traffic=st.none() | ps_traffic,
+) | st.builds(
     MemberStatus,
     role=st.just(Role.WORKER),
     **_place,
@@ -116,6 +138,7 @@ members = st.builds(MemberStatus, role=st.just(Role.PS), **_place, **_times, ps_
     clock=counts,
     lead=counts,
     worker_stats=st.none() | worker_stats,
+    worker_traffic=st.none() | st.builds(WorkerTraffic, amounts, amounts),
 )
 job_statuses = st.builds(
     JobStatus,

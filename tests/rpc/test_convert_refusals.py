@@ -10,7 +10,7 @@ from psruntime.core.buckets import VariableSpec
 from psruntime.core.facts import Join, LeaveKind, WorkerBeat
 from psruntime.core.membership import Role
 from psruntime.errors import UsageError
-from psruntime.rpc import checks, convert, convert_beat
+from psruntime.rpc import checks, convert, convert_beat, convert_status
 from psruntime.v1 import coordination_pb2 as pb
 
 A_JOIN = Join(Role.WORKER, 1, "127.0.0.1:1", "127.0.0.1:2", "id", "job", 0.5, (VariableSpec("w", (2,), "float32"),))
@@ -78,6 +78,9 @@ MANY = [pb.VariableSpec(name=str(i), dtype="float32") for i in range(checks.SPEC
         (_beat(worker={"completed_steps": 2**60}), "worker.completed_steps must be from 0"),
         (_beat(worker={"stats": {"examples_per_s": math.inf}}), "stats.examples_per_s must be a finite number"),
         (_beat(worker={"stats": {"waiting": "x" * 5000}}), "stats.waiting must have 0 to 4096 characters"),
+        (_beat(worker={"stats": {"moved": {"sent_bytes": -1}}}), "stats.moved.sent_bytes must be from 0"),
+        (_beat(worker={"stats": {"moved": {"received_bytes": -1}}}), "stats.moved.received_bytes must be from 0"),
+        (_beat(worker={"stats": {"step_tensors": -1}}), "stats.step_tensors must be from 0"),
         (_leave(kind=7), "kind must be one of LEAVE_KIND_OVER"),
         (_leave(reason="x" * 5000), "reason must have 0 to 4096 characters"),
         ((convert.join_result_from_wire, pb.JoinResponse()), "result must be admitted or not_yet"),
@@ -88,6 +91,26 @@ def test_a_malformed_request_is_refused_by_name(call, line):
     from_wire, wire = call
     with pytest.raises(UsageError) as refused:
         from_wire(wire)
+    assert str(refused.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("role", "facts", "line"),
+    [
+        ("ROLE_PS", {"ps_traffic": {"sent_bytes_per_second": -1}}, "members.ps_traffic.sent_bytes_per_second must be"),
+        ("ROLE_PS", {"ps_traffic": {"received_bytes_per_second": math.inf}}, "members.ps_traffic.received_bytes_per"),
+        ("ROLE_PS", {"ps_traffic": {"share": 1.5}}, "members.ps_traffic.share must be from 0 to 1"),
+        ("ROLE_PS", {"ps_traffic": {"share": math.nan}}, "members.ps_traffic.share must be from 0 to 1"),
+        ("ROLE_PS", {"worker_traffic": {}}, "members.traffic must be that of a ps"),
+        ("ROLE_WORKER", {"ps_traffic": {}}, "members.traffic must be that of a worker"),
+        ("ROLE_WORKER", {"worker_traffic": {"sent_bytes_per_step": math.nan}}, "members.worker_traffic.sent_bytes_per"),
+        ("ROLE_WORKER", {"worker_traffic": {"received_bytes_per_step": -1}}, "members.worker_traffic.received_bytes"),
+    ],
+)
+def test_a_malformed_traffic_of_a_member_is_refused_by_name(role, facts, line):
+    member = pb.MemberStatus(role=role, incarnation="0123456789", **facts)
+    with pytest.raises(UsageError) as refused:
+        convert_status.status_from_wire(pb.JobStatus(phase="PHASE_TRAINING", members=[member]))
     assert str(refused.value).startswith(line)
 
 
