@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psruntime.config import JobConfig
+from psruntime.core.awaited import Awaited, spacing_s
 from psruntime.core.clocks import UNBOUNDED, ClockTable
 from psruntime.core.membership import Member
+from psruntime.core.reporting import REPORT_S
 
 # Far below the 2**32 by which a restore raises every version: updates from before it stay out in any case.
 LARGEST_STALENESS = 2**31 - 1
@@ -49,6 +51,7 @@ class Pace:
         self._job = job
         self._bound = job.bound if job.mode == "bounded" else UNBOUNDED
         self.clocks = ClockTable(self._bound)
+        self.awaited = Awaited(self._bound)
         self.max_lead = 0  # see `report`; over all views
         self._base: dict[int, int] = {}  # worker that steps -> its clock when it entered the view
         self._gone: list[_Gone] = []
@@ -60,6 +63,7 @@ class Pace:
     def begin(self, workers: Iterable[Member]) -> None:
         """A new view, in which all start at 0."""
         self.clocks = ClockTable(self._bound)
+        self.awaited = Awaited(self._bound)
         self._base = {}
         for gone in self._gone:
             gone.may_meet = {}  # what was pulled in the view before is refused
@@ -74,6 +78,12 @@ class Pace:
         """The clock at which an incarnation entered the view; 0 without a view, or once it has stopped."""
         return self._base.get(incarnation, 0)
 
+    def report_every_s(self, worker: Member) -> float:
+        """Time that a worker leaves between two reports for which nobody waits; 0 in other modes."""
+        if self._bound is None:
+            return 0.0
+        return REPORT_S if worker.index in self.awaited else spacing_s(self._bound, len(self._base), worker.index)
+
     def report(self, worker: Member, steps: int, stopped: bool = False) -> None:
         """Takes the steps that a worker has completed in this view; `stopped`: it takes no further one there.
 
@@ -83,7 +93,11 @@ class Pace:
         if worker.incarnation in self._base:
             clock = self._base[worker.incarnation] + steps
             if clock > self.clocks.clock(worker.index):
+                furthest = self.clocks.furthest
                 self.clocks.report(worker.index, clock)
+                self.awaited.progressed(worker.index, clock, self.clocks.furthest)
+                if self.clocks.furthest > furthest:
+                    self.awaited.look(self.clocks.clocks, self.clocks.floor, self.clocks.furthest)
                 for gone in self._gone:
                     gone.note_step(worker.incarnation)
                 self.max_lead = max(self.max_lead, self.clocks.furthest - 1 - clock)
@@ -108,6 +122,7 @@ class Pace:
             gone.may_meet.pop(worker.incarnation, None)
         if self._base.pop(worker.incarnation, None) is not None:
             self.clocks.remove(worker.index)
+            self.awaited.remove(worker.index)
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on; for `pause_s` of it nobody judged, so that counts for nothing."""

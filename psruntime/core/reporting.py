@@ -4,8 +4,9 @@ The owner tells each step with `at`, makes one call at a time, the one that `beg
 tells its answer with `end`.  Times are of one monotonic clock, in seconds.
 
 Law: `floor` is at most the coordinator's floor of the view, so the lead is at least the true one.
-Law: a worker that is the slowest as far as it knows, or that has to wait itself, reports at once.  One that is in the
-upper half of its bound, or awaited by others that are, reports every REPORT_S: what follows is only for the rest.
+Law: a worker that is the slowest as far as it knows, or that has to wait itself, reports at once.
+Law: where others may come to wait, there are REPORT_S between two reports at most: in the upper half of the bound, when
+a quarter of the bound is not reported yet, and when the coordinator says so.  It may want more time between the others.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Reporting:
         self._every_s = REPORT_S
         self._reported = entry  # the latest clock that the coordinator has heard
         self._short = -1  # the clock for which the floor was not there yet when the coordinator answered
-        self._urgent = False
+        self._urgent = False  # until the next call: others may wait for it, or the worker itself
         self._began_s: float | None = None  # of the latest call
         self._pause_s = 0.0  # after it
 
@@ -51,10 +52,10 @@ class Reporting:
 
     def at(self, steps: int) -> bool:
         """The worker has completed so many steps; whether `wait_s` is to be asked anew."""
-        before, was_near = self.clock, self._is_near
+        before, was_pressing = self.clock, self._is_pressing
         self.clock = self._entry + steps
-        self._urgent = self.clock > before == self.floor or self.is_shut
-        return self._urgent or before <= self._reported or self._is_near > was_near
+        self._urgent |= self.clock > before == self.floor or self.is_shut
+        return self._urgent or before <= self._reported or self._is_pressing > was_pressing
 
     def space(self, every_s: float) -> bool:
         """The coordinator wants this time between two reports; whether `wait_s` is to be asked anew."""
@@ -67,7 +68,7 @@ class Reporting:
             return None
         if self._urgent or self._began_s is None:
             return 0.0
-        every_s = REPORT_S if self._is_near else self._every_s
+        every_s = REPORT_S if self._is_pressing else self._every_s
         return self._began_s + every_s + self._pause_s - now_s
 
     def begin(self, now_s: float) -> Report:
@@ -91,6 +92,6 @@ class Reporting:
             self._urgent = False
 
     @property
-    def _is_near(self) -> bool:
-        """Whether the worker is in the upper half of its bound, so others may have to tell soon where they are."""
-        return 2 * (self.clock - self.floor) > self._bound
+    def _is_pressing(self) -> bool:
+        """Whether others may soon wait for what is not reported yet, or the worker for them."""
+        return 2 * (self.clock - self.floor) > self._bound or 4 * (self.clock - self._reported) >= self._bound

@@ -45,7 +45,7 @@ def take_worker_seat(
     place = WorkerPlace(job, stats, stop, log, gate)
     seat = Seat(
         client, job, Role.WORKER, index, *addresses, specs,
-        beat=place.beat, on_answer=lambda _: None, log=log, stop=stop, on_end=on_end,
+        beat=place.beat, on_answer=place.hear, log=log, stop=stop, on_end=on_end,
     )  # fmt: skip
     place.attach(seat)
     seat.take(connect_timeout_s)
