@@ -10,6 +10,7 @@ workers; the runs alternate.  Steps count from the moment at which every worker 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -30,7 +31,7 @@ QUICK = {"runs": 1, "seconds": 4.0, "bytes": "1000000", "ps": "1", "workers": "1
 
 @dataclass(frozen=True)
 class Workload:
-    """total_bytes: of all variables, about.  seconds: that are measured."""
+    """total_bytes: of all variables, about.  seconds: that are measured.  model: module, of ours and of stock's."""
 
     variables: int
     total_bytes: int
@@ -38,11 +39,13 @@ class Workload:
     workers: int
     seconds: float
     plan: str
+    model: str = layer_stack.__name__
+    batch_size: int = BATCH_SIZE
 
     def __str__(self) -> str:
         held = layer_stack.held_bytes(self.variables, self.total_bytes)
         return (
-            f"async: {self.variables} dense variables of {held} bytes together, Adam, batches of {BATCH_SIZE}, "
+            f"async: {self.variables} dense variables of {held} bytes together, Adam, batches of {self.batch_size}, "
             f"{self.ps} ps, {self.workers} workers"
         )
 
@@ -58,17 +61,23 @@ def ours(work: Workload) -> float:
         LateError: a process failed, or hangs.
     """
     with processes(work.environment) as started:
-        job = ["--ps", str(work.ps), "--min-workers", str(work.workers), "--plan", work.plan]
-        first = started.start("ps-0", "psruntime.ps", "--index", "0", "--coordinator", "127.0.0.1:0", *job)
-        coordinator = ["--coordinator", started.line_with(first, "READY coordinator").split()[3]]
-        for i in range(1, work.ps):
-            started.start(f"ps-{i}", "psruntime.ps", "--index", str(i), *coordinator)
-        model = ["--model", layer_stack.__name__, "--batch-size", str(BATCH_SIZE)]
-        logs = [
-            started.start(f"worker-{i}", "psruntime.worker", "--index", str(i), *coordinator, *model)
-            for i in range(work.workers)
-        ]
-        return measured(started, logs, work)
+        start_worker = our_job(started, work, "--min-workers", str(work.workers))
+        return measured(started, [start_worker(index) for index in range(work.workers)], work)
+
+
+def our_job(started: Processes, work: Workload, *settings: str) -> Callable[[int], Path]:
+    """Starts the ps; returns what starts a worker, by index, and gives its log."""
+    job = ["--ps", str(work.ps), "--plan", work.plan, *settings]
+    first = started.start("ps-0", "psruntime.ps", "--index", "0", "--coordinator", "127.0.0.1:0", *job)
+    coordinator = ["--coordinator", started.line_with(first, "READY coordinator").split()[3]]
+    for i in range(1, work.ps):
+        started.start(f"ps-{i}", "psruntime.ps", "--index", str(i), *coordinator)
+    model = ["--model", work.model, "--batch-size", str(work.batch_size)]
+
+    def start_worker(index: int) -> Path:
+        return started.start(f"worker-{index}", "psruntime.worker", "--index", str(index), *coordinator, *model)
+
+    return start_worker
 
 
 def stock(work: Workload) -> float:
@@ -77,19 +86,27 @@ def stock(work: Workload) -> float:
     Raises:
         LateError: a process failed, or hangs.
     """
+    with processes(work.environment) as started:
+        start_worker = stock_job(started, work)
+        return measured(started, [start_worker(index) for index in range(work.workers)], work)
+
+
+def stock_job(started: Processes, work: Workload) -> Callable[[int], Path]:
+    """As `our_job`; starting worker 0 takes until it has made the variables."""
     addresses = free_addresses(work.ps + work.workers)
     ps, workers = ",".join(addresses[: work.ps]), ",".join(addresses[work.ps :])
-    with processes(work.environment) as started:
-        cluster = ["--mode", "async", "--ps", ps, "--workers", workers, "--batch-size", str(BATCH_SIZE)]
-        command = ["benchmarks.stock_layers", *cluster, "--role"]
-        for i in range(work.ps):
-            started.start(f"ps-{i}", *command, "ps", "--index", str(i))
-        logs = []
-        for i in range(work.workers):
-            logs.append(started.start(f"worker-{i}", *command, "worker", "--index", str(i)))
-            if i == 0:
-                started.wait_for("the variables", lambda: step_times(logs[0]) or None, START_S)
-        return measured(started, logs, work)
+    cluster = ["--mode", "async", "--ps", ps, "--workers", workers, "--batch-size", str(work.batch_size)]
+    command = ["benchmarks.stock_layers", *cluster, "--model", work.model, "--role"]
+    for i in range(work.ps):
+        started.start(f"ps-{i}", *command, "ps", "--index", str(i))
+
+    def start_worker(index: int) -> Path:
+        log = started.start(f"worker-{index}", *command, "worker", "--index", str(index))
+        if index == 0:
+            started.wait_for("the variables", lambda: step_times(log) or None, START_S)
+        return log
+
+    return start_worker
 
 
 def measured(started: Processes, logs: list[Path], work: Workload) -> float:
