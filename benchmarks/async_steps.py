@@ -1,10 +1,12 @@
-"""Steps per second of async training, of all workers together: ours and stock TensorFlow's.
+"""Steps per second of async training, of all workers together: ours and TensorFlow's.
 
     python -m benchmarks.async_steps [--runs 3] [--seconds 10] [--variables 160] [--bytes 40000,1000000]
-                                     [--ps 1,2] [--workers 1,2] [--plan packed] [--quick] [--json]
+                                     [--ps 1,2] [--workers 1,2] [--plan packed] [--peer stock|strategy]
+                                     [--quick] [--json]
 
 The same model, data, batch size and optimizer (Adam) on this machine, for every size with every number of ps and of
-workers; the runs alternate.  Steps count from the moment at which every worker has made one, for so many seconds.
+workers; the runs alternate.  The peer is stock TensorFlow's between-graph training, or ParameterServerStrategy, whose
+chief is one process more.  Steps count from the moment at which every worker has made one, for so many seconds.
 """
 
 from __future__ import annotations
@@ -109,6 +111,26 @@ def stock_job(started: Processes, work: Workload) -> Callable[[int], Path]:
     return start_worker
 
 
+def strategy(work: Workload) -> float:
+    """Steps per second of ParameterServerStrategy.
+
+    Raises:
+        LateError: a process failed, or hangs.
+    """
+    chief, *addresses = free_addresses(1 + work.ps + work.workers)
+    ps, workers = ",".join(addresses[: work.ps]), ",".join(addresses[work.ps :])
+    cluster = ["--chief", chief, "--ps", ps, "--workers", workers, "--batch-size", str(work.batch_size)]
+    command = ["benchmarks.strategy_layers", *cluster, "--role"]
+    with processes(work.environment) as started:
+        for role, count in (("ps", work.ps), ("worker", work.workers)):
+            for i in range(count):
+                started.start(f"{role}-{i}", *command, role, "--index", str(i))
+        return measured(started, [started.start("chief", *command, "chief", "--index", "0")], work)
+
+
+PEERS = {"stock": stock, "strategy": strategy}
+
+
 def measured(started: Processes, logs: list[Path], work: Workload) -> float:
     """The sum of the workers' rates, once all of them train."""
     started.wait_for("every worker's first step", lambda: all(map(step_times, logs)) or None, START_S)
@@ -124,17 +146,17 @@ def measured(started: Processes, logs: list[Path], work: Workload) -> float:
     return sum(rate(step_times(log), since_s, until_s) for log in logs)
 
 
-def measure(workloads: list[Workload], runs: int, say: Progress) -> dict[str, Any]:
+def measure(workloads: list[Workload], peer: str, runs: int, say: Progress) -> dict[str, Any]:
     """One result for each workload, under "each"."""
     each = []
     for work in workloads:
         pairs = []
         for run in range(runs):
-            pairs.append((ours(work), stock(work)))
-            say(f"{work}: run {run + 1} of {runs}: ours {pairs[-1][0]:.1f}, stock {pairs[-1][1]:.1f} steps/s")
-        mine, peer = zip(*pairs, strict=True)
-        figures = compared(mine, peer, [a / b for a, b in pairs])
-        each.append({"workload": str(work), "unit": "steps/s", **figures})
+            pairs.append((ours(work), PEERS[peer](work)))
+            say(f"{work}: run {run + 1} of {runs}: ours {pairs[-1][0]:.1f}, {peer} {pairs[-1][1]:.1f} steps/s")
+        mine, theirs = zip(*pairs, strict=True)
+        figures = compared(mine, theirs, [a / b for a, b in pairs])
+        each.append({"workload": str(work), "peer_is": peer, "unit": "steps/s", **figures})
     return each[0] if len(each) == 1 else {"workload": "async training", "each": each}
 
 
@@ -145,8 +167,9 @@ def text_of(result: dict[str, Any]) -> str:
 def line_of(result: dict[str, Any]) -> str:
     spread = {name: f"{low:.1f} to {high:.1f}" for name, (low, high) in result["spread"].items()}
     return (
-        f"{result['workload']}: ours {result['ours']:.1f} steps/s ({spread['ours']}), stock {result['peer']:.1f} "
-        f"({spread['peer']}), ratio {result['ratio']:.2f} ({spread['ratio']}), {result['runs']} runs"
+        f"{result['workload']}: ours {result['ours']:.1f} steps/s ({spread['ours']}), "
+        f"{result['peer_is']} {result['peer']:.1f} ({spread['peer']}), "
+        f"ratio {result['ratio']:.2f} ({spread['ratio']}), {result['runs']} runs"
     )
 
 
@@ -163,6 +186,7 @@ def main() -> None:
     parser.add_argument("--ps", default="1,2")
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--plan", default="packed", help="of ours")
+    parser.add_argument("--peer", choices=sorted(PEERS), default="stock")
     arguments = parser.parse_args()
     if arguments.quick:
         vars(arguments).update(QUICK)
@@ -173,7 +197,7 @@ def main() -> None:
             Workload(arguments.variables, size, ps, workers, arguments.seconds, arguments.plan)
             for size, ps, workers in grid
         ]
-        return measure(workloads, arguments.runs, say)
+        return measure(workloads, arguments.peer, arguments.runs, say)
 
     print_result(arguments, measured_all, text_of)
 
