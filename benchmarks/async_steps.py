@@ -177,7 +177,8 @@ def numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
-def main() -> None:
+def main(peer: str = "stock") -> None:
+    """peer: without --peer."""
     parser = parser_of(__doc__, f"under 60 s, with {QUICK} whatever else is given")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="that are measured in each run")
@@ -186,7 +187,7 @@ def main() -> None:
     parser.add_argument("--ps", default="1,2")
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--plan", default="packed", help="of ours")
-    parser.add_argument("--peer", choices=sorted(PEERS), default="stock")
+    parser.add_argument("--peer", choices=sorted(PEERS), default=peer)
     arguments = parser.parse_args()
     if arguments.quick:
         vars(arguments).update(QUICK)
