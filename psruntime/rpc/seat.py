@@ -32,7 +32,7 @@ from psruntime.rpc.retry import retrying
 
 LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does the same later
 MARGIN_S = 2.0  # of a call's deadline over the time for which it may be held
-SHORTEST_HOLD = 0.75  # of the longest: the holds of all spread over a quarter of it, for some more heartbeats
+SHORTEST_HOLD = 0.5  # of the longest: the holds of all spread over half of it, for a third more heartbeats
 
 
 def a_hold_s(job: JobConfig) -> float:
