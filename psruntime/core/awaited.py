@@ -42,6 +42,11 @@ class Awaited:
     def __contains__(self, worker: int) -> bool:
         return worker in self._behind
 
+    def entered(self, worker: int, clock: int, furthest: int) -> None:
+        """A worker joins at the floor, which may be far behind; the answer to its join tells it."""
+        if self._bound is not None and 2 * (furthest - clock) > self._bound:
+            self._behind.add(worker)
+
     def progressed(self, worker: int, clock: int, furthest: int) -> None:
         """A worker has reported a clock; one that has caught up is not awaited any more, at a quarter of the bound."""
         if self._bound is not None and 4 * (furthest - clock) <= self._bound:

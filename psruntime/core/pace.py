@@ -72,7 +72,8 @@ class Pace:
 
     def admit(self, worker: Member) -> None:
         """A worker that joins the view enters at the floor."""
-        self._base[worker.incarnation] = self.clocks.admit(worker.index)
+        self._base[worker.incarnation] = clock = self.clocks.admit(worker.index)
+        self.awaited.entered(worker.index, clock, self.clocks.furthest)
 
     def entered_at(self, incarnation: int) -> int:
         """The clock at which an incarnation entered the view; 0 without a view, or once it has stopped."""

@@ -48,6 +48,16 @@ def test_who_is_behind_by_more_than_half_of_the_bound_is_awaited_until_it_has_ca
     assert pace.report_every_s(slow) > REPORT_S
 
 
+def test_who_joins_far_behind_those_that_wait_is_awaited_at_once():
+    pace, members = a_pace(bound=8)
+    for worker in members[1:]:
+        pace.report(worker, 9)
+    pace.remove(members[1], 0.0)
+    pace.admit(members[1])
+    assert pace.entered_at(members[1].incarnation) == 0
+    assert pace.report_every_s(members[1]) == REPORT_S
+
+
 def test_who_left_and_the_view_before_are_forgotten():
     pace, members = a_pace(bound=8)
     pace.report(members[0], 9)
