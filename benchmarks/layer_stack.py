@@ -37,13 +37,13 @@ def held_bytes(variables: int, total_bytes: int) -> int:
     return 4 * layers * width * (width + 1)
 
 
-def _shape_here() -> tuple[int, int]:
+def shape_here() -> tuple[int, int]:
     return shape(int(os.environ[VARIABLES]), int(os.environ[BYTES]))
 
 
 def input_fn(context: Context) -> Any:
     """One pass of (features, labels), both [batch, width] float32: random, and the same in every process."""
-    _, width = _shape_here()
+    _, width = shape_here()
     random = np.random.RandomState(0)
     features = random.standard_normal([EXAMPLES, width]).astype("float32")
     labels = random.standard_normal([EXAMPLES, width]).astype("float32")
@@ -53,7 +53,7 @@ def input_fn(context: Context) -> Any:
 
 def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:  # noqa: ARG001 - the same in every mode
     """Squared error of the last of the layers, each with tanh, with the labels; Adam."""
-    layers, width = _shape_here()
+    layers, width = shape_here()
     hidden = features
     for layer in range(layers):
         hidden = tf1.tanh(dense(hidden, width, f"layer_{layer}"))

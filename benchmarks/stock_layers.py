@@ -1,7 +1,7 @@
 """The peer of the benchmarks that train layer_stack: stock TensorFlow between graphs, as its own users write it.
 
     python -m benchmarks.stock_layers --mode async|sync --role ps|worker --index N --ps HOST:PORT,...
-        --workers HOST:PORT,... --batch-size B
+        --workers HOST:PORT,... --batch-size B [--model MODULE]
 
 Worker 0 is the chief; it prints `prepared` once its session has initialised the variables.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from importlib import import_module
 
 import tensorflow.compat.v1 as tf1
 
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--ps", required=True)
     parser.add_argument("--workers", required=True)
     parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--model", default=layer_stack.__name__)
     arguments = parser.parse_args()
     workers = arguments.workers.split(",")
     cluster = tf1.train.ClusterSpec({"ps": arguments.ps.split(","), "worker": workers})
@@ -39,12 +41,13 @@ def main() -> None:
     if arguments.role == "ps":
         server.join()
     device = f"/job:worker/task:{arguments.index}"
+    model = import_module(arguments.model)
     with tf1.device(tf1.train.replica_device_setter(cluster=cluster, worker_device=device)):
-        dataset = layer_stack.input_fn(
+        dataset = model.input_fn(
             Context("train", arguments.index, len(workers), arguments.batch_size, "", seed=arguments.index)
         )
         features, labels = tf1.data.make_one_shot_iterator(dataset.repeat()).get_next()
-        spec = layer_stack.model_fn(features, labels, "train")
+        spec = model.model_fn(features, labels, "train")
         assert spec.optimizer is not None
         optimizer = spec.optimizer(spec.learning_rate)
         if arguments.mode == "sync":

@@ -123,6 +123,7 @@ class Standing:
     admitted: tuple[tuple[int, int], ...] = ()  # ps: (worker index, incarnation), by index
     fence_revision: int = 0  # ps: of `admitted`
     clock: int = 0  # worker: its clock when it entered the view
+    report_every_s: float = 0.0  # worker in mode bounded: time between two reports for which nobody waits
     max_staleness: int | None = None  # ps: it refuses an update that is staler, in versions; None: no limit
 
 

@@ -80,6 +80,7 @@ class Membership:
         self.lease_s = lease_s
         self._judged_at_s = now_s
         self._members: dict[Role, dict[int, Member]] = {role: {} for role in Role}
+        self._quiet_until_s = now_s  # no lease ends before; most inputs come before it, and look at no member
 
     def live(self, role: Role) -> list[Member]:
         """Live members of a role, by index."""
@@ -156,6 +157,8 @@ class Membership:
         """Moves the time on and removes the members whose lease has ended; returns them by role and index."""
         pause_s = self.pause_s(now_s)
         self._judged_at_s = max(now_s, self._judged_at_s)
+        if not pause_s and now_s < self._quiet_until_s:
+            return []
         everyone = [member for members in self._members.values() for member in members.values()]
         if pause_s:
             everyone = [replace(member, expires_at_s=member.expires_at_s + pause_s) for member in everyone]
@@ -164,4 +167,6 @@ class Membership:
         lost = [member for member in everyone if member.expires_at_s <= now_s]
         for member in lost:
             self.remove(member)
+        left_s = (member.expires_at_s for member in everyone if member.expires_at_s > now_s)
+        self._quiet_until_s = min(left_s, default=self._judged_at_s)
         return sorted(lost, key=lambda m: (m.role, m.index))

@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psruntime.config import JobConfig
+from psruntime.core.awaited import Awaited, spacing_s
 from psruntime.core.clocks import UNBOUNDED, ClockTable
 from psruntime.core.membership import Member
+from psruntime.core.reporting import REPORT_S
 
 # Far below the 2**32 by which a restore raises every version: updates from before it stay out in any case.
 LARGEST_STALENESS = 2**31 - 1
@@ -44,6 +46,7 @@ class Pace:
         self._job = job
         self._bound = job.bound if job.mode == "bounded" else UNBOUNDED
         self.clocks = ClockTable(self._bound)
+        self.awaited = Awaited(self._bound)
         self.max_lead = 0  # see `report`; over all views
         # Of these reports of progress after a loss the first may have been under way before it; each further one tells
         # of a step that ended after it was answered, so then all steps during the loss are over.
@@ -58,6 +61,7 @@ class Pace:
     def begin(self, workers: Iterable[Member]) -> None:
         """A new view, in which all start at 0."""
         self.clocks = ClockTable(self._bound)
+        self.awaited = Awaited(self._bound)
         self._base = {}
         for gone in self._gone:
             gone.may_meet = {}  # what was pulled in the view before is refused
@@ -66,11 +70,18 @@ class Pace:
 
     def admit(self, worker: Member) -> None:
         """A worker that joins the view enters at the floor."""
-        self._base[worker.incarnation] = self.clocks.admit(worker.index)
+        self._base[worker.incarnation] = clock = self.clocks.admit(worker.index)
+        self.awaited.entered(worker.index, clock, self.clocks.furthest)
 
     def entered_at(self, incarnation: int) -> int:
         """The clock at which an incarnation entered the view; 0 without a view, or once it has stopped."""
         return self._base.get(incarnation, 0)
+
+    def report_every_s(self, worker: Member) -> float:
+        """Time that a worker leaves between two reports for which nobody waits; 0 in other modes."""
+        if self._bound is None:
+            return 0.0
+        return REPORT_S if worker.index in self.awaited else spacing_s(self._bound, len(self._base), worker.index)
 
     def report(self, worker: Member, steps: int, stopped: bool = False) -> None:
         """Takes the steps that a worker has completed in this view; `stopped`: it takes no further one there.
@@ -81,7 +92,11 @@ class Pace:
         if worker.incarnation in self._base:
             clock = self._base[worker.incarnation] + steps
             if clock > self.clocks.clock(worker.index):
+                furthest = self.clocks.furthest
                 self.clocks.report(worker.index, clock)
+                self.awaited.progressed(worker.index, clock, self.clocks.furthest)
+                if self.clocks.furthest > furthest:
+                    self.awaited.look(self.clocks.clocks, self.clocks.floor, self.clocks.furthest)
                 for gone in self._gone:
                     gone.note_step(worker.incarnation)
                 self.max_lead = max(self.max_lead, self.clocks.furthest - 1 - clock)
@@ -106,6 +121,7 @@ class Pace:
             gone.may_meet.pop(worker.incarnation, None)
         if self._base.pop(worker.incarnation, None) is not None:
             self.clocks.remove(worker.index)
+            self.awaited.remove(worker.index)
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on; for `pause_s` of it nobody judged, so that counts for nothing."""

@@ -62,6 +62,7 @@ def standing_of(c: Coordinator, member: Member) -> Standing:
         fenced_in=_fenced_in(c, member),
         close=chief and c.phase is Phase.DRAINING and all_stopped(c),
         clock=c.pace.entered_at(member.incarnation),
+        report_every_s=c.pace.report_every_s(member),
     )
 
 

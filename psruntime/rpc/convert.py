@@ -164,6 +164,7 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
             admitted=[pb.AdmittedWorker(index=index, incarnation=number) for index, number in standing.admitted],
             fence_revision=standing.fence_revision,
             clock_steps=standing.clock,
+            report_interval=checks.duration(standing.report_every_s) if standing.report_every_s > 0 else None,
             max_staleness=standing.max_staleness,
         ),
         revision=answer.revision,
@@ -190,6 +191,7 @@ def answer_from_wire(wire: pb.Answer) -> Answer:
             admitted=admitted,
             fence_revision=checks.number("fence_revision", standing.fence_revision),
             clock=checks.number("clock_steps", standing.clock_steps),
+            report_every_s=checks.seconds("report_interval", standing.report_interval),
             max_staleness=(
                 checks.number("max_staleness", standing.max_staleness) if standing.HasField("max_staleness") else None
             ),

@@ -6,11 +6,13 @@ Belongs to one event loop and is used in its thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from psruntime.core.facts import Answer
 from psruntime.core.membership import Role
+
+REST_S = 0.001  # for each wait between two looks for news, half of which its answer and the next heartbeat take
 
 Standing = Callable[[Role, int, int], Answer]
 
@@ -31,6 +33,7 @@ class HeldHeartbeats:
         self._standing = standing
         self._held: set[_Held] = set()
         self._waking: asyncio.Handle | None = None
+        self._rests_until_s = 0.0  # of the loop's clock
         self._closed = False
 
     async def news(self, role: Role, index: int, incarnation: int, seen_revision: int, max_wait_s: float) -> Answer:
@@ -51,14 +54,26 @@ class HeldHeartbeats:
         return any(held.incarnation == incarnation for held in self._held)
 
     def wake_soon(self) -> None:
-        """Looks for news once the inputs that are at hand are taken: many changes cost one look."""
+        """Looks for news once the inputs that are at hand are taken: many changes cost one look.
+
+        A change by itself is told at once.  In a stream of them, as while a thousand members join, each of which may
+        be news for all, there is time for other calls between two looks.
+        """
         if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_soon(self.wake)
+            loop = asyncio.get_running_loop()
+            rests = loop.time() < self._rests_until_s
+            self._waking = loop.call_at(self._rests_until_s, self.wake) if rests else loop.call_soon(self.wake)
 
     def wake(self) -> None:
         """Ends the waits of those for whom there is news."""
-        self._waking = None
-        for held in [held for held in self._held if not held.news.done()]:
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
+        self._rests_until_s = asyncio.get_running_loop().time() + REST_S * len(self._held)
+        self._wake(list(self._held))
+
+    def _wake(self, waits: Iterable[_Held]) -> None:
+        for held in (held for held in waits if not held.news.done()):
             try:
                 answer = self._standing(held.role, held.index, held.incarnation)
             except Exception as error:  # noqa: BLE001 - its own handler translates it, the others' waits go on
@@ -66,6 +81,10 @@ class HeldHeartbeats:
             else:
                 if answer.revision != held.seen_revision or self._closed:
                     held.news.set_result(answer)
+
+    def wake_workers(self, indices: Collection[int]) -> None:
+        """Ends the waits of these workers for whom there is news, at once."""
+        self._wake([held for held in self._held if held.role is Role.WORKER and held.index in indices])
 
     def close(self) -> None:
         """Answers all that wait, as things stand; nothing is held from now on."""

@@ -22,7 +22,7 @@ WORK_S = 10.0  # a step, a batch or a checkpoint that takes longer is worth a wo
 
 
 class WorkerPlace:
-    """Wraps a seat.  Construct it first, give `beat` to the seat, then `attach` the seat.
+    """Wraps a seat.  Construct it first, give `beat` and `hear` to the seat, then `attach` the seat.
 
     `stats(waiting)` are the worker's own measurements, but for the pushes that are told here.  `gate` is for mode
     bounded, whoever made it closes it.
@@ -67,6 +67,11 @@ class WorkerPlace:
                 return WorkerBeat(stats=stats)  # what an earlier incarnation did does not count for this one
             facts = (self._steps, self._global_step, self._stopped, stats, self._closed_parts)
             return WorkerBeat(self._entered.view.number, *facts)
+
+    def hear(self, answer: Answer) -> None:
+        """Takes what the gate has to know of a new answer."""
+        if self._gate is not None:
+            self._gate.space(answer.standing.report_every_s)
 
     def await_view(self) -> Assignment:
         self._ask()

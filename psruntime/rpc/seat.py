@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 import traceback
@@ -31,6 +32,15 @@ from psruntime.rpc.retry import retrying
 
 LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does the same later
 MARGIN_S = 2.0  # of a call's deadline over the time for which it may be held
+SHORTEST_HOLD = 0.5  # of the longest: the holds of all spread over half of it, for a third more heartbeats
+
+
+def a_hold_s(job: JobConfig) -> float:
+    """For how long the next heartbeat may be held: not for the same time as those of all others.
+
+    News for all ends all holds in the same moment; without this they would end together ever after.
+    """
+    return job.heartbeat_s * random.uniform(SHORTEST_HOLD, 1.0)
 
 
 class Seat:
@@ -192,7 +202,7 @@ class Seat:
             self._end(over_error(answer.standing.phase, answer.standing.reason))
         try:
             retrying(
-                lambda: self._send_beat(answer, self._job.heartbeat_s),
+                lambda: self._send_beat(answer, a_hold_s(self._job)),
                 0.0 if over else self._job.ps_timeout_s,
                 self._leaving,
                 self._client.name,

@@ -230,6 +230,8 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
                 self._record(record)
             self._turns.look(self._coordinator.turns.rounds.revision)
             coordinator = self._coordinator
+            if awaited := coordinator.pace.awaited.take_news():
+                self._held.wake_workers(set(awaited))
             self._reports.moved(coordinator.pace.floor, (coordinator.view.number, coordinator.phase))
 
     def _tells_others(self, heartbeat: convert_beat.Heartbeat) -> bool:

@@ -44,9 +44,14 @@ def take_worker_seat(
         gate = Gate(job, index, client, stop, log)
         at_exit.callback(gate.close)
     place = WorkerPlace(job, stats, stop, log, gate)
+
+    def hear(answer: Answer) -> None:
+        place.hear(answer)
+        on_answer(answer)
+
     seat = Seat(
         client, job, Role.WORKER, index, *addresses, specs,
-        beat=place.beat, on_answer=on_answer, log=log, stop=stop, on_end=on_end,
+        beat=place.beat, on_answer=hear, log=log, stop=stop, on_end=on_end,
     )  # fmt: skip
     place.attach(seat)
     seat.take(connect_timeout_s)

@@ -251,7 +251,7 @@ class Answer(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., revision: _Optional[int] = ..., floor_steps: _Optional[int] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "max_staleness")
+    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +262,7 @@ class Standing(_message.Message):
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
     FENCE_REVISION_FIELD_NUMBER: _ClassVar[int]
     CLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
@@ -273,8 +274,9 @@ class Standing(_message.Message):
     admitted: _containers.RepeatedCompositeFieldContainer[AdmittedWorker]
     fence_revision: int
     clock_steps: int
+    report_interval: _duration_pb2.Duration
     max_staleness: int
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., max_staleness: _Optional[int] = ...) -> None: ...
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ...) -> None: ...
 
 class AdmittedWorker(_message.Message):
     __slots__ = ("index", "incarnation")

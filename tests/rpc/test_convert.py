@@ -38,7 +38,7 @@ relaxed = settings(deadline=None)  # the machine may be busy with other tests
 counts = st.integers(0, checks.COUNT_LIMIT - 1)
 indices = st.integers(0, checks.INDEX_LIMIT - 1)
 incarnations = st.integers(1, checks.INCARNATION_LIMIT - 1)
-spans = st.integers(0, 10**16).map(lambda ns: ns / 10**9)  # seconds, in whole nanoseconds
+spans = st.integers(0, 10**15).map(lambda ns: ns / 10**9)  # seconds, in nanoseconds that a float still tells apart
 texts = st.text(max_size=60)
 words = texts.filter(str.isprintable)  # for people
 addresses = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=checks.ADDRESS_CHARS)
@@ -93,6 +93,7 @@ standings = st.builds(
     admitted=st.lists(st.tuples(indices, incarnations), max_size=3).map(tuple),
     fence_revision=counts,
     clock=counts,
+    report_every_s=spans,
     max_staleness=st.none() | counts,
 )
 answers = st.builds(Answer, incarnations, standings, st.integers(1, checks.COUNT_LIMIT - 1), counts)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
+from psruntime.core import awaited
 from psruntime.core.facts import Assignment, LeaveKind, Prepared, PsBeat, WorkerStats
 from psruntime.core.membership import Role
 from psruntime.core.view import Phase
@@ -97,7 +98,7 @@ class Job:
                 gate = Gate(self.job, index, client, self.stop, self.stage.events)
             stats: Callable[[str], WorkerStats] = lambda waiting: WorkerStats(waiting=waiting)  # noqa: E731
             place = WorkerPlace(self.job, stats, self.stop, self.stage.events, gate)
-            seat = self.stage.seat(client, self.job, Role.WORKER, index, place.beat, specs=SPECS)
+            seat = self.stage.seat(client, self.job, Role.WORKER, index, place.beat, place.hear, specs=SPECS)
             place.attach(seat)
             seat.take(30.0)
             self.stage._at_exit.callback(client.close)
@@ -194,6 +195,25 @@ def test_far_from_its_bound_a_worker_makes_1000_steps_on_what_it_knows(stage):
     assert fast.gate.max_lead == 999
     poll_until(lambda: job.client.get_status()[0].members[1].clock == 1000, 30, "the last report")
     assert 0 < fast.client.calls["clock-reports"] < 500, "reports are coalesced"
+
+
+def test_at_its_bound_a_worker_does_not_wait_for_what_the_others_have_put_off(stage, pool, monkeypatch):
+    monkeypatch.setattr(awaited, "REPORTS_PER_S", 0.001)  # three workers shall leave an hour between two reports
+    job = Job(stage, replace(JOB, bound=8))
+    workers = fast, slow, other = job.workers(0, 1, 2)
+    poll_until(lambda: all(worker.gate._every_s > 60 for worker in workers), 30, "all know it")
+    for worker in slow, other:
+        worker.steps(1)
+    poll_until(lambda: slow.gate._reports._reported == other.gate._reports._reported == 1, 30, "the urgent reports")
+    for worker in slow, other:
+        worker.steps(1)
+    fast.steps(9)
+    turn = pool.submit(fast.steps, 2)
+    try:
+        turn.result(30)
+        assert job.floor() == 2
+    finally:
+        job.stop.set()
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])

@@ -105,3 +105,37 @@ def test_nothing_is_held_after_the_end():
         assert (await held.news(*ME, 1, 600.0)).revision == 1
 
     play(scene)
+
+
+def test_a_stream_of_news_leaves_time_between_two_looks_and_none_is_forgotten():
+    async def scene(desk, held):
+        waits = [await started(held) for _ in range(20)]
+        held.wake_soon()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        before = desk.asked
+        desk.revision = 2
+        for _ in range(5):
+            held.wake_soon()
+            await asyncio.sleep(0)
+        assert desk.asked == before, "it rests"
+        assert [(await wait).revision for wait in waits] == [2] * 20
+
+    play(scene)
+
+
+def test_only_the_workers_that_are_meant_are_woken():
+    async def scene(desk, held):
+        mine = await started(held)
+        other = asyncio.create_task(held.news(Role.WORKER, 1, 8, 1, 600.0))
+        ps = asyncio.create_task(held.news(Role.PS, 0, 9, 1, 600.0))
+        await asyncio.sleep(0)
+        held.wake_workers({0})
+        desk.revision = 2
+        held.wake_workers({0})
+        assert (await mine).revision == 2
+        assert not other.done() and not ps.done()
+        held.close()
+        await asyncio.gather(other, ps)
+
+    play(scene)

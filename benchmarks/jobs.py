@@ -1,0 +1,87 @@
+"""Async jobs that the benchmarks compare: ours, stock TensorFlow's and ParameterServerStrategy's, with any model.
+
+Each is started alike: first what holds the variables, then worker after worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import layer_stack
+from benchmarks.processes import Processes, free_addresses
+from benchmarks.step_times import step_times
+
+BATCH_SIZE = 32
+START_S = 300.0  # from the start to the first step of the last worker
+
+StartWorker = Callable[[int], Path]  # starts a worker, by index, and gives its log
+
+
+@dataclass(frozen=True)
+class Workload:
+    """total_bytes: of all variables, about.  model: module, of ours and of stock's.  settings: of ours, as flags."""
+
+    variables: int
+    total_bytes: int
+    ps: int
+    workers: int
+    model: str = layer_stack.__name__
+    batch_size: int = BATCH_SIZE
+    settings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        held = layer_stack.held_bytes(self.variables, self.total_bytes)
+        return (
+            f"async: {self.variables} dense variables of {held} bytes together, Adam, batches of {self.batch_size}, "
+            f"{self.ps} ps, {self.workers} workers"
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {layer_stack.VARIABLES: str(self.variables), layer_stack.BYTES: str(self.total_bytes)}
+
+
+def our_job(started: Processes, work: Workload, *settings: str) -> StartWorker:
+    job = ["--ps", str(work.ps), *work.settings, *settings]
+    first = started.start("ps-0", "psruntime.ps", "--index", "0", "--coordinator", "127.0.0.1:0", *job)
+    coordinator = ["--coordinator", started.line_with(first, "READY coordinator").split()[3]]
+    for i in range(1, work.ps):
+        started.start(f"ps-{i}", "psruntime.ps", "--index", str(i), *coordinator)
+    model = ["--model", work.model, "--batch-size", str(work.batch_size)]
+
+    def start_worker(index: int) -> Path:
+        return started.start(f"worker-{index}", "psruntime.worker", "--index", str(index), *coordinator, *model)
+
+    return start_worker
+
+
+def stock_job(started: Processes, work: Workload) -> StartWorker:
+    """Starting worker 0 takes until it has made the variables."""
+    addresses = free_addresses(work.ps + work.workers)
+    ps, workers = ",".join(addresses[: work.ps]), ",".join(addresses[work.ps :])
+    cluster = ["--mode", "async", "--ps", ps, "--workers", workers, "--batch-size", str(work.batch_size)]
+    command = ["benchmarks.stock_layers", *cluster, "--model", work.model, "--role"]
+    for i in range(work.ps):
+        started.start(f"ps-{i}", *command, "ps", "--index", str(i))
+
+    def start_worker(index: int) -> Path:
+        log = started.start(f"worker-{index}", *command, "worker", "--index", str(index))
+        if index == 0:
+            started.wait_for("the variables", lambda: step_times(log) or None, START_S)
+        return log
+
+    return start_worker
+
+
+def strategy_job(started: Processes, work: Workload) -> Path:
+    """All processes; the log of the chief, which counts the steps of all workers."""
+    chief, *addresses = free_addresses(1 + work.ps + work.workers)
+    ps, workers = ",".join(addresses[: work.ps]), ",".join(addresses[work.ps :])
+    cluster = ["--chief", chief, "--ps", ps, "--workers", workers, "--batch-size", str(work.batch_size)]
+    command = ["benchmarks.strategy_layers", *cluster, "--role"]
+    for role, count in (("ps", work.ps), ("worker", work.workers)):
+        for i in range(count):
+            started.start(f"{role}-{i}", *command, role, "--index", str(i))
+    return started.start("chief", *command, "chief", "--index", "0")
