@@ -35,8 +35,7 @@ class StepTimes(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
         self._count += 1
-        if self._count == CUT_IN:
-            graphs = run_values.run_metadata.partition_graphs
+        if graphs := run_values.run_metadata.partition_graphs:
             print(f"tensors {sum(receives(graphs).values())}", flush=True)
         now_s = time.time()
         if now_s - self._told_s >= EVERY_S:

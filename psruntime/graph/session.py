@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.facts import Assignment, Prepared
 from psruntime.core.view import View
 from psruntime.errors import ReplacedError
+from psruntime.graph.callables import callable_of
 from psruntime.graph.place import Place
 
 LOST_SESSION = (tf1.errors.AbortedError, tf1.errors.UnavailableError)
@@ -27,8 +28,10 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
     def run(self, *args: Any, **kwargs: Any) -> Any:
         return _or_lost(super().run, *args, **kwargs)
 
-    def make_callable(self, *args: Any, **kwargs: Any) -> Any:
-        return partial(_or_lost, super().make_callable(*args, **kwargs))
+    def make_callable(self, fetches: Any, feed_list: Any = (), accept_options: bool = False) -> Any:
+        """See callables.py."""
+        assert not accept_options
+        return partial(_or_lost, callable_of(self, fetches, feed_list))
 
 
 def _or_lost(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.facts import Assignment, Rest
 from psruntime.core.ledger import APPLIED, RECEIVED, REPEATED
 from psruntime.errors import StopRequested
+from psruntime.graph.callables import callable_of
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalPlace, Run, linear_model, train, with_spec
 
@@ -111,10 +112,9 @@ class Overlapping(LocalPlace):
 def lose_the_answer_of(global_step: int, error: Any, monkeypatch: Any) -> list[int]:
     """The step that leads to it is done, but its session is lost; not empty once that happened."""
     lost: list[int] = []
-    original = tf1.Session.make_callable
 
-    def make_losing(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
-        call = original(self, fetches, *args, **kwargs)
+    def make_losing(*arguments: Any) -> Any:
+        call = callable_of(*arguments)
 
         def run_and_lose(*values: Any) -> Any:
             result = call(*values)
@@ -125,7 +125,7 @@ def lose_the_answer_of(global_step: int, error: Any, monkeypatch: Any) -> list[i
 
         return run_and_lose
 
-    monkeypatch.setattr(tf1.Session, "make_callable", make_losing)
+    monkeypatch.setattr("psruntime.graph.session.callable_of", make_losing)
     return lost
 
 

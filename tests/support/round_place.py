@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.buckets import Bucket
 from psruntime.core.facts import Assignment, Prepared, Rest
 from psruntime.core.rounds import Closed, Contribution, Part, Torn, Turn
+from psruntime.graph.callables import callable_of
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.round_store import RoundStore
 from psruntime.graph.step_runner import StepRunner
@@ -92,16 +93,14 @@ def lose_session(
     happened: list[str] = []
     runs: list[str] = []
     graphs: list[Any] = []
-    make_runner, make_callable = StepRunner.__init__, tf1.Session.make_callable
+    make_runner = StepRunner.__init__
 
     def make_and_look(self: StepRunner, graph: Any, *args: Any) -> None:
         graphs.append(graph)
         make_runner(self, graph, *args)
 
-    def make_losing(self: Any, fetches: Any, feed_list: Any = None, *args: Any, **kwargs: Any) -> Any:
-        call = make_callable(self, fetches, feed_list, *args, **kwargs)
-        if not graphs:  # that of an input
-            return call
+    def make_losing(session: Any, fetches: Any, feed_list: Any) -> Any:
+        call = callable_of(session, fetches, feed_list)
         step, rounds = graphs[-1].step, graphs[-1].rounds
         on_ps_0 = {"compute": {**step, "outcomes": step["outcomes"][:1]}, "close": rounds.close[:1]}
         whole, part = {"compute": step, "close": rounds.close}[stage], on_ps_0[stage]
@@ -115,7 +114,7 @@ def lose_session(
             if how == "after":
                 call(*values)
             elif how == "partly":
-                self.run(part, dict(zip(feed_list, values, strict=True)))
+                session.run(part, dict(zip(feed_list, values, strict=True)))
             happened.append(how)
             also()
             raise tf1.errors.UnavailableError(None, None, LOST)
@@ -123,7 +122,7 @@ def lose_session(
         return run_and_lose
 
     monkeypatch.setattr(StepRunner, "__init__", make_and_look)
-    monkeypatch.setattr(tf1.Session, "make_callable", make_losing)
+    monkeypatch.setattr("psruntime.graph.session.callable_of", make_losing)
     return happened
 
 
