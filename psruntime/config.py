@@ -21,6 +21,8 @@ MODES = ("async", "bounded", "sync")
 ON_NAN = ("stop", "continue")
 ON_PS_LOSS = ("rollback", "partial")
 PLANS = ("packed", "per-variable")
+WIRES = ("float32", "bfloat16", "float16")
+SWITCH = ("off", "on")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
 MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers twice as many pushes (graph/window.py has to)
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -56,6 +58,11 @@ class JobConfig:
                                     "back without a disk; 0: none")  # fmt: skip
     plan: str = _setting("packed", "how variables are kept on the ps: small ones packed together, or each by itself",
                          PLANS)  # fmt: skip
+    wire: str = _setting(
+        "float32", "how float32 travels between workers and ps; half precision halves the bytes", WIRES
+    )
+    wire_error_feedback: str = _setting("off", "keep what the rounding of a push left over, and add it to the next one",
+                                        SWITCH)  # fmt: skip
     pipeline: int = _setting(1, "mode async and bounded: steps that a worker has under way at a time")
     slice_bytes: int = _setting(16 << 20, "a larger variable is cut into slices of about this many bytes")
     max_staleness: int | None = _setting(None, "mode async: a ps refuses an update staler than this many versions")
@@ -76,9 +83,15 @@ class JobConfig:
         _choose("mode", self.mode, MODES)
         _choose("on_nan", self.on_nan, ON_NAN)
         _choose("plan", self.plan, PLANS)
+        _choose("wire", self.wire, WIRES)
+        _choose("wire_error_feedback", self.wire_error_feedback, SWITCH)
         _choose("on_ps_loss", self.on_ps_loss, ON_PS_LOSS)
         for name in ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "pipeline"):
             _at_least(name, getattr(self, name), 1)
+        if self.wire_error_feedback == "on" and (self.wire == "float32" or self.pipeline > 1):
+            raise UsageError(
+                "wire_error_feedback is for wire bfloat16 or float16, and pipeline 1: a push needs what the last left"
+            )
         if self.pipeline > MOST_UNDER_WAY:
             raise UsageError(f"pipeline must be at most {MOST_UNDER_WAY}, got {self.pipeline}")
         _at_least("summary_steps", self.summary_steps, 0)

@@ -104,6 +104,8 @@ def add_job_flags(parser: argparse.ArgumentParser, where: str) -> None:
             flag_of(setting.name),
             dest=setting.name,
             type=_TYPES[setting.type],
+            nargs="?" if setting.default == "off" else None,
+            const="on" if setting.default == "off" else None,
             default=argparse.SUPPRESS,
             metavar="S" if setting.name.endswith("_s") else None,
             help=f"{setting.metadata['help']} (default: {default})",

@@ -24,7 +24,7 @@ def contribute(rounds: RoundStore, control: PsControl, push: Push, gradient: Buc
         int64 [2] = (PENDING, NOT_FINITE or the cause of the drop, 0).
     """
     store, attempt = rounds.store, push.sequence
-    gradient = at_hand(store, gradient)
+    gradient = at_hand(store, gradient, rounds.sum.dtype)
 
     def add() -> tuple[Any, list[Any]]:
         books, ledger = rounds.books.read_value(), store.ledger.read_value()

@@ -12,12 +12,17 @@ from psruntime.graph.store import ps_variable
 HALF = (tf1.float16, tf1.bfloat16)
 
 
-class GradientStore:
-    """Holds a gradient of `master`, in float32 where that is half precision."""
+def summing(dtype: Any) -> Any:
+    """In which gradients of this dtype are summed."""
+    return tf1.float32 if dtype in HALF else dtype
 
-    def __init__(self, name: str, master: Any, is_sparse: bool) -> None:
-        shape, dtype = master.shape.as_list(), master.dtype.base_dtype
-        self.dtype = tf1.float32 if dtype in HALF else dtype
+
+class GradientStore:
+    """Holds a gradient of `master`, in `dtype`."""
+
+    def __init__(self, name: str, master: Any, dtype: Any, is_sparse: bool) -> None:
+        shape = master.shape.as_list()
+        self.dtype = dtype
         if is_sparse:
             self._values = _rows(f"{name}/values", shape[1:], self.dtype)
             self._indices = _rows(f"{name}/indices", [], tf1.int64)

@@ -110,10 +110,11 @@ def locked(store: BucketStore, arrived: list[Any], body: Callable[[], tuple[Any,
             return tf1.identity(result), unlock
 
 
-def at_hand(store: BucketStore, gradient: BucketGradient) -> BucketGradient:
-    """A copy of the gradient on the bucket's ps."""
+def at_hand(store: BucketStore, gradient: BucketGradient, dtype: Any) -> BucketGradient:
+    """A copy of the gradient on the bucket's ps, its values in this dtype."""
     with tf1.device(ps_device(store.bucket.ps)):
-        return gradient.map(tf1.identity)
+        copy = gradient.map(tf1.identity)
+        return copy.with_values(tf1.cast(copy.values, dtype))
 
 
 def refusal(control: PsControl, push: Push, last_push: Any, otherwise: Any) -> Any:

@@ -13,13 +13,14 @@ from psruntime.errors import UsageError
 from psruntime.graph import capture
 from psruntime.graph.capture import Partition
 from psruntime.graph.carried import Copies, Homes
-from psruntime.graph.devices import worker_device
+from psruntime.graph.devices import ps_device, worker_device
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.model_checks import check_spec
 from psruntime.graph.optimizers import groups_of, rules_of
 from psruntime.graph.reach import ancestors
 from psruntime.graph.store import GLOBAL_STEP, BucketStore
 from psruntime.graph.views import PulledView, TableView, View
+from psruntime.graph.wire import FULL, Wire, unpacked
 from psruntime.model import TRAIN, Model, ModelSpec
 from psruntime.usercode import blame
 
@@ -87,7 +88,7 @@ def learn_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableS
 
 
 def build_pulled_model(
-    model: Model, inputs: InputStream, mode: str, plan: Plan, index: int, max_workers: int
+    model: Model, inputs: InputStream, mode: str, plan: Plan, index: int, max_workers: int, wire: Wire = FULL
 ) -> PulledModel:
     """Builds pull and model into the current graph, the model on worker `index`."""
     global_step = BucketStore(GLOBAL_STEP, max_workers)
@@ -96,9 +97,9 @@ def build_pulled_model(
     pulls = {name: s.pull_handle() if s.bucket.is_table else s.pull() for name, s in stores.items()}
     worker = worker_device(index)
     with tf1.device(worker):
-        flat = _flat_values(plan, pulls)
+        flat = _flat_values(plan, pulls, wire)
         views: dict[str, View] = {
-            spec.name: TableView(stores[spec.name].bucket, pulls[spec.name][1], worker)
+            spec.name: TableView(stores[spec.name].bucket, pulls[spec.name][1], worker, wire)
             if spec.sparse
             else PulledView(tf1.reshape(flat[spec.name], spec.shape, name=f"view/{spec.name}"))
             for spec in plan.trained
@@ -145,12 +146,15 @@ def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
     return [op for op in operations if op in can_run]
 
 
-def _flat_values(plan: Plan, pulls: dict[str, tuple[Any, Any]]) -> dict[str, Any]:
+def _flat_values(plan: Plan, pulls: dict[str, tuple[Any, Any]], wire: Wire) -> dict[str, Any]:
     """Variable name -> its entries, from buckets that are brought here whole."""
     parts: dict[Piece, Any] = {}
     for bucket in plan.buckets:
         if not bucket.is_table:
-            pulled = pulls[bucket.name][1]
+            master = pulls[bucket.name][1]
+            with tf1.device(ps_device(bucket.ps)):
+                packed = wire.packed(master)
+            pulled = unpacked(packed, master.dtype)
             split = tf1.split(pulled, [piece.size for piece in bucket.pieces]) if bucket.is_packed else [pulled]
             parts.update(zip(bucket.pieces, split, strict=True))
     values = {}

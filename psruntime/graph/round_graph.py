@@ -15,12 +15,14 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.close import close
 from psruntime.graph.contribute import contribute
 from psruntime.graph.devices import ps_device, worker_device
+from psruntime.graph.feedback import packed_gradient
 from psruntime.graph.gradient_store import GradientStore
 from psruntime.graph.gradients import Apply, BucketGradient
 from psruntime.graph.header import Arrived, Header
 from psruntime.graph.outcomes import Outcomes
 from psruntime.graph.round_store import RoundStore
 from psruntime.graph.store import BucketStore, PsControl
+from psruntime.graph.wire import Wire
 
 
 class Trained(NamedTuple):
@@ -59,6 +61,7 @@ def build_rounds(
     headers: tuple[Header, Header],
     index: int,
     examples: Any,
+    wire: Wire,
     clip_norm: float | None,
     clip_value: float | None,
 ) -> RoundGraph:
@@ -77,8 +80,11 @@ def build_rounds(
         ps = store.bucket.ps
         rounds = RoundStore(store, gradient.indices is not None)
         with tf1.device(worker_device(index)):
-            kept = GradientStore(f"kept/{store.bucket.name}", store.master, gradient.indices is not None)
-            weighted = _weighted(gradient, kept.dtype, examples)
+            weighted = _weighted(gradient, rounds.sum.dtype, examples)
+        weighted = packed_gradient(wire, store.bucket.name, weighted, index)
+        with tf1.device(worker_device(index)):
+            is_sparse = gradient.indices is not None
+            kept = GradientStore(f"kept/{store.bucket.name}", store.master, weighted.values.dtype, is_sparse)
             keep.append(kept.write(weighted))
             pushed = kept.read()
         outcomes.add(ps, contribute(rounds, controls[ps], of_step.on[ps].push, weighted))

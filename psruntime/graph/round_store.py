@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.devices import ps_device
-from psruntime.graph.gradient_store import GradientStore
+from psruntime.graph.gradient_store import GradientStore, summing
 from psruntime.graph.gradients import BucketGradient
 from psruntime.graph.guard import locked, only_if
 from psruntime.graph.store import BucketStore, ps_variable
@@ -34,7 +34,8 @@ class RoundStore:
     def __init__(self, store: BucketStore, is_sparse: bool) -> None:
         self.store = store
         with tf1.device(ps_device(store.bucket.ps)):
-            self.sum = GradientStore(f"sum/{store.bucket.name}", store.master, is_sparse)
+            dtype = summing(store.master.dtype.base_dtype)
+            self.sum = GradientStore(f"sum/{store.bucket.name}", store.master, dtype, is_sparse)
             self.books = ps_variable(f"round/{store.bucket.name}", [BOOKS_SIZE])
 
     @property

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.plan import Plan
 from psruntime.graph.devices import ps_device, worker_device
+from psruntime.graph.feedback import packed_gradient
 from psruntime.graph.gradients import Apply, BucketGradient, applying, bucket_gradients, clipped
 from psruntime.graph.guard import Push, at_hand, guarded_update
 from psruntime.graph.header import Header
@@ -22,6 +23,7 @@ from psruntime.graph.reach import ancestors
 from psruntime.graph.round_graph import RoundGraph, Trained, build_rounds
 from psruntime.graph.seeds import WorkerGraph
 from psruntime.graph.store import BucketStore, PsControl
+from psruntime.graph.wire import Wire
 from psruntime.model import TRAIN, Model
 
 
@@ -72,7 +74,8 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
     """
     with WorkerGraph(index).as_default() as graph:
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
-        pulled = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers)
+        wire = Wire(tf1.as_dtype(job.wire), job.wire_error_feedback == "on")
+        pulled = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers, wire)
         rules = rules_of(pulled.spec, f"model_fn of {model.name}")
         examples = _examples(pulled, index)
         header = Header(rules, index, plan.num_ps, _is_finite(pulled, index))
@@ -93,10 +96,10 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         if job.mode == "sync":
             limits = (pulled.spec.clip_norm, pulled.spec.clip_value)
             headers = (header, applying_header)
-            rounds = build_rounds(trained, pulled.global_step, controls, headers, index, examples, *limits)
+            rounds = build_rounds(trained, pulled.global_step, controls, headers, index, examples, wire, *limits)
             step.update(examples=examples, **rounds.step)
         else:
-            step["outcomes"], step["global_step"] = _push(trained, controls, header, pulled, index)
+            step["outcomes"], step["global_step"] = _push(trained, controls, header, pulled, wire, index)
         untrained = [s.name for s in plan.trained if plan.of(s.name)[0][0].name not in gradients]
         return TrainGraph(
             graph, plan, pulled, header, controls, step, rounds, optimizers, untrained, _unmoved(pulled, step)
@@ -128,6 +131,7 @@ def _push(
     controls: list[PsControl],
     header: Header,
     pulled: PulledModel,
+    wire: Wire,
     index: int,
 ) -> tuple[list[Any], Any]:
     """The push of the async and the bounded mode, clipped by itself; (outcomes per ps, global step after it)."""
@@ -138,7 +142,8 @@ def _push(
     outcomes = Outcomes(len(controls))
     for store, _, apply in trained:
         name, ps = store.bucket.name, store.bucket.ps
-        gradient = at_hand(store, gradients[name])
+        sent = packed_gradient(wire, name, gradients[name], index)
+        gradient = at_hand(store, sent, store.master.dtype.base_dtype)
         arrived = [*gradient.tensors, *header.on[ps].learning_rates]
         outcome, _ = guarded_update(
             store, controls[ps], header.on[ps].push, pulled.versions[name], arrived, _of_live(apply, gradient)

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.buckets import Bucket
 from psruntime.graph.devices import ps_device
+from psruntime.graph.wire import FULL, Wire, unpacked
 
 
 class View(Protocol):
@@ -57,11 +58,12 @@ class TableView:
     used on the worker.
     """
 
-    def __init__(self, bucket: Bucket, handle: Any, worker: str) -> None:
+    def __init__(self, bucket: Bucket, handle: Any, worker: str, wire: Wire = FULL) -> None:
         self.home: str | None = ps_device(bucket.ps)
         self.source = handle
         self._ps = ps_device(bucket.ps)
         self._worker = worker
+        self._wire = wire
         self._shape = bucket.master_shape
         self._dtype = tf1.as_dtype(bucket.dtype)
         with tf1.name_scope(f"table/{bucket.name}"):
@@ -94,11 +96,11 @@ class TableView:
 
     def _read(self, read: Any) -> Any:
         """What `read()` gives on the ps, on the worker."""
-        with _uncolocated():
-            with tf1.device(self._ps):
-                found = read()
-            with tf1.device(self._worker):
-                return tf1.identity(found)
+        with _uncolocated(), tf1.device(self._ps):
+            found = read()
+            packed = self._wire.packed(found)
+        with _uncolocated(), tf1.device(self._worker):
+            return tf1.identity(unpacked(packed, found.dtype))
 
 
 def _uncolocated() -> Any:

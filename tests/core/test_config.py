@@ -46,6 +46,13 @@ JOB_REFUSALS = [
     ("replicate_every", -1, "replicate_every must be at least 0, got -1"),
     ("replicate_every", 20, "replicate_every needs ps 2 at least: the copy of a ps is on the next one"),
     ("plan", "packs", "plan must be one of packed, per-variable, got 'packs'"),
+    ("wire", "int8", "wire must be one of float32, bfloat16, float16, got 'int8'"),
+    ("wire_error_feedback", "yes", "wire_error_feedback must be one of off, on, got 'yes'"),
+    (
+        "wire_error_feedback",
+        "on",
+        "wire_error_feedback is for wire bfloat16 or float16, and pipeline 1: a push needs what the last left",
+    ),
     ("pipeline", 0, "pipeline must be at least 1, got 0"),
     ("pipeline", 33, "pipeline must be at most 32, got 33"),
     ("slice_bytes", 0, "slice_bytes must be at least 1, got 0"),
