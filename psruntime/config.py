@@ -24,7 +24,7 @@ PLANS = ("packed", "per-variable")
 WIRES = ("float32", "bfloat16", "float16")
 SWITCH = ("off", "on")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
-MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers twice as many pushes (graph/window.py has to)
+MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/window.py)
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -125,6 +125,8 @@ class JobConfig:
             raise UsageError(f"rounds_log is for mode sync, the mode is {self.mode}")
         if self.on_ps_loss == "partial" and self.mode == "sync":
             raise UsageError("on_ps_loss partial is not for mode sync, where all variables are those of one round")
+        if self.wire == "float16" and self.mode == "sync":
+            raise UsageError("wire float16 is for mode async and bounded: a round sums over batches; use bfloat16")
         if self.pipeline > 1 and self.mode == "sync":
             raise UsageError(
                 "pipeline is for mode async and bounded: a round of mode sync begins when the last is applied"

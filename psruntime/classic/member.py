@@ -49,13 +49,18 @@ class Member:
 
         Raises:
             UsageError: the coordinator is not reached within `connect_timeout_s`, does not agree with this process on
-                certificates or the token, or the job's mode is sync.
+                certificates or the token, or has a setting that is not for scripts.
         """
         self.job = learn_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log)
         if self.job.mode == "sync":
             raise UsageError(
                 "MonitoredTrainingSession knows the modes async and bounded, and the job's is sync: a script's own "
                 "updates cannot wait until a round is complete; for mode sync write the model as a psruntime.ModelSpec"
+            )
+        if self.job.pipeline > 1 or self.job.wire != "float32":
+            raise UsageError(
+                "MonitoredTrainingSession knows neither pipeline nor wire, which the job sets: a script runs its own "
+                "steps and updates; for these write the model as a psruntime.ModelSpec"
             )
         environment.prepare(self.job.ping_timeout_s)
         return self.job

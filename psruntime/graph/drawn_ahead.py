@@ -23,6 +23,11 @@ class DrawnAhead:
             self._want(None)
         threading.Thread(target=self._keep, name="input", daemon=True).start()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `next` has one at once."""
+        return not self._drawn_queue.empty()
+
     def next(self) -> Any:
         """The next batch; waits until it is drawn."""
         batch = self._drawn_queue.get()
@@ -35,6 +40,6 @@ class DrawnAhead:
             batch: Future[Any] = Future()
             try:
                 batch.set_result(self._draw())
-            except Exception as error:  # noqa: BLE001 - whoever asks for the batch gets it
+            except BaseException as error:  # noqa: BLE001 - whoever asks for the batch gets it
                 batch.set_exception(error)
             self._give(batch)

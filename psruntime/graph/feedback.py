@@ -15,20 +15,23 @@ from psruntime.graph.gradients import BucketGradient
 from psruntime.graph.wire import Wire
 
 
-def packed_gradient(wire: Wire, name: str, gradient: BucketGradient, index: int) -> BucketGradient:
+def packed_gradient(wire: Wire, name: str, gradient: BucketGradient, finite: Any, index: int) -> BucketGradient:
     """The gradient of bucket `name` as worker `index` pushes it.
+
+    finite: bool [], whether it counts; if not, zeros are sent and what is left stays.  What a push had in it that a ps
+    refuses for another cause is dropped with it.
 
     There is no feedback for rows of a table: what is left of them would be as large as the table.
     """
     with tf1.device(worker_device(index)):
         values = gradient.values
         if not wire.feedback or gradient.indices is not None or not wire.rounds(values):
-            return gradient.with_values(wire.packed(values))
+            return gradient.with_values(wire.saturated(values))
         residue = _residue(name, values)
-        total = values + residue.read_value()
-        sent = wire.packed(total)
-        left = total - tf1.cast(sent, values.dtype)
-        left = tf1.where(tf1.is_finite(left), left, tf1.zeros_like(left))  # it is not if the loss is not
+        before = residue.read_value()
+        total = tf1.where(finite, values + before, tf1.zeros_like(values))
+        sent = wire.saturated(total)
+        left = tf1.where(finite, total - tf1.cast(sent, values.dtype), before)
         with tf1.control_dependencies([residue.assign(left, read_value=False)]):
             return gradient.with_values(tf1.identity(sent))
 

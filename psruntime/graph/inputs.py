@@ -65,6 +65,11 @@ class InputStream:
             raise UsageError(f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?")
         return batch
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `draw_endlessly` has a batch at once."""
+        return self._ahead is not None and self._ahead.is_ready
+
     def examples(self, batch: list[Any]) -> int:
         """How many there are in a batch."""
         return int(self.layout.examples(batch, np.shape))

@@ -43,7 +43,7 @@ class Lanes:
 def _run(call: Callable[[], Any], future: Future[Any]) -> None:
     try:
         result = call()
-    except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+    except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -19,6 +19,7 @@ from psruntime.core.buckets import Bucket
 from psruntime.errors import UsageError
 from psruntime.graph.devices import ps_device
 from psruntime.model import ModelSpec
+from psruntime.usercode import blame
 
 EVERY = "*"
 # Their updates treat every entry alike and by itself, so a variable may be sliced and flattened under them.
@@ -105,9 +106,14 @@ def groups_of(names: Iterable[str], rules: list[Rule]) -> dict[str, int]:
 
 
 def learning_rates_at(rules: list[Rule], global_step: int) -> list[float]:
-    """Of each rule, for the update that follows this global step."""
+    """Of each rule, for the update that follows this global step.
+
+    Raises:
+        UsageError: the user's function failed.
+    """
     rates = [rule.learning_rate for rule in rules]
-    return [float(rate(global_step) if callable(rate) else rate) for rate in rates]
+    with blame("learning_rate"):
+        return [float(rate(global_step) if callable(rate) else rate) for rate in rates]
 
 
 class BucketOptimizer:

@@ -81,7 +81,7 @@ def build_rounds(
         rounds = RoundStore(store, gradient.indices is not None)
         with tf1.device(worker_device(index)):
             weighted = _weighted(gradient, rounds.sum.dtype, examples)
-        weighted = packed_gradient(wire, store.bucket.name, weighted, index)
+        weighted = packed_gradient(wire, store.bucket.name, weighted, examples > 0, index)
         with tf1.device(worker_device(index)):
             is_sparse = gradient.indices is not None
             kept = GradientStore(f"kept/{store.bucket.name}", store.master, weighted.values.dtype, is_sparse)

@@ -39,7 +39,6 @@ class _Kept:
     round: int
     opened: int
     weight: float
-    result: StepResult
     pushed: bool = False
 
 
@@ -119,7 +118,7 @@ class RoundSteps:
             self._batch = self._inputs.draw_endlessly()
             self._batch_number += 1
         feed = dict(zip(self._graph.model.batch, self._batch, strict=True))
-        feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn))
+        feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn), turn.round - 1)
 
         def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
             started = self._runner.start(feed)
@@ -130,7 +129,7 @@ class RoundSteps:
         result = StepResult(
             float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(self._batch), 0, 0
         )
-        self._kept = _Kept(assignment, turn.round, turn.opened, float(fetched["examples"]), result)
+        self._kept = _Kept(assignment, turn.round, turn.opened, float(fetched["examples"]))
         self._place.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan:
@@ -140,7 +139,8 @@ class RoundSteps:
     def _contribute_again(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
         """What was kept, because the attempt was void; the outcomes."""
         assert self._kept is not None
-        header = self._rounds.header.values(self._push_id(assignment, turn), finite=self._kept.weight > 0)
+        push_id = self._push_id(assignment, turn)
+        header = self._rounds.header.values(push_id, turn.round - 1, finite=self._kept.weight > 0)
 
         def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
             run = self._runner.round_run("contribute")
@@ -169,7 +169,7 @@ class RoundSteps:
         clip_norm = self._graph.model.spec.clip_norm
         if clip_norm is None:
             return 1.0 / turn.examples
-        squares = self._run(session, "squares", self._rounds.header.values((0, 0, 0, 0)))
+        squares = self._run(session, "squares", self._rounds.header.values((0, 0, 0, 0), turn.round - 1))
         norm = math.sqrt(sum(map(float, squares))) / turn.examples
         if not math.isfinite(norm):
             if self._stop_on_nan:

@@ -76,16 +76,21 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         return call
 
     def finish(self, started: Started, ran: Ran) -> dict[str, Any]:
-        """Tells the hooks of a step that ran; what it fetched."""
-        self._view.saw(int(ran.fetched["global_step"]))
+        """Tells the hooks of a step that ran; what it fetched.
+
+        One that ran in a session that was lost meanwhile may have been undone since, with all that came after it: then
+        the global step is the one of the new session.
+        """
+        fetched, context = ran.fetched, started.context
+        if context.session is not self._session:
+            fetched = {**fetched, "global_step": min(int(fetched["global_step"]), self._view.global_step)}
+            context = tf1.train.SessionRunContext(context.original_args, self._session)
+        self._view.saw(int(fetched["global_step"]))
         options = ran.options or tf1.RunOptions()
         metadata = ran.metadata or tf1.RunMetadata()
-        context = started.context
-        if context.session is not self._session:  # that was lost meanwhile, but not this step
-            context = tf1.train.SessionRunContext(context.original_args, self._session)
         for hook in self._hooks:
             hook.after_run(context, tf1.train.SessionRunValues(ran.asked.get(hook), options, metadata))
-        return ran.fetched
+        return fetched
 
 
 def _asking(session: Any, step: dict[str, Any], feed: dict[Any, Any], requests: dict[Any, Any]) -> Callable[[], Ran]:

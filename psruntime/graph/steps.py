@@ -104,18 +104,27 @@ class PushSteps:
                 if step.run is None:
                     self._send(step)
             while True:
-                while self._begin():
-                    pass
+                while self._is_over():
+                    self._end()
+                if self._begin():
+                    continue
                 if not self._under_way:
                     return
                 self._end()
         finally:
             self._settle()
 
+    def _is_over(self) -> bool:
+        """Whether the oldest step is."""
+        step = self._under_way[0] if self._under_way else None
+        return step is not None and step.run is not None and step.run[1].done()
+
     def _begin(self) -> bool:
-        """Begins a step if one may; whether it did."""
+        """Begins a step if one may; whether it did.  What is under way is not kept waiting for a batch."""
         under_way = len(self._under_way)
-        if under_way == self._pipeline or self._has_stopped() or not self._place.may_step(under_way):
+        if under_way == self._pipeline or self._has_stopped() or (under_way and not self._inputs.is_ready):
+            return False
+        if not self._place.may_step(under_way):
             return False
         self._begun += 1
         self._under_way.append(_Step(self._begun, self._inputs.draw_endlessly()))

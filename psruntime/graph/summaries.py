@@ -40,6 +40,10 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._next = 0  # the global step at which the next ones are due
         self._writer: Any = None
 
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        """What a lost session interrupted is due again, and what was undone."""
+        self._next = min(self._next, self._global_step())
+
     def before_run(self, run_context: Any) -> Any:
         if self._merged is None or self._global_step() + 1 < self._next:
             return None

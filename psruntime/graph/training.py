@@ -78,7 +78,8 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         pulled = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers, wire)
         rules = rules_of(pulled.spec, f"model_fn of {model.name}")
         examples = _examples(pulled, index)
-        header = Header(rules, index, plan.num_ps, _is_finite(pulled, index))
+        finite = _is_finite(pulled, index)
+        header = Header([] if job.mode == "sync" else rules, index, plan.num_ps, finite)
         applying_header = Header(rules, index, plan.num_ps) if job.mode == "sync" else header
         gradients = bucket_gradients(pulled, plan, index)
         optimizers = {
@@ -99,7 +100,7 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
             rounds = build_rounds(trained, pulled.global_step, controls, headers, index, examples, wire, *limits)
             step.update(examples=examples, **rounds.step)
         else:
-            step["outcomes"], step["global_step"] = _push(trained, controls, header, pulled, wire, index)
+            step["outcomes"], step["global_step"] = _push(trained, controls, header, pulled, wire, finite, index)
         untrained = [s.name for s in plan.trained if plan.of(s.name)[0][0].name not in gradients]
         return TrainGraph(
             graph, plan, pulled, header, controls, step, rounds, optimizers, untrained, _unmoved(pulled, step)
@@ -132,6 +133,7 @@ def _push(
     header: Header,
     pulled: PulledModel,
     wire: Wire,
+    finite: Any,
     index: int,
 ) -> tuple[list[Any], Any]:
     """The push of the async and the bounded mode, clipped by itself; (outcomes per ps, global step after it)."""
@@ -142,7 +144,7 @@ def _push(
     outcomes = Outcomes(len(controls))
     for store, _, apply in trained:
         name, ps = store.bucket.name, store.bucket.ps
-        sent = packed_gradient(wire, name, gradients[name], index)
+        sent = packed_gradient(wire, name, gradients[name], finite, index)
         gradient = at_hand(store, sent, store.master.dtype.base_dtype)
         arrived = [*gradient.tensors, *header.on[ps].learning_rates]
         outcome, _ = guarded_update(

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.buckets import Bucket
 from psruntime.graph.devices import ps_device
-from psruntime.graph.wire import FULL, Wire, unpacked
+from psruntime.graph.wire import AS_IS, FULL, Wire, unpacked
 
 
 class View(Protocol):
@@ -96,11 +96,12 @@ class TableView:
 
     def _read(self, read: Any) -> Any:
         """What `read()` gives on the ps, on the worker."""
-        with _uncolocated(), tf1.device(self._ps):
-            found = read()
-            packed = self._wire.packed(found)
-        with _uncolocated(), tf1.device(self._worker):
-            return tf1.identity(unpacked(packed, found.dtype))
+        with _uncolocated(), tf1.get_default_graph().gradient_override_map({"Cast": AS_IS}):
+            with tf1.device(self._ps):
+                found = read()
+                packed = self._wire.packed(found)
+            with tf1.device(self._worker):
+                return tf1.identity(unpacked(packed, found.dtype))
 
 
 def _uncolocated() -> Any:

@@ -1,8 +1,6 @@
 """How float32 travels between a worker and the ps: as it is, or rounded to half precision on the way.
 
-Masters, slots and sums stay in float32; what is pulled and what is pushed is rounded to nearest, once.  (The gradient of
-rows that a batch looks up in several places is rounded in each, and as a sum.)  What float16 cannot hold becomes its
-largest number instead of infinity.
+Masters, slots and sums stay in float32; what is pulled and what is pushed is rounded to nearest, once.
 """
 
 from __future__ import annotations
@@ -21,12 +19,15 @@ class Wire:
     feedback: bool = False
 
     def packed(self, tensor: Any) -> Any:
-        """As it travels; on the current device."""
-        if not self.rounds(tensor):
-            return tensor
-        if self.dtype == tf1.float16:
-            tensor = tf1.clip_by_value(tensor, tf1.float16.min, tf1.float16.max)
-        return tf1.cast(tensor, self.dtype)
+        """As it travels; on the current device.  What float16 cannot hold becomes infinite, which the loss shows."""
+        return tf1.cast(tensor, self.dtype) if self.rounds(tensor) else tensor
+
+    def saturated(self, gradient: Any) -> Any:
+        """As `packed`, but what float16 cannot hold becomes its largest number, unless it is infinite itself."""
+        if self.dtype == tf1.float16 and self.rounds(gradient):
+            held = tf1.clip_by_value(gradient, tf1.float16.min, tf1.float16.max)
+            gradient = tf1.where(tf1.is_finite(gradient), held, gradient)
+        return self.packed(gradient)
 
     def rounds(self, tensor: Any) -> bool:
         """Whether it travels as something less precise."""
@@ -39,3 +40,12 @@ FULL = Wire()
 def unpacked(tensor: Any, dtype: Any) -> Any:
     """What travelled, as it is used; on the current device."""
     return tensor if tensor.dtype.base_dtype == dtype else tf1.cast(tensor, dtype)
+
+
+AS_IS = "PsruntimeAsIs"
+
+
+@tf1.RegisterGradient(AS_IS)  # type: ignore[untyped-decorator]
+def _as_is(operation: Any, gradient: Any) -> Any:  # noqa: ARG001 - as TensorFlow calls it
+    """Of a rounding on the way here: the gradient is rounded when it is pushed, as a whole."""
+    return gradient

@@ -16,8 +16,6 @@ from psruntime.core.membership import Role
 from psruntime.core.traffic import why_heavy
 from psruntime.observe.tables import bytes_text, table
 
-PS_TRAFFIC = ("in", "out", "share")
-WORKER_TRAFFIC = ("in/step", "out/step", "tensors/step")
 UNKNOWN = "-"
 
 
@@ -58,7 +56,7 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     for m in ps:
         if m.ps_traffic and m.ps_traffic.heavy and m.ps_traffic.share is not None:
             head.append(f"\n{why_heavy(m.index, m.ps_traffic.share * job.ps, job.ps)}", "yellow")
-    return Group(head, _ps_table(ps), _worker_table(workers, job.mode))
+    return Group(head, _ps_table(ps), _worker_table(workers, job.mode), _traffic_table(ps, workers))
 
 
 def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
@@ -84,14 +82,14 @@ def _of(job: JobConfig, separator: str) -> str:
 
 
 def _ps_table(members: list[MemberStatus]) -> Table:
-    rows = table("ps", "address", "bytes", "updates", "dropped", "rolled back", "max staleness", *PS_TRAFFIC, "silent")
+    rows = table("ps", "address", "bytes", "updates", "dropped", "rolled back", "max staleness", "silent")
     for m in members:
         stats = m.ps_stats
         if stats:
             causes = ", ".join(f"{cause} {n}" for cause, n in stats.dropped.items() if n) or "0"
             rows.add_row(
                 str(m.index), Text(m.address), bytes_text(stats.bytes_held), str(stats.applied), Text(causes),
-                str(stats.rolled_back), str(stats.max_staleness), *_ps_traffic(m), f"{m.silent_s:.1f} s",
+                str(stats.rolled_back), str(stats.max_staleness), f"{m.silent_s:.1f} s",
             )  # fmt: skip
     return rows
 
@@ -100,7 +98,7 @@ def _worker_table(members: list[MemberStatus], mode: str) -> Table:
     """Leads and staleness only where there are any: in a round all are at the same step."""
     pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[mode]
     staleness = [] if mode == "sync" else ["staleness p50", "p99"]
-    rows = table("worker", *pace, *staleness, "examples/s", "loss", *WORKER_TRAFFIC, "silent", "waiting for")
+    rows = table("worker", *pace, *staleness, "examples/s", "loss", "silent", "waiting for")
     for m in members:
         stats = m.worker_stats
         if stats:
@@ -114,29 +112,30 @@ def _worker_table(members: list[MemberStatus], mode: str) -> Table:
                 *(str(facts[column]) for column in (*pace, *staleness)),
                 f"{stats.examples_per_s:.0f}",
                 loss,
-                *_worker_traffic(m),
                 f"{m.silent_s:.1f} s",
                 Text(stats.waiting or ("the others to stop" if m.stopped else "")),
             )
     return rows
 
 
-def _ps_traffic(m: MemberStatus) -> tuple[str, str, str]:
-    """The cells of PS_TRAFFIC."""
-    traffic = m.ps_traffic
-    if traffic is None:
-        return UNKNOWN, UNKNOWN, UNKNOWN
-    share = UNKNOWN if traffic.share is None else f"{traffic.share:.0%}"
-    return f"{bytes_text(traffic.received_per_s)}/s", f"{bytes_text(traffic.sent_per_s)}/s", share
+def _traffic_table(ps: list[MemberStatus], workers: list[MemberStatus]) -> Table:
+    """What a ps moves in a second and which share of all that is; what a worker moves in a step."""
+    rows = table("traffic", "in", "out", "share", "tensors/step")
+    for m in ps:
+        rate = m.ps_traffic
+        moved = _moved(rate.received_per_s, rate.sent_per_s, "s") if rate else (UNKNOWN, UNKNOWN)
+        share = UNKNOWN if rate is None or rate.share is None else f"{rate.share:.0%}"
+        rows.add_row(f"ps {m.index}", *moved, share, "")
+    for m in workers:
+        each = m.worker_traffic
+        moved = _moved(each.received_per_step, each.sent_per_step, "step") if each else (UNKNOWN, UNKNOWN)
+        tensors = m.worker_stats.step_tensors if m.worker_stats else None
+        rows.add_row(f"worker {m.index}", *moved, "", UNKNOWN if tensors is None else str(tensors))
+    return rows
 
 
-def _worker_traffic(m: MemberStatus) -> tuple[str, str, str]:
-    """The cells of WORKER_TRAFFIC."""
-    tensors = m.worker_stats.step_tensors if m.worker_stats else None
-    traffic = m.worker_traffic
-    moved = (traffic.received_per_step, traffic.sent_per_step) if traffic else None
-    received, sent = map(bytes_text, moved) if moved else (UNKNOWN, UNKNOWN)
-    return received, sent, UNKNOWN if tensors is None else str(tensors)
+def _moved(received: float, sent: float, of: str) -> tuple[str, str]:
+    return f"{bytes_text(received)}/{of}", f"{bytes_text(sent)}/{of}"
 
 
 def _duration(seconds: float) -> str:

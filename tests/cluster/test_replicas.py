@@ -24,8 +24,8 @@ SEED = 11
 def test_fewer_steps_are_lost_than_lie_between_three_copies(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     moments = random.Random(SEED)
     settings = {"replicate_every": EVERY, "save_steps": 100_000, "checkpoint_dir": tmp_path / "checkpoints"}
-    with cluster(zygote, tmp_path, mode=mode, ps=2, min_workers=2, train_steps=1000, **settings) as job:
-        workers = [job.start_worker(index, "--model=tests.cluster.models") for index in range(2)]
+    with cluster(zygote, tmp_path, mode=mode, ps=2, min_workers=2, train_steps=400, **settings) as job:
+        workers = [job.start_worker(index, "--model=tests.cluster.slow_models") for index in range(2)]
         for kill in range(1, KILLS + 1):
             job.wait_for_step(job.status().global_step + 2 * EVERY + 10)
             time.sleep(moments.uniform(0, 0.2))  # anywhere in a copy, or between two

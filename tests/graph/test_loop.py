@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from psruntime.core.facts import Assignment, Rest
 from psruntime.core.ledger import APPLIED, RECEIVED, REPEATED
 from psruntime.errors import StopRequested
 from psruntime.graph.callables import callable_of
+from psruntime.graph.step_runner import Ran, Started, StepRunner
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalPlace, Run, linear_model, train, with_spec
 
@@ -144,3 +146,20 @@ def test_evaluation_sees_the_last_global_step() -> None:
     seen: list[int] = []
     train(LocalCluster(1), SGD, 5, close=seen.append)
     assert seen == [5]
+
+
+def test_a_step_that_ended_in_a_session_before_a_rollback_does_not_bring_its_global_step_back() -> None:
+    run = train(LocalCluster(1), SGD, 1)
+    seen: list[int] = []
+    view: Any = SimpleNamespace(
+        global_step=10, saw=seen.append, before_run=lambda context: None, after_run=lambda context, values: None
+    )
+    runner = StepRunner(run.graph, view, [])
+    with run.cluster.session(run.graph.graph) as session:
+        runner.after_create_session(session, None)
+        of_the_lost = Started(tf1.train.SessionRunContext(None, object()), lambda: Ran({}, {}, None, None))
+        ran = Ran({"global_step": 1900}, {}, None, None)
+        assert runner.finish(of_the_lost, ran)["global_step"] == 10
+        of_this = Started(tf1.train.SessionRunContext(None, session), lambda: Ran({}, {}, None, None))
+        assert runner.finish(of_this, ran)["global_step"] == 1900
+    assert seen == [10, 1900]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,14 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from benchmarks.receives import received
+from psruntime.graph.feedback import packed_gradient
+from psruntime.graph.gradients import BucketGradient
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.wire import Wire
 from psruntime.model import Context, Model
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.embedding_model import embedding_model
-from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
+from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train, with_spec
 
 MODEL = linear_model(OPTIMIZERS["momentum"], 0.02)
 STEPS = 12
@@ -79,10 +82,11 @@ def test_half_the_bytes_train_nearly_alike(make: Any, mode: str, tmp_path: Any) 
     assert any(np.any(ends[1][name] != value) for name, value in ends[0].items())
 
 
+@pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("make", [linear_model, embedding_model])
-def test_no_float32_travels_in_a_step(make: Any) -> None:
+def test_no_float32_travels_in_a_step(make: Any, dtype: str) -> None:
     model = make(OPTIMIZERS["adagrad"], 0.05)
-    run = train(LocalCluster(2), model, 1, wire="bfloat16")
+    run = train(LocalCluster(2), model, 1, wire=dtype)
     graph = run.graph
     batch = InputStream(model, Context("train", 0, 1, 8, "", 3)).draw_endlessly()
     feed = dict(zip(graph.model.batch, batch, strict=True))
@@ -91,10 +95,44 @@ def test_no_float32_travels_in_a_step(make: Any) -> None:
     with run.cluster.session(graph.graph) as session:
         session.run(graph.step, feed, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=told)
     types = {tf1.as_dtype(node.attr["tensor_type"].type) for node in received(told.partition_graphs)}
-    assert types == {tf1.bfloat16, tf1.int64}
+    assert types == {tf1.as_dtype(dtype), tf1.int64}
 
 
-def test_float16_keeps_what_is_too_large_for_it_finite() -> None:
+def test_a_gradient_that_float16_cannot_hold_stays_finite_and_an_infinite_one_does_not() -> None:
     with tf1.Graph().as_default(), tf1.Session() as session:
-        packed = Wire(tf1.float16).packed(tf1.constant([1e9, -1e9, 1.0]))
-        assert session.run(packed).tolist() == [65504.0, -65504.0, 1.0]
+        sent = Wire(tf1.float16).saturated(tf1.constant([1e9, -1e9, 1.0, np.inf]))
+        pulled = Wire(tf1.float16).packed(tf1.constant([1e9]))
+        assert session.run(sent).tolist() == [65504.0, -65504.0, 1.0, np.inf]
+        assert session.run(pulled).tolist() == [np.inf]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_gradient_of_rows_is_rounded_only_when_it_is_pushed(dtype: str) -> None:
+    """One of 80,000 is beyond float16; within clip_norm it is not."""
+    large = with_spec(embedding_model(OPTIMIZERS["sgd"], 0.05), clip_norm=1.0)
+
+    def model_fn(*arguments: Any) -> Any:
+        spec = large.model_fn(*arguments)
+        return replace(spec, loss=spec.loss * 1e7)
+
+    run = train(LocalCluster(2), replace(large, model_fn=model_fn), 3, wire=dtype)
+    assert all(np.isfinite(result.loss) for result in run.results)
+    with run.cluster.session(run.graph.graph) as session:
+        for store in run.graph.model.stores.values():
+            assert np.isfinite(session.run(store.master.read_value())).all()
+
+
+def test_what_is_left_over_stays_when_the_loss_is_not_finite() -> None:
+    with tf1.Graph().as_default() as graph:
+        values, finite = tf1.placeholder(tf1.float32, [2]), tf1.placeholder(tf1.bool, [])
+        wire = Wire(tf1.bfloat16, feedback=True)
+        sent = packed_gradient(wire, "bucket", BucketGradient(values), finite, 0).values
+        residue = tf1.local_variables()[0].read_value()
+        start = tf1.local_variables_initializer()
+        with LocalCluster(1).session(graph) as session:
+            session.run(start)
+            session.run(sent, {values: [1.001, 2.0], finite: True})
+            left = session.run(residue).tolist()
+            assert left[0] != 0
+            assert session.run(sent, {values: [np.nan, 1.0], finite: False}).tolist() == [0.0, 0.0]
+            assert session.run(residue).tolist() == left
