@@ -26,21 +26,24 @@ def input_fn(context: Context) -> Any:
 def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
     """That of layer_stack; its gradients wait."""
     spec = layer_stack.model_fn(features, labels, mode)
-    return replace(spec, loss=_waited(spec.loss))
+    return replace(spec, loss=waited(spec.loss, tf1.constant(WAIT_S, tf1.float64)))
 
 
-@tf1.custom_gradient  # type: ignore[untyped-decorator]
-def _waited(loss: Any) -> Any:
-    """The loss; whoever takes a gradient of it has it WAIT_S after the loss."""
+def waited(loss: Any, wait_s: Any) -> Any:
+    """The loss; whoever takes a gradient of it has it so many seconds (float64) after the loss."""
 
-    def wait(value: Any) -> Any:
-        time.sleep(WAIT_S)  # without the interpreter's lock
+    def wait(value: Any, seconds: Any) -> Any:
+        time.sleep(seconds)  # without the interpreter's lock
         return value
 
-    waited = tf1.ensure_shape(tf1.numpy_function(wait, [loss], loss.dtype), loss.shape)
+    @tf1.custom_gradient  # type: ignore[untyped-decorator]
+    def late(loss: Any) -> Any:
+        value = tf1.ensure_shape(tf1.numpy_function(wait, [loss, wait_s], loss.dtype), loss.shape)
 
-    def gradient(upstream: Any) -> Any:
-        with tf1.control_dependencies([waited]):
-            return tf1.identity(upstream)
+        def gradient(upstream: Any) -> Any:
+            with tf1.control_dependencies([value]):
+                return tf1.identity(upstream)
 
-    return waited, gradient
+        return value, gradient
+
+    return late(loss)

@@ -1,0 +1,167 @@
+"""How the modes take slow workers: steps per second of all workers together, ours in one mode and ours in another.
+
+    python -m benchmarks.stragglers [--runs 3] [--workloads alike,slow,pauses] [--workers 4] [--seconds 20]
+                                    [--step-s 0.05] [--variables 16] [--bytes 200000] [--quick] [--json]
+
+One ps.  The accelerator is simulated: each step waits for a time without using the CPU (straggling.py), which is that
+of its worker or hangs on chance; the n-th step of a worker waits as long in both modes.  The runs alternate.
+
+    alike   every worker is as fast as the others; bounded, far from its bound, beside async: what the clocks cost
+    slow    the last worker always takes 5 times as long; async beside sync
+    pauses  each worker now and then (chance 0.05) takes 0.5 s longer; bounded with bound 4 beside sync
+
+A step is a gradient of one worker, whatever the mode, and of a batch as large: in mode sync a round counts as many
+steps as workers contributed to it, so it is the examples per second that are compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import straggling
+from benchmarks.command_line import Progress, parser_of, print_result
+from benchmarks.figures import compared
+from benchmarks.jobs import Workload, our_job
+from benchmarks.measured import measured
+from benchmarks.processes import processes
+
+BATCH_SIZE = 4  # small: what a step computes is what the wait stands for
+SLOW_FACTOR = 5.0
+PAUSE_CHANCE = 0.05
+PAUSE_S = 0.5
+QUICK = {"runs": 1, "workloads": "slow", "seconds": 3.0}
+
+
+@dataclass(frozen=True)
+class Mode:
+    name: str
+    bound: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.bound is None else f"{self.name} {self.bound}"
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        return ("--mode", self.name, *(() if self.bound is None else ("--bound", str(self.bound))))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mode beside another one.  slow: a worker always is.  chance: of a pause, in each step."""
+
+    text: str
+    mine: Mode
+    peer: Mode
+    slow: bool = False
+    chance: float = 0.0
+
+    def environment(self, workers: int, step_s: float) -> dict[str, str]:
+        return {
+            straggling.STEP_S: str(step_s),
+            straggling.SLOW_WORKER: str(workers - 1 if self.slow else -1),
+            straggling.SLOW_FACTOR: str(SLOW_FACTOR),
+            straggling.PAUSE_CHANCE: str(self.chance),
+            straggling.PAUSE_S: str(PAUSE_S),
+        }
+
+
+ASYNC, SYNC = Mode("async"), Mode("sync")
+CASES = {
+    "alike": Case("all workers alike", Mode("bounded", 1000), ASYNC),
+    "slow": Case(f"one worker always {SLOW_FACTOR:g} times slower", ASYNC, SYNC, slow=True),
+    "pauses": Case(
+        f"each step {PAUSE_S:g} s longer with a chance of {PAUSE_CHANCE:g}",
+        Mode("bounded", 4),
+        SYNC,
+        chance=PAUSE_CHANCE,
+    ),
+}
+
+
+def rate_of(work: Workload, case: Case, mode: Mode, step_s: float, seconds: float) -> float:
+    """Steps per second of all workers.
+
+    Raises:
+        LateError: a process failed, or hangs.
+    """
+    with processes({**work.environment, **case.environment(work.workers, step_s)}) as started:
+        start_worker = our_job(started, work, "--min-workers", str(work.workers), *mode.settings)
+        return measured(started, [start_worker(index) for index in range(work.workers)], seconds).rate
+
+
+def measure(
+    work: Workload, cases: list[Case], step_s: float, runs: int, seconds: float, say: Progress
+) -> dict[str, Any]:
+    """One result for each case, under "each"."""
+    return {
+        "workload": f"simulated accelerators ({step_s:g} s a step), {work.workers} workers, 1 ps, batches of "
+        f"{work.batch_size}, {work.variables} dense variables of about {work.total_bytes} bytes together",
+        "each": [result_of(work, case, step_s, runs, seconds, say) for case in cases],
+    }
+
+
+def result_of(work: Workload, case: Case, step_s: float, runs: int, seconds: float, say: Progress) -> dict[str, Any]:
+    mine: list[float] = []
+    peer: list[float] = []
+    for run in range(runs):
+        for mode, rates in ((case.mine, mine), (case.peer, peer)):
+            rates.append(rate_of(work, case, mode, step_s, seconds))
+            say(f"{case.text}: run {run + 1} of {runs}: {mode} {rates[-1]:.1f} steps/s")
+    ratios = [a / b for a, b in zip(mine, peer, strict=True)]
+    told = {
+        "workload": case.text,
+        "ours_is": str(case.mine),
+        "peer_is": str(case.peer),
+        "unit": "steps/s of all workers",
+    }
+    return {**told, **compared(mine, peer, ratios)}
+
+
+def text_of(result: dict[str, Any]) -> str:
+    return "\n".join([result["workload"], *map(line_of, result["each"])])
+
+
+def line_of(each: dict[str, Any]) -> str:
+    spread = {name: f"{low:.2f} to {high:.2f}" for name, (low, high) in each["spread"].items()}
+    return (
+        f"  {each['workload']}: {each['ours_is']} {each['ours']:.1f} steps/s ({spread['ours']}); "
+        f"{each['peer_is']} {each['peer']:.1f} ({spread['peer']}); "
+        f"ratio {each['ratio']:.2f} ({spread['ratio']}), {each['runs']} runs"
+    )
+
+
+def cases_of(text: str) -> list[Case]:
+    """Those named.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    names = text.split(",")
+    if unknown := set(names) - set(CASES):
+        raise ValueError(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    return [CASES[name] for name in names]
+
+
+def main() -> None:
+    parser = parser_of(__doc__, f"under 60 s, with {QUICK} whatever else is given")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--workloads", default=",".join(CASES))
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=20.0, help="that are measured in each run")
+    parser.add_argument("--step-s", type=float, default=0.05, help="that a step waits, as on an accelerator")
+    parser.add_argument("--variables", type=int, default=16)
+    parser.add_argument("--bytes", type=int, default=200_000, help="of all variables together, about")
+    given = parser.parse_args()
+    if given.quick:
+        vars(given).update(QUICK)
+    work = Workload(given.variables, given.bytes, 1, given.workers, straggling.__name__, BATCH_SIZE)
+
+    def result(say: Progress) -> dict[str, Any]:
+        return measure(work, cases_of(given.workloads), given.step_s, given.runs, given.seconds, say)
+
+    print_result(given, result, text_of)
+
+
+if __name__ == "__main__":
+    main()
