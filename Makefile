@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-BENCHMARKS := async_steps async_strategy sync startup recovery coordinator scaling stragglers
+BENCHMARKS := async_steps async_strategy sync startup recovery coordinator scaling stragglers links
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help

@@ -43,31 +43,53 @@ class Workload:
         return {layer_stack.VARIABLES: str(self.variables), layer_stack.BYTES: str(self.total_bytes)}
 
 
-def our_job(started: Processes, work: Workload, *settings: str) -> StartWorker:
+@dataclass(frozen=True)
+class Machine:
+    """enter: command to which one is given that shall run there."""
+
+    host: str = "127.0.0.1"
+    enter: tuple[str, ...] = ()
+
+
+HERE = Machine()
+
+
+def our_job(
+    started: Processes, work: Workload, *settings: str, ps_on: Machine = HERE, workers_on: Machine = HERE
+) -> StartWorker:
     job = ["--ps", str(work.ps), *work.settings, *settings]
-    first = started.start("ps-0", "psruntime.ps", "--index", "0", "--coordinator", "127.0.0.1:0", *job)
+    if ps_on != HERE:
+        job.append("--insecure")
+
+    def start_ps(index: int, *flags: str) -> Path:
+        command = ["psruntime.ps", "--index", str(index), "--host", ps_on.host, *flags]
+        return started.start(f"ps-{index}", *command, enter=ps_on.enter)
+
+    first = start_ps(0, "--coordinator", f"{ps_on.host}:0", *job)
     coordinator = ["--coordinator", started.line_with(first, "READY coordinator").split()[3]]
     for i in range(1, work.ps):
-        started.start(f"ps-{i}", "psruntime.ps", "--index", str(i), *coordinator)
-    model = ["--model", work.model, "--batch-size", str(work.batch_size)]
+        start_ps(i, *coordinator)
+    model = ["--host", workers_on.host, "--model", work.model, "--batch-size", str(work.batch_size)]
 
     def start_worker(index: int) -> Path:
-        return started.start(f"worker-{index}", "psruntime.worker", "--index", str(index), *coordinator, *model)
+        command = ["psruntime.worker", "--index", str(index), *coordinator, *model]
+        return started.start(f"worker-{index}", *command, enter=workers_on.enter)
 
     return start_worker
 
 
-def stock_job(started: Processes, work: Workload) -> StartWorker:
+def stock_job(started: Processes, work: Workload, *, ps_on: Machine = HERE, workers_on: Machine = HERE) -> StartWorker:
     """Starting worker 0 takes until it has made the variables."""
-    addresses = free_addresses(work.ps + work.workers)
-    ps, workers = ",".join(addresses[: work.ps]), ",".join(addresses[work.ps :])
+    ports = [address.rpartition(":")[2] for address in free_addresses(work.ps + work.workers)]
+    ps = ",".join(f"{ps_on.host}:{port}" for port in ports[: work.ps])
+    workers = ",".join(f"{workers_on.host}:{port}" for port in ports[work.ps :])
     cluster = ["--mode", "async", "--ps", ps, "--workers", workers, "--batch-size", str(work.batch_size)]
     command = ["benchmarks.stock_layers", *cluster, "--model", work.model, "--role"]
     for i in range(work.ps):
-        started.start(f"ps-{i}", *command, "ps", "--index", str(i))
+        started.start(f"ps-{i}", *command, "ps", "--index", str(i), enter=ps_on.enter)
 
     def start_worker(index: int) -> Path:
-        log = started.start(f"worker-{index}", *command, "worker", "--index", str(index))
+        log = started.start(f"worker-{index}", *command, "worker", "--index", str(index), enter=workers_on.enter)
         if index == 0:
             started.wait_for("the variables", lambda: step_times(log) or None, START_S)
         return log

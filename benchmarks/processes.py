@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -39,12 +39,12 @@ class Processes:
         self._environment = {**os.environ, **environment}
         self._all: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *command: str) -> Path:
-        """Starts `python -m command`; returns its log."""
+    def start(self, name: str, *command: str, enter: Sequence[str] = ()) -> Path:
+        """Starts `python -m command`, given to the command `enter` if there is one; returns its log."""
         log = self._log(name)
         with log.open("wb") as out:
             self._all[name] = subprocess.Popen(
-                [*PYTHON, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self._environment
+                [*enter, *PYTHON, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self._environment
             )
         return log
 
@@ -91,14 +91,20 @@ class Processes:
 @contextmanager
 def processes(environment: Mapping[str, str] | None = None) -> Iterator[Processes]:
     """Processes that do not outlive the block, also when this process is asked to end."""
+    with cleaning_up(), tempfile.TemporaryDirectory() as folder:
+        started = Processes(Path(folder), environment or {})
+        try:
+            yield started
+        finally:
+            started.end()
+
+
+@contextmanager
+def cleaning_up() -> Iterator[None]:
+    """What the block is to undo at its end is undone, too, when this process is asked to end."""
     before = signal.signal(signal.SIGTERM, _exit)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            started = Processes(Path(folder), environment or {})
-            try:
-                yield started
-            finally:
-                started.end()
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
