@@ -26,7 +26,7 @@ from benchmarks.processes import processes
 FULL = "float32"
 STOCK = "stock"
 WIRES = ("bfloat16", "float16")
-QUICK = {"runs": 1, "megabits": "100", "seconds": 6.0, "workers": 1, "stock": False, "accuracy": False}
+QUICK = {"runs": 1, "megabits": "100", "seconds": 3.0, "workers": 1, "stock": False, "accuracy": False}
 
 
 def run_of(side: str, work: Workload, megabits: int, seconds: float) -> Measured:
