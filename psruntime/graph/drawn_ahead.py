@@ -16,11 +16,11 @@ class DrawnAhead:
 
     def __init__(self, draw: Callable[[], Any]) -> None:
         self._draw = draw
-        self._wanted_queue: SimpleQueue[None] = SimpleQueue()
+        self._wanted_queue: SimpleQueue[bool] = SimpleQueue()
         self._drawn_queue: SimpleQueue[Future[Any]] = SimpleQueue()
         self._want, self._give = self._wanted_queue.put, self._drawn_queue.put  # neither blocks
         for _ in range(AHEAD):
-            self._want(None)
+            self._want(True)
         threading.Thread(target=self._keep, name="input", daemon=True).start()
 
     @property
@@ -31,12 +31,15 @@ class DrawnAhead:
     def next(self) -> Any:
         """The next batch; waits until it is drawn."""
         batch = self._drawn_queue.get()
-        self._want(None)
+        self._want(True)
         return batch.result()
 
+    def close(self) -> None:
+        """Nothing is drawn any more; `next` is not called again."""
+        self._want(False)
+
     def _keep(self) -> None:
-        while True:
-            self._wanted_queue.get()
+        while self._wanted_queue.get():
             batch: Future[Any] = Future()
             try:
                 batch.set_result(self._draw())

@@ -75,4 +75,6 @@ class InputStream:
         return int(self.layout.examples(batch, np.shape))
 
     def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
         self._session.close()

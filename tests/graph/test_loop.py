@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from psruntime.core.facts import Assignment, Rest
 from psruntime.core.ledger import APPLIED, RECEIVED, REPEATED
 from psruntime.errors import StopRequested
 from psruntime.graph.callables import callable_of
+from psruntime.graph.hooks import ViewHook
 from psruntime.graph.step_runner import Ran, Started, StepRunner
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalPlace, Run, linear_model, train, with_spec
@@ -148,18 +148,26 @@ def test_evaluation_sees_the_last_global_step() -> None:
     assert seen == [5]
 
 
+class SeenView(ViewHook):
+    """In a session that began at global step 10."""
+
+    def __init__(self) -> None:
+        self._global_step = 10
+        self.seen: list[int] = []
+
+    def saw(self, global_step: int) -> None:
+        self.seen.append(global_step)
+
+
 def test_a_step_that_ended_in_a_session_before_a_rollback_does_not_bring_its_global_step_back() -> None:
     run = train(LocalCluster(1), SGD, 1)
-    seen: list[int] = []
-    view: Any = SimpleNamespace(
-        global_step=10, saw=seen.append, before_run=lambda context: None, after_run=lambda context, values: None
-    )
+    view = SeenView()
     runner = StepRunner(run.graph, view, [])
+    ran = Ran({"global_step": 1900}, {}, None, None)
     with run.cluster.session(run.graph.graph) as session:
         runner.after_create_session(session, None)
-        of_the_lost = Started(tf1.train.SessionRunContext(None, object()), lambda: Ran({}, {}, None, None))
-        ran = Ran({"global_step": 1900}, {}, None, None)
-        assert runner.finish(of_the_lost, ran)["global_step"] == 10
-        of_this = Started(tf1.train.SessionRunContext(None, session), lambda: Ran({}, {}, None, None))
-        assert runner.finish(of_this, ran)["global_step"] == 1900
-    assert seen == [10, 1900]
+        finished = [
+            runner.finish(Started(tf1.train.SessionRunContext(None, ran_in), lambda: ran), ran)["global_step"]
+            for ran_in in (object(), session)
+        ]
+    assert finished == view.seen == [10, 1900]
