@@ -241,11 +241,21 @@ def test_each_mistake_of_a_script_is_one_line(zygote: Zygote, tmp_path: Path) ->
         job.wait_all()
 
 
-def test_mode_sync_is_refused_with_what_to_use_instead(zygote: Zygote, tmp_path: Path) -> None:
-    with cluster(zygote, tmp_path, mode="sync") as job:
+@pytest.mark.parametrize(
+    ("settings", "instead"),
+    [
+        ({"mode": "sync"}, "for mode sync write the model as a psruntime.ModelSpec"),
+        ({"pipeline": 2}, "for these write the model as a psruntime.ModelSpec"),
+        ({"wire": "bfloat16"}, "for these write the model as a psruntime.ModelSpec"),
+    ],
+)
+def test_a_job_that_is_not_for_scripts_is_refused_with_what_to_use_instead(
+    settings: dict[str, Any], instead: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    with cluster(zygote, tmp_path, **settings) as job:
         script = job.start_script(0, PACED, "--last_step=10")
         assert script.wait() == 2
-        assert "for mode sync write the model as a psruntime.ModelSpec" in script.wait_for(" error ")
+        assert instead in script.wait_for(" error ")
         assert "Traceback" not in script.text
         job.ps[0].signal(signal.SIGTERM)
         job.wait_all()
