@@ -18,13 +18,9 @@ class Lanes:
     def __init__(self, count: int) -> None:
         self._queue: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
         self._call = self._queue.put  # does not block
-        self._threads = [
-            threading.Thread(target=self._serve, name=f"lane-{lane}", daemon=True) for lane in range(count)
-        ]
         self._alone = count == 1
-        if not self._alone:
-            for thread in self._threads:
-                thread.start()
+        for lane in range(0 if self._alone else count):
+            threading.Thread(target=self._serve, name=f"lane-{lane}", daemon=True).start()
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
         """What the call returns or raises, once it has ended."""

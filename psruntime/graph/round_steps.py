@@ -118,7 +118,7 @@ class RoundSteps:
             self._batch = self._inputs.draw_endlessly()
             self._batch_number += 1
         feed = dict(zip(self._graph.model.batch, self._batch, strict=True))
-        feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn), turn.round - 1)
+        feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn))
 
         def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
             started = self._runner.start(feed)
@@ -169,7 +169,7 @@ class RoundSteps:
         clip_norm = self._graph.model.spec.clip_norm
         if clip_norm is None:
             return 1.0 / turn.examples
-        squares = self._run(session, "squares", self._rounds.header.values((0, 0, 0, 0), turn.round - 1))
+        squares = self._run(session, "squares")
         norm = math.sqrt(sum(map(float, squares))) / turn.examples
         if not math.isfinite(norm):
             if self._stop_on_nan:
@@ -177,9 +177,9 @@ class RoundSteps:
             return 0.0
         return clip_norm / max(norm, clip_norm) / turn.examples
 
-    def _run(self, session: Any, name: str, header: Any) -> Any:
+    def _run(self, session: Any, name: str, *header: Any) -> Any:
         def run(step_context: Any) -> Any:  # noqa: ARG001
-            return self._runner.round_run(name)(header)
+            return self._runner.round_run(name)(*header)
 
         return session.run_step_fn(run)
 

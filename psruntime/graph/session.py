@@ -7,7 +7,7 @@ the session only if every ps says so too, since that word may be older than the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,9 +28,8 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
     def run(self, *args: Any, **kwargs: Any) -> Any:
         return _or_lost(super().run, *args, **kwargs)
 
-    def make_callable(self, fetches: Any, feed_list: Any = (), accept_options: bool = False) -> Any:
-        """See callables.py."""
-        assert not accept_options
+    def calling(self, fetches: Any, feed_list: Sequence[Any]) -> Callable[..., Any]:
+        """What runs `fetches` with a value for each tensor of `feed_list`, taken apart once: see callables.py."""
         return partial(_or_lost, callable_of(self, fetches, feed_list))
 
 

@@ -44,11 +44,13 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         self._session = session
-        self._call = session.make_callable(self._step, feed_list=self._fed)
-        if self._rounds:
-            runs = {name: getattr(self._rounds, name) for name in ("contribute", "squares", "close")}
-            fed = [self._rounds.header.fed]
-            self._calls = {name: session.make_callable(fetches, feed_list=fed) for name, fetches in runs.items()}
+        self._call = session.calling(self._step, self._fed)
+        if rounds := self._rounds:
+            self._round_calls = {
+                "contribute": session.calling(rounds.contribute, [rounds.header.fed]),
+                "squares": session.calling(rounds.squares, []),
+                "close": session.calling(rounds.close, [rounds.header.fed]),
+            }
 
     def start(self, feed: dict[Any, Any]) -> Started:
         """Asks the hooks.
@@ -65,14 +67,14 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         call, values = self._call, [feed[tensor] for tensor in self._fed]
         return Started(context, lambda: Ran(call(*values), {}, None, None))
 
-    def round_run(self, name: str) -> Callable[[Any], Any]:
-        """A run of a round without a batch, `contribute`, `squares` or `close`, to be called with the header.
+    def round_run(self, name: str) -> Callable[..., Any]:
+        """A run of a round without a batch: `contribute` and `close`, to be called with the header, or `squares`.
 
         Raises:
             AbortedError: the view was replaced.
         """
         self._view.before_run(None)
-        call: Callable[[Any], Any] = self._calls[name]
+        call: Callable[..., Any] = self._round_calls[name]
         return call
 
     def finish(self, started: Started, ran: Ran) -> dict[str, Any]:

@@ -77,8 +77,8 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         wire = Wire(tf1.as_dtype(job.wire), job.wire_error_feedback == "on")
         pulled = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers, wire)
         rules = rules_of(pulled.spec, f"model_fn of {model.name}")
-        examples = _examples(pulled, index)
         finite = _is_finite(pulled, index)
+        # A step of mode sync applies nothing, so it tells no learning rate; the close of its round does.
         header = Header([] if job.mode == "sync" else rules, index, plan.num_ps, finite)
         applying_header = Header(rules, index, plan.num_ps) if job.mode == "sync" else header
         gradients = bucket_gradients(pulled, plan, index)
@@ -95,6 +95,7 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         step: dict[str, Any] = {"loss": pulled.spec.loss, "updates": pulled.updates}
         rounds = None
         if job.mode == "sync":
+            examples = _examples(pulled, index)
             limits = (pulled.spec.clip_norm, pulled.spec.clip_value)
             headers = (header, applying_header)
             rounds = build_rounds(trained, pulled.global_step, controls, headers, index, examples, wire, *limits)
