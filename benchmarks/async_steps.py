@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from benchmarks.command_line import Progress, parser_of, print_result
-from benchmarks.figures import compared
+from benchmarks.command_line import Progress, numbers, parser_of, print_result
+from benchmarks.figures import compared, spread_of
 from benchmarks.jobs import Workload, our_job, stock_job, strategy_job
 from benchmarks.measured import Measured, mean_of, measured, moved_text
 from benchmarks.processes import processes
 
-QUICK = {"runs": 1, "seconds": 4.0, "bytes": "1000000", "ps": "1", "workers": "1", "pipeline": "1"}
+QUICK = {"runs": 1, "seconds": 4.0, "bytes": [1_000_000], "ps": [1], "workers": [1], "pipeline": [1]}
 
 
 def ours(work: Workload, pipeline: int, seconds: float) -> Measured:
@@ -101,17 +101,13 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 def line_of(result: dict[str, Any]) -> str:
-    spread = {name: f"{low:.1f} to {high:.1f}" for name, (low, high) in result["spread"].items()}
+    spread = spread_of(result)
     moved = {name: moved_text(result["step_bytes"][name], result["step_tensors"][name]) for name in ("ours", "peer")}
     return (
-        f"{result['workload']}: ours {result['ours']:.1f} steps/s ({spread['ours']}){moved['ours']}; "
-        f"{result['peer_is']} {result['peer']:.1f} ({spread['peer']}){moved['peer']}; "
+        f"{result['workload']}: ours {result['ours']:.2f} steps/s ({spread['ours']}){moved['ours']}; "
+        f"{result['peer_is']} {result['peer']:.2f} ({spread['peer']}){moved['peer']}; "
         f"ratio {result['ratio']:.2f} ({spread['ratio']}), {result['runs']} runs"
     )
-
-
-def numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
 
 
 def main(peer: str = "stock") -> None:
@@ -120,24 +116,25 @@ def main(peer: str = "stock") -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="that are measured in each run")
     parser.add_argument("--variables", type=int, default=160)
-    parser.add_argument("--bytes", default="40000,1000000,10000000,100000000", help="of all variables together")
-    parser.add_argument("--ps", default="1,2")
-    parser.add_argument("--workers", default="1,2")
-    parser.add_argument("--pipeline", default="1,2", help="of ours")
+    parser.add_argument(
+        "--bytes", type=numbers, default="40000,1000000,10000000,100000000", help="of all variables together"
+    )
+    parser.add_argument("--ps", type=numbers, default="1,2")
+    parser.add_argument("--workers", type=numbers, default="1,2")
+    parser.add_argument("--pipeline", type=numbers, default="1,2", help="of ours")
     parser.add_argument("--plan", default="packed", help="of ours")
     parser.add_argument("--peer", choices=sorted(PEERS), default=peer)
     arguments = parser.parse_args()
     if arguments.quick:
         vars(arguments).update(QUICK)
-    grid = product(numbers(arguments.bytes), numbers(arguments.ps), numbers(arguments.workers))
+    grid = product(arguments.bytes, arguments.ps, arguments.workers)
     workloads = [
         Workload(arguments.variables, size, ps, workers, settings=("--plan", arguments.plan))
         for size, ps, workers in grid
     ]
-    pipelines = numbers(arguments.pipeline)
     print_result(
         arguments,
-        lambda say: measure(workloads, pipelines, arguments.peer, arguments.runs, arguments.seconds, say),
+        lambda say: measure(workloads, arguments.pipeline, arguments.peer, arguments.runs, arguments.seconds, say),
         text_of,
     )
 

@@ -21,6 +21,14 @@ def parser_of(description: str | None, quick: str) -> argparse.ArgumentParser:
     return parser
 
 
+def numbers(text: str) -> list[int]:
+    """The type of an option that takes several: 1,2."""
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"numbers with commas between them are needed, got '{text}'") from None
+
+
 def print_result(
     arguments: argparse.Namespace,
     measure: Callable[[Progress], dict[str, Any]],

@@ -15,3 +15,8 @@ def compared(ours: Sequence[float], peer: Sequence[float], ratios: Sequence[floa
         "spread": {name: [min(values), max(values)] for name, values in figures.items()},
         "runs": len(ratios),
     }
+
+
+def spread_of(result: dict[str, Any]) -> dict[str, str]:
+    """The least and the largest of each figure, as text."""
+    return {name: f"{low:.2f} to {high:.2f}" for name, (low, high) in result["spread"].items()}

@@ -40,7 +40,7 @@ class Workload:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {layer_stack.VARIABLES: str(self.variables), layer_stack.BYTES: str(self.total_bytes)}
+        return layer_stack.environment(self.variables, self.total_bytes)
 
 
 @dataclass(frozen=True)

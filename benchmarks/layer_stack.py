@@ -37,6 +37,11 @@ def held_bytes(variables: int, total_bytes: int) -> int:
     return 4 * layers * width * (width + 1)
 
 
+def environment(variables: int, total_bytes: int) -> dict[str, str]:
+    """Of a process that makes the model so large."""
+    return {VARIABLES: str(variables), BYTES: str(total_bytes)}
+
+
 def shape_here() -> tuple[int, int]:
     return shape(int(os.environ[VARIABLES]), int(os.environ[BYTES]))
 

@@ -16,17 +16,17 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks import wire_accuracy
-from benchmarks.async_steps import numbers, result_of
-from benchmarks.command_line import Progress, parser_of, print_result
+from benchmarks.async_steps import line_of, result_of
+from benchmarks.command_line import Progress, numbers, parser_of, print_result
 from benchmarks.jobs import Workload, our_job, stock_job
 from benchmarks.link import link, missing
-from benchmarks.measured import Measured, measured, moved_text
+from benchmarks.measured import Measured, measured
 from benchmarks.processes import processes
 
 FULL = "float32"
 STOCK = "stock"
 WIRES = ("bfloat16", "float16")
-QUICK = {"runs": 1, "megabits": "100", "seconds": 3.0, "workers": 1, "stock": False, "accuracy": False}
+QUICK = {"runs": 1, "megabits": [100], "seconds": 3.0, "workers": 1, "stock": False, "accuracy": False}
 
 
 def run_of(side: str, work: Workload, megabits: int, seconds: float) -> Measured:
@@ -72,23 +72,10 @@ def text_of(result: dict[str, Any]) -> str:
     return "\n".join(told)
 
 
-def line_of(result: dict[str, Any]) -> str:
-    told = {}
-    for name in ("ours", "peer"):
-        low, high = result["spread"][name]
-        moved = moved_text(result["step_bytes"][name], result["step_tensors"][name])
-        told[name] = f"{result[name]:.2f} steps/s ({low:.2f} to {high:.2f}){moved}"
-    low, high = result["spread"]["ratio"]
-    return (
-        f"{result['workload']}: {told['ours']}; {result['peer_is']} {told['peer']}; "
-        f"ratio {result['ratio']:.2f} ({low:.2f} to {high:.2f}), {result['runs']} runs"
-    )
-
-
 def main() -> None:
     parser = parser_of(__doc__, f"under 60 s, with {QUICK} whatever else is given")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--megabits", default="100,1000", help="a second, in each direction")
+    parser.add_argument("--megabits", type=numbers, default="100,1000", help="a second, in each direction")
     parser.add_argument("--seconds", type=float, default=20.0, help="that are measured in each run")
     parser.add_argument("--variables", type=int, default=160)
     parser.add_argument("--bytes", type=int, default=10_000_000, help="of all variables together, about")
@@ -105,7 +92,7 @@ def main() -> None:
 
     def result(say: Progress) -> dict[str, Any]:
         folder = wire_accuracy.data_dir() if given.accuracy else ""  # before the links, which take long
-        found = measure(work, numbers(given.megabits), given.wire, peers, given.runs, given.seconds, say)
+        found = measure(work, given.megabits, given.wire, peers, given.runs, given.seconds, say)
         if given.accuracy:
             found["accuracy"] = wire_accuracy.measure_accuracy(folder, (given.wire, FULL), given.steps, given.runs, say)
         return found

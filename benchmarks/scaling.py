@@ -16,16 +16,15 @@ from statistics import median
 from typing import Any
 
 from benchmarks import accelerator
-from benchmarks.async_steps import numbers
-from benchmarks.command_line import Progress, parser_of, print_result
-from benchmarks.figures import compared
+from benchmarks.command_line import Progress, numbers, parser_of, print_result
+from benchmarks.figures import compared, spread_of
 from benchmarks.jobs import StartWorker, Workload, our_job, stock_job
 from benchmarks.measured import measured
 from benchmarks.processes import Processes, processes
 
 BATCH_SIZE = 4  # small: what a step computes is what the wait stands for
 PS = 2
-QUICK = {"runs": 1, "seconds": 3.0, "workers": "1,4", "variables": 16, "bytes": 200_000}
+QUICK = {"runs": 1, "seconds": 3.0, "workers": [1, 4], "variables": 16, "bytes": 200_000}
 
 Rates = dict[int, float]  # number of workers -> steps/s of all of them
 Job = Callable[[Processes, Workload], StartWorker]
@@ -73,7 +72,7 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 def line_of(each: dict[str, Any]) -> str:
-    spread = {name: f"{low:.1f} to {high:.1f}" for name, (low, high) in each["spread"].items()}
+    spread = spread_of(each)
     return (
         f"  {each['workers']} workers: ours {each['ours']:.1f} steps/s ({spread['ours']}), gain {each['gain']:.2f}; "
         f"stock {each['peer']:.1f} ({spread['peer']}), gain {each['peer_gain']:.2f}; ratio {each['ratio']:.2f}"
@@ -83,14 +82,14 @@ def line_of(each: dict[str, Any]) -> str:
 def main() -> None:
     parser = parser_of(__doc__, f"under 60 s, with {QUICK} whatever else is given")
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--workers", default="1,2,4,8", help="numbers of workers, growing")
+    parser.add_argument("--workers", type=numbers, default="1,2,4,8", help="numbers of workers, growing")
     parser.add_argument("--seconds", type=float, default=10.0, help="that are measured with each")
     parser.add_argument("--variables", type=int, default=160)
     parser.add_argument("--bytes", type=int, default=2_000_000, help="of all variables together, about")
     arguments = parser.parse_args()
     if arguments.quick:
         vars(arguments).update(QUICK)
-    counts = numbers(arguments.workers)
+    counts = arguments.workers
     work = Workload(arguments.variables, arguments.bytes, PS, max(counts), accelerator.__name__, BATCH_SIZE)
     print_result(arguments, lambda say: measure(work, counts, arguments.runs, arguments.seconds, say), text_of)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import straggling
 from benchmarks.command_line import Progress, parser_of, print_result
-from benchmarks.figures import compared
+from benchmarks.figures import compared, spread_of
 from benchmarks.jobs import Workload, our_job
 from benchmarks.measured import measured
 from benchmarks.processes import processes
@@ -123,7 +123,7 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 def line_of(each: dict[str, Any]) -> str:
-    spread = {name: f"{low:.2f} to {high:.2f}" for name, (low, high) in each["spread"].items()}
+    spread = spread_of(each)
     return (
         f"  {each['workload']}: {each['ours_is']} {each['ours']:.1f} steps/s ({spread['ours']}); "
         f"{each['peer_is']} {each['peer']:.1f} ({spread['peer']}); "

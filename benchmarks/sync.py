@@ -31,7 +31,7 @@ from typing import Any
 
 from benchmarks import layer_stack
 from benchmarks.command_line import Progress, parser_of, print_result
-from benchmarks.figures import compared
+from benchmarks.figures import compared, spread_of
 from benchmarks.processes import LateError, Processes, free_addresses, lines, processes, seconds_of
 
 WORKERS = 2
@@ -69,10 +69,7 @@ class Workload:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {
-            layer_stack.VARIABLES: str(self.variables),
-            layer_stack.BYTES: str(self.total_bytes),
-        }
+        return layer_stack.environment(self.variables, self.total_bytes)
 
     @property
     def deadline_s(self) -> float:
@@ -228,7 +225,7 @@ def shares_text(shares: dict[str, float]) -> str:
 
 def text_of(result: dict[str, Any]) -> str:
     failed = result["peer_failed"]
-    spread = {name: f"{low:.2f} to {high:.2f}" for name, (low, high) in result["spread"].items()}
+    spread = spread_of(result)
     before = result["updates_before_all_took_part"]
     texts = {
         name: f"{shares_text(shares)}; before all took part: {', '.join(map(str, before[name]))}"
