@@ -2,12 +2,12 @@
 
     python -m benchmarks.async_steps [--runs 3] [--seconds 10] [--variables 160] [--bytes 40000,1000000]
                                      [--ps 1,2] [--workers 1,2] [--pipeline 1,2] [--plan packed]
-                                     [--peer stock|strategy] [--quick] [--json]
+                                     [--local-steps 1] [--peer stock|strategy] [--quick] [--json]
 
 The same model, data, batch size and optimizer (Adam) on this machine, for every size with every number of ps and of
 workers; the runs alternate, ours once for each pipeline.  The peer is stock TensorFlow's between-graph training, or
 ParameterServerStrategy, whose chief is one process more.  Steps count from the moment at which every worker has made
-one, for so many seconds.
+one, for so many seconds.  With --local-steps mini-batches count, of which a step of ours takes so many.
 
 With each comes what a step of one worker moved: bytes in both directions, as the kernel counts them for its sockets,
 and tensors between it and the ps, as TensorFlow cut the graph of its step.
@@ -78,19 +78,27 @@ def measure(
             theirs.append(PEERS[peer](work, seconds))
             say(f"{work}: run {run + 1} of {runs}: {peer}: {theirs[-1]}")
         each += [
-            {"workload": f"{work}, pipeline {pipeline}", "peer_is": peer, **result_of(mine[number], theirs)}
+            {
+                "workload": f"{work}, pipeline {pipeline}" + of_several(work),
+                "peer_is": peer,
+                **result_of(mine[number], theirs, work.local_steps),
+            }
             for number, pipeline in enumerate(pipelines)
         ]
     return each[0] if len(each) == 1 else {"workload": "async training", "each": each}
 
 
-def result_of(mine: Sequence[Measured], theirs: Sequence[Measured]) -> dict[str, Any]:
+def of_several(work: Workload) -> str:
+    return f", {work.local_steps} mini-batches a step of ours" if work.local_steps > 1 else ""
+
+
+def result_of(mine: Sequence[Measured], theirs: Sequence[Measured], local_steps: int) -> dict[str, Any]:
     """The figures of runs that alternated."""
     sides = {"ours": mine, "peer": theirs}
-    rates = {name: [run.rate for run in side] for name, side in sides.items()}
+    ours, peer = [run.rate * local_steps for run in mine], [run.rate for run in theirs]
     return {
-        "unit": "steps/s",
-        **compared(rates["ours"], rates["peer"], [a.rate / b.rate for a, b in zip(mine, theirs, strict=True)]),
+        "unit": "mini-batches/s" if local_steps > 1 else "steps/s",
+        **compared(ours, peer, [a / b for a, b in zip(ours, peer, strict=True)]),
         "step_bytes": {name: mean_of([run.step_bytes for run in side]) for name, side in sides.items()},
         "step_tensors": {name: mean_of([run.step_tensors for run in side]) for name, side in sides.items()},
     }
@@ -104,7 +112,7 @@ def line_of(result: dict[str, Any]) -> str:
     spread = spread_of(result)
     moved = {name: moved_text(result["step_bytes"][name], result["step_tensors"][name]) for name in ("ours", "peer")}
     return (
-        f"{result['workload']}: ours {result['ours']:.2f} steps/s ({spread['ours']}){moved['ours']}; "
+        f"{result['workload']}: ours {result['ours']:.2f} {result['unit']} ({spread['ours']}){moved['ours']}; "
         f"{result['peer_is']} {result['peer']:.2f} ({spread['peer']}){moved['peer']}; "
         f"ratio {result['ratio']:.2f} ({spread['ratio']}), {result['runs']} runs"
     )
@@ -122,6 +130,7 @@ def main(peer: str = "stock") -> None:
     parser.add_argument("--ps", type=numbers, default="1,2")
     parser.add_argument("--workers", type=numbers, default="1,2")
     parser.add_argument("--pipeline", type=numbers, default="1,2", help="of ours")
+    parser.add_argument("--local-steps", type=int, default=1, help="of ours")
     parser.add_argument("--plan", default="packed", help="of ours")
     parser.add_argument("--peer", choices=sorted(PEERS), default=peer)
     arguments = parser.parse_args()
@@ -129,7 +138,14 @@ def main(peer: str = "stock") -> None:
         vars(arguments).update(QUICK)
     grid = product(arguments.bytes, arguments.ps, arguments.workers)
     workloads = [
-        Workload(arguments.variables, size, ps, workers, settings=("--plan", arguments.plan))
+        Workload(
+            arguments.variables,
+            size,
+            ps,
+            workers,
+            local_steps=arguments.local_steps,
+            settings=("--plan", arguments.plan),
+        )
         for size, ps, workers in grid
     ]
     print_result(

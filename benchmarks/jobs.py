@@ -21,7 +21,10 @@ StartWorker = Callable[[int], Path]  # starts a worker, by index, and gives its 
 
 @dataclass(frozen=True)
 class Workload:
-    """total_bytes: of all variables, about.  model: module, of ours and of stock's.  settings: of ours, as flags."""
+    """total_bytes: of all variables, about.  model: module, of ours and of stock's.  settings: of ours, as flags.
+
+    local_steps: mini-batches that a step of ours takes.
+    """
 
     variables: int
     total_bytes: int
@@ -29,6 +32,7 @@ class Workload:
     workers: int
     model: str = layer_stack.__name__
     batch_size: int = BATCH_SIZE
+    local_steps: int = 1
     settings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -57,7 +61,7 @@ HERE = Machine()
 def our_job(
     started: Processes, work: Workload, *settings: str, ps_on: Machine = HERE, workers_on: Machine = HERE
 ) -> StartWorker:
-    job = ["--ps", str(work.ps), *work.settings, *settings]
+    job = ["--ps", str(work.ps), "--local-steps", str(work.local_steps), *work.settings, *settings]
     if ps_on != HERE:
         job.append("--insecure")
 

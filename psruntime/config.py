@@ -24,6 +24,7 @@ PLANS = ("packed", "per-variable")
 WIRES = ("float32", "bfloat16", "float16")
 SWITCH = ("off", "on")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
+FROM_ONE = ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "local_steps", "pipeline")
 MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/window.py)
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -63,6 +64,7 @@ class JobConfig:
     )
     wire_error_feedback: str = _setting("off", "keep what the rounding of a push left over, and add it to the next one",
                                         SWITCH)  # fmt: skip
+    local_steps: int = _setting(1, "mini-batches of which a worker takes the gradients before it pushes their mean")
     pipeline: int = _setting(1, "mode async and bounded: steps that a worker has under way at a time")
     slice_bytes: int = _setting(16 << 20, "a larger variable is cut into slices of about this many bytes")
     max_staleness: int | None = _setting(None, "mode async: a ps refuses an update staler than this many versions")
@@ -86,7 +88,7 @@ class JobConfig:
         _choose("wire", self.wire, WIRES)
         _choose("wire_error_feedback", self.wire_error_feedback, SWITCH)
         _choose("on_ps_loss", self.on_ps_loss, ON_PS_LOSS)
-        for name in ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "pipeline"):
+        for name in FROM_ONE:
             _at_least(name, getattr(self, name), 1)
         if self.wire_error_feedback == "on" and (self.wire == "float32" or self.pipeline > 1):
             raise UsageError(

@@ -90,13 +90,13 @@ class _Trainer:
         self._where, self._worker, self._job, self._process = where, worker, job, process
         self._meter = StepMeter()
         self._model = load_model(worker.model)
-        self._inputs = InputStream(self._model, self._context(TRAIN))
+        self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps)
         self._specs = learn_specs(self._model, self._inputs, TRAIN)
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         check_evaluation(self._model, self._context(EVAL), self._plan)
         self._best = self._best_checkpoint()
         self._graph = build_training(self._model, self._inputs, self._plan, job, where.index)
-        self._step_tensors = None if job.mode == "sync" else report(self._plan).tensors
+        self._step_tensors = None if job.mode == "sync" else report(self._plan, job.local_steps).tensors
         process.log("plan", variables=len(self._plan.trained), buckets=len(self._plan.buckets))
         alone = [spec.name for spec in self._plan.trained if spec.whole]
         if alone and job.plan == "packed":

@@ -57,10 +57,10 @@ class Member:
                 "MonitoredTrainingSession knows the modes async and bounded, and the job's is sync: a script's own "
                 "updates cannot wait until a round is complete; for mode sync write the model as a psruntime.ModelSpec"
             )
-        if self.job.pipeline > 1 or self.job.wire != "float32":
+        if self.job.local_steps > 1 or self.job.pipeline > 1 or self.job.wire != "float32":
             raise UsageError(
-                "MonitoredTrainingSession knows neither pipeline nor wire, which the job sets: a script runs its own "
-                "steps and updates; for these write the model as a psruntime.ModelSpec"
+                "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire, one of which the job sets: "
+                "a script runs its own steps and updates; for these write the model as a psruntime.ModelSpec"
             )
         environment.prepare(self.job.ping_timeout_s)
         return self.job

@@ -21,9 +21,13 @@ from psruntime.usercode import blame
 
 
 class InputStream:
-    """Batches of one dataset.  One for training begins again at its end: `train_steps` ends a job."""
+    """Batches of one dataset.  One for training begins again at its end: `train_steps` ends a job.
 
-    def __init__(self, model: Model, context: Context) -> None:
+    local_steps: mini-batches that a training step takes.
+    """
+
+    def __init__(self, model: Model, context: Context, local_steps: int = 1) -> None:
+        self.local_steps = local_steps
         self.name = f"input_fn of {model.name} (mode {context.mode})"
         with tf1.Graph().as_default() as graph:
             tf1.set_random_seed(context.seed)
@@ -57,12 +61,24 @@ class InputStream:
         return batch
 
     def draw_endlessly(self) -> list[Any]:
-        """The next batch of a training dataset, which has no end; drawn while the batch before was worked on."""
+        """What the next training step takes, one mini-batch after the other; drawn while the step before ran.
+
+        The data have no end.
+        """
         if self._ahead is None:
-            self._ahead = DrawnAhead(self.draw)
-        batch: list[Any] | None = self._ahead.next()
-        if batch is None:
-            raise UsageError(f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?")
+            self._ahead = DrawnAhead(self._draw_step)
+        batch: list[Any] = self._ahead.next()
+        return batch
+
+    def _draw_step(self) -> list[Any]:
+        batch: list[Any] = []
+        for _ in range(self.local_steps):
+            drawn = self.draw()
+            if drawn is None:
+                raise UsageError(
+                    f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?"
+                )
+            batch += drawn
         return batch
 
     @property
@@ -71,8 +87,10 @@ class InputStream:
         return self._ahead is not None and self._ahead.is_ready
 
     def examples(self, batch: list[Any]) -> int:
-        """How many there are in a batch."""
-        return int(self.layout.examples(batch, np.shape))
+        """How many there are in what a step takes."""
+        size = len(self.layout.tensors)
+        minibatches = (batch[i : i + size] for i in range(0, len(batch), size))
+        return sum(int(self.layout.examples(each, np.shape)) for each in minibatches)
 
     def close(self) -> None:
         if self._ahead is not None:

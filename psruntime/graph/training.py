@@ -16,6 +16,7 @@ from psruntime.graph.gradients import Apply, BucketGradient, applying, bucket_gr
 from psruntime.graph.guard import Push, at_hand, guarded_update
 from psruntime.graph.header import Header
 from psruntime.graph.inputs import InputStream
+from psruntime.graph.local_steps import with_local_steps
 from psruntime.graph.optimizers import BucketOptimizer, rules_of
 from psruntime.graph.outcomes import Outcomes
 from psruntime.graph.pulled import PulledModel, build_pulled_model
@@ -75,13 +76,13 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
     with WorkerGraph(index).as_default() as graph:
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
         wire = Wire(tf1.as_dtype(job.wire), job.wire_error_feedback == "on")
-        pulled = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers, wire)
-        rules = rules_of(pulled.spec, f"model_fn of {model.name}")
+        one = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers, wire)
+        rules = rules_of(one.spec, f"model_fn of {model.name}")
+        pulled, gradients = with_local_steps(one, bucket_gradients(one, plan, index), inputs, index)
         finite = _is_finite(pulled, index)
         # A step of mode sync applies nothing, so it tells no learning rate; the close of its round does.
         header = Header([] if job.mode == "sync" else rules, index, plan.num_ps, finite)
         applying_header = Header(rules, index, plan.num_ps) if job.mode == "sync" else header
-        gradients = bucket_gradients(pulled, plan, index)
         optimizers = {
             bucket.name: BucketOptimizer(rules, bucket, applying_header.on[bucket.ps].learning_rates)
             for bucket in plan.buckets

@@ -26,7 +26,7 @@ BUCKETS = 3  # of the linear model, one a variable
 def counts(run: Run, model: Model, fetches: Any, feed: dict[Any, Any], with_batch: bool) -> dict[str, int]:
     """Of one run, which is done."""
     if with_batch:
-        batch = InputStream(model, Context("train", 0, 1, 8, "", 3)).draw_endlessly()
+        batch = InputStream(model, Context("train", 0, 1, 8, "", 3), run.job.local_steps).draw_endlessly()
         feed = {**feed, **dict(zip(run.graph.model.batch, batch, strict=True))}
     told = tf1.RunMetadata()
     with run.cluster.session(run.graph.graph) as session:

@@ -195,7 +195,7 @@ def train(
 ) -> Run:
     """Trains `steps` steps in this thread."""
     job = JobConfig(**{"ps": len(cluster.ps), "max_workers": cluster.max_workers, **settings})
-    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
+    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3), job.local_steps)
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
     graph = build_training(model, inputs, plan, job, 0)
     place = make_place(cluster.view, steps)
