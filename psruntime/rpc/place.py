@@ -12,6 +12,7 @@ from psruntime.core.facts import Answer, Assignment, Prepared, Rest, Standing, W
 from psruntime.core.rounds import Done, Duty, Turn
 from psruntime.core.view import Phase, over_error
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
+from psruntime.rpc.client import QUICK_S
 from psruntime.rpc.gate import Gate
 from psruntime.rpc.seat import Seat
 
@@ -52,6 +53,7 @@ class WorkerPlace:
         self._waiting = "starting"
         self._works_since_s = 0.0  # while there is no reason to wait; monotonic
         self._told = ""
+        self._turns_are_quick = False  # mode sync: whether the last was there at once
 
     def attach(self, seat: Seat) -> None:
         self._seat = seat
@@ -135,7 +137,7 @@ class WorkerPlace:
 
         while self.may_step() and self.holds(assignment):
             try:
-                turn = self._seat.take_turn(assignment, done, hold_s, is_wanted)
+                turn = self._seat.take_turn(assignment, done, QUICK_S if self._turns_are_quick else hold_s, is_wanted)
             except (ReplacedError, UnreachableError) as error:
                 self._hold_on(error)
                 continue
@@ -144,7 +146,9 @@ class WorkerPlace:
                 continue
             if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE):
                 self._note_waiting("")
+                self._turns_are_quick = time.monotonic() - began_s < QUICK_S / 2
                 return turn
+            self._turns_are_quick = False
             if turn.duty is Duty.NONE:
                 self._tell()  # the answer says what has become of the view
             elif time.monotonic() - began_s >= hold_s:

@@ -13,6 +13,7 @@ from psruntime.core.facts import Answer, Assignment, Rest, Standing, WorkerStats
 from psruntime.core.rounds import Closed, Done, Duty, Turn
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
+from psruntime.rpc.client import QUICK_S
 from psruntime.rpc.place import WORK_S, WorkerPlace
 
 VIEW = View(1, (PsEntry(0, "127.0.0.1:1", 5),))
@@ -33,6 +34,7 @@ class ScriptedSeat:
         self.replaced_for = 0  # beats
         self.turns: list[Turn | Exception | None] = []  # one after the other
         self.said: list[Done | None] = []  # with each
+        self.holds: list[float] = []  # of each
 
     @property
     def answer(self) -> Answer:
@@ -56,6 +58,7 @@ class ScriptedSeat:
     ) -> Turn | None:
         assert assignment == ASSIGNMENT and max_wait_s > 0 and is_wanted()
         self.said.append(done)
+        self.holds.append(max_wait_s)
         turn = self.turns.pop(0)
         if isinstance(turn, Exception):
             raise turn
@@ -260,6 +263,17 @@ def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
     assert stage.place.next_turn(ASSIGNMENT, Closed(2, 4, 2)) == closes
     assert stage.seat.said == [Closed(2, 4, 2)] * 3 + [None, None]
     assert [event for event, _ in stage.events] == ["waiting", "waiting"]
+
+
+def test_the_turn_after_a_quick_one_is_waited_for_in_a_call_that_cannot_be_called_off() -> None:
+    stage = Stage(answer(Phase.TRAINING))
+    contribute = Turn(Duty.CONTRIBUTE, 3, 5, 5, 1)
+    stage.seat.turns = [contribute, contribute, Turn(Duty.WAIT), contribute, contribute]
+    for _ in range(4):
+        assert stage.place.next_turn(ASSIGNMENT, None) == contribute
+    long_s = stage.seat.holds[0]
+    assert long_s > QUICK_S
+    assert stage.seat.holds == [long_s, QUICK_S, QUICK_S, long_s, QUICK_S]
 
 
 @pytest.mark.parametrize("end", [answer(Phase.DRAINING), answer(Phase.FORMING), answer(Phase.TRAINING, OTHER)])
