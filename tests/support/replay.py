@@ -1,7 +1,8 @@
 """Repeats a sync training from its rounds log, in one process with plain TensorFlow, and compares the outcome.
 
 The zygote runs it as a process of its own; its one argument is JSON:
-{"model": module, "rounds_log": path, "checkpoint_dir": path, "batch_sizes": {worker index: examples}}.
+{"model": module, "rounds_log": path, "checkpoint_dir": path, "batch_sizes": {worker index: examples},
+"local_steps": mini-batches of a contribution}.
 Prints {"rounds": number, "largest": {variable or slot: largest difference over its largest entry}}.
 """
 
@@ -68,7 +69,8 @@ def main(argv: list[str]) -> int:
         return tf1.IndexedSlices(tf1.math.unsorted_segment_sum(gradient.values, positions, tf1.size(rows)), rows)
 
     def stream(worker: int) -> Any:
-        return InputStream(model, Context("train", worker, len(sizes), sizes[worker], "", worker))
+        context = Context("train", worker, len(sizes), sizes[worker], "", worker)
+        return InputStream(model, context, order.get("local_steps", 1))
 
     with tf1.Graph().as_default(), tf1.Session() as session:
         features, labels, feeds = stream(min(sizes)).layout.placeholders()
@@ -99,8 +101,9 @@ def main(argv: list[str]) -> int:
                 if incarnation not in batches:
                     batches[incarnation] = Batches(stream(part["worker"]))
                 taken = batches[incarnation].take(part["batch"])
-                assert len(taken[0]) == part["examples"]
-                parts.append(taken)
+                minibatches = [taken[i : i + len(feeds)] for i in range(0, len(taken), len(feeds))]
+                assert sum(len(minibatch[0]) for minibatch in minibatches) == part["examples"]
+                parts += minibatches
             joint = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
             value = spec.learning_rate(step) if callable(spec.learning_rate) else spec.learning_rate
             session.run(update, {rate: value, **dict(zip(feeds, joint, strict=True))})
