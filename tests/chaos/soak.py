@@ -27,9 +27,11 @@ EVERY_S = 5.0
 MEGABYTE = 1 << 20
 
 
-def soak(mode: str, seed: int, lasts_s: float, zygote: Zygote, folder: Path) -> dict[str, Any]:
+def soak(
+    mode: str, seed: int, lasts_s: float, zygote: Zygote, folder: Path, settings: dict[str, str]
+) -> dict[str, Any]:
     """The facts of one job, for the report."""
-    outlasted = Weather(seed, mode, zygote, folder, None, lasts_s).run(EVERY_S)
+    outlasted = Weather(seed, mode, zygote, folder, None, lasts_s, settings).run(EVERY_S)
     left = zygote.running()
     assert not left, f"orphans: {left}"
     facts = facts_of(outlasted)
@@ -54,19 +56,29 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="for all modes together")
     parser.add_argument("--seed", type=int, help="of all that is random; drawn by default")
     parser.add_argument("--modes", default=",".join(MODES), help="which, with commas")
+    parser.add_argument(
+        "--job", default="", help="settings of the jobs, NAME=VALUE with commas: pipeline=2,wire=float16"
+    )
     parser.add_argument("--report", type=Path, default=REPORT, help="the file that is written")
     arguments = parser.parse_args()
     modes = arguments.modes.split(",")
+    settings = dict(given.split("=") for given in arguments.job.split(",") if given)
     seed = random.SystemRandom().randrange(1 << 31) if arguments.seed is None else arguments.seed
     folder = Path(tempfile.mkdtemp(prefix="psruntime-soak-"))
     print(f"seed {seed}, logs of what fails in {folder}", flush=True)
-    report: dict[str, Any] = {"seed": seed, "minutes": arguments.minutes, "fault_every_s": EVERY_S, "jobs": []}
+    report: dict[str, Any] = {
+        "seed": seed,
+        "minutes": arguments.minutes,
+        "fault_every_s": EVERY_S,
+        "settings": settings,
+        "jobs": [],
+    }
     failed, zygote = [], Zygote()
     try:
         for mode in modes:
             (folder / mode).mkdir()
             try:
-                facts = soak(mode, seed, 60 * arguments.minutes / len(modes), zygote, folder / mode)
+                facts = soak(mode, seed, 60 * arguments.minutes / len(modes), zygote, folder / mode, settings)
                 shutil.rmtree(folder / mode)
             except Exception as error:  # noqa: BLE001 - the other modes shall run, too
                 facts = {"mode": mode, "failed": f"{type(error).__name__}: {error}"[:500]}

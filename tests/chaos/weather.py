@@ -11,6 +11,7 @@ import math
 import re
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,10 +54,20 @@ class Outlasted:
 
 
 class Weather:
-    """`run` plays it.  every_s: between two faults; None: as soon as everybody has recovered from the last one."""
+    """`run` plays it.  every_s: between two faults; None: as soon as everybody has recovered from the last one.
+
+    more: settings of the job, beside those of its mode.
+    """
 
     def __init__(
-        self, seed: int, mode: str, zygote: Zygote, folder: Path, faults: int | None, lasts_s: float | None
+        self,
+        seed: int,
+        mode: str,
+        zygote: Zygote,
+        folder: Path,
+        faults: int | None,
+        lasts_s: float | None,
+        more: Mapping[str, str] | None = None,
     ) -> None:
         self.result = Outlasted(seed, mode)
         self._zygote = zygote
@@ -66,17 +77,19 @@ class Weather:
         self._gates = Gates(folder / "gates")
         self._faults = faults
         self._lasts_s = lasts_s
+        self._more = more or {}
 
     def run(self, every_s: float | None = None) -> Outlasted:
         began_s = time.monotonic()
         mode = self.result.mode
         settings = {
             "mode": mode, "ps": 2, "min_workers": WORKERS, "lease_s": LEASE_S, "ps_timeout_s": 120, "ping_timeout_s": 3,
-            "checkpoint_dir": self._checkpoints, "save_steps": SAVE_STEPS, **MODE_SETTINGS[mode],
+            "checkpoint_dir": self._checkpoints, "save_steps": SAVE_STEPS, **MODE_SETTINGS[mode], **self._more,
         }  # fmt: skip
         if mode == "sync":
             settings |= {"rounds_log": self._rounds_log, "keep": 1_000_000}  # the replay begins with the first
-        model = write_model(self._folder, self._gates.folder, "momentum")
+        # With momentum the loss of this model grows without end at the staleness of a pipeline.
+        model = write_model(self._folder, self._gates.folder, "sgd" if "pipeline" in self._more else "momentum")
         self._gates.set_pace(0.02)
         with cluster(self._zygote, self._folder, **settings) as job:
             for index in range(WORKERS):
