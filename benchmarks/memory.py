@@ -11,6 +11,7 @@ next to nothing (large_model.py), so that what is left is variables, gradients, 
 
 peak    the most that is resident in so many steps, as the kernel knows it
 median  of what is resident in these steps, looked at all the time
+rest    what is resident a moment after them, when nothing is under way: also what malloc keeps
 due     what has to be there: on a ps masters and slots, in mode sync the sum of the round, the copies of replicas, the
         copy of a checkpoint; on a worker at most 3: the pulled variables, their gradients, and in mode sync those kept
 
