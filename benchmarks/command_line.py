@@ -37,6 +37,8 @@ def print_result(
     text_of: Callable[[dict[str, Any]], str],
 ) -> None:
     """Measures, telling the progress, and prints the result; ends with one line if it cannot be measured."""
+    if arguments.save and not arguments.save.parent.is_dir():  # known before hours of measuring
+        raise SystemExit(f"{arguments.save} cannot be written: there is no folder {arguments.save.parent}")
     out = sys.stderr if arguments.json else sys.stdout
     try:
         result = measure(lambda text: print(text, file=out, flush=True))
