@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-BENCHMARKS := async_steps async_strategy sync startup recovery coordinator scaling stragglers links
+BENCHMARKS := async_steps async_strategy sync startup recovery coordinator scaling stragglers links memory
+RESULTS := bench-results
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -30,11 +31,21 @@ chaos: $(READY)  ## every fault in every mode, and random ones: SEED=n (default:
 soak: $(READY)  ## MINUTES=n (default 30) of a random fault every 5 s, SEED=n
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
-bench: $(READY)  ## every benchmark, short: ours and its peer in one run
-	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+bench: KIND := quick
+bench: FLAGS := --quick
+bench: $(READY)  ## every benchmark, short: ours and its peer in one run; results and plots in bench-results/quick
+	$(run_benchmarks)
 
-bench-full: $(READY)  ## the same with all workloads and runs, some hours
-	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+bench-full: KIND := full
+bench-full: $(READY)  ## the same with all workloads and runs, some hours; in bench-results/full
+	$(run_benchmarks)
+
+define run_benchmarks
+@mkdir -p $(RESULTS)/$(KIND)
+@for name in $(BENCHMARKS); do echo "== $$name"; \
+    $(BIN)/python -m benchmarks.$$name $(FLAGS) --save $(RESULTS)/$(KIND)/$$name.json || exit 1; done
+@$(BIN)/python -m benchmarks.plots $(BENCHMARKS:%=$(RESULTS)/$(KIND)/%.json) --out $(RESULTS)/$(KIND)
+endef
 
 check: $(READY)  ## lint, types, generated code is current
 	$(BIN)/ruff check .

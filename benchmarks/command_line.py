@@ -1,4 +1,4 @@
-"""What the command lines of all benchmarks share: --quick, --json, and how a result is printed."""
+"""What the command lines of all benchmarks share: --quick, --json, --save, and how a result is printed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import LateError
@@ -18,6 +19,7 @@ def parser_of(description: str | None, quick: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, the progress on stderr")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="also write that object into a file, for plots.py")
     return parser
 
 
@@ -35,9 +37,18 @@ def print_result(
     text_of: Callable[[dict[str, Any]], str],
 ) -> None:
     """Measures, telling the progress, and prints the result; ends with one line if it cannot be measured."""
+    if arguments.save and not arguments.save.parent.is_dir():  # known before hours of measuring
+        raise SystemExit(f"{arguments.save} cannot be written: there is no folder {arguments.save.parent}")
     out = sys.stderr if arguments.json else sys.stdout
     try:
         result = measure(lambda text: print(text, file=out, flush=True))
     except (LateError, ValueError) as error:
         raise SystemExit(str(error)) from None
+    if arguments.quick:
+        result = {**result, "quick": True}
     print(json.dumps(result) if arguments.json else text_of(result))
+    if arguments.save:
+        try:
+            arguments.save.write_text(json.dumps(result) + "\n")
+        except OSError as error:
+            raise SystemExit(f"{arguments.save} cannot be written: {error.strerror}") from None

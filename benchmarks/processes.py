@@ -69,6 +69,11 @@ class Processes:
         """The first line of a log that has the text; waits for it."""
         return self.wait_for(f"'{text}' in {log.name}", lambda: next((x for x in lines(log) if text in x), None))
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of those that were started and not killed, by name."""
+        return {name: each.pid for name, each in self._all.items()}
+
     def kill(self, name: str) -> None:
         """SIGKILL; what is killed on purpose has not failed."""
         process = self._all.pop(name)

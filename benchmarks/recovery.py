@@ -125,6 +125,7 @@ def measure(kills: int, say: Progress) -> dict[str, Any]:
     ratios = [peer / mine for mine, peer in zip(seconds["ours"], seconds["peer"], strict=True)]
     return {
         "workload": "recovery: from the return of a killed ps to the first step of the last worker",
+        "peer_is": "stock TensorFlow",
         "unit": "s",
         **compared(seconds["ours"], seconds["peer"], ratios),
     }

@@ -57,9 +57,8 @@ def measure(work: Workload, counts: list[int], runs: int, seconds: float, say: P
         mine, peer = ([rates[count] for rates in side] for side in sides.values())
         gains = {name: median(rates[count] / rates[counts[0]] for rates in side) for name, side in sides.items()}
         figures = compared(mine, peer, [a / b for a, b in zip(mine, peer, strict=True)])
-        each.append(
-            {"workers": count, "unit": "steps/s", **figures, "gain": gains["ours"], "peer_gain": gains["stock"]}
-        )
+        which = {"workers": count, "peer_is": "stock TensorFlow", "unit": "steps/s"}
+        each.append({**which, **figures, "gain": gains["ours"], "peer_gain": gains["stock"]})
     return {"workload": f"scaling, simulated accelerator ({accelerator.WAIT_S:g} s a step): {work}", "each": each}
 
 

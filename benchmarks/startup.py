@@ -57,6 +57,7 @@ def measure(runs: int, say: Progress) -> dict[str, Any]:
     ratios = [peer / mine for mine, peer in zip(seconds["ours"], seconds["peer"], strict=True)]
     return {
         "workload": "startup: from prepared to the first step of a worker that is not the chief",
+        "peer_is": "stock TensorFlow",
         "unit": "s",
         **compared(seconds["ours"], seconds["peer"], ratios),
     }

@@ -206,6 +206,7 @@ def measure(work: Workload, runs: int, say: Progress) -> dict[str, Any]:
     rates = {name: [m.rate for m in side] for name, side in sides.items()}
     return {
         "workload": str(work),
+        "peer_is": "stock TensorFlow",
         "unit": "updates/s",
         **compared(rates["ours"], rates["peer"], [mine.rate / peer.rate for mine, peer in pairs]),
         "contributors": {name: shares(sum((m.contributors for m in side), Counter())) for name, side in sides.items()},

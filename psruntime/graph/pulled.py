@@ -7,20 +7,21 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.buckets import Piece, VariableSpec
+from psruntime.core.buckets import VariableSpec
 from psruntime.core.plan import Plan
 from psruntime.errors import UsageError
 from psruntime.graph import capture
 from psruntime.graph.capture import Partition
 from psruntime.graph.carried import Copies, Homes
-from psruntime.graph.devices import ps_device, worker_device
+from psruntime.graph.devices import worker_device
+from psruntime.graph.flat_values import flat_values
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.model_checks import check_spec
 from psruntime.graph.optimizers import groups_of, rules_of
 from psruntime.graph.reach import ancestors
 from psruntime.graph.store import GLOBAL_STEP, BucketStore
 from psruntime.graph.views import PulledView, TableView, View
-from psruntime.graph.wire import FULL, Wire, unpacked
+from psruntime.graph.wire import FULL, Wire
 from psruntime.model import TRAIN, Model, ModelSpec
 from psruntime.usercode import blame
 
@@ -97,7 +98,7 @@ def build_pulled_model(
     pulls = {name: s.pull_handle() if s.bucket.is_table else s.pull() for name, s in stores.items()}
     worker = worker_device(index)
     with tf1.device(worker):
-        flat = _flat_values(plan, pulls, wire)
+        flat = flat_values(plan, pulls, wire)
         views: dict[str, View] = {
             spec.name: TableView(stores[spec.name].bucket, pulls[spec.name][1], worker, wire)
             if spec.sparse
@@ -144,25 +145,6 @@ def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
         if not any(a.type == "Placeholder" and a not in fed for a in needs):
             can_run |= needs
     return [op for op in operations if op in can_run]
-
-
-def _flat_values(plan: Plan, pulls: dict[str, tuple[Any, Any]], wire: Wire) -> dict[str, Any]:
-    """Variable name -> its entries, from buckets that are brought here whole."""
-    parts: dict[Piece, Any] = {}
-    for bucket in plan.buckets:
-        if not bucket.is_table:
-            master = pulls[bucket.name][1]
-            with tf1.device(ps_device(bucket.ps)):
-                packed = wire.packed(master)
-            pulled = unpacked(packed, master.dtype)
-            split = tf1.split(pulled, [piece.size for piece in bucket.pieces]) if bucket.is_packed else [pulled]
-            parts.update(zip(bucket.pieces, split, strict=True))
-    values = {}
-    for spec in plan.trained:
-        if not spec.sparse:
-            pieces = [parts[piece] for _, piece in plan.of(spec.name)]
-            values[spec.name] = pieces[0] if len(pieces) == 1 else tf1.concat(pieces, axis=0)
-    return values
 
 
 def _call(model: Model, inputs: InputStream, mode: str) -> tuple[ModelSpec, list[Any]]:

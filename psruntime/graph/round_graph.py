@@ -111,8 +111,9 @@ def build_rounds(
 
 def _weighted(gradient: BucketGradient, dtype: Any, examples: Any) -> BucketGradient:
     """The gradient of the batch's sum instead of its mean; zeros if `examples` is 0, whatever the gradient is."""
-    weighted = tf1.cast(gradient.values, dtype) * tf1.cast(examples, dtype)
-    return gradient.with_values(tf1.where(examples > 0, weighted, tf1.zeros_like(weighted)))
+    weight = tf1.cast(tf1.where(examples > 0, examples, tf1.zeros_like(examples)), dtype)
+    # In place, as a rule.  To choose zeros with tf.where they would have to be there, as large as every gradient.
+    return gradient.with_values(tf1.math.multiply_no_nan(tf1.cast(gradient.values, dtype), weight))
 
 
 def _joint(

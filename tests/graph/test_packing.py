@@ -10,6 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import PLANS
+from psruntime.graph.flat_values import parted
 from psruntime.model import Model, ModelSpec
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, linear_model, train
@@ -98,3 +99,20 @@ def test_initial_values_that_depend_on_another_variable_of_the_bucket(tmp_path: 
     assert np.any(values["first"])
     np.testing.assert_array_equal(values["second"], 2 * values["first"])
     np.testing.assert_array_equal(values["third"], values["second"] + 1)
+
+
+@pytest.mark.parametrize("sizes, shares", [([160, 320, 16], True), ([159, 319, 18], False)])
+def test_parts_of_whole_rows_share_the_memory_of_their_bucket(sizes: list[int], shares: bool) -> None:
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        bucket = tf1.random.uniform([sum(sizes)], name="bucket")
+        parts = [tf1.reshape(part, [-1]) for part in parted(bucket, sizes)]
+        traced = tf1.RunMetadata()
+        options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+        values, whole = session.run(([part + 0.0 for part in parts], bucket), options=options, run_metadata=traced)
+    np.testing.assert_array_equal(np.concatenate(values), whole)
+    held = {
+        node.node_name: {output.tensor_description.allocation_description.ptr for output in node.output}
+        for device in traced.step_stats.dev_stats
+        for node in device.node_stats
+    }
+    assert (held["split"] == held["bucket/RandomUniform"]) == shares

@@ -1,0 +1,46 @@
+"""The entries of each variable, from the buckets that were pulled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.buckets import Piece
+from psruntime.core.plan import Plan
+from psruntime.graph.devices import ps_device
+from psruntime.graph.wire import Wire, unpacked
+
+ALIGNED_BYTES = 64  # EIGEN_MAX_ALIGN_BYTES of the wheel; were it more, the parts would only be copied
+
+
+def flat_values(plan: Plan, pulls: dict[str, tuple[Any, Any]], wire: Wire) -> dict[str, Any]:
+    """Variable name -> its entries, from buckets that are brought here whole."""
+    parts: dict[Piece, Any] = {}
+    for bucket in plan.buckets:
+        if not bucket.is_table:
+            master = pulls[bucket.name][1]
+            with tf1.device(ps_device(bucket.ps)):
+                packed = wire.packed(master)
+            pulled = unpacked(packed, master.dtype)
+            split = parted(pulled, [piece.size for piece in bucket.pieces]) if bucket.is_packed else [pulled]
+            parts.update(zip(bucket.pieces, split, strict=True))
+    values = {}
+    for spec in plan.trained:
+        if not spec.sparse:
+            pieces = [parts[piece] for _, piece in plan.of(spec.name)]
+            whole = len(pieces) == 1
+            values[spec.name] = pieces[0] if whole else tf1.concat([tf1.reshape(p, [-1]) for p in pieces], axis=0)
+    return values
+
+
+def parted(values: Any, sizes: list[int]) -> list[Any]:
+    """[entries] in parts of these sizes, one after the other, of any shape.
+
+    TensorFlow copies the parts of a vector; of a matrix whose rows are as long as memory is aligned they share the
+    memory of the whole.  So if they all are of whole such rows, a bucket is held once on the worker and not twice.
+    """
+    row = ALIGNED_BYTES // values.dtype.size
+    if any(size % row for size in sizes):
+        return list(tf1.split(values, sizes))
+    return list(tf1.split(tf1.reshape(values, [-1, row]), [size // row for size in sizes]))
