@@ -21,14 +21,14 @@ from typing import Any
 
 from benchmarks.command_line import Progress, numbers, parser_of, print_result
 from benchmarks.figures import compared, spread_of
-from benchmarks.jobs import Workload, our_job, stock_job, strategy_job
+from benchmarks.jobs import Work, Workload, our_job, stock_job, strategy_job
 from benchmarks.measured import Measured, mean_of, measured, moved_text
 from benchmarks.processes import processes
 
 QUICK = {"runs": 1, "seconds": 4.0, "bytes": [1_000_000], "ps": [1], "workers": [1], "pipeline": [1]}
 
 
-def ours(work: Workload, pipeline: int, seconds: float) -> Measured:
+def ours(work: Work, pipeline: int, seconds: float) -> Measured:
     """With so many steps under way.
 
     Raises:
@@ -39,7 +39,7 @@ def ours(work: Workload, pipeline: int, seconds: float) -> Measured:
         return measured(started, [start_worker(index) for index in range(work.workers)], seconds)
 
 
-def stock(work: Workload, seconds: float) -> Measured:
+def stock(work: Work, seconds: float) -> Measured:
     """Stock TensorFlow, between graphs.
 
     Raises:
@@ -50,7 +50,7 @@ def stock(work: Workload, seconds: float) -> Measured:
         return measured(started, [start_worker(index) for index in range(work.workers)], seconds)
 
 
-def strategy(work: Workload, seconds: float) -> Measured:
+def strategy(work: Work, seconds: float) -> Measured:
     """ParameterServerStrategy; what its steps move is not known.
 
     Raises:
@@ -64,7 +64,7 @@ PEERS = {"stock": stock, "strategy": strategy}
 
 
 def measure(
-    workloads: list[Workload], pipelines: list[int], peer: str, runs: int, seconds: float, say: Progress
+    workloads: Sequence[Work], pipelines: list[int], peer: str, runs: int, seconds: float, say: Progress
 ) -> dict[str, Any]:
     """One result for each workload and pipeline, under "each"."""
     each = []
