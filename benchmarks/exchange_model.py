@@ -3,8 +3,9 @@
 A model module of psruntime.  Its variables and their optimizer stand in the environment, since a worker takes no flags
 for its model: SHAPES as JSON, a list of lists, and OPTIMIZER, a class of tf.compat.v1.train.
 
-The gradient of each variable is its value, as it was pulled, times the mean of the batch, which is 1: one
-multiplication of each entry, which TensorFlow cannot leave out.  The loss reads one entry of each variable.
+The loss reads one entry of each variable.  The gradient of each is its value, as it was pulled, times a number that
+comes with the loss, so backward follows forward as in any network: one multiplication of each entry, in place, which
+TensorFlow cannot leave out.
 """
 
 from __future__ import annotations
@@ -66,13 +67,14 @@ def input_fn(context: Context) -> Any:
 
 
 def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:  # noqa: ARG001 - the same in every mode
-    """The first entries of all variables together."""
+    """Half the square of the first entries of all variables together, divided by the number of variables."""
     shapes = json.loads(os.environ[SHAPES])
     ones = tf1.ones_initializer()
     variables = [tf1.get_variable(f"variable_{i}", shape, initializer=ones) for i, shape in enumerate(shapes)]
     firsts = tf1.add_n([first(tf1.convert_to_tensor(variable)) for variable in variables])
     optimizer = getattr(tf1.train, os.environ[OPTIMIZER])
-    return ModelSpec(firsts * tf1.reduce_mean(features), optimizer, LEARNING_RATE, hooks=[StepTimes()])
+    loss = tf1.square(firsts) * tf1.reduce_mean(features) / (2 * len(shapes))
+    return ModelSpec(loss, optimizer, LEARNING_RATE, hooks=[StepTimes()])
 
 
 @tf1.custom_gradient  # type: ignore[untyped-decorator]
