@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-BENCHMARKS := async_steps async_strategy sync startup recovery coordinator scaling stragglers links memory
+BENCHMARKS := async_steps async_strategy one_variable exchange local_step sync startup recovery coordinator scaling \
+    stragglers links memory
 RESULTS := bench-results
 READY := $(VENV)/.ready
 

@@ -21,14 +21,14 @@ from typing import Any
 
 from benchmarks.command_line import Progress, numbers, parser_of, print_result
 from benchmarks.figures import compared, spread_of
-from benchmarks.jobs import Workload, our_job, stock_job, strategy_job
+from benchmarks.jobs import Work, Workload, our_job, stock_job, strategy_job
 from benchmarks.measured import Measured, mean_of, measured, moved_text
 from benchmarks.processes import processes
 
 QUICK = {"runs": 1, "seconds": 4.0, "bytes": [1_000_000], "ps": [1], "workers": [1], "pipeline": [1]}
 
 
-def ours(work: Workload, pipeline: int, seconds: float) -> Measured:
+def ours(work: Work, pipeline: int, seconds: float) -> Measured:
     """With so many steps under way.
 
     Raises:
@@ -39,7 +39,7 @@ def ours(work: Workload, pipeline: int, seconds: float) -> Measured:
         return measured(started, [start_worker(index) for index in range(work.workers)], seconds)
 
 
-def stock(work: Workload, seconds: float) -> Measured:
+def stock(work: Work, seconds: float) -> Measured:
     """Stock TensorFlow, between graphs.
 
     Raises:
@@ -50,7 +50,7 @@ def stock(work: Workload, seconds: float) -> Measured:
         return measured(started, [start_worker(index) for index in range(work.workers)], seconds)
 
 
-def strategy(work: Workload, seconds: float) -> Measured:
+def strategy(work: Work, seconds: float) -> Measured:
     """ParameterServerStrategy; what its steps move is not known.
 
     Raises:
@@ -64,9 +64,15 @@ PEERS = {"stock": stock, "strategy": strategy}
 
 
 def measure(
-    workloads: list[Workload], pipelines: list[int], peer: str, runs: int, seconds: float, say: Progress
+    workloads: Sequence[Work],
+    pipelines: list[int],
+    peer: str,
+    runs: int,
+    seconds: float,
+    say: Progress,
+    local_steps: int = 1,
 ) -> dict[str, Any]:
-    """One result for each workload and pipeline, under "each"."""
+    """One result for each workload and pipeline, under "each".  local_steps: mini-batches of a step of ours."""
     each = []
     for work in workloads:
         mine: list[list[Measured]] = [[] for _ in pipelines]
@@ -79,17 +85,17 @@ def measure(
             say(f"{work}: run {run + 1} of {runs}: {peer}: {theirs[-1]}")
         each += [
             {
-                "workload": f"{work}, pipeline {pipeline}" + of_several(work),
+                "workload": f"{work}, pipeline {pipeline}" + of_several(local_steps),
                 "peer_is": peer,
-                **result_of(mine[number], theirs, work.local_steps),
+                **result_of(mine[number], theirs, local_steps),
             }
             for number, pipeline in enumerate(pipelines)
         ]
     return each[0] if len(each) == 1 else {"workload": "async training", "each": each}
 
 
-def of_several(work: Workload) -> str:
-    return f", {work.local_steps} mini-batches a step of ours" if work.local_steps > 1 else ""
+def of_several(local_steps: int) -> str:
+    return f", {local_steps} mini-batches a step of ours" if local_steps > 1 else ""
 
 
 def result_of(mine: Sequence[Measured], theirs: Sequence[Measured], local_steps: int) -> dict[str, Any]:
@@ -136,21 +142,20 @@ def main(peer: str = "stock") -> None:
     arguments = parser.parse_args()
     if arguments.quick:
         vars(arguments).update(QUICK)
+    settings = ("--plan", arguments.plan, "--local-steps", str(arguments.local_steps))
     grid = product(arguments.bytes, arguments.ps, arguments.workers)
-    workloads = [
-        Workload(
-            arguments.variables,
-            size,
-            ps,
-            workers,
-            local_steps=arguments.local_steps,
-            settings=("--plan", arguments.plan),
-        )
-        for size, ps, workers in grid
-    ]
+    workloads = [Workload(arguments.variables, size, ps, workers, settings=settings) for size, ps, workers in grid]
     print_result(
         arguments,
-        lambda say: measure(workloads, arguments.pipeline, arguments.peer, arguments.runs, arguments.seconds, say),
+        lambda say: measure(
+            workloads,
+            arguments.pipeline,
+            arguments.peer,
+            arguments.runs,
+            arguments.seconds,
+            say,
+            arguments.local_steps,
+        ),
         text_of,
     )
 

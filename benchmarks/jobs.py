@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks import layer_stack
 from benchmarks.processes import Processes, free_addresses
@@ -19,12 +20,29 @@ START_S = 300.0  # from the start to the first step of the last worker
 StartWorker = Callable[[int], Path]  # starts a worker, by index, and gives its log
 
 
+class Work(Protocol):
+    """What a job does; str() is what it is called.
+
+    model: module, of ours and of stock's.  settings: of ours, as flags.  environment: of its processes, beside ours.
+    """
+
+    @property
+    def ps(self) -> int: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def settings(self) -> tuple[str, ...]: ...
+    @property
+    def environment(self) -> dict[str, str]: ...
+
+
 @dataclass(frozen=True)
 class Workload:
-    """total_bytes: of all variables, about.  model: module, of ours and of stock's.  settings: of ours, as flags.
-
-    local_steps: mini-batches that a step of ours takes.
-    """
+    """Work on layer_stack, or on a model made of it.  total_bytes: of all variables, about."""
 
     variables: int
     total_bytes: int
@@ -32,7 +50,6 @@ class Workload:
     workers: int
     model: str = layer_stack.__name__
     batch_size: int = BATCH_SIZE
-    local_steps: int = 1
     settings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -59,9 +76,9 @@ HERE = Machine()
 
 
 def our_job(
-    started: Processes, work: Workload, *settings: str, ps_on: Machine = HERE, workers_on: Machine = HERE
+    started: Processes, work: Work, *settings: str, ps_on: Machine = HERE, workers_on: Machine = HERE
 ) -> StartWorker:
-    job = ["--ps", str(work.ps), "--local-steps", str(work.local_steps), *work.settings, *settings]
+    job = ["--ps", str(work.ps), *work.settings, *settings]
     if ps_on != HERE:
         job.append("--insecure")
 
@@ -82,7 +99,7 @@ def our_job(
     return start_worker
 
 
-def stock_job(started: Processes, work: Workload, *, ps_on: Machine = HERE, workers_on: Machine = HERE) -> StartWorker:
+def stock_job(started: Processes, work: Work, *, ps_on: Machine = HERE, workers_on: Machine = HERE) -> StartWorker:
     """Starting worker 0 takes until it has made the variables."""
     ports = [address.rpartition(":")[2] for address in free_addresses(work.ps + work.workers)]
     ps = ",".join(f"{ps_on.host}:{port}" for port in ports[: work.ps])
@@ -101,7 +118,7 @@ def stock_job(started: Processes, work: Workload, *, ps_on: Machine = HERE, work
     return start_worker
 
 
-def strategy_job(started: Processes, work: Workload) -> Path:
+def strategy_job(started: Processes, work: Work) -> Path:
     """All processes; the log of the chief, which counts the steps of all workers."""
     chief, *addresses = free_addresses(1 + work.ps + work.workers)
     ps, workers = ",".join(addresses[: work.ps]), ",".join(addresses[work.ps :])

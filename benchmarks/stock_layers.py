@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -41,22 +43,19 @@ def main() -> None:
     if arguments.role == "ps":
         server.join()
     device = f"/job:worker/task:{arguments.index}"
-    model = import_module(arguments.model)
-    with tf1.device(tf1.train.replica_device_setter(cluster=cluster, worker_device=device)):
-        dataset = model.input_fn(
-            Context("train", arguments.index, len(workers), arguments.batch_size, "", seed=arguments.index)
+
+    def synchronous(optimizer: Any) -> Any:
+        return tf1.train.SyncReplicasOptimizer(
+            optimizer, replicas_to_aggregate=len(workers), total_num_replicas=len(workers)
         )
-        features, labels = tf1.data.make_one_shot_iterator(dataset.repeat()).get_next()
-        spec = model.model_fn(features, labels, "train")
-        assert spec.optimizer is not None
-        optimizer = spec.optimizer(spec.learning_rate)
-        if arguments.mode == "sync":
-            optimizer = tf1.train.SyncReplicasOptimizer(
-                optimizer, replicas_to_aggregate=len(workers), total_num_replicas=len(workers)
-            )
-        train_op = optimizer.minimize(spec.loss, global_step=tf1.train.get_or_create_global_step())
+
+    with tf1.device(tf1.train.replica_device_setter(cluster=cluster, worker_device=device)):
+        context = Context("train", arguments.index, len(workers), arguments.batch_size, "", seed=arguments.index)
+        wrapped = synchronous if arguments.mode == "sync" else as_it_is
+        train_op, optimizer, hooks = training(arguments.model, context, wrapped)
     chief = arguments.index == 0
-    hooks = [optimizer.make_session_run_hook(chief)] if arguments.mode == "sync" else spec.hooks
+    if arguments.mode == "sync":
+        hooks = [optimizer.make_session_run_hook(chief)]
     with tf1.train.MonitoredTrainingSession(
         master=server.target,
         is_chief=chief,
@@ -69,6 +68,23 @@ def main() -> None:
             token = session.run(train_op)
             if arguments.mode == "sync":
                 print(f"push {token} {time.time()}", flush=True)
+
+
+def as_it_is(optimizer: Any) -> Any:
+    return optimizer
+
+
+def training(model: str, context: Context, wrapped: Callable[[Any], Any] = as_it_is) -> tuple[Any, Any, list[Any]]:
+    """(operation of a step, its optimizer, hooks) of a model module, on the current device.
+
+    wrapped: what is made of the optimizer.
+    """
+    module = import_module(model)
+    features, labels = tf1.data.make_one_shot_iterator(module.input_fn(context).repeat()).get_next()
+    spec = module.model_fn(features, labels, "train")
+    optimizer = wrapped(spec.optimizer(spec.learning_rate))
+    train_op = optimizer.minimize(spec.loss, global_step=tf1.train.get_or_create_global_step())
+    return train_op, optimizer, list(spec.hooks)
 
 
 if __name__ == "__main__":

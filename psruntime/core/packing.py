@@ -9,21 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from math import gcd
 
 from psruntime.core.buckets import Bucket, Piece, VariableSpec
 
+ALIGNED_BYTES = 64  # where a part of a tensor begins that TensorFlow takes without copying it (EIGEN_MAX_ALIGN_BYTES)
+
 
 def cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
-    """One bucket, or the fewest slices of whole rows that are at most `slice_bytes` where rows allow it.  On ps 0."""
+    """One bucket, or the fewest slices of whole rows that are at most `slice_bytes` where rows allow it.  On ps 0.
+
+    A slice begins at a multiple of ALIGNED_BYTES, unless so many rows are more than `slice_bytes`.
+    """
     if spec.sparse or spec.whole or not spec.trainable:
         return [Bucket(spec.name, 0, (_all_of(spec),), spec.dtype, spec.shape, spec.sparse)]
     if spec.size_bytes <= slice_bytes or not spec.shape:
         return [Bucket(spec.name, 0, (_all_of(spec),), spec.dtype, group=spec.group)]
     rows = spec.shape[0]
     row_size = spec.size // rows
-    rows_each = max(1, slice_bytes // (spec.size_bytes // rows))  # whole rows that fit into a slice
-    count = -(-rows // rows_each)
-    edges = [rows * i // count * row_size for i in range(count + 1)]
+    row_bytes = spec.size_bytes // rows
+    aligned = ALIGNED_BYTES // gcd(ALIGNED_BYTES, row_bytes)  # rows from one place where a slice may begin to the next
+    step = aligned if aligned * row_bytes <= slice_bytes else 1
+    steps = -(-rows // step)
+    count = -(-steps // max(1, slice_bytes // (step * row_bytes)))
+    edges = [min(rows, steps * i // count * step) * row_size for i in range(count + 1)]
     return [
         Bucket(f"{spec.name}/slice_{i}", 0, (Piece(spec.name, start, end - start),), spec.dtype, group=spec.group)
         for i, (start, end) in enumerate(pairwise(edges))

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from psruntime.core.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
+from psruntime.core.packing import ALIGNED_BYTES
 from psruntime.core.plan import Plan, first_difference, make_plan
 
 CASES = settings(max_examples=150, deadline=None, derandomize=True)
@@ -36,6 +37,12 @@ def row_bytes(variable: VariableSpec) -> int:
     """Bytes of one entry along the first axis; of all of it for a scalar or an empty variable."""
     rows = variable.shape[0] if variable.shape else 0
     return variable.size_bytes // rows if rows else variable.size_bytes
+
+
+def step_rows(variable: VariableSpec, slice_bytes: int) -> int:
+    """The fewest rows that are a multiple of ALIGNED_BYTES; 1 if they are too many for a slice."""
+    found = next(n for n in range(1, ALIGNED_BYTES + 1) if n * row_bytes(variable) % ALIGNED_BYTES == 0)
+    return found if found * row_bytes(variable) <= slice_bytes else 1
 
 
 def loads(plan: Plan) -> list[int]:
@@ -86,11 +93,15 @@ def test_a_slice_is_within_its_limit_unless_it_is_one_row(
         if variable.size_bytes <= slice_bytes:
             assert [b.name for b in buckets] == [variable.name], "a small variable is one bucket with its name"
         else:
-            rows_each = max(1, slice_bytes // row_bytes(variable))
+            step = step_rows(variable, slice_bytes)
+            rows_each = max(step, slice_bytes // row_bytes(variable) // step * step)
             rows = variable.shape[0] if variable.shape else 1
             assert len(buckets) == -(-rows // rows_each), "no more slices than needed"
+            assert all(b.pieces[0].start * DTYPE_BYTES[b.dtype] % (step * row_bytes(variable)) == 0 for b in buckets)
             sizes = [b.size_bytes for b in buckets]
-            assert max(sizes) - min(sizes) <= row_bytes(variable), "slices differ by one row at most"
+            assert max(sizes) - min(sizes) < 2 * step * row_bytes(variable), "slices are as even as their steps allow"
+            but_the_last = sizes[:-1] or sizes
+            assert max(but_the_last) - min(but_the_last) <= step * row_bytes(variable)
 
 
 @CASES
@@ -267,6 +278,13 @@ def test_a_large_variable_is_cut_into_whole_rows_on_all_ps() -> None:
         ("table/slice_1", 0, 3, 6),
         ("table/slice_2", 1, 9, 6),
     ]
+
+
+def test_a_slice_begins_where_tensorflow_need_not_copy() -> None:
+    plan = make_plan([spec("kernel", 25_000, 1000)], 2, 16 << 20)  # two rows of 4,000 bytes are a multiple of 64
+    starts = [b.pieces[0].start // 1000 for b in plan.buckets]
+    assert starts == [0, 4166, 8332, 12500, 16666, 20832]
+    assert all(4000 * start % ALIGNED_BYTES == 0 for start in starts)
 
 
 def test_a_table_is_never_cut() -> None:
