@@ -13,7 +13,7 @@ from math import gcd
 
 from psruntime.core.buckets import Bucket, Piece, VariableSpec
 
-ALIGNED_BYTES = 64  # where a part of a tensor begins that TensorFlow takes without copying it (EIGEN_MAX_ALIGN_BYTES)
+ALIGNED_BYTES = 64  # at multiples of it TensorFlow cuts a tensor without copying (EIGEN_MAX_ALIGN_BYTES of its wheel)
 
 
 def cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
@@ -42,7 +42,8 @@ def cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
 def pack(buckets: Iterable[Bucket], pack_bytes: int) -> list[Bucket]:
     """Joins those of the same ps, dtype and group, in their order, into buckets of at most `pack_bytes`.
 
-    One that is larger, or of no group, stays as it is.  A bucket of several has the name of the first of them.
+    One that is larger, or of no group, stays as it is.  In a bucket of several those come first whose size is a
+    multiple of ALIGNED_BYTES, so they begin at one; it has the name of the first.
     """
     groups: list[list[Bucket]] = []
     open_groups: dict[tuple[int, str, int], tuple[list[Bucket], int]] = {}  # that more may go into, and its bytes
@@ -67,6 +68,7 @@ def _all_of(spec: VariableSpec) -> Piece:
 def _joined(group: Sequence[Bucket]) -> Bucket:
     if len(group) == 1:
         return group[0]
+    group = sorted(group, key=lambda bucket: bucket.size_bytes % ALIGNED_BYTES > 0)
     starts = accumulate((bucket.size for bucket in group), initial=0)
     pieces = [
         replace(piece, offset=start + piece.offset)

@@ -23,7 +23,7 @@ from psruntime.core.packing import cut, pack, spread
 
 @dataclass(frozen=True)
 class Plan:
-    """Buckets in the order of their first variables, and within one variable by `start`.
+    """Buckets in the order of the model's variables, and within one variable by `start`.
 
     specs: of all variables.  buckets: of the trainable ones.  homes: of the others, one each, in its own shape.
 
@@ -87,7 +87,7 @@ def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int, pack
     _refuse_twins(bucket.name for bucket in buckets)
     homes = [bucket for bucket in placed if bucket.variable not in trained]
     sizes = [num_ps, slice_bytes, pack_bytes]
-    return Plan(tuple(specs), tuple(buckets), tuple(homes), num_ps, _fingerprint(specs, sizes))
+    return Plan(tuple(specs), tuple(buckets), tuple(homes), num_ps, _fingerprint(specs, sizes, [*buckets, *homes]))
 
 
 def first_difference(ours: Sequence[VariableSpec], theirs: Sequence[VariableSpec]) -> str | None:
@@ -109,6 +109,8 @@ def _refuse_twins(names: Iterable[str]) -> None:
             raise ValueError(f"variable and slice names must differ, {name} is there {count} times")
 
 
-def _fingerprint(specs: Sequence[VariableSpec], sizes: Sequence[int]) -> str:
+def _fingerprint(specs: Sequence[VariableSpec], sizes: Sequence[int], buckets: Sequence[Bucket]) -> str:
+    """Of what is given and of what came of it, which another version of this module may place otherwise."""
     facts = [[s.name, list(s.shape), s.dtype, s.sparse, s.trainable, s.whole, s.group] for s in specs]
-    return hashlib.sha256(json.dumps([facts, *sizes]).encode()).hexdigest()
+    places = [[b.name, b.ps, [[p.variable, p.start, p.size] for p in b.pieces]] for b in buckets]
+    return hashlib.sha256(json.dumps([facts, *sizes, places]).encode()).hexdigest()

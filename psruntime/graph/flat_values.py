@@ -7,11 +7,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.buckets import Piece
+from psruntime.core.packing import ALIGNED_BYTES
 from psruntime.core.plan import Plan
 from psruntime.graph.devices import ps_device
 from psruntime.graph.wire import Wire, unpacked
-
-ALIGNED_BYTES = 64  # EIGEN_MAX_ALIGN_BYTES of the wheel; were it more, the parts would only be copied
 
 
 def flat_values(plan: Plan, pulls: dict[str, tuple[Any, Any]], wire: Wire) -> dict[str, Any]:
@@ -38,9 +37,11 @@ def parted(values: Any, sizes: list[int]) -> list[Any]:
     """[entries] in parts of these sizes, one after the other, of any shape.
 
     TensorFlow copies the parts of a vector; of a matrix whose rows are as long as memory is aligned they share the
-    memory of the whole.  So if they all are of whole such rows, a bucket is held once on the worker and not twice.
+    memory of the whole.  So the parts up to the first that is not of whole such rows are rows of a matrix.
     """
     row = ALIGNED_BYTES // values.dtype.size
-    if any(size % row for size in sizes):
-        return list(tf1.split(values, sizes))
-    return list(tf1.split(tf1.reshape(values, [-1, row]), [size // row for size in sizes]))
+    count = next((number for number, size in enumerate(sizes) if size % row), len(sizes))
+    aligned = sum(sizes[:count])
+    first, rest = (values[:aligned], values[aligned:]) if count < len(sizes) else (values, None)
+    parts = tf1.split(tf1.reshape(first, [-1, row]), [size // row for size in sizes[:count]]) if count else []
+    return [*parts, *([] if rest is None else tf1.split(rest, sizes[count:]))]

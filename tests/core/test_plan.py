@@ -344,3 +344,11 @@ def test_a_packed_bucket_has_the_name_of_its_first_variable() -> None:
     plan = make_plan(model, 1, 1 << 20, 12)
     assert [(b.name, [p.variable for p in b.pieces]) for b in plan.buckets] == [("a.and_1", ["a", "b"]), ("c", ["c"])]
     assert [(b.name, p.offset, p.size) for b, p in plan.of("b")] == [("a.and_1", 1, 2)]
+
+
+def test_in_a_bucket_those_come_first_that_keep_the_next_aligned() -> None:
+    sizes = {"bias": 5, "kernel": 16, "scale": 3, "head": 32}
+    specs = [VariableSpec(name, (size,), "float32", group=1) for name, size in sizes.items()]
+    plan = make_plan(specs, 1, 1 << 20, 1 << 20)
+    (bucket,) = plan.buckets
+    assert [(p.variable, p.offset) for p in bucket.pieces] == [("kernel", 0), ("head", 16), ("bias", 48), ("scale", 53)]

@@ -101,7 +101,7 @@ def test_initial_values_that_depend_on_another_variable_of_the_bucket(tmp_path: 
     np.testing.assert_array_equal(values["third"], values["second"] + 1)
 
 
-@pytest.mark.parametrize("sizes, shares", [([160, 320, 16], True), ([159, 319, 18], False)])
+@pytest.mark.parametrize("sizes, shares", [([160, 320, 16], True), ([160, 320, 5, 18], True), ([159, 319], False)])
 def test_parts_of_whole_rows_share_the_memory_of_their_bucket(sizes: list[int], shares: bool) -> None:
     with tf1.Graph().as_default(), tf1.Session() as session:
         bucket = tf1.random.uniform([sum(sizes)], name="bucket")
