@@ -70,7 +70,7 @@ def _work(
 
     from psruntime.graph import environment
 
-    environment.prepare(job.ping_timeout_s)
+    environment.prepare(job.ping_timeout_s, share_arenas=job.mode == "sync")
     trainer = _Trainer(where, worker, job, process)
     trainer.join(client, host, f"{host}:{health.port}")
     health.set_serving(True)

@@ -5,32 +5,29 @@ cut-off one an error too; `ping_timeout_ms` is needed beside the keepalive, else
 Pings queue behind data: a timeout shorter than a large tensor takes on a slow link is a false alarm,
 which is why it is a setting.  TensorFlow reads the options when it opens its first channel, not when it is
 imported.
-
-Memory that gRPC has freed is kept for the next step's tensors: otherwise glibc gives it back to the system after each
-of them, and what arrives next is written into pages that the system has to find and clear first.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from psruntime.errors import UsageError
+from psruntime.graph import allocator
 
 FORCED = {"GRPC_FAIL_FAST": "true"}
 # TensorFlow's C++ side would write its own lines between ours; a user who wants them sets the variable.
 DEFAULTS = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
-# Of mallopt: what glibc itself raises them to, at most, once memory of 32 MB was freed.
-MALLOC = {"MALLOC_TRIM_THRESHOLD_": (-1, 64 << 20), "MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20)}
 
 
-def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> None:
+def prepare(ping_timeout_s: float, hide_gpus: bool = False, share_arenas: bool = False) -> None:
     """Sets the environment for this process and imports TensorFlow.
 
     A second call changes the ping timeout, as long as TensorFlow has not opened a channel to another process.
+
+    share_arenas: less memory for a little time, see allocator.py.
 
     Raises:
         UsageError: TensorFlow was imported before, under other settings.
@@ -43,7 +40,9 @@ def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> None:
         "grpc.min_reconnect_backoff_ms": 2000,
         "grpc.enable_http_proxy": 0,
     }
-    _keep_freed_memory()
+    allocator.keep_freed_memory()
+    if share_arenas:
+        allocator.share_arenas()
     os.environ["TF_GRPC_DEFAULT_OPTIONS"] = ",".join(f"{key}={value}" for key, value in options.items())
     if "tensorflow" in sys.modules:
         late = [name for name in FORCED if os.environ.get(name) != FORCED[name]]
@@ -57,15 +56,6 @@ def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> None:
         os.environ.setdefault(name, value)
     with _stderr_closed():
         import tensorflow  # noqa: F401
-
-
-def _keep_freed_memory() -> None:
-    """Where the C library is glibc, unless the environment says otherwise."""
-    tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or MALLOC.keys() & os.environ.keys()
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt and not tuned:
-        for parameter, value in MALLOC.values():
-            mallopt(parameter, value)
 
 
 @contextmanager
