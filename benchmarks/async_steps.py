@@ -7,7 +7,8 @@
 The same model, data, batch size and optimizer (Adam) on this machine, for every size with every number of ps and of
 workers; the runs alternate, ours once for each pipeline.  The peer is stock TensorFlow's between-graph training, or
 ParameterServerStrategy, whose chief is one process more.  Steps count from the moment at which every worker has made
-one, for so many seconds.  With --local-steps mini-batches count, of which a step of ours takes so many.
+one, for so many seconds.  With --local-steps mini-batches count, of which a step of ours takes so many, while
+stock updates after each.
 
 With each comes what a step of one worker moved: bytes in both directions, as the kernel counts them for its sockets,
 and tensors between it and the ps, as TensorFlow cut the graph of its step.

@@ -126,6 +126,8 @@ def lines(panel: Panel, axis: Any) -> None:
     axis.set_ylabel(f"{panel.unit}{', logarithmic' if panel.is_log else ''}")
     scaled(axis, axis.yaxis, axis.set_yscale, panel.is_log)
     axis.margins(y=0.12)
+    if not panel.is_log:
+        axis.set_ylim(bottom=0)
     legend(axis)
 
 
@@ -136,7 +138,7 @@ def spread_of(values: list[Value]) -> list[list[float]] | None:
 
 
 def scaled(axis: Any, of: Any, set_scale: Any, is_log: bool) -> None:
-    """Linear scales begin at 0; the ticks of logarithmic ones are plain numbers."""
+    """The ticks of logarithmic ones are plain numbers."""
     axis.set_axisbelow(True)
     of.grid(True, color="#e4e4e4", linewidth=0.8)
     if not is_log:

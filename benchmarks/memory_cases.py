@@ -58,7 +58,7 @@ class Case:
     def due(self, role: str) -> float:
         """Multiples of the model's bytes that have to be there: of all ps together, or of a worker."""
         if role == "worker":
-            return 3.0
+            return 3.0 if self.mode == "sync" else 2.0
         held, is_sync = 1 + SLOTS[self.optimizer], self.mode == "sync"
         copies = {"nothing": 0, "replicas": 4 if is_sync else 3, "checkpoint": 1}[self.extra]
         return held + copies * held + is_sync

@@ -1,4 +1,4 @@
-"""Steps per second with one large dense variable: ours and TensorFlow's, and both beside what the machine can move.
+"""Steps per second with one large dense variable: ours and TensorFlow's, and both beside plain sockets.
 
     python -m benchmarks.one_variable [--runs 3] [--seconds 10] [--bytes 100000000] [--ps 2] [--pipeline 1]
                                       [--quick] [--json]

@@ -26,6 +26,7 @@ SWITCH = ("off", "on")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
 FROM_ONE = ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "local_steps", "pipeline")
 MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/window.py)
+AT_MOST = {"pipeline": MOST_UNDER_WAY, "local_steps": 256}  # each mini-batch of a step is a copy of the model
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -94,8 +95,9 @@ class JobConfig:
             raise UsageError(
                 "wire_error_feedback is for wire bfloat16 or float16, and pipeline 1: a push needs what the last left"
             )
-        if self.pipeline > MOST_UNDER_WAY:
-            raise UsageError(f"pipeline must be at most {MOST_UNDER_WAY}, got {self.pipeline}")
+        for name, most in AT_MOST.items():
+            if getattr(self, name) > most:
+                raise UsageError(f"{name} must be at most {most}, got {getattr(self, name)}")
         _at_least("summary_steps", self.summary_steps, 0)
         _at_least("replicate_every", self.replicate_every, 0)
         if self.replicate_every and self.ps < 2:

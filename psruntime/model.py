@@ -49,8 +49,8 @@ class ModelSpec:
     clip_norm: limit of the norm of all gradients together, greater than 0, as `tf.clip_by_global_norm` takes it.
     clip_value: limit of the magnitude of every entry of a gradient, greater than 0, as `tf.clip_by_value` takes it.
         At most one of the two; duplicate rows of a sparse gradient are summed first.
-    examples: scalar numeric tensor, the weight of this batch among others; None stands for the leading
-        dimension of the features.
+    examples: scalar numeric tensor, the weight of this batch among those of a round, and of a mini-batch among those
+        of a step; what weighs 0 counts for nothing.  None stands for the leading dimension of the features.
     updates: operations that every training step runs beside the gradient, whatever the loss is: those that change
         moving averages.  None stands for the collection `tf.GraphKeys.UPDATE_OPS`.  The layers of tf_keras do not
         fill it; give `layer.updates`.

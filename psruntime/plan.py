@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Builds the model once, in this process."""
     parser = flags.make_parser(PROG, "Shows where the variables of a model would live.")
     flags.add_worker_flags(parser)
-    flags.add_job_flags(parser, "the job: ps, plan and slice-bytes count here")
+    flags.add_job_flags(parser, "the job: ps, plan, slice-bytes and local-steps count here")
     parser.add_argument("--what-if", default="", metavar="N,N,...", help="other numbers of ps to compare with")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     arguments = parser.parse_args(argv)
@@ -45,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{PROG}: {error}\n")
         return error.exit_code
     if arguments.json:
-        sys.stdout.write(json.dumps([_as_json(plan) for plan in plans], indent=2) + "\n")
+        sys.stdout.write(json.dumps([_as_json(plan, job.local_steps) for plan in plans], indent=2) + "\n")
     else:
-        Console().print(as_tables(plans))
+        Console().print(as_tables(plans, job.local_steps))
     return EXIT_DONE
 
 
@@ -76,8 +76,9 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
-def _as_json(plan: Plan) -> dict[str, Any]:
-    return {"ps": plan.num_ps, **asdict(report(plan)), "buckets": [asdict(b) for b in (*plan.buckets, *plan.homes)]}
+def _as_json(plan: Plan, local_steps: int) -> dict[str, Any]:
+    buckets = [asdict(bucket) for bucket in (*plan.buckets, *plan.homes)]
+    return {"ps": plan.num_ps, **asdict(report(plan, local_steps)), "buckets": buckets}
 
 
 if __name__ == "__main__":

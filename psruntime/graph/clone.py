@@ -12,7 +12,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.reach import ancestors
-from psruntime.graph.seeds import SPACE, STRIDE
+from psruntime.graph.reseed import Reseeded
+
+AFTER = "psruntime/after"  # what stands for the operation that has to run before, in a copied definition
+TABLES = ("MutableDenseHashTable", "MutableDenseHashTableV2")  # resources that take inputs
 
 
 class Part:
@@ -31,21 +34,25 @@ class Part:
         """Copy `number`, from 1, that reads `inputs` and begins when operation `after` has run.
 
         Its random operations draw numbers of their own.
+
+        Raises:
+            ValueError: TensorFlow cannot import the definition of the part.
         """
         given = dict(zip(self._inputs, inputs, strict=True))
-        definition, outer = tf1.GraphDef(), {"^after": _waited_for(after)}
+        definition, outer = tf1.GraphDef(), {f"^{AFTER}": _waited_for(after)}
+        reseeded = Reseeded(after.graph.as_graph_def().library, number)
         for op in self._operations:
             node = definition.node.add()
             node.CopyFrom(op.node_def)
             node.attr.pop("_class", None)
             if "frame_name" in node.attr:  # loops that run beside each other are told apart by it
-                node.attr["frame_name"].s += b"_%d" % number
-            if "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):  # 0 and 0: no seed was given
-                node.attr["seed2"].i = (node.attr["seed2"].i + number * STRIDE) % SPACE
+                node.attr["frame_name"].s += b"/minibatch_%d" % number
+            reseeded.reseed(node)
             outer.update({t.name: given.get(t, t) for t in op.inputs if t.op not in self._operations})
             outer.update({f"^{c.name}": _waited_for(c) for c in op.control_inputs if c not in self._operations})
             if not any(each in self._operations for each in [*(t.op for t in op.inputs), *op.control_inputs]):
-                node.input.append("^after")
+                node.input.append(f"^{AFTER}")
+        definition.library.function.extend(reseeded.functions)
         operations = list(self._operations)
         used = {_as_input(name) for node in definition.node for name in node.input}
         with tf1.device(None), tf1.control_dependencies(None):
@@ -55,6 +62,9 @@ class Part:
                 return_elements=[op.name for op in operations],
                 name=f"minibatch_{number}",
             )
+        for operation, copy in zip(operations, copies, strict=True):
+            for tensor, copied in zip(operation.outputs, copy.outputs, strict=True):
+                copied.set_shape(tensor.shape)  # what the model said of it in Python is not in the definition
         return Copy(dict(zip(operations, copies, strict=True)), given)
 
 
@@ -112,4 +122,5 @@ def _has_state(op: Any) -> bool:
 
 def _is_resource(op: Any) -> bool:
     """Whether it is a variable, a table or the like, which is there between steps."""
-    return not op.inputs and any(t.dtype == tf1.resource or t.dtype._is_ref_dtype for t in op.outputs)
+    made = any(t.dtype == tf1.resource or t.dtype._is_ref_dtype for t in op.outputs)
+    return op.type in TABLES or (made and not op.inputs)

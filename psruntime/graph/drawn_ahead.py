@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
-AHEAD = 2  # batches; tf.data keeps as many more as the user's prefetch says
+AHEAD = 2  # batches, of a step each; tf.data keeps as many more as the user's prefetch says
 
 
 class DrawnAhead:

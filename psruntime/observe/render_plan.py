@@ -14,21 +14,20 @@ from psruntime.core.plan_report import PlanReport, report, tensors_of
 from psruntime.observe.tables import bytes_text, table
 
 
-def as_tables(plans: Sequence[Plan]) -> RenderableType:
+def as_tables(plans: Sequence[Plan], local_steps: int) -> RenderableType:
     """The first plan bucket by bucket and ps by ps; then a line for each, if there are several."""
-    plan, found = plans[0], report(plans[0])
-    tables: list[RenderableType] = [_bucket_table(plan), Text(), _ps_table(found), Text(_summary(found))]
+    plan, found = plans[0], report(plans[0], local_steps)
+    tables: list[RenderableType] = [_bucket_table(plan, local_steps), Text(), _ps_table(found), Text(_summary(found))]
     if len(plans) > 1:
-        tables += [Text(), _comparison(plans)]
+        tables += [Text(), _comparison(plans, local_steps)]
     return Group(*tables)
 
 
-def _bucket_table(plan: Plan) -> Table:
+def _bucket_table(plan: Plan, local_steps: int) -> Table:
     rows = table("bucket", "ps", "bytes", "tensors a step", "variables")
     for bucket in plan.buckets:
-        rows.add_row(
-            Text(bucket.name), str(bucket.ps), bytes_text(bucket.size_bytes), str(tensors_of(bucket)), _kind(bucket)
-        )
+        tensors = str(tensors_of(bucket, local_steps))
+        rows.add_row(Text(bucket.name), str(bucket.ps), bytes_text(bucket.size_bytes), tensors, _kind(bucket))
     for home in plan.homes:
         rows.add_row(Text(home.name), str(home.ps), bytes_text(home.size_bytes), "0", "not trained")
     return rows
@@ -54,10 +53,10 @@ def _summary(found: PlanReport) -> str:
     )
 
 
-def _comparison(plans: Sequence[Plan]) -> Table:
+def _comparison(plans: Sequence[Plan], local_steps: int) -> Table:
     rows = table("number of ps", "buckets", "fullest ps", "balance", "tensors a step")
     for plan in plans:
-        found = report(plan)
+        found = report(plan, local_steps)
         fullest = max(ps.size_bytes for ps in found.every_ps)
         rows.add_row(
             str(plan.num_ps), str(found.buckets), bytes_text(fullest), f"{found.balance:.2f}", str(found.tensors)

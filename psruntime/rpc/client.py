@@ -25,7 +25,6 @@ from psruntime.rpc.tls_probe import why_refused
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
-QUICK_S = 0.1  # a wait that is not worth calling off
 LOOK_S = 0.1  # how often a call that may be called off asks whether it is still wanted
 PROBE_S = 2.0  # at most, of a call's time, to find out whether TLS is why it failed
 DEADLINE_S = 5.0  # an answer takes milliseconds; this leaves room for a machine that is busy with training
@@ -104,14 +103,14 @@ class CoordinatorClient:
         return convert.answer_from_wire(response.answer)
 
     def take_turn(
-        self, request: TurnRequest, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S
+        self, request: TurnRequest, is_wanted: Callable[[], bool] | None, deadline_s: float = DEADLINE_S
     ) -> Turn | None:
         """None once the answer is not wanted any more.  The deadline has to be longer than `request.max_wait_s`.
 
-        One that waits for no longer than `QUICK_S` is not called off: grpc starts a thread for a call that can be.
+        is_wanted: None for a call that cannot be called off, which costs less: grpc starts a thread for one that can.
         """
         rpc, wire = self._stub.TakeTurn, turn_request_to_wire(request)
-        if request.max_wait_s <= QUICK_S:
+        if is_wanted is None:
             return turn_from_wire(self._call(rpc, wire, deadline_s).turn)
         response = self._call_while(is_wanted, rpc, wire, deadline_s)
         return None if response is None else turn_from_wire(response.turn)

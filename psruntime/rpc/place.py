@@ -12,12 +12,12 @@ from psruntime.core.facts import Answer, Assignment, Prepared, Rest, Standing, W
 from psruntime.core.rounds import Done, Duty, Turn
 from psruntime.core.view import Phase, over_error
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
-from psruntime.rpc.client import QUICK_S
 from psruntime.rpc.gate import Gate
 from psruntime.rpc.seat import Seat
 
 PAUSE_S = 0.3  # between two tries to open a session: a ps that comes back is noticed at once all the same
 LOOK_S = 0.1  # how often a worker at its bound looks whether it shall still wait
+QUICK_S = 0.1  # a wait that is not worth calling off
 TELL_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 WORK_S = 10.0  # a step, a batch or a checkpoint that takes longer is worth a word in the status
 
@@ -136,10 +136,15 @@ class WorkerPlace:
             return not self._stop.is_set() and self.holds(assignment)
 
         while self.may_step() and self.holds(assignment):
+            quick, self._turns_are_quick = self._turns_are_quick, False
             try:
-                turn = self._seat.take_turn(assignment, done, QUICK_S if self._turns_are_quick else hold_s, is_wanted)
+                if quick:
+                    turn = self._seat.take_turn(assignment, done, QUICK_S, None)
+                else:
+                    turn = self._seat.take_turn(assignment, done, hold_s, is_wanted)
             except (ReplacedError, UnreachableError) as error:
-                self._hold_on(error)
+                if not quick:  # else it is asked at once again, in a call that may be called off
+                    self._hold_on(error)
                 continue
             done = None
             if turn is None:
@@ -148,7 +153,6 @@ class WorkerPlace:
                 self._note_waiting("")
                 self._turns_are_quick = time.monotonic() - began_s < QUICK_S / 2
                 return turn
-            self._turns_are_quick = False
             if turn.duty is Duty.NONE:
                 self._tell()  # the answer says what has become of the view
             elif time.monotonic() - began_s >= hold_s:

@@ -32,6 +32,7 @@ from psruntime.rpc.retry import retrying
 
 LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does the same later
 MARGIN_S = 2.0  # of a call's deadline over the time for which it may be held
+QUICK_MARGIN_S = 0.4  # of one that cannot be called off
 SHORTEST_HOLD = 0.5  # of the longest: the holds of all spread over half of it, for a third more heartbeats
 
 
@@ -142,16 +143,20 @@ class Seat:
         return self._report(lambda: self._client.report_finished(report))
 
     def take_turn(
-        self, assignment: Assignment, done: Done | None, max_wait_s: float, is_wanted: Callable[[], bool]
+        self, assignment: Assignment, done: Done | None, max_wait_s: float, is_wanted: Callable[[], bool] | None
     ) -> Turn | None:
         """Mode sync: says what was done, and waits for something to do; None once that is not wanted any more.
+
+        is_wanted: None for a wait so short that it need not be called off; if there is no answer soon after, the
+            coordinator counts as not reached.
 
         Raises:
             ReplacedError: the incarnation of the assignment is not a member.
             UnreachableError: try again.
         """
         request = TurnRequest(self._place.index, assignment.incarnation, assignment.view.number, done, max_wait_s)
-        return self._client.take_turn(request, is_wanted, max_wait_s + self._margin_s)
+        margin_s = self._margin_s if is_wanted else QUICK_MARGIN_S
+        return self._client.take_turn(request, is_wanted, max_wait_s + margin_s)
 
     def leave(self, kind: LeaveKind, reason: str) -> None:
         """Gives the place up and ends the heartbeats.  Never raises; takes at most about 2 s; may be repeated."""

@@ -54,6 +54,7 @@ JOB_REFUSALS = [
         "wire_error_feedback is for wire bfloat16 or float16, and pipeline 1: a push needs what the last left",
     ),
     ("local_steps", 0, "local_steps must be at least 1, got 0"),
+    ("local_steps", 257, "local_steps must be at most 256, got 257"),
     ("pipeline", 0, "pipeline must be at least 1, got 0"),
     ("pipeline", 33, "pipeline must be at most 32, got 33"),
     ("slice_bytes", 0, "slice_bytes must be at least 1, got 0"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.ledger import NOT_FINITE
@@ -116,12 +117,16 @@ def test_a_table_is_looked_up_for_each_and_pushed_once() -> None:
     assert step_of(run, model) == report(run.graph.plan, COUNT).tensors + lookups_beside
 
 
-def test_each_draws_random_numbers_of_its_own(tmp_path: Any) -> None:
+@pytest.mark.parametrize("within", ["the graph", "a function"])
+def test_each_draws_random_numbers_of_its_own(within: str, tmp_path: Any) -> None:
     """The sum and the sum of the squares of the numbers tell whether they were the same."""
+
+    def draw() -> Any:
+        return tf1.random.uniform([], seed=5)
 
     def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
         sums = [tf1.get_variable(name, [], initializer=tf1.zeros_initializer(), trainable=False) for name in ("s", "q")]
-        number = tf1.random.uniform([], seed=5)
+        number = tf.function(draw)() if within == "a function" else draw()
         spec = linear.model_fn(features, labels, mode)
         return replace(spec, updates=[sums[0].assign_add(number), sums[1].assign_add(number * number)])
 
@@ -146,6 +151,54 @@ def test_one_that_is_not_finite_spoils_the_push(mode: str) -> None:
     ledgers = run.cluster.ledgers(run.graph.plan)
     assert {ledger[NOT_FINITE] for ledger in ledgers.values()} == {1}
     assert [np.isnan(result.loss) for result in run.results] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_half_precision_are_kept_in_single(dtype: str, tmp_path: Any) -> None:
+    """The gradient of 3 mini-batches of 8 times 4000 is beyond float16, their mean is not."""
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        weight = tf1.get_variable("weight", [4], dtype, initializer=tf1.zeros_initializer())
+        loss = tf1.reduce_sum(weight) * tf1.constant(4000.0, dtype)
+        return ModelSpec(loss + 0 * tf1.cast(features[0, 0], dtype), OPTIMIZERS["sgd"], 1 / 4000)
+
+    model = replace(linear_model(OPTIMIZERS["sgd"]), model_fn=model_fn)
+    saved = train(LocalCluster(1), model, 2, local_steps=COUNT, checkpoint_dir=str(tmp_path)).saved()
+    np.testing.assert_allclose(saved["weight"].astype("float32"), np.full([4], -2.0), rtol=1e-2)
+
+
+def test_what_weighs_nothing_counts_for_nothing(tmp_path: Any) -> None:
+    """Also if its loss is not finite; and nothing happens where nothing weighs anything."""
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        weight = tf1.get_variable("weight", [], initializer=tf1.zeros_initializer())
+        number = tf1.reduce_mean(tf1.cast(features, tf1.float32))  # 0, 1, 2, ...: the first of each two weighs nothing
+        counts = tf1.logical_and(number % 2 > 0, number < 4)
+        loss = weight * tf1.where(counts, 1.0, float("nan"))
+        return ModelSpec(loss, OPTIMIZERS["sgd"], 1.0, examples=tf1.where(counts, 1.0, 0.0))
+
+    def input_fn(context: Any) -> Any:
+        return tf1.data.Dataset.range(100)  # without a batch's dimension
+
+    model = Model("weighed", input_fn, model_fn)
+    run = train(LocalCluster(1), model, 4, local_steps=2, checkpoint_dir=str(tmp_path))
+    assert run.saved()["weight"] == -2.0
+    assert all(np.isfinite(result.loss) for result in run.results)
+
+
+def test_a_shape_that_only_python_knows_is_kept(tmp_path: Any) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        known = tf1.py_func(lambda x: x, [features], tf1.float32)
+        known.set_shape(features.shape)
+        return linear.model_fn(known, labels, mode)
+
+    linear = linear_model(OPTIMIZERS["sgd"])
+    saved = [
+        train(LocalCluster(1), model, 2, local_steps=2, checkpoint_dir=str(tmp_path / model.name)).saved()
+        for model in (linear, replace(linear, name="python", model_fn=model_fn))
+    ]
+    for name, value in saved[0].items():
+        np.testing.assert_array_equal(saved[1][name], value, err_msg=name)
 
 
 def test_a_limit_of_the_norm_is_for_the_mean(tmp_path: Any) -> None:

@@ -13,8 +13,7 @@ from psruntime.core.facts import Answer, Assignment, Rest, Standing, WorkerStats
 from psruntime.core.rounds import Closed, Done, Duty, Turn
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
-from psruntime.rpc.client import QUICK_S
-from psruntime.rpc.place import WORK_S, WorkerPlace
+from psruntime.rpc.place import QUICK_S, WORK_S, WorkerPlace
 
 VIEW = View(1, (PsEntry(0, "127.0.0.1:1", 5),))
 OTHER = View(2, (PsEntry(0, "127.0.0.1:2", 6),))
@@ -54,9 +53,10 @@ class ScriptedSeat:
         return self.answer
 
     def take_turn(
-        self, assignment: Assignment, done: Done | None, max_wait_s: float, is_wanted: Callable[[], bool]
+        self, assignment: Assignment, done: Done | None, max_wait_s: float, is_wanted: Callable[[], bool] | None
     ) -> Turn | None:
-        assert assignment == ASSIGNMENT and max_wait_s > 0 and is_wanted()
+        assert assignment == ASSIGNMENT and max_wait_s > 0
+        assert is_wanted() if is_wanted else max_wait_s == QUICK_S
         self.said.append(done)
         self.holds.append(max_wait_s)
         turn = self.turns.pop(0)
@@ -268,12 +268,14 @@ def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
 def test_the_turn_after_a_quick_one_is_waited_for_in_a_call_that_cannot_be_called_off() -> None:
     stage = Stage(answer(Phase.TRAINING))
     contribute = Turn(Duty.CONTRIBUTE, 3, 5, 5, 1)
-    stage.seat.turns = [contribute, contribute, Turn(Duty.WAIT), contribute, contribute]
-    for _ in range(4):
+    late = UnreachableError("no answer in time")
+    stage.seat.turns = [contribute, contribute, Turn(Duty.WAIT), contribute, late, contribute, contribute]
+    for _ in range(5):
         assert stage.place.next_turn(ASSIGNMENT, None) == contribute
     long_s = stage.seat.holds[0]
     assert long_s > QUICK_S
-    assert stage.seat.holds == [long_s, QUICK_S, QUICK_S, long_s, QUICK_S]
+    assert stage.seat.holds == [long_s, QUICK_S, QUICK_S, long_s, QUICK_S, long_s, QUICK_S]
+    assert not stage.events, "a quick call that is late is repeated at once"
 
 
 @pytest.mark.parametrize("end", [answer(Phase.DRAINING), answer(Phase.FORMING), answer(Phase.TRAINING, OTHER)])
