@@ -4,7 +4,8 @@
                                     [--quick] [--json]
 
 Both train layer_stack with Adam on the same batches, ours in mode async with one worker; the runs alternate.  The one
-without runs its steps through MonitoredTrainingSession, as is usual, whose own cost is in it.  The difference is of the two in the same turn; so is the ratio, the time without ps over the time with them.
+without runs its steps through MonitoredTrainingSession, as is usual, whose own cost is in it.  The difference is of the
+two in the same turn; so is the ratio, the time without ps over the time with them.
 """
 
 from __future__ import annotations
