@@ -121,8 +121,9 @@ class _Ps:
     def __init__(
         self, where: ProcessConfig, job: JobConfig, client: CoordinatorClient, host: str, health: str, process: Process
     ) -> None:
-        from psruntime.graph import environment
+        from psruntime.graph import allocator, environment
 
+        allocator.keep_freed_memory()
         environment.prepare(job.ping_timeout_s, hide_gpus=True)
         from psruntime.graph.ps_state import PsState
         from psruntime.graph.server import start_server

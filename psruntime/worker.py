@@ -68,9 +68,10 @@ def _work(
     health.start()
     process.at_exit.callback(health.stop, STOP_S)
 
-    from psruntime.graph import environment
+    from psruntime.graph import allocator, environment
 
-    environment.prepare(job.ping_timeout_s, share_arenas=job.mode == "sync")
+    allocator.share_arenas()
+    environment.prepare(job.ping_timeout_s)
     trainer = _Trainer(where, worker, job, process)
     trainer.join(client, host, f"{host}:{health.port}")
     health.set_serving(True)

@@ -1,9 +1,10 @@
-"""The C library's allocator, told how this process uses memory.  Where it is not glibc's nothing is told.
+"""The C library's allocator, told how a process uses memory.  Where it is not glibc's nothing is told.
 
-Memory that gRPC has freed is kept for the next step's tensors: otherwise glibc gives it back to the system after each
-of them, and what arrives next is written into pages that the system has to find and clear first.
+A ps keeps the memory that gRPC has freed for the next step's tensors: otherwise glibc gives it back to the system after
+each of them, and what arrives next is written into pages that the system has to find and clear first.
 
-A thread has an arena of its own in glibc, up to 8 for each core, and an arena keeps what it once had.
+On a worker the threads share arenas: each has one of its own in glibc, up to 8 for each core, and an arena keeps what
+it once had, so the variables that are pulled would be held several times over.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def share_arenas() -> None:
 
 
 def _tell(parameter: int, value: int) -> None:
-    if sys.platform == "linux" and "glibc.malloc" not in os.environ.get("GLIBC_TUNABLES", ""):
-        mallopt: Any = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-        if mallopt:
-            mallopt(parameter, value)
+    if sys.platform != "linux" or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    try:
+        mallopt: Any = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # a program without shared libraries; musl
+        return
+    mallopt(parameter, value)

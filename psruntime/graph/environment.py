@@ -15,19 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from psruntime.errors import UsageError
-from psruntime.graph import allocator
 
 FORCED = {"GRPC_FAIL_FAST": "true"}
 # TensorFlow's C++ side would write its own lines between ours; a user who wants them sets the variable.
 DEFAULTS = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
 
 
-def prepare(ping_timeout_s: float, hide_gpus: bool = False, share_arenas: bool = False) -> None:
+def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> None:
     """Sets the environment for this process and imports TensorFlow.
 
     A second call changes the ping timeout, as long as TensorFlow has not opened a channel to another process.
-
-    share_arenas: less memory for a little time, see allocator.py.
 
     Raises:
         UsageError: TensorFlow was imported before, under other settings.
@@ -40,9 +37,6 @@ def prepare(ping_timeout_s: float, hide_gpus: bool = False, share_arenas: bool =
         "grpc.min_reconnect_backoff_ms": 2000,
         "grpc.enable_http_proxy": 0,
     }
-    allocator.keep_freed_memory()
-    if share_arenas:
-        allocator.share_arenas()
     os.environ["TF_GRPC_DEFAULT_OPTIONS"] = ",".join(f"{key}={value}" for key, value in options.items())
     if "tensorflow" in sys.modules:
         late = [name for name in FORCED if os.environ.get(name) != FORCED[name]]
