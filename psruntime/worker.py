@@ -18,6 +18,7 @@ from psruntime.core.facts import LeaveKind, WorkerStats
 from psruntime.core.plan import make_plan
 from psruntime.core.plan_report import report
 from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError
+from psruntime.graph import allocator
 from psruntime.model import EVAL, TRAIN, Context, load_model
 from psruntime.network import own_host
 from psruntime.observe.log import Log
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         security = load_security(flags.security_config(arguments))
     except UsageError as error:
         return usage_error(PROG, error)
+    allocator.share_arenas()
     work = partial(_work, where, worker, flags.job_flags_given(arguments), security)
     return run(Log("worker", where.index), work, arguments.lifeline)
 
@@ -68,9 +70,8 @@ def _work(
     health.start()
     process.at_exit.callback(health.stop, STOP_S)
 
-    from psruntime.graph import allocator, environment
+    from psruntime.graph import environment
 
-    allocator.share_arenas()
     environment.prepare(job.ping_timeout_s)
     trainer = _Trainer(where, worker, job, process)
     trainer.join(client, host, f"{host}:{health.port}")

@@ -1,1 +1,3 @@
-"""Everything that touches TensorFlow.  Import `environment` and call `prepare` before any other module of it."""
+"""Everything that touches TensorFlow.  Import `environment` and call `prepare` before any other module of it but
+`allocator`.
+"""

@@ -27,7 +27,10 @@ def keep_freed_memory() -> None:
 
 
 def share_arenas() -> None:
-    """One arena for each core, unless the environment says otherwise; before there are threads."""
+    """One arena for each core, unless the environment says otherwise.
+
+    Before there are several threads: once there are more than eight arenas glibc keeps to the limit that it has.
+    """
     if ARENA_MAX not in os.environ:
         _tell(M_ARENA_MAX, os.cpu_count() or 1)
 
