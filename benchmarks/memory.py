@@ -13,7 +13,7 @@ peak    the most that is resident in so many steps, as the kernel knows it
 median  of what is resident in these steps, looked at all the time
 rest    what is resident a moment after them, when nothing is under way: also what malloc keeps
 due     what has to be there: on a ps masters and slots, in mode sync the sum of the round, the copies of replicas, the
-        copy of a checkpoint; on a worker at most 3: the pulled variables, their gradients, and in mode sync those kept
+        copy of a checkpoint; on a worker the pulled variables, their gradients, and in mode sync those kept
 
 The peer is stock TensorFlow's between-graph training in mode async, with the same ps, workers and optimizer, and with
 neither replicas nor checkpoint.  "with": replicas are made every 5 steps, checkpoints are written every 10.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -34,7 +35,7 @@ def arenas(how: str, **environment: str) -> int:
     return ran.stdout.count("<heap nr=")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the C library is not glibc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_threads_share_arenas_only_where_they_shall() -> None:
     cores = os.cpu_count() or 1
     assert arenas("share") <= cores

@@ -29,6 +29,7 @@ class Part:
         ends = {tensor.op for tensor in self._inputs} | set(boundary)
         candidates = ancestors(targets, ends.__contains__)
         self._operations = _changing({tensor.op for tensor in self._inputs}, candidates)
+        self._library = tf1.get_default_graph().as_graph_def().library  # once: it takes all of the graph
 
     def copy(self, number: int, inputs: Iterable[Any], after: Any) -> Copy:
         """Copy `number`, from 1, that reads `inputs` and begins when operation `after` has run.
@@ -40,7 +41,7 @@ class Part:
         """
         given = dict(zip(self._inputs, inputs, strict=True))
         definition, outer = tf1.GraphDef(), {f"^{AFTER}": _waited_for(after)}
-        reseeded = Reseeded(after.graph.as_graph_def().library, number)
+        reseeded = Reseeded(self._library, number)
         for op in self._operations:
             node = definition.node.add()
             node.CopyFrom(op.node_def)
