@@ -18,6 +18,7 @@ from psruntime.core.beats import WorkerBeats
 from psruntime.core.buckets import VariableSpec
 from psruntime.core.chief import next_chief, require_chief
 from psruntime.core.draining import Draining
+from psruntime.core.duties import Closed, Done, Torn, Turn
 from psruntime.core.ending import why_drain, why_fail
 from psruntime.core.facts import Answer, Event, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.fence import Fence
@@ -25,7 +26,6 @@ from psruntime.core.forming import what_is_missing
 from psruntime.core.join_checks import check_join
 from psruntime.core.membership import Busy, Member, Membership, Role
 from psruntime.core.pace import Pace
-from psruntime.core.rounds import Contribution, Done, Torn, Turn
 from psruntime.core.standing import Told, standing_of, written_here
 from psruntime.core.strangers import Strangers
 from psruntime.core.traffic import Traffic
@@ -50,7 +50,7 @@ class Coordinator:
         self.steps_lost = 0
         self.restore = False  # whether the view that forms shall not adopt what its ps hold
         self.fence = Fence()
-        self.turns = Turns(job.round_warn_s, self._note)  # mode sync
+        self.turns = Turns(job.round_warn_s, self._note, job.train_steps)  # mode sync
         self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
         self.worker_beats = WorkerBeats()
         self.accounts = Accounts()
@@ -129,16 +129,16 @@ class Coordinator:
         """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
 
         Raises:
-            ReplacedError: not a member, or not the chief and says that it closed a round.
+            ReplacedError: not a member, or not the chief and says that it closed a round by itself.
         """
         self.advance(now_s)
-        member = self.members.get(Role.WORKER, index, incarnation)
-        if not isinstance(done, Contribution | None):
+        member, rounds = self.members.get(Role.WORKER, index, incarnation), self.turns.rounds
+        if isinstance(done, Closed | Torn) and rounds.is_closing(done):
             require_chief(self, index, incarnation)
         if self.job.mode == "sync" and self.phase is Phase.TRAINING and view == self.view.number:
             self.turns.take(incarnation, index, done)
-            self.global_step = self.turns.rounds.global_step
-            if isinstance(done, Torn) and self.turns.rounds.is_closing(done):
+            self.global_step = rounds.global_step
+            if isinstance(done, Torn) and (rounds.is_before(done) or rounds.is_closing(done)):
                 self.restore = True
                 self._move(Phase.FORMING, f"round {done.round} is torn: {done.reason}; back to the last checkpoint")
             self._reconsider()
@@ -238,7 +238,7 @@ class Coordinator:
             self.turns.rounds.revision += 1  # what the one before it should have closed is its turn now
         if self.phase is Phase.FORMING:
             self._form(table)
-        if self.phase is Phase.TRAINING and (reason := why_drain(self)):
+        if self.phase is Phase.TRAINING and not self.turns.rounds.unsettled and (reason := why_drain(self)):
             self._move(Phase.DRAINING, reason)
         self.turns.look(self.members.workers, min(self.job.min_workers, self.members.count(Role.WORKER)), self.chief)
 

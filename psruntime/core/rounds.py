@@ -1,86 +1,29 @@
 """Rounds: who is in the round, who has contributed to it, and who does what next.
 
 A round is one aggregated update; an attempt is one try at it.  The members are fixed when a round opens.
-When all of them have contributed, the chief closes the round: it applies what they pushed.  A member that is
-lost before it contributed voids the attempt, and those who are left push what they kept as the next one.
-A member that is lost after it contributed stays counted.
+When all of them have contributed, the attempt is complete, and what they pushed is applied: the round closes.
+As a rule the next one opens at once, and whoever begins to work for it closes the one before first; a round that has to
+be closed by itself is closed by the chief.  A member that is lost before it contributed voids the attempt, and
+those who are left push what they kept as the next one.  A member that is lost after it contributed stays counted.
 
 Pure state.  Workers are named by their incarnations.
 
 Law: attempts are numbered upwards for ever, so what belongs to an older one is told by its number.
 Law: a round closes with exactly one contribution of each of its members.
-Law: while a round closes, its attempt cannot become void: some of it may be applied already.
+Law: an attempt that is complete cannot become void: some of it may be applied already.
+Law: a worker that contributes to a round has closed the one before, so at most one complete attempt is not known to be
+    closed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 
+from psruntime.core.duties import Closed, Complete, Contribution, Duty, Torn, Turn
 from psruntime.core.view import listed
 
 NAMED = 10  # workers that a message names
-
-
-class Duty(str, Enum):
-    """What a worker does now."""
-
-    WAIT = "wait"  # nothing, until its next turn
-    CONTRIBUTE = "contribute"  # push the gradient of its batch for the attempt
-    CLOSE = "close"  # as chief: apply what all have pushed
-    NONE = "none"  # no rounds are held in the view that it knows
-
-    def __str__(self) -> str:
-        return self.value
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A worker's duty, and the round that it is about.
-
-    opened: the round's first attempt; so a turn with another one asks for another batch.  members: contributions
-    that the attempt is complete with.  examples: their total weight, known when it closes.
-    """
-
-    duty: Duty
-    round: int = 0
-    attempt: int = 0
-    opened: int = 0
-    members: int = 0
-    examples: float = 0.0
-    reason: str = ""  # of a wait; for people
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """What a member pushed: the `batch`-th of its input, counted from 0, which weighs `examples`."""
-
-    round: int
-    attempt: int
-    batch: int
-    examples: float
-
-
-@dataclass(frozen=True)
-class Closed:
-    """The chief has applied the attempt; the variables hold `global_step` updates now."""
-
-    round: int
-    attempt: int
-    global_step: int
-
-
-@dataclass(frozen=True)
-class Torn:
-    """The chief found the attempt applied in part, and what lacks cannot be had any more."""
-
-    round: int
-    attempt: int
-    reason: str
-
-
-Done = Contribution | Closed | Torn  # what a worker may have done in its turn
 
 
 @dataclass(frozen=True)
@@ -93,24 +36,39 @@ class Part:
     examples: float
 
 
-class Rounds:
-    """The rounds of one coordinator.  `revision` grows whenever some worker's turn may have changed."""
+@dataclass(frozen=True)
+class PastRound:
+    """A round that was closed, and its parts; the variables held `global_step` updates then."""
 
-    def __init__(self) -> None:
+    round: int
+    attempt: int
+    global_step: int
+    parts: list[Part]
+
+
+class Rounds:
+    """The rounds of one coordinator.  `revision` grows whenever some worker's turn may have changed.
+
+    limit: the global step that ends the training, if there is one: the round that reaches it is closed by itself.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
         self.revision = 0
-        self.global_step = 0  # rounds that the variables hold
+        self.global_step = 0  # rounds that the variables are known to hold
         self.attempt = 0  # the open one, or the last
         self.opened = 0  # its first attempt
         self.held = False  # whether rounds are held: the view is prepared and the job trains
         self._members: dict[int, int] = {}  # of the open round: incarnation -> worker index
         self._contributions: dict[int, Contribution] = {}  # by incarnation
+        self._before: tuple[Complete, PastRound] | None = None  # complete, and closed by who contributes to the next
         self._begun = False  # whether a round was opened in this view
         self._present: dict[int, int] = {}  # who takes turns in this view: incarnation -> worker index
 
     @property
     def round(self) -> int:
         """The open one, or the next."""
-        return self.global_step + 1
+        return self.global_step + 1 + self.unsettled
 
     @property
     def open(self) -> bool:
@@ -118,8 +76,13 @@ class Rounds:
 
     @property
     def closing(self) -> bool:
-        """Whether all members have contributed, so that the chief may be applying."""
+        """Whether all members of the open round have contributed, so that the chief may be applying."""
         return self.open and len(self._contributions) == len(self._members)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the round before the open one is complete, and nobody has said yet that it is closed."""
+        return self._before is not None
 
     @property
     def missing(self) -> list[int]:
@@ -128,20 +91,19 @@ class Rounds:
 
     # Inputs.
 
-    def begin(self, global_step: int, attempt: int) -> list[Part]:
+    def begin(self, global_step: int, attempt: int) -> PastRound | None:
         """The view is prepared, and holds `global_step` updates; its ps have seen attempts up to `attempt`.
 
-        Returns the parts of the round that was closing when the view before ended, if it turns out that the
-        variables hold it; else nothing.
+        Returns the round that was complete when the view before ended, if it turns out that the variables hold it.
         """
-        applied = self.closing and (self.attempt, self.round) == (attempt, global_step)
-        parts = self._parts() if applied else []
-        self._members, self._contributions = {}, {}
+        past = self._past(self.round) if self.closing else self._before and self._before[1]
+        is_held = past and past.round == global_step and past.attempt <= attempt
+        self._members, self._contributions, self._before = {}, {}, None
         self.attempt = max(self.attempt, attempt)
         self.global_step = global_step
         self.held, self._begun = True, False
         self.revision += 1
-        return parts
+        return past if is_held else None
 
     def end(self) -> None:
         """The view is void, or the job trains no more: nobody has a turn."""
@@ -155,23 +117,30 @@ class Rounds:
         if self.held:
             self._present[incarnation] = index
 
-    def contribute(self, incarnation: int, contribution: Contribution) -> None:
-        """A member has pushed.  Repeats, and what belongs to another attempt, change nothing."""
-        current = (contribution.round, contribution.attempt) == (self.round, self.attempt)
-        if self.held and current and incarnation in self._members:
-            self._contributions.setdefault(incarnation, contribution)
-            if self.closing:
-                self.revision += 1
+    def contribute(self, incarnation: int, contribution: Contribution) -> PastRound | None:
+        """A member has pushed.  Repeats, and what belongs to another attempt, change nothing.
 
-    def close(self, closed: Closed) -> list[Part]:
-        """Returns the parts of the closed round.  A repeat, or another attempt, changes nothing and returns none."""
+        Returns the round before, if this is the first word of its having been closed.
+        """
+        current = (contribution.round, contribution.attempt) == (self.round, self.attempt)
+        if not (self.held and current and incarnation in self._members):
+            return None
+        self._contributions.setdefault(incarnation, contribution)
+        if self.closing:
+            self.revision += 1
+        return self._settle()
+
+    def close(self, closed: Closed) -> PastRound | None:
+        """Returns the closed round.  A repeat, or another attempt, changes nothing and returns none."""
+        if self.is_before(closed):
+            return self._settle()
         if not self.is_closing(closed):
-            return []
-        parts = self._parts()
+            return None
+        past = self._past(closed.global_step)
         self._members, self._contributions = {}, {}
         self.global_step = closed.global_step
         self.revision += 1
-        return parts
+        return past
 
     def lose(self, incarnation: int) -> list[int]:
         """A worker is gone; returns the workers whose contributions became void with its own."""
@@ -186,13 +155,17 @@ class Rounds:
         return voided
 
     def open_next(self, needed: int) -> bool:
-        """Opens the next round with all who are present, if none is open.
+        """Opens the next round with all who are present, if none is open, or if the open one is closed by its members.
 
         Only the first of a view waits until at least `needed` are there.
         """
-        if not self.held or self.open or len(self._present) < (1 if self._begun else max(1, needed)):
+        if not self.held or len(self._present) < (1 if self._begun else max(1, needed)):
             return False
-        self._members = dict(self._present)
+        if self.open:
+            if not self._closes_on_the_way():
+                return False
+            self._before = self._complete(), self._past(self.round)
+        self._members, self._contributions = dict(self._present), {}
         self.attempt += 1
         self.opened = self.attempt
         self._begun = True
@@ -202,21 +175,25 @@ class Rounds:
     # Answers.
 
     def is_closing(self, done: Closed | Torn) -> bool:
-        """Whether what the chief says is about the attempt that closes now."""
+        """Whether it is about the open attempt, which the chief closes now."""
         return self.held and self.closing and (done.round, done.attempt) == (self.round, self.attempt)
+
+    def is_before(self, done: Closed | Torn) -> bool:
+        """Whether it is about the attempt before, which anybody closes who contributes to the open one."""
+        return self.held and self._before is not None and _is_of(done, self._before[0])
 
     def turn_of(self, incarnation: int, chief: int | None) -> Turn:
         """What a worker does now; `chief` is the chief's index."""
         if not self.held or incarnation not in self._present:
             return Turn(Duty.NONE, reason="no rounds are held in this view")
-        duty, examples, reason = Duty.WAIT, 0.0, ""
+        duty, closes, reason = Duty.WAIT, None, ""
         if self.closing and self._present[incarnation] == chief:
-            duty, examples = Duty.CLOSE, sum(c.examples for c in self._contributions.values())
+            duty, closes = Duty.CLOSE, self._complete()
         elif incarnation in self._members and incarnation not in self._contributions:
-            duty = Duty.CONTRIBUTE
+            duty, closes = Duty.CONTRIBUTE, self._before[0] if self._before else None
         else:
             reason = self.waits_for(chief)
-        return Turn(duty, self.round, self.attempt, self.opened, len(self._members), examples, reason)
+        return Turn(duty, self.round, self.attempt, self.opened, len(self._members), closes, reason)
 
     def waits_for(self, chief: int | None) -> str:
         """Whom the round waits for.  A few are named, many are counted: this is asked for every one who waits."""
@@ -232,8 +209,32 @@ class Rounds:
         """Of the live workers, by index, those without a session on the view."""
         return sorted(set(live) - set(self._present.values()))
 
-    def _parts(self) -> list[Part]:
-        return [
+    def _closes_on_the_way(self) -> bool:
+        """Whether the open round is complete, and can be closed by those who contribute to the next."""
+        said = self._contributions.values()
+        last = self.limit is not None and self.round >= self.limit
+        return self.closing and not last and any(c.examples for c in said) and not any(c.apart for c in said)
+
+    def _settle(self) -> PastRound | None:
+        """The round before is closed."""
+        if self._before is None:
+            return None
+        past = self._before[1]
+        self._before, self.global_step = None, past.global_step
+        return past
+
+    def _complete(self) -> Complete:
+        examples = sum(c.examples for c in self._contributions.values())
+        return Complete(self.round, self.attempt, len(self._members), examples)
+
+    def _past(self, global_step: int) -> PastRound:
+        """The open round, once closed."""
+        parts = [
             Part(index, inc, self._contributions[inc].batch, self._contributions[inc].examples)
             for inc, index in sorted(self._members.items(), key=lambda item: item[1])
         ]
+        return PastRound(self.round, self.attempt, global_step, parts)
+
+
+def _is_of(done: Closed | Torn, complete: Complete) -> bool:
+    return (done.round, done.attempt) == (complete.round, complete.attempt)

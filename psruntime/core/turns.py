@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from psruntime.core.duties import Closed, Contribution, Done
 from psruntime.core.membership import tag_of
-from psruntime.core.rounds import NAMED, Closed, Contribution, Done, Part, Rounds
+from psruntime.core.rounds import NAMED, PastRound, Rounds
 from psruntime.core.view import listed
 
 Record = dict[str, Any]  # JSON; "record" says of what
 
 
 class Turns:
-    """Wraps the rounds of a coordinator.  `note(name, **facts)` tells what an operator wants to read."""
+    """Wraps the rounds of a coordinator.  `note(name, **facts)` tells what an operator wants to read.
 
-    def __init__(self, warn_s: float, note: Callable[..., None]) -> None:
-        self.rounds = Rounds()
+    limit: the global step that ends the training.
+    """
+
+    def __init__(self, warn_s: float, note: Callable[..., None], limit: int | None = None) -> None:
+        self.rounds = Rounds(limit)
         self._warn_s = warn_s
         self._note = note
         self._waits: tuple[bool, int] = (False, 0)  # what is waited for: whether a round is open, its attempt
@@ -30,21 +34,16 @@ class Turns:
 
     def begin(self, view: int, global_step: int, attempt: int) -> None:
         """A view is prepared: rounds are held in it.  `attempt`: the highest that its ps have seen."""
-        closing = self.rounds.attempt
-        parts = self.rounds.begin(global_step, attempt)
-        if parts:  # it was applied before the view before ended; only the chief's word of it was lost
-            self._record_round(global_step, closing, global_step, parts)
+        self._record_round(self.rounds.begin(global_step, attempt))  # only the word of its being applied was lost
         self._records.append({"record": "prepared", "view": view, "global_step": global_step})
 
     def take(self, incarnation: int, index: int, done: Done | None) -> None:
         """A worker says what it has done since its last turn, and asks for the next."""
         self.rounds.enter(incarnation, index)
         if isinstance(done, Contribution):
-            self.rounds.contribute(incarnation, done)
+            self._record_round(self.rounds.contribute(incarnation, done))
         elif isinstance(done, Closed):
-            parts = self.rounds.close(done)
-            if parts:
-                self._record_round(done.round, done.attempt, done.global_step, parts)
+            self._record_round(self.rounds.close(done))
 
     def lose(self, incarnation: int, index: int) -> None:
         """A worker is gone."""
@@ -93,17 +92,19 @@ class Turns:
         records, self._records = self._records, []
         return records
 
-    def _record_round(self, number: int, attempt: int, global_step: int, parts: list[Part]) -> None:
+    def _record_round(self, past: PastRound | None) -> None:
+        if past is None:
+            return
         self._records.append(
             {
                 "record": "round",
-                "round": number,
-                "attempt": attempt,
-                "applied": global_step >= number,  # not if no gradient was finite
-                "global_step": global_step,  # after it
+                "round": past.round,
+                "attempt": past.attempt,
+                "applied": past.global_step >= past.round,  # not if no gradient was finite
+                "global_step": past.global_step,  # after it
                 "parts": [
                     {"worker": p.worker, "incarnation": tag_of(p.incarnation), "batch": p.batch, "examples": p.examples}
-                    for p in parts
+                    for p in past.parts
                 ],
             }
         )

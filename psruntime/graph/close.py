@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.duties import Complete
 from psruntime.core.ledger import APPLIED, NOT_FINITE, PENDING
-from psruntime.core.rounds import Turn
 from psruntime.graph.guard import code, is_fenced, locked, one, only_if, settled
 from psruntime.graph.header import Arrived
 from psruntime.graph.round_store import APPLIED_ATTEMPT, ATTEMPT, COUNT, INTENT, RoundStore
@@ -59,11 +59,11 @@ def close(
         return locked(store, arrived, update)
 
 
-def torn(books: Any, turn: Turn) -> str | None:
-    """Why the attempt of `turn` cannot be closed any more, from the books [buckets, BOOKS_SIZE]; else None."""
-    begun = books[:, INTENT] == turn.attempt
-    applied = books[:, APPLIED_ATTEMPT] == turn.attempt
-    complete = (books[:, ATTEMPT] == turn.attempt) & (books[:, COUNT] == turn.members)
+def torn(books: Any, closes: Complete) -> str | None:
+    """Why the attempt cannot be closed any more, from the books [buckets, BOOKS_SIZE]; else None."""
+    begun = books[:, INTENT] == closes.attempt
+    applied = books[:, APPLIED_ATTEMPT] == closes.attempt
+    complete = (books[:, ATTEMPT] == closes.attempt) & (books[:, COUNT] == closes.members)
     if (begun & ~applied).any():
         return f"{int((begun & ~applied).sum())} buckets were cut off in their update"
     if not (applied | complete).all():

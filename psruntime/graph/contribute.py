@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -13,15 +14,17 @@ from psruntime.graph.round_store import APPLIED_ATTEMPT, ATTEMPT, COUNT, INTENT,
 from psruntime.graph.store import PsControl
 
 
-def contribute(rounds: RoundStore, control: PsControl, push: Push, gradient: BucketGradient) -> Any:
-    """Builds one bucket's part of a contribution; `push.sequence` is the attempt.
+def contribute(
+    rounds: RoundStore, control: PsControl, push: Push, gradient: BucketGradient, after: Sequence[Any] = ()
+) -> Any:
+    """Builds one bucket's part of a contribution; `push.sequence` is the attempt.  It begins after these operations.
 
     A contribution of an attempt that is older than the one being summed, or that is applied already, is void.
     One that is not finite counts, with a gradient of zeros that the worker made of it, so that the round is
     complete without it.
 
     Returns:
-        int64 [2] = (PENDING, NOT_FINITE or the cause of the drop, 0).
+        int64 [2] = (PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket has applied).
     """
     store, attempt = rounds.store, push.sequence
     gradient = at_hand(store, gradient, rounds.sum.dtype)
@@ -44,8 +47,8 @@ def contribute(rounds: RoundStore, control: PsControl, push: Push, gradient: Buc
                 store.ledger.assign(ledger + given_up + one(RECEIVED) + one(verdict), read_value=False),
                 remember(store, push, last_push, accepted),
             ]
-        return tf1.stack([verdict, code(0)]), last
+        return tf1.stack([verdict, books[APPLIED_ATTEMPT]]), last
 
     with tf1.name_scope(f"contribute/{store.bucket.name}/"):
-        arrived = [*push.tensors, *gradient.tensors]
+        arrived = [*push.tensors, *gradient.tensors, *after]
         return locked(store, arrived, add)[0]

@@ -48,7 +48,8 @@ class Arrived:
 class Header:
     """In the current graph, from worker `index` to `num_ps` ps.
 
-    finite: bool [] on the worker, whether the loss is; None: that is fed.  fed: the placeholder.  on: of each ps.
+    finite: bool [] on the worker, whether the loss is; None: that is fed, and a run that is fed nothing tells zeros.
+    fed: the placeholder.  nothing: those zeros, int64 [size].  on: of each ps.
     """
 
     def __init__(self, rules: list[Rule], index: int, num_ps: int, finite: Any = None) -> None:
@@ -56,7 +57,12 @@ class Header:
         self._finite_is_fed = finite is None
         size = PUSH_ID_SIZE + 2 + len(rules) + self._finite_is_fed
         with tf1.device(worker_cpu(index)):
-            message = self.fed = tf1.placeholder(tf1.int64, [size], name="header")
+            self.nothing = np.zeros([size], np.int64)
+            if finite is None:
+                message = tf1.placeholder_with_default(self.nothing, [size], name="header")
+            else:
+                message = tf1.placeholder(tf1.int64, [size], name="header")
+            self.fed = message
             if finite is not None:
                 message = tf1.concat([message, [tf1.cast(finite, tf1.int64)]], axis=0)
         self.on: list[Arrived] = []

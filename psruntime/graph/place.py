@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from psruntime.core.duties import Done, Turn
 from psruntime.core.facts import Assignment, Prepared, Rest
-from psruntime.core.rounds import Done, Turn
 
 
 class Place(Protocol):

@@ -31,7 +31,8 @@ class PulledModel:
     """A model in the current graph.
 
     step_view: int64 [] on the worker, the global step as the model reads it.
-    versions: bucket name -> int64 [], on the bucket's ps.  views: variable name -> how the model reads it.
+    versions: bucket name -> int64 [], on the bucket's ps; the global step's too.
+    views: variable name -> how the model reads it.
     homes: of the variables that are not trainable; copies: this worker's.
     constraints: variable name -> function of it, of those that have one.
     partitions: variable name -> which part it is, of those that a partitioner made.
@@ -54,6 +55,14 @@ class PulledModel:
     batch: list[Any]
     examples: Any
     updates: list[Any]
+
+    def wait_for(self, operations: dict[str, Any]) -> None:
+        """Makes the pull of each of these buckets begin after an operation on its ps.
+
+        An edge that is added later, since what an update is made of is not known before the model is built on the pull.
+        """
+        for name, operation in operations.items():
+            self.versions[name].op._add_control_input(operation)
 
 
 def learn_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableSpec, ...]:
@@ -108,7 +117,8 @@ def build_pulled_model(
         for home in plan.homes:
             if home.is_table:
                 views[home.name] = TableView(home, tf1.identity(homes.variables[home.name].handle), worker)
-        step = PulledView(tf1.reshape(global_step.pull()[1], [], name="view/global_step"))
+        version, count = global_step.pull()
+        step = PulledView(tf1.reshape(count, [], name="view/global_step"))
         with capture.substitute(views, step) as captured:
             spec, batch = _call(model, inputs, mode)
             examples = inputs.layout.examples(batch, tf1.shape) if spec.examples is None else spec.examples
@@ -118,7 +128,7 @@ def build_pulled_model(
         global_step=global_step,
         step_view=step.value,
         stores=stores,
-        versions={name: version for name, (version, _) in pulls.items()},
+        versions={**{name: pulled for name, (pulled, _) in pulls.items()}, GLOBAL_STEP.name: version},
         views=views,
         homes=homes,
         copies=Copies(homes, captured, index),

@@ -1,7 +1,10 @@
-"""The sync mode's part of the training graph: keep the gradient, contribute it, close the round.
+"""The sync mode's part of the training graph: close the round before, keep the gradient, contribute it.
 
 A worker's weighted gradient goes into variables of its own first.  They outlive the session, so it can be
 pushed again when an attempt became void or a session was lost, without computing it a second time.
+
+A step closes the round before on each bucket before it reads that: the first of the members to come does, the others
+find it done.  So a round costs no run and no message of its own.
 """
 
 from __future__ import annotations
@@ -40,10 +43,11 @@ class RoundGraph:
     stores: every bucket, the global step's included.
     step: fetches of a training step, {"kept": operations, "outcomes": int64 [buckets, 2], "global_step": int64 []};
         it writes the gradient of its batch into the worker's variables, and contributes it.
-    header: what to feed to all others.
+    header: what to feed to all others; a step is fed it too, and tells with it what it closes.
     contribute: int64 [buckets, 2], outcomes; pushes what was kept.
     squares: sum of squares of the buckets' sums, float64 []; none unless there is a clip_norm.
     close: books int64 [buckets, BOOKS_SIZE] after the update.
+    closed: bucket name -> operation after which the bucket is closed, if it was to be.
     """
 
     stores: list[RoundStore]
@@ -52,6 +56,7 @@ class RoundGraph:
     contribute: list[Any]
     squares: list[Any]
     close: list[Any]
+    closed: dict[str, Any]
 
 
 def build_rounds(
@@ -75,6 +80,7 @@ def build_rounds(
         {"stores": [], "contribute": [], "squares": [], "close": []} for _ in controls
     ]
     keep = []
+    closed: dict[str, Any] = {}
     outcomes = Outcomes(len(controls))
     for store, gradient, apply in trained:
         ps = store.bucket.ps
@@ -87,18 +93,25 @@ def build_rounds(
             kept = GradientStore(f"kept/{store.bucket.name}", store.master, weighted.values.dtype, is_sparse)
             keep.append(kept.write(weighted))
             pushed = kept.read()
-        outcomes.add(ps, contribute(rounds, controls[ps], of_step.on[ps].push, weighted))
+        told = header.on[ps]
+        books, closed[store.bucket.name] = close(
+            rounds, controls[ps], told, _joint(rounds, told.factor, clip_value, apply)
+        )
+        after = [closed[store.bucket.name]]
+        outcomes.add(ps, contribute(rounds, controls[ps], of_step.on[ps].push, weighted, after))
         parts = per_ps[ps]
         parts["stores"].append(rounds)
         parts["contribute"].append(contribute(rounds, controls[ps], header.on[ps].push, pushed))
         if clip_norm is not None:
             with tf1.device(ps_device(ps)):
                 parts["squares"].append(rounds.square())
-        told = header.on[ps]
-        books, _ = close(rounds, controls[ps], told, _joint(rounds, told.factor, clip_value, apply))
         parts["close"].append(books)
-    outcomes.add(0, _count_round(global_step, controls[0], of_step.on[0], header.on[0], per_ps[0]))
-    became, count = outcomes.bring(global_step.master.read_value()[0], index)
+    outcome, counted = _count_round(global_step, controls[0], of_step.on[0], header.on[0], per_ps[0])
+    closed[global_step.bucket.name] = counted
+    outcomes.add(0, outcome)
+    with tf1.control_dependencies([counted]):
+        count = global_step.master.read_value()[0]
+    became, count = outcomes.bring(count, index)
     return RoundGraph(
         [store for parts in per_ps for store in parts["stores"]],
         {"kept": keep, "outcomes": became, "global_step": count},
@@ -106,6 +119,7 @@ def build_rounds(
         [_on(ps, tf1.stack, parts["contribute"]) for ps, parts in enumerate(per_ps) if parts["contribute"]],
         [_on(ps, tf1.add_n, parts["squares"]) for ps, parts in enumerate(per_ps) if parts["squares"]],
         [_on(ps, tf1.stack, parts["close"]) for ps, parts in enumerate(per_ps) if parts["close"]],
+        closed,
     )
 
 
@@ -133,16 +147,20 @@ def _joint(
 
 def _count_round(
     store: BucketStore, control: PsControl, of_step: Arrived, told: Arrived, parts: dict[str, list[Any]]
-) -> Any:
-    """The global step goes up by one a round, by the rule of every bucket; the outcome of a step's contribution."""
+) -> tuple[Any, Any]:
+    """The global step goes up by one a round, by the rule of every bucket.
+
+    Returns:
+        (the outcome of a step's contribution, an operation after which the round before is counted).
+    """
     rounds = RoundStore(store, is_sparse=False)
     with tf1.device(ps_device(store.bucket.ps)):
         one = tf1.ones([1], tf1.int64)
     parts["stores"].append(rounds)
     parts["contribute"].append(contribute(rounds, control, told.push, BucketGradient(one)))
-    books, _ = close(rounds, control, told, lambda live: store.master.assign_add(live(one), read_value=False))
+    books, counted = close(rounds, control, told, lambda live: store.master.assign_add(live(one), read_value=False))
     parts["close"].append(books)
-    return contribute(rounds, control, of_step.push, BucketGradient(one))
+    return contribute(rounds, control, of_step.push, BucketGradient(one), [counted]), counted
 
 
 def _on(ps: int, build: Callable[[Any], Any], tensors: list[Any]) -> Any:

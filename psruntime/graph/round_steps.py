@@ -1,8 +1,8 @@
-"""Steps of the sync mode: a worker takes turns.  It keeps a gradient and contributes it; the chief closes.
+"""Steps of the sync mode: a worker takes turns.  It keeps a gradient and contributes it, and closes the round before.
 
 A batch is drawn for a round and kept until another round asks for another one.  A contribution is repeated
 with what was kept when the attempt became void, or computed again from the same batch in a new view, unless
-its round turned out to be closed.
+its round turned out to be closed.  Until it is, the batch of the next one waits.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from psruntime.core.duties import Closed, Complete, Contribution, Done, Duty, Torn, Turn
 from psruntime.core.facts import Assignment
 from psruntime.core.ledger import NOT_FINITE, PENDING, REPEATED
-from psruntime.core.rounds import Closed, Contribution, Done, Duty, Torn, Turn
 from psruntime.errors import JobFailedError
 from psruntime.graph.close import torn
 from psruntime.graph.inputs import InputStream
@@ -32,12 +32,21 @@ ACCEPTED = (PENDING, NOT_FINITE, REPEATED)  # repeated: a session was lost after
 
 
 @dataclass(frozen=True)
+class _Batch:
+    """The `number`-th of the input, from 0."""
+
+    number: int
+    arrays: list[Any]
+
+
+@dataclass(frozen=True)
 class _Kept:
     """A gradient in the worker's variables, and what it is of.  pushed: a contribution of it was accepted."""
 
     assignment: Assignment
     round: int
     opened: int
+    batch: _Batch
     weight: float
     pushed: bool = False
 
@@ -68,8 +77,8 @@ class RoundSteps:
         self._stop_on_nan = stop_on_nan
         self._on_step = on_step
         self._has_stopped = has_stopped
-        self._batch: list[Any] | None = None
-        self._batch_number = -1  # of `_batch` in the input, from 0
+        self._drawn = 0  # batches
+        self._ahead: _Batch | None = None  # drawn for a round, when the one before turned out not to be closed
         self._kept: _Kept | None = None
 
     def run(self, session: Any) -> None:
@@ -83,9 +92,15 @@ class RoundSteps:
             assignment = self._creator.assignment
             assert assignment is not None
             turn = self._place.next_turn(assignment, done)
-            if turn is None or (self._has_stopped() and self._needs_gradient(assignment, turn)):
+            if turn is None:
                 return
-            done = (self._close if turn.duty is Duty.CLOSE else self._contribute)(session, assignment, turn)
+            stops = self._has_stopped() and self._needs_gradient(assignment, turn)
+            if stops and turn.closes is None:
+                return
+            if turn.closes and (stops or turn.duty is Duty.CLOSE):
+                done = self._close(session, assignment, turn.closes)
+            else:
+                done = self._contribute(session, assignment, turn)
             if self._creator.assignment != assignment:
                 done = None  # it was said to ps that are no longer those of the view
 
@@ -94,31 +109,25 @@ class RoundSteps:
         held = kept is not None and (kept.assignment, kept.opened) == (assignment, turn.opened)
         return turn.duty is Duty.CONTRIBUTE and not held
 
-    def _contribute(self, session: Any, assignment: Assignment, turn: Turn) -> Contribution | None:
+    def _contribute(self, session: Any, assignment: Assignment, turn: Turn) -> Done | None:
         compute = self._needs_gradient(assignment, turn)
         outcomes = (self._compute if compute else self._contribute_again)(session, assignment, turn)
+        if turn.closes and not _is_closed(outcomes, turn.closes):
+            return self._close(session, assignment, turn.closes)  # says why
         if not np.isin(outcomes[:, 0], ACCEPTED).all():
             return None  # void or fenced: the next turn says what follows
         kept = self._kept
         assert kept is not None
         self._kept = replace(kept, pushed=True)
-        return Contribution(turn.round, turn.attempt, self._batch_number, kept.weight)
+        apart = self._graph.model.spec.clip_norm is not None
+        return Contribution(turn.round, turn.attempt, kept.batch.number, kept.weight, apart)
 
     def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
-        """Contributes the gradient of the batch, and keeps it; the outcomes.
-
-        Draws a batch unless that of a round in an earlier view is still wanted.  It is not if it was pushed and the
-        round is behind: that closed, also where nobody heard of it.
-        """
-        kept = self._kept
-        same_batch = (
-            kept is not None and kept.assignment != assignment and not (kept.pushed and kept.round < turn.round)
-        )
-        if self._batch is None or not same_batch:
-            self._batch = self._inputs.draw_endlessly()
-            self._batch_number += 1
-        feed = dict(zip(self._graph.model.batch, self._batch, strict=True))
-        feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn))
+        """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
+        batch = self._batch_for(assignment, turn)
+        feed = dict(zip(self._graph.model.batch, batch.arrays, strict=True))
+        feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn.attempt))
+        feed[self._rounds.header.fed] = self._closing(assignment, turn.closes)
 
         def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
             started = self._runner.start(feed)
@@ -126,21 +135,39 @@ class RoundSteps:
             return self._runner.finish(started, started.run())
 
         fetched = session.run_step_fn(step)
+        outcomes = np.concatenate(fetched["outcomes"])
         result = StepResult(
-            float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(self._batch), 0, 0
+            float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(batch.arrays), 0, 0
         )
-        self._kept = _Kept(assignment, turn.round, turn.opened, float(fetched["examples"]))
+        if turn.closes and not _is_closed(outcomes, turn.closes):
+            self._ahead = batch
+        else:
+            self._kept = _Kept(assignment, turn.round, turn.opened, batch, float(fetched["examples"]))
         self._place.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan:
             require_finite(result.loss, result.global_step)
-        return np.concatenate(fetched["outcomes"])
+        return outcomes
+
+    def _batch_for(self, assignment: Assignment, turn: Turn) -> _Batch:
+        """The next, unless that of a round in an earlier view is still wanted.
+
+        It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.
+        """
+        kept = self._kept
+        if kept and kept.assignment != assignment and not (kept.pushed and kept.round < turn.round):
+            return kept.batch
+        batch, self._ahead = self._ahead, None
+        if batch is None:
+            batch = _Batch(self._drawn, self._inputs.draw_endlessly())
+            self._drawn += 1
+        return batch
 
     def _contribute_again(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
         """What was kept, because the attempt was void; the outcomes."""
         assert self._kept is not None
-        push_id = self._push_id(assignment, turn)
-        header = self._rounds.header.values(push_id, turn.round - 1, finite=self._kept.weight > 0)
+        push_id = self._push_id(assignment, turn.attempt)
+        header = self._rounds.header.values(push_id, finite=self._kept.weight > 0)
 
         def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
             run = self._runner.round_run("contribute")
@@ -150,32 +177,30 @@ class RoundSteps:
 
         return np.concatenate(session.run_step_fn(contribute))
 
-    def _close(self, session: Any, assignment: Assignment, turn: Turn) -> Closed | Torn | None:
-        """Applies the round, also one that a chief before began to apply."""
-        factor = self._factor(session, turn)
-        push_id = self._push_id(assignment, turn)
-        header = self._rounds.header.values(push_id, turn.round - 1, members=turn.members, factor=factor)
-        books = np.concatenate(self._run(session, "close", header))
-        if reason := torn(books, turn):
-            return Torn(turn.round, turn.attempt, reason)
-        if not (books[:, APPLIED_ATTEMPT] == turn.attempt).all():
-            return None  # fenced: another chief is at work
-        return Closed(turn.round, turn.attempt, turn.round if factor > 0 else turn.round - 1)
+    def _close(self, session: Any, assignment: Assignment, closes: Complete) -> Closed | Torn | None:
+        """Applies the round by itself, also one that somebody before began to apply."""
+        factor = self._factor(session, closes)
+        books = np.concatenate(self._run(session, "close", self._closing(assignment, closes, factor)))
+        if reason := torn(books, closes):
+            return Torn(closes.round, closes.attempt, reason)
+        if not (books[:, APPLIED_ATTEMPT] == closes.attempt).all():
+            return None  # fenced: another incarnation is at work
+        return Closed(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
 
-    def _factor(self, session: Any, turn: Turn) -> float:
+    def _factor(self, session: Any, closes: Complete) -> float:
         """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing."""
-        if turn.examples == 0:
+        if closes.examples == 0:
             return 0.0
         clip_norm = self._graph.model.spec.clip_norm
         if clip_norm is None:
-            return 1.0 / turn.examples
+            return 1.0 / closes.examples
         squares = self._run(session, "squares")
-        norm = math.sqrt(sum(map(float, squares))) / turn.examples
+        norm = math.sqrt(sum(map(float, squares))) / closes.examples
         if not math.isfinite(norm):
             if self._stop_on_nan:
-                raise JobFailedError(f"the norm of the gradient of round {turn.round} is {norm}; it was not applied")
+                raise JobFailedError(f"the norm of the gradient of round {closes.round} is {norm}; it was not applied")
             return 0.0
-        return clip_norm / max(norm, clip_norm) / turn.examples
+        return clip_norm / max(norm, clip_norm) / closes.examples
 
     def _run(self, session: Any, name: str, *header: Any) -> Any:
         def run(step_context: Any) -> Any:  # noqa: ARG001
@@ -183,5 +208,18 @@ class RoundSteps:
 
         return session.run_step_fn(run)
 
-    def _push_id(self, assignment: Assignment, turn: Turn) -> tuple[int, int, int, int]:
-        return self._index, assignment.incarnation, turn.attempt, assignment.incarnation
+    def _closing(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Any:
+        """The header of a run that closes this round, or none.  factor: by default, that of the mean."""
+        if closes is None:
+            return self._rounds.header.nothing
+        push_id = self._push_id(assignment, closes.attempt)
+        factor = 1.0 / closes.examples if factor is None else factor
+        return self._rounds.header.values(push_id, closes.round - 1, members=closes.members, factor=factor)
+
+    def _push_id(self, assignment: Assignment, attempt: int) -> tuple[int, int, int, int]:
+        return self._index, assignment.incarnation, attempt, assignment.incarnation
+
+
+def _is_closed(outcomes: Any, closes: Complete) -> bool:
+    """Whether every bucket had applied the attempt when it was contributed to; outcomes: int64 [buckets, 2]."""
+    return bool((outcomes[:, 1] >= closes.attempt).all())

@@ -37,8 +37,8 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[Any]) -> None:
         self._step = graph.step
-        self._fed = [*graph.model.batch, graph.header.fed]
         self._rounds = graph.rounds
+        self._fed = [*graph.model.batch, graph.header.fed, *([graph.rounds.header.fed] if graph.rounds else [])]
         self._view = view
         self._hooks = [view, *hooks]
 
@@ -55,7 +55,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
     def start(self, feed: dict[Any, Any]) -> Started:
         """Asks the hooks.
 
-        feed: arrays, for the batch and the header.
+        feed: arrays, for the batch and the headers.
 
         Raises:
             AbortedError: the view was replaced.

@@ -10,8 +10,8 @@ import grpc
 
 from psruntime.config import JobConfig, split_address
 from psruntime.core.buckets import VariableSpec
+from psruntime.core.duties import Turn
 from psruntime.core.facts import Answer, JobStatus, Join, NotYet
-from psruntime.core.rounds import Turn
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
 from psruntime.rpc import convert, job_token, statuses
 from psruntime.rpc.convert import Leave, Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psruntime.core.rounds import Closed, Contribution, Done, Duty, Torn, Turn
+from psruntime.core.duties import Closed, Complete, Contribution, Done, Duty, Torn, Turn
 from psruntime.rpc import checks
 from psruntime.v1 import coordination_pb2 as pb
 
@@ -31,6 +31,7 @@ def turn_request_to_wire(request: TurnRequest) -> pb.TakeTurnRequest:
     if isinstance(done, Contribution):
         wire.contribution.round, wire.contribution.attempt = done.round, done.attempt
         wire.contribution.batch, wire.contribution.examples = done.batch, done.examples
+        wire.contribution.apart = done.apart
     elif isinstance(done, Closed):
         wire.closed.round, wire.closed.attempt, wire.closed.global_step = done.round, done.attempt, done.global_step
     elif done is not None:
@@ -55,8 +56,8 @@ def turn_to_wire(turn: Turn) -> pb.Turn:
         attempt=turn.attempt,
         opened=turn.opened,
         members=turn.members,
-        examples=turn.examples,
         reason=checks.clipped(turn.reason),
+        closes=None if turn.closes is None else pb.Complete(**vars(turn.closes)),
     )
 
 
@@ -67,8 +68,17 @@ def turn_from_wire(wire: pb.Turn) -> Turn:
         checks.number("turn.attempt", wire.attempt),
         checks.number("turn.opened", wire.opened),
         checks.number("turn.members", wire.members),
-        checks.amount("turn.examples", wire.examples),
+        _complete_from_wire(wire.closes) if wire.HasField("closes") else None,
         wire.reason,
+    )
+
+
+def _complete_from_wire(wire: pb.Complete) -> Complete:
+    return Complete(
+        checks.number("closes.round", wire.round, least=1),
+        checks.number("closes.attempt", wire.attempt, least=1),
+        checks.number("closes.members", wire.members, least=1),
+        checks.amount("closes.examples", wire.examples),
     )
 
 
@@ -81,7 +91,8 @@ def _done_from_wire(wire: pb.TakeTurnRequest) -> Done | None:
     attempt = checks.number(f"{which}.attempt", part.attempt, least=1)
     if isinstance(part, pb.Contribution):
         batch = checks.number("contribution.batch", part.batch)
-        return Contribution(number, attempt, batch, checks.amount("contribution.examples", part.examples))
+        examples = checks.amount("contribution.examples", part.examples)
+        return Contribution(number, attempt, batch, examples, part.apart)
     if isinstance(part, pb.Closed):
         return Closed(number, attempt, checks.number("closed.global_step", part.global_step))
     return Torn(number, attempt, checks.words("torn.reason", part.reason))

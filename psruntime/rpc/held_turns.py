@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from psruntime.core.rounds import Duty, Turn
+from psruntime.core.duties import Duty, Turn
 
 
 class HeldTurns:

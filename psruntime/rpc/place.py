@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from psruntime.config import JobConfig
+from psruntime.core.duties import Done, Duty, Turn
 from psruntime.core.facts import Answer, Assignment, Prepared, Rest, Standing, WorkerBeat, WorkerStats
-from psruntime.core.rounds import Done, Duty, Turn
 from psruntime.core.view import Phase, over_error
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.gate import Gate

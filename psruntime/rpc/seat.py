@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from psruntime.config import JobConfig
 from psruntime.core.buckets import VariableSpec
+from psruntime.core.duties import Done, Turn
 from psruntime.core.facts import Answer, Assignment, Join, LeaveKind, Prepared, PsBeat, WorkerBeat
 from psruntime.core.membership import Role, tag_of
-from psruntime.core.rounds import Done, Turn
 from psruntime.core.view import over_error
 from psruntime.errors import (
     CredentialsError,

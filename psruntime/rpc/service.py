@@ -20,9 +20,9 @@ from psruntime.config import JobConfig
 from psruntime.core import facts
 from psruntime.core.buckets import VariableSpec
 from psruntime.core.coordinator import Coordinator
+from psruntime.core.duties import Duty
 from psruntime.core.facts import Answer, NotYet, PsBeat
 from psruntime.core.membership import Member
-from psruntime.core.rounds import Duty
 from psruntime.core.status import job_status
 from psruntime.core.turns import Record
 from psruntime.core.view import Phase

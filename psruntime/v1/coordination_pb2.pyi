@@ -520,16 +520,18 @@ class TakeTurnRequest(_message.Message):
     def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., torn: _Optional[_Union[Torn, _Mapping]] = ...) -> None: ...
 
 class Contribution(_message.Message):
-    __slots__ = ("round", "attempt", "batch", "examples")
+    __slots__ = ("round", "attempt", "batch", "examples", "apart")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    APART_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     batch: int
     examples: float
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ...) -> None: ...
+    apart: bool
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ..., apart: _Optional[bool] = ...) -> None: ...
 
 class Closed(_message.Message):
     __slots__ = ("round", "attempt", "global_step")
@@ -558,22 +560,34 @@ class TakeTurnResponse(_message.Message):
     def __init__(self, turn: _Optional[_Union[Turn, _Mapping]] = ...) -> None: ...
 
 class Turn(_message.Message):
-    __slots__ = ("duty", "round", "attempt", "opened", "members", "examples", "reason")
+    __slots__ = ("duty", "round", "attempt", "opened", "members", "reason", "closes")
     DUTY_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CLOSES_FIELD_NUMBER: _ClassVar[int]
     duty: Duty
     round: int
     attempt: int
     opened: int
     members: int
-    examples: float
     reason: str
-    def __init__(self, duty: _Optional[_Union[Duty, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., members: _Optional[int] = ..., examples: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+    closes: Complete
+    def __init__(self, duty: _Optional[_Union[Duty, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., members: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ...) -> None: ...
+
+class Complete(_message.Message):
+    __slots__ = ("round", "attempt", "members", "examples")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    members: int
+    examples: float
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., members: _Optional[int] = ..., examples: _Optional[float] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("role", "index", "incarnation", "kind", "reason")

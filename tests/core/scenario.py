@@ -8,9 +8,9 @@ from collections.abc import Callable
 from psruntime.config import JobConfig
 from psruntime.core.buckets import VariableSpec
 from psruntime.core.coordinator import Coordinator
+from psruntime.core.duties import Closed, Contribution, Done, Duty, Torn
 from psruntime.core.facts import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.membership import Role, tag_of
-from psruntime.core.rounds import Closed, Contribution, Done, Duty, Torn
 from psruntime.core.status import job_status
 from psruntime.errors import PsRuntimeError
 
@@ -108,7 +108,10 @@ class Scenario:
         text = f"{member.partition('#')[0]}#{incarnation}: {turn.duty} {turn.round}/{turn.attempt}"
         if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE):
             text += f", opened as {turn.opened}, {turn.members} members"
-        text += f", {turn.examples:g} examples" if turn.duty is Duty.CLOSE else ""
+        if closes := turn.closes:
+            text += (
+                f", closes {closes.round}/{closes.attempt} of {closes.members} members, {closes.examples:g} examples"
+            )
         return [text + (f"; {turn.reason}" if turn.reason else "")]
 
     def status(self, _: str) -> list[str]:
@@ -153,7 +156,7 @@ class Scenario:
 
 
 def done_of(text: str) -> Done | None:
-    """What `turn` says: `contributed 3/5 batch=0 examples=8`, `closed 3/5 step=3`, `torn 3/5 REASON`, or nothing."""
+    """What `turn` says: `contributed 3/5 batch=0 examples=8 [apart]`, `closed 3/5 step=3`, `torn 3/5 REASON`."""
     if not text:
         return None
     verb, numbers, facts = text.split(" ", 2)
@@ -163,4 +166,4 @@ def done_of(text: str) -> Done | None:
     values = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", facts)}
     if verb == "closed":
         return Closed(number, attempt, values["step"])
-    return Contribution(number, attempt, values["batch"], values["examples"])
+    return Contribution(number, attempt, values["batch"], values["examples"], facts.endswith(" apart"))

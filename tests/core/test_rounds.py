@@ -1,7 +1,8 @@
 """Rounds under any order of events: what the ps apply is what the record says, one contribution of each member.
 
 The ps are two plain buckets that follow the rules of graph/contribute.py and graph/close.py; pushes may arrive
-late, in part, twice, or from workers that are gone, and whoever closes may die after any bucket.
+late, in part, twice, or from workers that are gone, and whoever closes, by itself or on the way to its own
+contribution, may die after any bucket.
 """
 
 from __future__ import annotations
@@ -12,12 +13,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from psruntime.core.rounds import Closed, Contribution, Duty, Rounds, Turn
+from psruntime.core.duties import Closed, Complete, Contribution, Duty, Turn
+from psruntime.core.rounds import PastRound, Rounds
 
 BUCKETS = (0, 1)
 picks = st.integers(0, 7)
 mostly = st.sampled_from([True, True, True, False])
 some = st.sampled_from([(), (), (), (0,), (1,), BUCKETS])
+
+
+def apart(attempt: int) -> bool:
+    """Whether it has to be closed by itself; some do, so that both ways alternate."""
+    return attempt % 3 == 0
 
 
 @dataclass
@@ -42,13 +49,13 @@ class Bucket:
         self.last[incarnation] = attempt
         return True
 
-    def apply(self, turn: Turn) -> None:
-        if self.is_complete(turn) and turn.attempt > self.applied_attempt:
-            self.applied_attempt = turn.attempt
+    def apply(self, closes: Complete) -> None:
+        if self.is_complete(closes) and closes.attempt > self.applied_attempt:
+            self.applied_attempt = closes.attempt
             self.applied.append(sorted(self.summed))
 
-    def is_complete(self, turn: Turn) -> bool:
-        return (self.attempt, len(self.summed)) == (turn.attempt, turn.members)
+    def is_complete(self, closes: Complete) -> bool:
+        return (self.attempt, len(self.summed)) == (closes.attempt, closes.members)
 
 
 class RoundsMachine(RuleBasedStateMachine):
@@ -63,7 +70,7 @@ class RoundsMachine(RuleBasedStateMachine):
         self.late: list[tuple[int, int, int]] = []  # incarnation, attempt, bucket
         self.words: list[tuple[int, Contribution | Closed]] = []  # by whom; said, and perhaps heard again later
         self.ticks = 0
-        self.closes: list[Turn] = []  # of chiefs whose session was lost: it may be repeated in the next view
+        self.closes: list[Complete] = []  # whoever lost its session at it may repeat it in the next view
         self.floor = 0  # the highest attempt ever handed out
 
     def pick(self, number: int) -> int:
@@ -88,17 +95,23 @@ class RoundsMachine(RuleBasedStateMachine):
         assert self.rounds.open or len(self.live) < needed, "only the first round of a view waits"
 
     @precondition(lambda self: self.live)
-    @rule(who=picks, delayed=some, twice=st.booleans(), told=mostly)
-    def contribute(self, who: int, delayed: tuple[int, ...], twice: bool, told: bool) -> None:
-        """Pushes; some of it may be on its way still, and the word of it may be lost."""
+    @rule(who=picks, unclosed=some, delayed=some, twice=st.booleans(), told=mostly, finite=mostly)
+    def contribute(
+        self, who: int, unclosed: tuple[int, ...], delayed: tuple[int, ...], twice: bool, told: bool, finite: bool
+    ) -> None:  # fmt: skip
+        """Closes the round before, and pushes; some of it may be on its way still, and the word of it may be lost."""
         incarnation = self.pick(who)
         turn = self.turn(incarnation)
         if turn.duty is not Duty.CONTRIBUTE:
             return
+        if turn.closes:
+            assert turn.closes.examples and not apart(turn.closes.attempt)
+            if not self.is_closed(turn.closes, unclosed):
+                return  # before anything was pushed
         self.late += [(incarnation, turn.attempt, bucket) for bucket in (BUCKETS if twice else delayed)]
         accepted = [self.buckets[b].push(incarnation, turn.attempt) for b in BUCKETS if b not in delayed]
         if not delayed and all(accepted):
-            self.say(incarnation, Contribution(turn.round, turn.attempt, 0, 1.0), told)
+            self.say(incarnation, Contribution(turn.round, turn.attempt, 0, float(finite), apart(turn.attempt)), told)
 
     @precondition(lambda self: self.late)
     @rule(which=picks)
@@ -111,15 +124,26 @@ class RoundsMachine(RuleBasedStateMachine):
     def close(self, skipped: tuple[int, ...], told: bool) -> None:
         """The chief applies some of the buckets, or all; its word of it may be lost."""
         turn = self.turn(min(self.live))
-        if turn.duty is not Duty.CLOSE:
-            return
-        assert all(b.applied_attempt == turn.attempt or b.is_complete(turn) for b in self.buckets), "torn"
-        self.closes.append(turn)
+        if turn.duty is Duty.CLOSE and turn.closes and self.is_closed(turn.closes, skipped):
+            self.say(min(self.live), Closed(turn.round, turn.attempt, turn.round), told)
+
+    @precondition(lambda self: self.live)
+    @rule(who=picks, skipped=some, told=mostly)
+    def stop(self, who: int, skipped: tuple[int, ...], told: bool) -> None:
+        """One that takes part in no further round closes the one before by itself."""
+        incarnation = self.pick(who)
+        closes = self.turn(incarnation).closes
+        if closes and self.is_closed(closes, skipped):
+            self.say(incarnation, Closed(closes.round, closes.attempt, closes.round), told)
+
+    def is_closed(self, closes: Complete, skipped: tuple[int, ...]) -> bool:
+        """Whether all buckets are, after some of them, or all, were."""
+        assert all(b.applied_attempt == closes.attempt or b.is_complete(closes) for b in self.buckets), "torn"
+        self.closes.append(closes)
         for number, bucket in enumerate(self.buckets):
             if number not in skipped:
-                bucket.apply(turn)
-        if all(b.applied_attempt == turn.attempt for b in self.buckets):
-            self.say(min(self.live), Closed(turn.round, turn.attempt, turn.round), told)
+                bucket.apply(closes)
+        return all(b.applied_attempt == closes.attempt for b in self.buckets)
 
     def say(self, incarnation: int, word: Contribution | Closed, told: bool) -> None:
         self.words.append((incarnation, word))
@@ -127,10 +151,13 @@ class RoundsMachine(RuleBasedStateMachine):
             self.hear(incarnation, word)
 
     def hear(self, incarnation: int, word: Contribution | Closed) -> None:
-        if isinstance(word, Contribution):
-            self.rounds.contribute(incarnation, word)
-        elif parts := self.rounds.close(word):
-            self.recorded.append(sorted(p.incarnation for p in parts))
+        is_close = isinstance(word, Closed)
+        self.keep(self.rounds.close(word) if is_close else self.rounds.contribute(incarnation, word))
+
+    def keep(self, past: PastRound | None) -> None:
+        if past:
+            assert past.round == len(self.recorded) + 1
+            self.recorded.append(sorted(p.incarnation for p in past.parts))
 
     @precondition(lambda self: self.words)
     @rule(which=picks)
@@ -144,19 +171,19 @@ class RoundsMachine(RuleBasedStateMachine):
     @rule(which=picks)
     def repeat_a_close(self, which: int) -> None:
         """A session that was lost runs again what it was at."""
-        turn = self.closes[which % len(self.closes)]
-        if turn.attempt < self.rounds.attempt or not self.rounds.closing:
-            for bucket in self.buckets:
-                bucket.apply(turn)
+        closes = self.closes[which % len(self.closes)]
+        for bucket in self.buckets:
+            bucket.apply(closes)
 
     @precondition(lambda self: self.live)
     @rule(who=picks)
     def lose(self, who: int) -> None:
         incarnation = self.pick(who)
         self.live.remove(incarnation)
-        closing = self.rounds.closing
+        closing, unsettled = self.rounds.closing, self.rounds.unsettled
         voided = self.rounds.lose(incarnation)
         assert not (closing and voided), "an attempt that may be applied in part is never void"
+        assert self.rounds.unsettled == unsettled, "nor is the one before"
 
     @precondition(lambda self: self.ticks % 8 == 7)
     @rule(restore=st.booleans(), restart=st.booleans())
@@ -175,9 +202,7 @@ class RoundsMachine(RuleBasedStateMachine):
             if restart:
                 self.rounds, self.floor = Rounds(), seen  # ps 0 was lost, and the coordinator with it
         self.closes = self.closes[-1:]  # only the newest can be under way still
-        parts = self.rounds.begin(len(self.buckets[0].applied), seen)
-        if parts:
-            self.recorded.append(sorted(p.incarnation for p in parts))
+        self.keep(self.rounds.begin(len(self.buckets[0].applied), seen))
         for incarnation in self.live:
             self.rounds.enter(incarnation, incarnation % 4)
         assert self.recorded == self.buckets[0].applied, "what the next view holds is on record"
@@ -190,7 +215,9 @@ class RoundsMachine(RuleBasedStateMachine):
     def what_is_applied_is_on_record(self) -> None:
         for bucket in self.buckets:
             assert bucket.applied[: len(self.recorded)] == self.recorded
-            assert len(bucket.applied) - len(self.recorded) in ((0, 1) if self.rounds.closing else (0,))
+            assert len(bucket.applied) - len(self.recorded) in (
+                (0, 1) if self.rounds.closing or self.rounds.unsettled else (0,)
+            )
             for members in bucket.applied:
                 assert len(set(members)) == len(members), "nobody twice"
 

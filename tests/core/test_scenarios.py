@@ -11,7 +11,7 @@ bring; `>` is a record of the rounds, `!` tells the calls that are held to look 
     prepared MEMBER step=N [attempt=N]          the chief's reports
     finished MEMBER
     leave MEMBER KIND: REASON                   a farewell
-    turn MEMBER [DONE] [in view N]              mode sync; DONE is one of `contributed R/A batch=N examples=N`,
+    turn MEMBER [DONE] [in view N]              mode sync; DONE is one of `contributed R/A batch=N examples=N [apart]`,
                                                 `closed R/A step=N`, `torn R/A REASON`, of round R and attempt A
     status                                      what an operator reads
     gone MEMBER                                 its process is known to be dead

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.duties import Closed, Complete, Contribution, Duty, Turn
 from psruntime.core.facts import Assignment
-from psruntime.core.rounds import Closed, Contribution, Duty, Turn
 from psruntime.graph.hooks import ViewHook
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.round_steps import RoundSteps
@@ -70,9 +70,9 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
             return batch
 
     class Steps(RoundSteps):
-        def _factor(self, session: Any, turn: Turn) -> float:
-            factors.append(super()._factor(session, turn) * turn.examples)
-            return factors[-1] / turn.examples
+        def _factor(self, session: Any, closes: Complete) -> float:
+            factors.append(super()._factor(session, closes) * closes.examples)
+            return factors[-1] / closes.examples
 
     creator: Any = SimpleNamespace(assignment=None)
 
@@ -87,15 +87,18 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
     with run.graph.graph.as_default(), cluster.session(run.graph.graph) as session:
         runner.after_create_session(session, None)
         monitored: Any = SimpleNamespace(run_step_fn=lambda step: step(None))
+        complete: Complete | None = None
         for number in range(1, ROUNDS + 1):
             attempt = number + 10
-            turn = Turn(Duty.CONTRIBUTE, number, attempt, attempt, members=2)
+            turn = Turn(Duty.CONTRIBUTE, number, attempt, attempt, 2, None if clip else complete)
             for worker, (steps, assignment) in enumerate(zip(workers, assignments, strict=True)):
                 said = steps._contribute(monitored, assignment, turn)
-                assert said == Contribution(number, attempt, number - 1, EXAMPLES[worker])
-            turn = Turn(Duty.CLOSE, number, attempt, attempt, members=2, examples=sum(EXAMPLES))
+                assert said == Contribution(number, attempt, number - 1, EXAMPLES[worker], clip)
+            complete = Complete(number, attempt, 2, sum(EXAMPLES))
+            if number < ROUNDS and not clip:
+                continue  # the next one closes it
             for chief in (0, 1):  # the second one finds it done
-                closed = workers[chief]._close(monitored, assignments[chief], turn)
+                closed = workers[chief]._close(monitored, assignments[chief], complete)
                 assert closed == Closed(number, attempt, number)
         run.checkpoints.save(session)
     assert (min(factors) < 0.999) == clip, "some rounds are clipped"

@@ -65,7 +65,7 @@ def test_the_runs_of_a_round(clip: dict[str, float]) -> None:
     push_id = (0, INCARNATION, 100, 1)
     feed = {run.graph.header.fed: run.graph.header.values(push_id)}
     step = counts(run, model, run.graph.step, feed, with_batch=True)
-    assert step == {"ps to worker": 2 * PS, "worker to ps": 2 * PS}, "a bucket each, outcomes, header"
+    assert step == {"ps to worker": 2 * PS, "worker to ps": 3 * PS}, "a bucket each, outcomes, what to close, header"
     header = {rounds.header.fed: rounds.header.values(push_id, members=1, factor=1.0)}
     pushed = counts(run, model, rounds.contribute, header, with_batch=False)
     assert pushed == {"worker to ps": 2 * PS, "ps to worker": PS}

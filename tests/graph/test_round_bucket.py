@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.duties import Complete
 from psruntime.core.ledger import APPLIED, FENCED, NOT_FINITE, PENDING, RECEIVED, REPEATED, VOID
-from psruntime.core.rounds import Duty, Turn
 from psruntime.graph.close import torn
 from tests.support.local_cluster import LocalCluster
 from tests.support.polling import poll_until
@@ -185,19 +185,19 @@ def test_an_update_that_is_cut_off_leaves_the_bucket_torn(bucket: RoundBucket) -
     assert bucket.close(1, 1) == [1, 1, 1, 0]
     assert bucket.look()["version"] == 0
     assert bucket.contribute(1, 1) == VOID
-    reason = torn(np.array([bucket.books()]), Turn(Duty.CLOSE, 1, 1, 1, 1, 8.0))
+    reason = torn(np.array([bucket.books()]), Complete(1, 1, 1, 8.0))
     assert reason == "1 buckets were cut off in their update"
 
 
 def test_torn_names_both_kinds() -> None:
-    turn = Turn(Duty.CLOSE, round=4, attempt=7, opened=6, members=2, examples=8.0)
+    closes = Complete(round=4, attempt=7, members=2, examples=8.0)
     complete, applied, cut_off = [7, 2, 6, 6], [7, 2, 7, 7], [7, 2, 7, 6]
     lacking, older, sealed = [7, 1, 6, 6], [6, 2, 6, 6], [7, 0, 6, 6]
-    assert torn(np.array([complete, complete]), turn) is None
-    assert torn(np.array([applied, complete]), turn) is None
-    assert torn(np.array([applied, applied]), turn) is None
-    assert torn(np.array([applied, cut_off, lacking]), turn) == "1 buckets were cut off in their update"
-    assert torn(np.array([applied, lacking, older, sealed]), turn) == "3 buckets lack contributions"
+    assert torn(np.array([complete, complete]), closes) is None
+    assert torn(np.array([applied, complete]), closes) is None
+    assert torn(np.array([applied, applied]), closes) is None
+    assert torn(np.array([applied, cut_off, lacking]), closes) == "1 buckets were cut off in their update"
+    assert torn(np.array([applied, lacking, older, sealed]), closes) == "3 buckets lack contributions"
 
 
 def test_the_sum_of_a_table_equals_the_dense_sum(cluster: LocalCluster) -> None:

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.duties import Duty, Turn
 from psruntime.core.ledger import APPLIED, NOT_FINITE, PENDING, is_balanced
-from psruntime.core.rounds import Duty, Turn
 from psruntime.errors import JobFailedError
 from psruntime.model import Context, Model
 from tests.graph.test_against_tensorflow import OPTIMIZERS
+from tests.graph.test_clipping import clipping
 from tests.support.local_cluster import LocalCluster, Run, linear_model, train
 from tests.support.round_place import RoundPlace, lose_session, plain_batches, write_books
 
 MODEL = linear_model(OPTIMIZERS["momentum"])
+APART = clipping(MODEL, clip_norm=1e9)  # which clips nothing, but a round is closed by itself
 ROUNDS = 5
 
 
@@ -58,17 +60,19 @@ def check(run: Run, batches: list[int]) -> None:
 
 
 LOSSES = [
-    ("compute", "partly"), ("compute", "after"), ("close", "partly"),
-    ("close", "after"), ("close", "before"), ("compute", "before"),
+    (MODEL, "compute", "partly"), (MODEL, "closing", "partly"), (APART, "close", "partly"),
+    (MODEL, "compute", "before"), (MODEL, "compute", "after"), (MODEL, "closing", "after"),
+    (APART, "close", "before"), (APART, "close", "after"), (APART, "compute", "after"),
 ]  # fmt: skip
+IDS = [f"{'apart' if model is APART else 'on the way'}-{stage}-{how}" for model, stage, how in LOSSES]
 
 
-@pytest.mark.parametrize(("stage", "how"), LOSSES[:3])
+@pytest.mark.parametrize(("model", "stage", "how"), LOSSES[:3], ids=IDS[:3])
 def test_a_lost_session_neither_loses_nor_doubles_a_batch(
-    stage: str, how: str, cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
+    model: Model, stage: str, how: str, cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
 ) -> None:
     lost = lose_session(monkeypatch, stage, how, occasion=3)
-    run = sync(cluster, tmp_path)
+    run = sync(cluster, tmp_path, model)
     assert lost and len(run.named("session")) == 2
     check(run, [0, 1, 2, 3, 4])
     for ledger in cluster.ledgers(run.graph.plan).values():
@@ -76,9 +80,9 @@ def test_a_lost_session_neither_loses_nor_doubles_a_batch(
         assert ledger[PENDING] == 0
 
 
-@pytest.mark.parametrize(("stage", "how"), LOSSES)
+@pytest.mark.parametrize(("model", "stage", "how"), LOSSES, ids=IDS)
 def test_a_lost_view_neither_loses_nor_doubles_a_batch(
-    stage: str, how: str, cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
+    model: Model, stage: str, how: str, cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
 ) -> None:
     places: list[RoundPlace] = []
 
@@ -87,9 +91,9 @@ def test_a_lost_view_neither_loses_nor_doubles_a_batch(
         return places[0]
 
     lost = lose_session(monkeypatch, stage, how, occasion=3, also=lambda: places[0].change_view())
-    run = sync(cluster, tmp_path, make_place=make_place)
+    run = sync(cluster, tmp_path, model, make_place=make_place)
     assert lost and [event["view"] for event in run.named("session")] == [1, 2]
-    if (stage, how) == ("close", "partly"):  # what one ps applied and the other did not cannot be adopted
+    if stage != "compute" and how == "partly":  # what one ps applied and the other did not cannot be adopted
         assert run.named("restored") and run.place.prepared_at == [0, 0]
         check(run, [2, 3, 4, 5, 6])
     else:
@@ -125,25 +129,27 @@ def cut_off(books: Any) -> Any:
     return books + np.array([0, 0, 1, 0])
 
 
+@pytest.mark.parametrize("model", [MODEL, APART], ids=["on the way", "apart"])
 @pytest.mark.parametrize(
     ("change", "reason"),
     [(sealed, "1 buckets lack contributions"), (cut_off, "1 buckets were cut off")],
 )
 def test_a_torn_round_goes_back_to_the_checkpoint(
-    change: Any, reason: str, cluster: LocalCluster, tmp_path: Any
+    change: Any, reason: str, model: Model, cluster: LocalCluster, tmp_path: Any
 ) -> None:
     def tear(place: RoundPlace, turn: Turn) -> None:
-        if turn.duty is Duty.CLOSE and turn.attempt == 4:
+        if turn.closes and turn.closes.attempt == 4:
             write_books(cluster, plan[0], change)
 
-    first = sync(cluster, tmp_path, steps=2)
+    first = sync(cluster, tmp_path, model, steps=2)
     plan = first.graph.plan.on(1)
-    run = sync(cluster, tmp_path, make_place=partial(RoundPlace, on_turn=tear, recorded=[0, 1]))
+    run = sync(cluster, tmp_path, model, make_place=partial(RoundPlace, on_turn=tear, recorded=[0, 1]))
     place = run.place
     assert isinstance(place, RoundPlace)
     assert [(t.round, t.attempt, t.reason.startswith(reason)) for t in place.torn] == [(4, 4, True)]
     assert run.named("adopted") and run.named("restored") and place.prepared_at == [2, 2]
-    assert place.contributed[-1].attempt == 7, "attempts go on above what the ps have seen"
+    seen = 4 if model is APART else 5  # by the ps: attempt 5 found the one before torn
+    assert place.contributed[-1].attempt == seen + 3, "attempts go on above"
     check(run, [0, 1, 1, 2, 3])  # the second process began its input anew
 
 
@@ -169,7 +175,7 @@ def test_a_loss_that_is_not_finite_stops_the_job(cluster: LocalCluster, tmp_path
 
     with pytest.raises(JobFailedError, match="the loss is nan at global step 2"):
         sync(cluster, tmp_path, with_bad_batch(2), make_place=make_place)
-    assert places[0].recorded == [0, 1]
+    assert places[0].recorded == [0], "what the last step closed was never said"
     assert len(places[0].contributed) == 2
 
 

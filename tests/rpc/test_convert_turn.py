@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psruntime.core.rounds import Closed, Contribution, Duty, Torn, Turn
+from psruntime.core.duties import Closed, Complete, Contribution, Duty, Torn, Turn
 from psruntime.errors import UsageError
 from psruntime.rpc import checks
 from psruntime.rpc.convert_turn import (
@@ -27,12 +27,13 @@ numbers = st.integers(1, checks.COUNT_LIMIT - 1)
 amounts = st.floats(0, 1e300)
 dones = (
     st.none()
-    | st.builds(Contribution, numbers, numbers, counts, amounts)
+    | st.builds(Contribution, numbers, numbers, counts, amounts, st.booleans())
     | st.builds(Closed, numbers, numbers, counts)
     | st.builds(Torn, numbers, numbers, words)
 )
 requests = st.builds(TurnRequest, indices, incarnations, numbers, dones, spans)
-turns = st.builds(Turn, st.sampled_from(Duty), counts, counts, counts, counts, amounts, texts)
+completes = st.none() | st.builds(Complete, numbers, numbers, numbers, amounts)
+turns = st.builds(Turn, st.sampled_from(Duty), counts, counts, counts, counts, completes, texts)
 
 
 @relaxed
@@ -95,7 +96,12 @@ def _turn(**changes):
         (_turn(duty=9), "turn.duty must be one of DUTY_WAIT"),
         (_turn(round=-1), "turn.round must be from 0"),
         (_turn(members=-1), "turn.members must be from 0"),
-        (_turn(examples=math.inf), "turn.examples must be a finite number"),
+        (_turn(closes=pb.Complete()), "closes.round must be from 1"),
+        (_turn(closes={"round": 1, "attempt": 1}), "closes.members must be from 1"),
+        (
+            _turn(closes={"round": 1, "attempt": 1, "members": 1, "examples": math.inf}),
+            "closes.examples must be a finite number",
+        ),
     ],
 )
 def test_what_is_malformed_is_refused_by_name(call, line):

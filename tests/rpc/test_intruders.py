@@ -15,9 +15,9 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.coordinator import Coordinator
+from psruntime.core.duties import Contribution
 from psruntime.core.facts import Answer, LeaveKind, Prepared, PsBeat, WorkerBeat
 from psruntime.core.membership import Role
-from psruntime.core.rounds import Contribution
 from psruntime.core.view import Phase
 from psruntime.rpc import convert, job_token
 from psruntime.rpc.convert import Leave, Report

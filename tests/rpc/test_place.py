@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
+from psruntime.core.duties import Closed, Complete, Done, Duty, Turn
 from psruntime.core.facts import Answer, Assignment, Rest, Standing, WorkerStats
-from psruntime.core.rounds import Closed, Done, Duty, Turn
 from psruntime.core.view import Phase, PsEntry, View
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.place import QUICK_S, WORK_S, WorkerPlace
@@ -258,7 +258,7 @@ def test_a_failed_job_is_an_error_of_the_rest() -> None:
 
 def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
     stage = Stage(answer(Phase.TRAINING, chief=True))
-    closes = Turn(Duty.CLOSE, 3, 5, 5, 1, 8.0)
+    closes = Turn(Duty.CLOSE, 3, 5, 5, 1, Complete(3, 5, 1, 8.0))
     stage.seat.turns = [UnreachableError("gone"), ReplacedError("not the chief"), Turn(Duty.WAIT), None, closes]
     assert stage.place.next_turn(ASSIGNMENT, Closed(2, 4, 2)) == closes
     assert stage.seat.said == [Closed(2, 4, 2)] * 3 + [None, None]

@@ -10,9 +10,9 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.coordinator import Coordinator
+from psruntime.core.duties import Closed, Complete, Contribution, Duty, Torn, Turn
 from psruntime.core.facts import LeaveKind, Prepared
 from psruntime.core.membership import Role
-from psruntime.core.rounds import Closed, Contribution, Duty, Torn, Turn
 from psruntime.errors import ReplacedError, UnreachableError, UsageError
 from psruntime.rpc.client import CoordinatorClient
 from psruntime.rpc.convert import Leave, Report
@@ -73,14 +73,14 @@ def job(pool, stage):  # in this order: the stage ends the calls for which the p
     return Job(stage, pool)
 
 
-def share(worker, attempt=1, number=1):
-    return Contribution(number, attempt, 0, 8.0 + worker)
+def share(worker, attempt=1, number=1, apart=True):
+    return Contribution(number, attempt, 0, 8.0 + worker, apart)
 
 
 def test_a_whole_round(job):
     assert job.take(1, share(1)).duty is Duty.WAIT
     turn = job.take(0, share(0))
-    assert turn == Turn(Duty.CLOSE, round=1, attempt=1, opened=1, members=2, examples=17.0)
+    assert turn == Turn(Duty.CLOSE, round=1, attempt=1, opened=1, members=2, closes=Complete(1, 1, 2, 17.0))
     assert job.take(0, Closed(1, 1, 1)) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2, members=2)
     assert job.client.get_status()[0].global_step == 1
 
@@ -94,6 +94,17 @@ def test_a_call_waits_for_the_last_contribution_and_for_the_close(job):
     assert other.result(30) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2, members=2)
 
 
+def test_a_round_that_the_next_one_closes(job):
+    held = job.hold(0, share(0, apart=False))
+    turn = job.take(1, share(1, apart=False))
+    assert turn == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2, members=2, closes=Complete(1, 1, 2, 17.0))
+    assert held.result(30) == turn
+    assert job.client.get_status()[0].global_step == 0, "nobody has said yet that it is closed"
+    assert job.take(1, share(1, 2, 2, apart=False)).duty is Duty.WAIT
+    assert job.client.get_status()[0].global_step == 1
+    assert job.take(0) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2, members=2)
+
+
 def test_a_call_hears_that_its_attempt_became_void(job):
     held = job.hold(1, share(1))
     job.leave(Role.WORKER, job.workers[0].incarnation)
@@ -104,7 +115,7 @@ def test_the_successor_of_a_chief_hears_that_it_closes(job):
     job.take(0, share(0))
     held = job.hold(1, share(1))
     job.leave(Role.WORKER, job.workers[0].incarnation)
-    assert held.result(30) == Turn(Duty.CLOSE, round=1, attempt=1, opened=1, members=2, examples=17.0)
+    assert held.result(30) == Turn(Duty.CLOSE, round=1, attempt=1, opened=1, members=2, closes=Complete(1, 1, 2, 17.0))
 
 
 def test_a_call_ends_with_its_view(job):
@@ -175,6 +186,8 @@ def test_a_call_of_a_caller_that_closes_ends(job):
 
 
 def test_only_the_chief_closes(job):
+    job.take(0, share(0))
+    job.take(1, share(1))
     with pytest.raises(ReplacedError, match="worker 1 is not the chief, worker 0 is"):
         job.take(1, Closed(1, 1, 1))
 

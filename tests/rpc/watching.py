@@ -7,9 +7,9 @@ from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.core.coordinator import Coordinator
+from psruntime.core.duties import Done, Turn
 from psruntime.core.facts import Answer, Event, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.membership import Role
-from psruntime.core.rounds import Done, Turn
 from psruntime.errors import PsRuntimeError, ReplacedError
 from tests.core.watched import Watched
 

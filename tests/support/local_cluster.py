@@ -11,9 +11,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
+from psruntime.core.duties import Closed, Torn, Turn
 from psruntime.core.facts import Assignment, Prepared, Rest
 from psruntime.core.plan import Plan, make_plan
-from psruntime.core.rounds import Contribution, Rounds, Torn, Turn
+from psruntime.core.rounds import Rounds
 from psruntime.core.view import PsEntry, View
 from psruntime.graph.assemble import assemble
 from psruntime.graph.checkpoint import Checkpoints
@@ -78,10 +79,11 @@ class LocalPlace:
         assert not isinstance(done, Torn), done
         await_writes()
         self.rounds.enter(assignment.incarnation, 0)
-        if isinstance(done, Contribution):
-            self.rounds.contribute(assignment.incarnation, done)
-        elif done:
-            self.closed += bool(self.rounds.close(done))
+        if done:
+            is_close = isinstance(done, Closed)
+            past = self.rounds.close(done) if is_close else self.rounds.contribute(assignment.incarnation, done)
+            self.closed += past is not None
+        self.rounds.limit = self.rounds.global_step + self.steps - self.closed
         if self.closed == self.steps:
             return None
         self.rounds.open_next(1)

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.buckets import Bucket
+from psruntime.core.duties import Closed, Contribution, Torn, Turn
 from psruntime.core.facts import Assignment, Prepared, Rest
-from psruntime.core.rounds import Closed, Contribution, Part, Torn, Turn
+from psruntime.core.rounds import PastRound
 from psruntime.graph.callables import callable_of
 from psruntime.graph.inputs import InputStream
 from psruntime.graph.round_store import RoundStore
@@ -59,15 +60,15 @@ class RoundPlace(LocalPlace):
         self.rounds.enter(assignment.incarnation, 0)
         if isinstance(done, Contribution):
             self.contributed.append(done)
-            self.rounds.contribute(assignment.incarnation, done)
+            self._record(self.rounds.contribute(assignment.incarnation, done))
         elif isinstance(done, Closed):
-            parts = self.rounds.close(done)
-            self._record(parts if done.global_step > len(self.recorded) else [])
+            self._record(self.rounds.close(done))
         elif isinstance(done, Torn):
             self.torn.append(done)
             self.restore = True
             self.change_view()
             return None
+        self.rounds.limit = self.steps
         if self.rounds.global_step >= self.steps:
             return None
         self.rounds.open_next(1)
@@ -78,8 +79,9 @@ class RoundPlace(LocalPlace):
     def rest(self, assignment: Assignment) -> Rest:
         return super().rest(assignment) if self.holds(assignment) else Rest.RESUME
 
-    def _record(self, parts: list[Part]) -> None:
-        self.recorded += [part.batch for part in parts]
+    def _record(self, past: PastRound | None) -> None:
+        if past and past.global_step > len(self.recorded):
+            self.recorded += [part.batch for part in past.parts]
 
 
 def lose_session(
@@ -87,8 +89,9 @@ def lose_session(
 ) -> list[str]:
     """Makes one run of a session fail as if a ps were away.
 
-    stage: "compute" or "close".  how: "before" anything of it ran, "after" all of it, or when it ran "partly", on ps 0
-    only.  occasion: which run of this stage, from 1.  Returns a list that tells when it happened.
+    stage: "compute" is a step, "closing" what it closes first, "close" a close by itself.  how: "before" anything of it
+    ran, "after" all of it, or when it ran "partly", on ps 0 only.  occasion: which run of this stage, from 1.
+    Returns a list that tells when it happened.
     """
     happened: list[str] = []
     runs: list[str] = []
@@ -102,19 +105,21 @@ def lose_session(
     def make_losing(session: Any, fetches: Any, feed_list: Any) -> Any:
         call = callable_of(session, fetches, feed_list)
         step, rounds = graphs[-1].step, graphs[-1].rounds
-        on_ps_0 = {"compute": {**step, "outcomes": step["outcomes"][:1]}, "close": rounds.close[:1]}
-        whole, part = {"compute": step, "close": rounds.close}[stage], on_ps_0[stage]
-        if fetches is not whole:
+        closed = [(r.store.bucket.ps, rounds.closed[r.store.bucket.name]) for r in rounds.stores]
+        run, whole, part = {
+            "compute": (step, step, {**step, "outcomes": step["outcomes"][:1]}),
+            "closing": (step, [op for _, op in closed], [op for ps, op in closed if ps == 0]),
+            "close": (rounds.close, rounds.close, rounds.close[:1]),
+        }[stage]
+        if fetches is not run:
             return call
 
         def run_and_lose(*values: Any) -> Any:
             runs.append(stage)
             if happened or len(runs) < occasion:
                 return call(*values)
-            if how == "after":
-                call(*values)
-            elif how == "partly":
-                session.run(part, dict(zip(feed_list, values, strict=True)))
+            if how != "before":
+                session.run(whole if how == "after" else part, dict(zip(feed_list, values, strict=True)))
             happened.append(how)
             also()
             raise tf1.errors.UnavailableError(None, None, LOST)

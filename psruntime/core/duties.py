@@ -1,0 +1,82 @@
+"""What is said about rounds (rounds.py): a worker's duty, and what it has done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Duty(str, Enum):
+    """What a worker does now."""
+
+    WAIT = "wait"  # nothing, until its next turn
+    CONTRIBUTE = "contribute"  # push the gradient of its batch for the attempt
+    CLOSE = "close"  # as chief: apply what all have pushed, by itself
+    NONE = "none"  # no rounds are held in the view that it knows
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Complete:
+    """An attempt to which all members have contributed.  examples: what their batches weigh together."""
+
+    round: int
+    attempt: int
+    members: int
+    examples: float
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A worker's duty, and the round that it is about.
+
+    opened: the round's first attempt; so a turn with another one asks for another batch.  members: contributions
+    that the attempt is complete with.  closes: what has to be applied, if anything: this round where the duty is to
+    close, the one before where it is to contribute, and then before anything is read for the contribution.
+    """
+
+    duty: Duty
+    round: int = 0
+    attempt: int = 0
+    opened: int = 0
+    members: int = 0
+    closes: Complete | None = None
+    reason: str = ""  # of a wait; for people
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a member pushed: the `batch`-th of its input, counted from 0, which weighs `examples`.
+
+    It has closed the round before.  apart: this one has to be closed by itself, since what is applied depends on the
+    sums of all ps.
+    """
+
+    round: int
+    attempt: int
+    batch: int
+    examples: float
+    apart: bool = False
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A worker has applied the attempt, all of it; the variables hold `global_step` updates now."""
+
+    round: int
+    attempt: int
+    global_step: int
+
+
+@dataclass(frozen=True)
+class Torn:
+    """A worker found the attempt applied in part, and what lacks cannot be had any more."""
+
+    round: int
+    attempt: int
+    reason: str
+
+
+Done = Contribution | Closed | Torn  # what a worker may have done in its turn
