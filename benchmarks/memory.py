@@ -1,13 +1,14 @@
 """What a ps and a worker hold in memory, for each byte of the model's variables: ours and stock TensorFlow's.
 
     python -m benchmarks.memory [--runs 1] [--modes async,bounded,sync] [--optimizers SGD,Adam] [--ps 1,2]
-                                [--with nothing,replicas,checkpoint] [--variables 160,8] [--bytes 100000000,300000000]
+                                [--with nothing,replicas,checkpoint] [--variables 40] [--bytes 200000000,600000000]
                                 [--workers 1] [--steps 30] [--quick] [--json]
 
 Every case is measured with a model of each of the two sizes.  What TensorFlow needs by itself is the same in both, so
 the difference of the memory over the difference of the sizes is what a byte of the model costs: a multiple of 1.  Of
 the ps it is of all together, so over the share of each; of the workers it is the mean.  The model computes and feeds
-next to nothing (large_model.py), so that what is left is variables, gradients, and copies of them.
+next to nothing (large_model.py), so that what is left is variables, gradients, and copies of them.  The graph grows
+with the buckets, so both sizes have to make as many.
 
 peak    the most that is resident in so many steps, as the kernel knows it
 median  of what is resident in these steps, looked at all the time
@@ -105,8 +106,8 @@ def main() -> None:
     parser.add_argument("--optimizers", type=words(SLOTS), default=",".join(SLOTS))
     parser.add_argument("--ps", type=numbers, default="1,2")
     parser.add_argument("--with", dest="extras", type=words(EXTRAS), default=",".join(EXTRAS))
-    parser.add_argument("--variables", type=numbers, default="160,8")
-    parser.add_argument("--bytes", type=numbers, default="100000000,300000000", help="the two sizes, of all variables")
+    parser.add_argument("--variables", type=numbers, default="40")
+    parser.add_argument("--bytes", type=numbers, default="200000000,600000000", help="the two sizes, of all variables")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--steps", type=int, default=30, help="in which the memory is looked at")
     given = parser.parse_args()
@@ -118,6 +119,10 @@ def main() -> None:
     cases = [Case(*each) for each in grid]
     cases = [case for case in cases if case.ps > 1 or case.extra != "replicas"]  # they are on the next ps
     sizes = (given.bytes[0], given.bytes[1])
+    for case in cases:
+        fewer, more = (case.buckets(size) for size in sizes)
+        if fewer != more:
+            parser.error(f"{case}: {fewer} buckets with {sizes[0]} bytes and {more} with {sizes[1]}, so other graphs")
     print_result(given, lambda say: measure(cases, sizes, given.workers, given.runs, given.steps, say), text_of)
 
 

@@ -13,6 +13,9 @@ from benchmarks.jobs import START_S, StartWorker, Workload, our_job, stock_job
 from benchmarks.processes import Processes, processes
 from benchmarks.resident import RESIDENT, Watch, status_bytes
 from benchmarks.step_times import step_times
+from psruntime.config import JobConfig
+from psruntime.core.buckets import VariableSpec
+from psruntime.core.plan import make_plan
 
 MODES = ("async", "bounded", "sync")
 EXTRAS = ("nothing", "replicas", "checkpoint")
@@ -43,6 +46,13 @@ class Case:
     @property
     def peer(self) -> Case:
         return Case(None, self.optimizer, self.ps, "nothing", self.variables)
+
+    def buckets(self, total_bytes: int) -> int:
+        """Of a model of so many bytes."""
+        shape = (large_model.WIDTH, large_model.columns(self.variables, total_bytes))
+        specs = [VariableSpec(f"kernel_{number}", shape, "float32", group=1) for number in range(self.variables)]
+        job = JobConfig()
+        return len(make_plan(specs, self.ps, job.slice_bytes, job.pack_bytes).buckets)
 
     def settings(self, folder: Path) -> list[str]:
         """Flags of ps 0."""

@@ -24,6 +24,7 @@ from psruntime.core.plan import make_plan
 from psruntime.core.turns import Record
 from psruntime.core.view import Phase, over_error
 from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
+from psruntime.graph import allocator
 from psruntime.network import own_host, require_loopback
 from psruntime.observe.log import Log
 from psruntime.observe.rounds_log import RoundsLog
@@ -56,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             require_loopback(where.coordinator)
     except UsageError as error:
         return usage_error(PROG, error)
+    allocator.share_arenas()
+    allocator.keep_freed_memory()
     work = partial(_work, where, job, flags.job_flags_given(arguments), security)
     return run(Log("ps", where.index), work, arguments.lifeline)
 
@@ -121,9 +124,8 @@ class _Ps:
     def __init__(
         self, where: ProcessConfig, job: JobConfig, client: CoordinatorClient, host: str, health: str, process: Process
     ) -> None:
-        from psruntime.graph import allocator, environment
+        from psruntime.graph import environment
 
-        allocator.keep_freed_memory()
         environment.prepare(job.ping_timeout_s, hide_gpus=True)
         from psruntime.graph.ps_state import PsState
         from psruntime.graph.server import start_server

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 PROG = "psruntime.worker"
 STOP_S = 0.2  # for health calls under way at the end; a process that is asked to end has 5 s in all
 PROGRESS_S = 10.0  # between two progress lines in the log
+STARTED = 3  # steps, after which nothing is built any more
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,6 +92,7 @@ class _Trainer:
 
         self._where, self._worker, self._job, self._process = where, worker, job, process
         self._meter = StepMeter()
+        self._to_start = STARTED
         self._model = load_model(worker.model)
         self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps)
         self._specs = learn_specs(self._model, self._inputs, TRAIN)
@@ -182,6 +184,9 @@ class _Trainer:
         return BestCheckpoint(evaluation, self._job.checkpoint_dir, self._job.best_metric, self._process.log)
 
     def _on_step(self, result: StepResult) -> None:
+        self._to_start -= 1
+        if self._to_start == 0:
+            allocator.give_back()
         now_s = time.monotonic()
         self._meter.step(result.loss, result.examples, result.staleness, result.dropped, now_s)
         if now_s - self._progress_at_s >= PROGRESS_S:

@@ -1,10 +1,12 @@
 """The C library's allocator, told how a process uses memory.  Where it is not glibc's nothing is told.
 
+The threads of a process share arenas: each has one of its own in glibc, up to 8 for each core, and an arena keeps what
+it once had, so what gRPC receives would be held several times over.
+
 A ps keeps the memory that gRPC has freed for the next step's tensors: otherwise glibc gives it back to the system after
 each of them, and what arrives next is written into pages that the system has to find and clear first.
 
-On a worker the threads share arenas: each has one of its own in glibc, up to 8 for each core, and an arena keeps what
-it once had, so the variables that are pulled would be held several times over.
+What a worker needed only to build its graph it gives back once it trains.
 """
 
 from __future__ import annotations
@@ -35,11 +37,22 @@ def share_arenas() -> None:
         _tell(M_ARENA_MAX, os.cpu_count() or 1)
 
 
+def give_back() -> None:
+    """What is free now, also in the middle of the arenas; it takes some tens of ms."""
+    _call("malloc_trim", 0)
+
+
 def _tell(parameter: int, value: int) -> None:
-    if sys.platform != "linux" or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+    if "glibc.malloc" not in os.environ.get("GLIBC_TUNABLES", ""):
+        _call("mallopt", parameter, value)
+
+
+def _call(function: str, *arguments: int) -> None:
+    """Calls one of glibc's own; where it is missing, as in musl, nothing is done."""
+    if sys.platform != "linux":
         return
     try:
-        mallopt: Any = ctypes.CDLL(None).mallopt
+        called: Any = getattr(ctypes.CDLL(None), function)
     except (OSError, AttributeError):  # a program without shared libraries; musl
         return
-    mallopt(parameter, value)
+    called(*arguments)
