@@ -26,15 +26,15 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "mode": tuple(MODES), "plan": PLANS, "wire": WIRES, "wire_error_feedback": SWITCH, "pipeline": (1, 2, 3),
     "local_steps": (1, 2), "slice_bytes": (CUT, WHOLE), "ps": (1, 2),
 }  # fmt: skip
-_ROWS = [
+_ROWS = [  # each unlike the one before it in nearly all, so that a checkpoint can go from each to the next
     ("async", "packed", "float16", "on", 1, 1, WHOLE, 1),
-    ("async", "packed", "bfloat16", "off", 3, 1, CUT, 2),
-    ("async", "packed", "bfloat16", "off", 2, 2, WHOLE, 1),
-    ("async", "per-variable", "float32", "off", 3, 2, WHOLE, 2),
     ("bounded", "per-variable", "float32", "off", 2, 2, CUT, 1),
-    ("bounded", "per-variable", "float16", "off", 2, 1, WHOLE, 2),
+    ("async", "packed", "bfloat16", "off", 3, 1, CUT, 2),
     ("bounded", "per-variable", "float16", "off", 3, 2, CUT, 1),
+    ("async", "packed", "bfloat16", "off", 2, 2, WHOLE, 1),
+    ("bounded", "per-variable", "float16", "off", 2, 1, WHOLE, 2),
     ("bounded", "packed", "bfloat16", "on", 1, 2, CUT, 1),
+    ("async", "per-variable", "float32", "off", 3, 2, WHOLE, 2),
     ("sync", "packed", "float32", "off", 1, 1, CUT, 1),
     ("sync", "per-variable", "bfloat16", "on", 1, 2, WHOLE, 2),
 ]
