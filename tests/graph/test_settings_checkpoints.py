@@ -31,9 +31,12 @@ def test_a_checkpoint_brings_back_values_and_books(name: str, tmp_path: Path) ->
     settings, others = SETTINGS[name], SETTINGS[NEXT[name]]
     cluster, folder = cluster_of(settings), {"checkpoint_dir": str(tmp_path), "save_steps": SAVE_STEPS}
     run = train(cluster, ADAM, STEPS, make_place=Overlapping, **folder, **settings)
+    assert_written_as_copied(run)
     path = run.named("checkpoint")[0]["path"]
     state, saved = state_of(path), contents(path)
     assert SAVE_STEPS <= state.global_step < STEPS
+    open_rounds = {books.ledger[PENDING] for books in state.buckets.values()}
+    assert open_rounds == {int(settings["mode"] == "sync")}
     assert_fit(run, state, saved)
 
     before = ByHand(run, []).look()
@@ -42,22 +45,25 @@ def test_a_checkpoint_brings_back_values_and_books(name: str, tmp_path: Path) ->
     cluster.forget(lost)
     again = train(cluster, ADAM, 0, **folder, **settings)
     assert [event["fresh_ps"] for event in again.named("restored")] == [1]
-    assert_values(again, state, saved)
+    assert again.place.prepared_at == [state.global_step]
     after = ByHand(again, []).look()
+    assert_values(again, after, saved)
     for bucket, row in cluster.ledgers(again.graph.plan).items():
+        assert row[PENDING] == 0, "a round that was open is void"
         books, version = state.buckets[bucket], after[bucket]["version"]
         if ps_of(again, bucket) == lost:
             assert (row.tolist(), version) == (brought_back(books.ledger), books.version + RESTORE_LEAP)
         else:
             kept = books.ledger[APPLIED]
-            assert row[[RECEIVED, APPLIED, ROLLED_BACK]].tolist() == [STEPS, kept, STEPS - kept]
+            assert row[[RECEIVED, APPLIED, ROLLED_BACK]].tolist() == [STEPS + 1, kept, STEPS + 1 - kept]
             assert version == before[bucket]["version"] + RESTORE_LEAP
 
     rolled_back = state_of(again.checkpoints.latest())
     elsewhere = cluster_of(others)
     other = train(elsewhere, ADAM, 0, **folder, **others)
     assert other.named("restored")
-    assert_values(other, state, saved)
+    assert other.place.prepared_at == [state.global_step]
+    assert_values(other, ByHand(other, []).look(), saved)
     for bucket, row in elsewhere.ledgers(other.graph.plan).items():
         known = rolled_back.buckets.get(bucket)  # by name; one of the other plan has none
         assert row.tolist() == (brought_back(known.ledger) if known else list(EMPTY))
@@ -77,11 +83,20 @@ def assert_fit(run: Run, state: SavedState, saved: dict[str, Any]) -> None:
         np.testing.assert_allclose(saved[f"{spec.name}/beta1_power"], 0.9 ** (applied + 1), rtol=1e-5)
 
 
-def assert_values(run: Run, state: SavedState, saved: dict[str, Any]) -> None:
-    """The ps hold, to the bit, what was saved: variables, slots, and what the optimizer keeps once a bucket."""
-    assert run.place.prepared_at == [state.global_step]
-    held, buckets = ByHand(run, []).look(), run.graph.plan.buckets
-    assert held[GLOBAL_STEP.name]["master"] == state.global_step
+def assert_written_as_copied(run: Run) -> None:
+    """Whatever is applied while it is written."""
+    by_hand = ByHand(run, batches(ADAM, run.job.local_steps, 1))
+    held = by_hand.look()
+    state = run.checkpoints.copy(by_hand.session)
+    assert state
+    by_hand.update(STEPS + 1)
+    assert_values(run, held, contents(run.checkpoints.write(by_hand.session, state).path))
+
+
+def assert_values(run: Run, held: dict[str, dict[str, Any]], saved: dict[str, Any]) -> None:
+    """What the ps hold is, to the bit, what was saved: variables, slots, and what the optimizer keeps once a bucket."""
+    buckets = run.graph.plan.buckets
+    assert held[GLOBAL_STEP.name]["master"] == saved["global_step"]
     for suffix, kind in [("", "master"), ("/Adam", "Adam"), ("/Adam_1", "Adam_1")]:
         for name, entries in of_variables([(bucket, held[bucket.name][kind]) for bucket in buckets]).items():
             assert np.any(entries), "it was trained"
@@ -92,9 +107,8 @@ def assert_values(run: Run, state: SavedState, saved: dict[str, Any]) -> None:
 
 
 def assert_goes_on(run: Run) -> None:
-    """Every bucket takes the next push, and its ledger balances."""
-    told = ByHand(run, batches(ADAM, run.job.local_steps, 1)).push(STEPS + 1)
-    assert {*told.values()} == {PENDING if run.job.mode == "sync" else APPLIED}
+    """Every bucket takes the next update, and its ledger balances."""
+    ByHand(run, batches(ADAM, run.job.local_steps, 1)).update(STEPS + 1)
     assert all(is_balanced(row) for row in run.cluster.ledgers(run.graph.plan).values())
 
 

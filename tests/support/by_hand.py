@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.buckets import Bucket, Piece
+from psruntime.core.ledger import APPLIED, PENDING
 from psruntime.graph.store import GLOBAL_STEP, BucketStore
 from tests.support.local_cluster import INCARNATION, Run
 
@@ -32,7 +33,9 @@ class ByHand:
             of_worker = run.graph.graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)
             residues = {v.op.name.removeprefix("psruntime/residue/"): v for v in of_worker}
             self._residues = {name: residues[name].read_value() for name in self._held if name in residues}
-        self._session = run.cluster.session(run.graph.graph)
+        plan, views = run.graph.plan, run.graph.model.views
+        self._pulled = {spec.name: views[spec.name].value for spec in plan.trained if not spec.sparse}
+        self.session = run.cluster.session(run.graph.graph)
 
     def _values(self, store: BucketStore) -> dict[str, Any]:
         master, *others = self._graph.values_of(store)
@@ -42,12 +45,17 @@ class ByHand:
     def look(self) -> dict[str, dict[str, Any]]:
         """Bucket -> all that its ps holds of it, but for ledger and pushes: `master`, `version`, the optimizer's
         variables by their names (`Adam`, `beta1_power`), and in mode sync `sum`, `rows` and `books` of its round."""
-        held: dict[str, dict[str, Any]] = self._session.run(self._held)
+        held: dict[str, dict[str, Any]] = self.session.run(self._held)
         return held
+
+    def pulled(self) -> dict[str, Any]:
+        """Variable -> its value as the model sees it; not of tables, of which it sees rows."""
+        pulled: dict[str, Any] = self.session.run(self._pulled)
+        return pulled
 
     def residues(self) -> dict[str, Any]:
         """Bucket -> what the rounding of pushes has left over on the worker; only of those that keep it."""
-        found: dict[str, Any] = self._session.run(self._residues)
+        found: dict[str, Any] = self.session.run(self._residues)
         return found
 
     def push(
@@ -70,9 +78,9 @@ class ByHand:
         feed[self._graph.header.fed] = self._graph.header.values((0, incarnation, sequence, origin))
         if behind is not None:
             versions = self._graph.model.versions
-            live = self._session.run(versions)
+            live = self.session.run(versions)
             feed.update({tensor: live[name] - behind for name, tensor in versions.items()})
-        fetched = self._session.run(self._graph.step, feed)
+        fetched = self.session.run(self._graph.step, feed)
         verdicts = np.concatenate(fetched["outcomes"])[:, 0].tolist()
         return dict(zip(self._outcome_names(), verdicts, strict=True))
 
@@ -81,7 +89,13 @@ class ByHand:
         rounds = self._graph.rounds
         assert rounds is not None
         header = rounds.header.values((0, incarnation, attempt, incarnation), members=members, factor=factor)
-        self._session.run(rounds.close, {rounds.header.fed: header})
+        self.session.run(rounds.close, {rounds.header.fed: header})
+
+    def update(self, number: int) -> None:
+        """One more: a push that is applied, in mode sync a whole round."""
+        assert {*self.push(number).values()} == {PENDING if self._graph.rounds else APPLIED}
+        if self._graph.rounds:
+            self.close(number, factor=1.0)
 
     def _outcome_names(self) -> Iterator[str]:
         for ps in range(self._graph.plan.num_ps):
