@@ -76,7 +76,7 @@ def test_what_is_pushed_is_applied_once_and_what_rounding_leaves_is_kept(
             assert np.any(kept.get(name, 1)), "nothing was left over"
     for name, value in by_hand.pulled().items():
         np.testing.assert_array_equal(np.ravel(value), rounding(settings)(-applied[name]), err_msg=name)
-    accounted(run, pushed=STEPS + len(lost), applied=STEPS)
+    assert_accounted(run, pushed=STEPS + len(lost), applied=STEPS)
 
 
 def rounding(settings: dict[str, Any]) -> Callable[[Any], Any]:
@@ -85,7 +85,7 @@ def rounding(settings: dict[str, Any]) -> Callable[[Any], Any]:
     return lambda values: values.astype(wire).astype(np.float32)
 
 
-def accounted(run: Run, pushed: int, applied: int) -> None:
+def assert_accounted(run: Run, pushed: int, applied: int) -> None:
     """Every bucket has received every push, and applied so many; the others it knows."""
     assert run.place.pushed == pushed
     for name, row in run.cluster.ledgers(run.graph.plan).items():
@@ -153,6 +153,8 @@ def test_a_refused_contribution_or_close_changes_nothing(settings: dict[str, Any
     assert_same(closed, by_hand.look())
     told.append(by_hand.push(4, poison=True))
     assert set(told[-1].values()) == {NOT_FINITE}
+    summed = by_hand.look()
+    assert not any(np.any(summed[name]["sum"]) for name in summed.keys() - {GLOBAL_STEP.name}), "others go on with it"
     by_hand.close(4, factor=0.0)
     assert_same(closed, by_hand.look(), "sum", "rows", "books")
     assert_same({"of worker": residues}, {"of worker": by_hand.residues()})
