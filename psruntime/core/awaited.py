@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from psruntime.core.reporting import REPORT_S
 
-REPORTS_PER_S = 1000  # of all workers together; one core answers some 3,000 small calls
+REPORTS_PER_S = 500  # of all workers together; one core answers some 3,000 small calls
 SPREAD = 0.25  # of the time between two reports
 GOLDEN = 0.618  # its multiples are spread evenly over 0 to 1
 LEAST_BOUND = 8  # steps; a smaller bound is used up so soon that every report counts

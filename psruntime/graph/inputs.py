@@ -43,7 +43,9 @@ class InputStream:
             tables = tf1.tables_initializer()
         if self.layout.odd:
             raise UsageError(f"{self.name} yields {self.layout.odd}; batches must consist of tensors")
-        self._session = tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
+        config = tf1.ConfigProto(device_count={"GPU": 0})
+        config.experimental.disable_thread_spinning = True
+        self._session = tf1.Session(graph=graph, config=config)
         self._ahead: DrawnAhead | None = None
         self._next = self._session.make_callable(self.layout.tensors)
         self._session.run(tables)

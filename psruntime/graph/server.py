@@ -19,7 +19,8 @@ def start_server(role: str, index: int, host: str, port: int) -> tuple[Any, str]
         UsageError: the port is taken.
     """
     job = BOOT_JOBS[role]
-    config = tf1.ConfigProto(device_count={"GPU": 0}) if role == "ps" else tf1.ConfigProto()
+    config = tf1.ConfigProto(device_count={"GPU": 0} if role == "ps" else {})
+    config.experimental.disable_thread_spinning = True
     try:
         server = tf1.train.Server(
             tf1.train.ClusterSpec({job: {index: f"{host}:{port}"}}), job_name=job, task_index=index, config=config
