@@ -99,7 +99,7 @@ def of_several(local_steps: int) -> str:
     return f", {local_steps} mini-batches a step of ours" if local_steps > 1 else ""
 
 
-def result_of(mine: Sequence[Measured], theirs: Sequence[Measured], local_steps: int) -> dict[str, Any]:
+def result_of(mine: Sequence[Measured], theirs: Sequence[Measured], local_steps: int = 1) -> dict[str, Any]:
     """The figures of runs that alternated."""
     sides = {"ours": mine, "peer": theirs}
     ours, peer = [run.rate * local_steps for run in mine], [run.rate for run in theirs]

@@ -1,6 +1,6 @@
 """How the modes take slow workers: steps per second of all workers together, ours in one mode and ours in another.
 
-    python -m benchmarks.stragglers [--runs 3] [--workloads alike,slow,pauses] [--workers 4] [--seconds 20]
+    python -m benchmarks.stragglers [--runs 3] [--workloads alike,slow,pauses,often] [--workers 4] [--seconds 20]
                                     [--step-s 0.05] [--variables 16] [--bytes 200000] [--quick] [--json]
 
 One ps.  The accelerator is simulated: each step waits for a time without using the CPU (straggling.py), which is that
@@ -8,10 +8,12 @@ of its worker or hangs on chance; the n-th step of a worker waits as long in bot
 
     alike   every worker is as fast as the others; bounded, far from its bound, beside async: what the clocks cost
     slow    the last worker always takes 5 times as long; async beside sync
-    pauses  each worker now and then (chance 0.05) takes 0.5 s longer; bounded with bound 4 beside sync
+    pauses  each worker now and then (chance 0.05) takes 0.5 s longer, ten steps; bounded with bound 4 beside sync
+    often   the same with pauses as long as the bound, four steps, and more of them (chance 0.2)
 
 A step is a gradient of one worker, whatever the mode, and of a batch as large: in mode sync a round counts as many
-steps as workers contributed to it, so it is the examples per second that are compared.
+steps as workers contributed to it, so it is the examples per second that are compared.  "Ideal" is the ratio if nothing
+took time but the waits (ideal.py).
 """
 
 from __future__ import annotations
@@ -19,17 +21,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from benchmarks import straggling
 from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.figures import compared, spread_of
+from benchmarks.ideal import steps_per_s
 from benchmarks.jobs import Workload, our_job
 from benchmarks.measured import measured
 from benchmarks.processes import processes
 
 BATCH_SIZE = 4  # small: what a step computes is what the wait stands for
 SLOW_FACTOR = 5.0
-PAUSE_CHANCE = 0.05
-PAUSE_S = 0.5
 QUICK = {"runs": 1, "workloads": "slow", "seconds": 3.0}
 
 
@@ -42,19 +45,25 @@ class Mode:
         return self.name if self.bound is None else f"{self.name} {self.bound}"
 
     @property
+    def lead(self) -> int | None:
+        """How many steps a worker may be ahead of the slowest."""
+        return 0 if self.name == "sync" else self.bound
+
+    @property
     def settings(self) -> tuple[str, ...]:
         return ("--mode", self.name, *(() if self.bound is None else ("--bound", str(self.bound))))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A mode beside another one.  slow: a worker always is.  chance: of a pause, in each step."""
+    """A mode beside another one.  slow: a worker always is.  chance: of a pause of pause_s, in each step."""
 
     text: str
     mine: Mode
     peer: Mode
     slow: bool = False
     chance: float = 0.0
+    pause_s: float = 0.0
 
     def environment(self, workers: int, step_s: float) -> dict[str, str]:
         return {
@@ -62,20 +71,16 @@ class Case:
             straggling.SLOW_WORKER: str(workers - 1 if self.slow else -1),
             straggling.SLOW_FACTOR: str(SLOW_FACTOR),
             straggling.PAUSE_CHANCE: str(self.chance),
-            straggling.PAUSE_S: str(PAUSE_S),
+            straggling.PAUSE_S: str(self.pause_s),
         }
 
 
-ASYNC, SYNC = Mode("async"), Mode("sync")
+ASYNC, SYNC, BOUNDED_4 = Mode("async"), Mode("sync"), Mode("bounded", 4)
 CASES = {
     "alike": Case("all workers alike", Mode("bounded", 1000), ASYNC),
     "slow": Case(f"one worker always {SLOW_FACTOR:g} times slower", ASYNC, SYNC, slow=True),
-    "pauses": Case(
-        f"each step {PAUSE_S:g} s longer with a chance of {PAUSE_CHANCE:g}",
-        Mode("bounded", 4),
-        SYNC,
-        chance=PAUSE_CHANCE,
-    ),
+    "pauses": Case("each step 0.5 s longer with a chance of 0.05", BOUNDED_4, SYNC, chance=0.05, pause_s=0.5),
+    "often": Case("each step 0.2 s longer with a chance of 0.2", BOUNDED_4, SYNC, chance=0.2, pause_s=0.2),
 }
 
 
@@ -109,11 +114,14 @@ def result_of(work: Workload, case: Case, step_s: float, runs: int, seconds: flo
             rates.append(rate_of(work, case, mode, step_s, seconds))
             say(f"{case.text}: run {run + 1} of {runs}: {mode} {rates[-1]:.1f} steps/s")
     ratios = [a / b for a, b in zip(mine, peer, strict=True)]
+    environment = case.environment(work.workers, step_s)
+    waits_s = np.stack([straggling.waits_of(worker, environment) for worker in range(work.workers)])
     told = {
         "workload": case.text,
         "ours_is": str(case.mine),
         "peer_is": str(case.peer),
         "unit": "steps/s of all workers",
+        "ideal": steps_per_s(waits_s, case.mine.lead) / steps_per_s(waits_s, case.peer.lead),
     }
     return {**told, **compared(mine, peer, ratios)}
 
@@ -127,7 +135,7 @@ def line_of(each: dict[str, Any]) -> str:
     return (
         f"  {each['workload']}: {each['ours_is']} {each['ours']:.1f} steps/s ({spread['ours']}); "
         f"{each['peer_is']} {each['peer']:.1f} ({spread['peer']}); "
-        f"ratio {each['ratio']:.2f} ({spread['ratio']}), {each['runs']} runs"
+        f"ratio {each['ratio']:.2f} ({spread['ratio']}), ideal {each['ideal']:.2f}, {each['runs']} runs"
     )
 
 

@@ -10,6 +10,7 @@ The wait of a step comes with its batch, uses no CPU, and lies where that of acc
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,16 +28,16 @@ PAUSE_S = "BENCHMARK_PAUSE_S"
 STEPS = 10_000  # that are drawn; then they come again
 
 
-def waits_here(worker: int) -> Any:
-    """Seconds of each step of a worker."""
-    factor = float(os.environ[SLOW_FACTOR]) if worker == int(os.environ[SLOW_WORKER]) else 1.0
-    pauses = np.random.RandomState(worker).random_sample(STEPS) < float(os.environ[PAUSE_CHANCE])
-    return factor * float(os.environ[STEP_S]) + pauses * float(os.environ[PAUSE_S])
+def waits_of(worker: int, environment: Mapping[str, str]) -> Any:
+    """Seconds of each step of a worker, [STEPS]."""
+    factor = float(environment[SLOW_FACTOR]) if worker == int(environment[SLOW_WORKER]) else 1.0
+    pauses = np.random.RandomState(worker).random_sample(STEPS) < float(environment[PAUSE_CHANCE])
+    return factor * float(environment[STEP_S]) + pauses * float(environment[PAUSE_S])
 
 
 def input_fn(context: Context) -> Any:
     """Batches of (features, (labels, wait in seconds)): those of layer_stack, without end."""
-    waits = tf1.data.Dataset.from_tensor_slices(waits_here(context.worker_index)).repeat()
+    waits = tf1.data.Dataset.from_tensor_slices(waits_of(context.worker_index, os.environ)).repeat()
     pairs = tf1.data.Dataset.zip((layer_stack.input_fn(context).repeat(), waits))
     return pairs.map(lambda batch, wait_s: (batch[0], (batch[1], wait_s)))
 

@@ -32,16 +32,15 @@ class Complete:
 class Turn:
     """A worker's duty, and the round that it is about.
 
-    opened: the round's first attempt; so a turn with another one asks for another batch.  members: contributions
-    that the attempt is complete with.  closes: what has to be applied, if anything: this round where the duty is to
-    close, the one before where it is to contribute, and then before anything is read for the contribution.
+    opened: the round's first attempt; so a turn with another one asks for another batch.
+    closes: what has to be applied, if anything: this round where the duty is to close, the one before where it is to
+    contribute, and then before anything is read for the contribution.
     """
 
     duty: Duty
     round: int = 0
     attempt: int = 0
     opened: int = 0
-    members: int = 0
     closes: Complete | None = None
     reason: str = ""  # of a wait; for people
 

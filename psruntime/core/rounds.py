@@ -38,12 +38,16 @@ class Part:
 
 @dataclass(frozen=True)
 class PastRound:
-    """A round that was closed, and its parts; the variables held `global_step` updates then."""
+    """A round that was closed, or is to be, and its parts; the variables hold `global_step` updates then."""
 
     round: int
     attempt: int
     global_step: int
     parts: list[Part]
+
+    @property
+    def complete(self) -> Complete:
+        return Complete(self.round, self.attempt, len(self.parts), sum(part.examples for part in self.parts))
 
 
 class Rounds:
@@ -61,7 +65,7 @@ class Rounds:
         self.held = False  # whether rounds are held: the view is prepared and the job trains
         self._members: dict[int, int] = {}  # of the open round: incarnation -> worker index
         self._contributions: dict[int, Contribution] = {}  # by incarnation
-        self._before: tuple[Complete, PastRound] | None = None  # complete, and closed by who contributes to the next
+        self._before: PastRound | None = None  # complete, and closed by who contributes to the next
         self._begun = False  # whether a round was opened in this view
         self._present: dict[int, int] = {}  # who takes turns in this view: incarnation -> worker index
 
@@ -96,7 +100,7 @@ class Rounds:
 
         Returns the round that was complete when the view before ended, if it turns out that the variables hold it.
         """
-        past = self._past(self.round) if self.closing else self._before and self._before[1]
+        past = self._past(self.round) if self.closing else self._before
         is_held = past and past.round == global_step and past.attempt <= attempt
         self._members, self._contributions, self._before = {}, {}, None
         self.attempt = max(self.attempt, attempt)
@@ -132,7 +136,7 @@ class Rounds:
 
     def close(self, closed: Closed) -> PastRound | None:
         """Returns the closed round.  A repeat, or another attempt, changes nothing and returns none."""
-        if self.is_before(closed):
+        if self.settles(closed):
             return self._settle()
         if not self.is_closing(closed):
             return None
@@ -164,7 +168,7 @@ class Rounds:
         if self.open:
             if not self._closes_on_the_way():
                 return False
-            self._before = self._complete(), self._past(self.round)
+            self._before = self._past(self.round)
         self._members, self._contributions = dict(self._present), {}
         self.attempt += 1
         self.opened = self.attempt
@@ -178,9 +182,10 @@ class Rounds:
         """Whether it is about the open attempt, which the chief closes now."""
         return self.held and self.closing and (done.round, done.attempt) == (self.round, self.attempt)
 
-    def is_before(self, done: Closed | Torn) -> bool:
+    def settles(self, done: Closed | Torn) -> bool:
         """Whether it is about the attempt before, which anybody closes who contributes to the open one."""
-        return self.held and self._before is not None and _is_of(done, self._before[0])
+        before = self._before
+        return self.held and before is not None and (done.round, done.attempt) == (before.round, before.attempt)
 
     def turn_of(self, incarnation: int, chief: int | None) -> Turn:
         """What a worker does now; `chief` is the chief's index."""
@@ -188,12 +193,12 @@ class Rounds:
             return Turn(Duty.NONE, reason="no rounds are held in this view")
         duty, closes, reason = Duty.WAIT, None, ""
         if self.closing and self._present[incarnation] == chief:
-            duty, closes = Duty.CLOSE, self._complete()
+            duty, closes = Duty.CLOSE, self._past(self.round).complete
         elif incarnation in self._members and incarnation not in self._contributions:
-            duty, closes = Duty.CONTRIBUTE, self._before[0] if self._before else None
+            duty, closes = Duty.CONTRIBUTE, self._before.complete if self._before else None
         else:
             reason = self.waits_for(chief)
-        return Turn(duty, self.round, self.attempt, self.opened, len(self._members), closes, reason)
+        return Turn(duty, self.round, self.attempt, self.opened, closes, reason)
 
     def waits_for(self, chief: int | None) -> str:
         """Whom the round waits for.  A few are named, many are counted: this is asked for every one who waits."""
@@ -217,15 +222,10 @@ class Rounds:
 
     def _settle(self) -> PastRound | None:
         """The round before is closed."""
-        if self._before is None:
-            return None
-        past = self._before[1]
-        self._before, self.global_step = None, past.global_step
+        past, self._before = self._before, None
+        if past:
+            self.global_step = past.global_step
         return past
-
-    def _complete(self) -> Complete:
-        examples = sum(c.examples for c in self._contributions.values())
-        return Complete(self.round, self.attempt, len(self._members), examples)
 
     def _past(self, global_step: int) -> PastRound:
         """The open round, once closed."""
@@ -234,7 +234,3 @@ class Rounds:
             for inc, index in sorted(self._members.items(), key=lambda item: item[1])
         ]
         return PastRound(self.round, self.attempt, global_step, parts)
-
-
-def _is_of(done: Closed | Torn, complete: Complete) -> bool:
-    return (done.round, done.attempt) == (complete.round, complete.attempt)

@@ -5,6 +5,7 @@ A SparseTensor travels as its indices, values and shape, a RaggedTensor as its v
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,12 +29,18 @@ class BatchLayout:
         kinds = (tf1.Tensor, tf1.SparseTensor, tf.RaggedTensor)
         return next((type(leaf).__name__ for leaf in tf.nest.flatten(self._element) if not isinstance(leaf, kinds)), "")
 
-    def placeholders(self) -> tuple[Any, Any, list[Any]]:
-        """(features, labels, all of them flat) for the current graph.  Without labels in the data, None."""
-        flat = [tf1.placeholder(t.dtype, t.shape, name=f"batch_{i}") for i, t in enumerate(self.tensors)]
+    def placeholders(self, after: Sequence[Any] = ()) -> tuple[Any, Any, list[Any]]:
+        """(features, labels, what to feed) for the current graph.  Without labels in the data, None.
+
+        after: tensors before which nothing is computed of features and labels.
+        """
+        flat = fed = [tf1.placeholder(t.dtype, t.shape, name=f"batch_{i}") for i, t in enumerate(self.tensors)]
+        if after:
+            with tf1.control_dependencies(after):
+                flat = [tf1.identity(t) for t in fed]
         element = tf.nest.pack_sequence_as(self._element, flat, expand_composites=True)
         features, labels = element if isinstance(element, tuple) and len(element) == 2 else (element, None)
-        return features, labels, flat
+        return features, labels, fed
 
     def examples(self, batch: list[Any], shape: Any) -> Any:
         """How many examples a batch holds: the length of its first dense tensor, or else of its first tensor.

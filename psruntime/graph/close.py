@@ -1,7 +1,7 @@
 """The close of a round on one bucket: applies the sum of all contributions, once, under the bucket's mutex.
 
-Whoever closes may be interrupted anywhere and the next chief repeats all of it: a bucket that has applied the
-attempt is passed over.  The intent is written before the update and the attempt after it, so a bucket whose
+Whoever closes may be interrupted anywhere, and others close all of it too: a bucket that has applied the attempt
+is passed over.  The intent is written before the update and the attempt after it, so a bucket whose
 update was cut off between the two is known to be torn.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +33,8 @@ class PulledModel:
 
     step_view: int64 [] on the worker, the global step as the model reads it.
     versions: bucket name -> int64 [], on the bucket's ps; the global step's too.
-    views: variable name -> how the model reads it.
+    last: ps -> the bucket there that is pulled last, if they are to be closed.  views: variable name -> how the model
+        reads it.
     homes: of the variables that are not trainable; copies: this worker's.
     constraints: variable name -> function of it, of those that have one.
     partitions: variable name -> which part it is, of those that a partitioner made.
@@ -46,6 +48,7 @@ class PulledModel:
     step_view: Any
     stores: dict[str, BucketStore]
     versions: dict[str, Any]
+    last: dict[int, str]
     views: dict[str, View]
     homes: Homes
     copies: Copies
@@ -57,12 +60,25 @@ class PulledModel:
     updates: list[Any]
 
     def wait_for(self, operations: dict[str, Any]) -> None:
-        """Makes the pull of each of these buckets begin after an operation on its ps.
+        """Makes the pull of each of these buckets begin after an operation on its ps, the last one's after all there.
 
-        An edge that is added later, since what an update is made of is not known before the model is built on the pull.
+        Edges that are added later, since what an update is made of is not known before the model is built on the pull.
+
+        Raises:
+            UsageError: an operation needs the pull itself.
         """
+        pulls = {version.op: name for name, version in self.versions.items()}
+        if read := ancestors(operations.values()) & set(pulls):
+            raise UsageError(
+                f"an optimizer or a constraint reads the model's variables, in bucket {pulls[min(read, key=str)]}; in "
+                "mode sync it can use only the value and the gradient that it is given"
+            )
+        ps_of = {name: store.bucket.ps for name, store in [*self.stores.items(), (GLOBAL_STEP.name, self.global_step)]}
         for name, operation in operations.items():
             self.versions[name].op._add_control_input(operation)
+            last = self.last.get(ps_of[name], name)
+            if last != name:
+                self.versions[last].op._add_control_input(operation)
 
 
 def learn_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableSpec, ...]:
@@ -98,9 +114,19 @@ def learn_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableS
 
 
 def build_pulled_model(
-    model: Model, inputs: InputStream, mode: str, plan: Plan, index: int, max_workers: int, wire: Wire = FULL
+    model: Model,
+    inputs: InputStream,
+    mode: str,
+    plan: Plan,
+    index: int,
+    max_workers: int,
+    wire: Wire = FULL,
+    begins_last: bool = False,
 ) -> PulledModel:
-    """Builds pull and model into the current graph, the model on worker `index`."""
+    """Builds pull and model into the current graph, the model on worker `index`.
+
+    begins_last: whether nothing is computed of the batch before something was pulled from every ps, see `last`.
+    """
     global_step = BucketStore(GLOBAL_STEP, max_workers)
     stores = {bucket.name: BucketStore(bucket, max_workers) for bucket in plan.buckets}
     homes = Homes(plan)
@@ -119,8 +145,9 @@ def build_pulled_model(
                 views[home.name] = TableView(home, tf1.identity(homes.variables[home.name].handle), worker)
         version, count = global_step.pull()
         step = PulledView(tf1.reshape(count, [], name="view/global_step"))
+        last = _last_pulled(stores, flat, pulls, step) if begins_last else {}
         with capture.substitute(views, step) as captured:
-            spec, batch = _call(model, inputs, mode)
+            spec, batch = _call(model, inputs, mode, [tensor for _, tensor in last.values()])
             examples = inputs.layout.examples(batch, tf1.shape) if spec.examples is None else spec.examples
             tf1.train.get_or_create_global_step()  # where hooks look for it
     return PulledModel(
@@ -129,6 +156,7 @@ def build_pulled_model(
         step_view=step.value,
         stores=stores,
         versions={**{name: pulled for name, (pulled, _) in pulls.items()}, GLOBAL_STEP.name: version},
+        last={ps: name for ps, (name, _) in last.items()},
         views=views,
         homes=homes,
         copies=Copies(homes, captured, index),
@@ -139,6 +167,19 @@ def build_pulled_model(
         examples=examples,
         updates=_updates(spec, batch) if mode == TRAIN else [],
     )
+
+
+def _last_pulled(
+    stores: dict[str, BucketStore], flat: dict[str, Any], pulls: dict[str, tuple[Any, Any]], step: PulledView
+) -> dict[int, tuple[str, Any]]:
+    """ps -> (bucket, what is on this worker once it was pulled): the smallest that is pulled anyway, else a scalar."""
+    last = {GLOBAL_STEP.ps: (GLOBAL_STEP.name, step.value)}
+    by_size = sorted(stores.values(), key=lambda store: -store.bucket.size)
+    for bucket in [store.bucket for store in by_size if store.bucket.is_table]:
+        last[bucket.ps] = bucket.name, tf1.identity(pulls[bucket.name][0])
+    for bucket in [store.bucket for store in by_size if not store.bucket.is_table]:
+        last[bucket.ps] = bucket.name, tf1.identity(flat[bucket.pieces[0].variable])
+    return last
 
 
 def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
@@ -157,8 +198,8 @@ def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
     return [op for op in operations if op in can_run]
 
 
-def _call(model: Model, inputs: InputStream, mode: str) -> tuple[ModelSpec, list[Any]]:
-    features, labels, batch = inputs.layout.placeholders()
+def _call(model: Model, inputs: InputStream, mode: str, after: Sequence[Any] = ()) -> tuple[ModelSpec, list[Any]]:
+    features, labels, batch = inputs.layout.placeholders(after)
     try:
         with blame(f"model_fn of {model.name} (mode {mode})"):
             spec = model.model_fn(features, labels, mode)

@@ -47,7 +47,7 @@ class RoundGraph:
     contribute: int64 [buckets, 2], outcomes; pushes what was kept.
     squares: sum of squares of the buckets' sums, float64 []; none unless there is a clip_norm.
     close: books int64 [buckets, BOOKS_SIZE] after the update.
-    closed: bucket name -> operation after which the bucket is closed, if it was to be.
+    after_close: bucket name -> operation after which the bucket is closed, if it was to be.
     """
 
     stores: list[RoundStore]
@@ -56,7 +56,7 @@ class RoundGraph:
     contribute: list[Any]
     squares: list[Any]
     close: list[Any]
-    closed: dict[str, Any]
+    after_close: dict[str, Any]
 
 
 def build_rounds(
@@ -80,7 +80,7 @@ def build_rounds(
         {"stores": [], "contribute": [], "squares": [], "close": []} for _ in controls
     ]
     keep = []
-    closed: dict[str, Any] = {}
+    after_close: dict[str, Any] = {}
     outcomes = Outcomes(len(controls))
     for store, gradient, apply in trained:
         ps = store.bucket.ps
@@ -94,10 +94,10 @@ def build_rounds(
             keep.append(kept.write(weighted))
             pushed = kept.read()
         told = header.on[ps]
-        books, closed[store.bucket.name] = close(
+        books, after_close[store.bucket.name] = close(
             rounds, controls[ps], told, _joint(rounds, told.factor, clip_value, apply)
         )
-        after = [closed[store.bucket.name]]
+        after = [after_close[store.bucket.name]]
         outcomes.add(ps, contribute(rounds, controls[ps], of_step.on[ps].push, weighted, after))
         parts = per_ps[ps]
         parts["stores"].append(rounds)
@@ -107,7 +107,7 @@ def build_rounds(
                 parts["squares"].append(rounds.square())
         parts["close"].append(books)
     outcome, counted = _count_round(global_step, controls[0], of_step.on[0], header.on[0], per_ps[0])
-    closed[global_step.bucket.name] = counted
+    after_close[global_step.bucket.name] = counted
     outcomes.add(0, outcome)
     with tf1.control_dependencies([counted]):
         count = global_step.master.read_value()[0]
@@ -119,7 +119,7 @@ def build_rounds(
         [_on(ps, tf1.stack, parts["contribute"]) for ps, parts in enumerate(per_ps) if parts["contribute"]],
         [_on(ps, tf1.add_n, parts["squares"]) for ps, parts in enumerate(per_ps) if parts["squares"]],
         [_on(ps, tf1.stack, parts["close"]) for ps, parts in enumerate(per_ps) if parts["close"]],
-        closed,
+        after_close,
     )
 
 

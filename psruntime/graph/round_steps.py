@@ -113,12 +113,15 @@ class RoundSteps:
         compute = self._needs_gradient(assignment, turn)
         outcomes = (self._compute if compute else self._contribute_again)(session, assignment, turn)
         if turn.closes and not _is_closed(outcomes, turn.closes):
-            return self._close(session, assignment, turn.closes)  # says why
+            return self._close(
+                session, assignment, turn.closes
+            )  # which finds out why: it is torn, or this worker fenced
         if not np.isin(outcomes[:, 0], ACCEPTED).all():
             return None  # void or fenced: the next turn says what follows
         kept = self._kept
         assert kept is not None
-        self._kept = replace(kept, pushed=True)
+        if self._creator.assignment == assignment:  # else it was said to ps that are no longer those of the view
+            self._kept = replace(kept, pushed=True)
         apart = self._graph.model.spec.clip_norm is not None
         return Contribution(turn.round, turn.attempt, kept.batch.number, kept.weight, apart)
 
@@ -127,7 +130,7 @@ class RoundSteps:
         batch = self._batch_for(assignment, turn)
         feed = dict(zip(self._graph.model.batch, batch.arrays, strict=True))
         feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn.attempt))
-        feed[self._rounds.header.fed] = self._closing(assignment, turn.closes)
+        feed[self._rounds.header.fed] = self._close_header(assignment, turn.closes)
 
         def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
             started = self._runner.start(feed)
@@ -139,13 +142,14 @@ class RoundSteps:
         result = StepResult(
             float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(batch.arrays), 0, 0
         )
-        if turn.closes and not _is_closed(outcomes, turn.closes):
-            self._ahead = batch
-        else:
+        closed = turn.closes is None or _is_closed(outcomes, turn.closes)
+        if closed:
             self._kept = _Kept(assignment, turn.round, turn.opened, batch, float(fetched["examples"]))
+        elif self._kept is None or batch is not self._kept.batch:
+            self._ahead = batch
         self._place.stepped(result.global_step)
         self._on_step(result)
-        if self._stop_on_nan:
+        if self._stop_on_nan and closed:  # else it may be of parameters that were applied in part
             require_finite(result.loss, result.global_step)
         return outcomes
 
@@ -167,7 +171,7 @@ class RoundSteps:
         """What was kept, because the attempt was void; the outcomes."""
         assert self._kept is not None
         push_id = self._push_id(assignment, turn.attempt)
-        header = self._rounds.header.values(push_id, finite=self._kept.weight > 0)
+        header = self._rounds.header.values(push_id, turn.round - 1, finite=self._kept.weight > 0)
 
         def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
             run = self._runner.round_run("contribute")
@@ -180,7 +184,7 @@ class RoundSteps:
     def _close(self, session: Any, assignment: Assignment, closes: Complete) -> Closed | Torn | None:
         """Applies the round by itself, also one that somebody before began to apply."""
         factor = self._factor(session, closes)
-        books = np.concatenate(self._run(session, "close", self._closing(assignment, closes, factor)))
+        books = np.concatenate(self._run(session, "close", self._close_header(assignment, closes, factor)))
         if reason := torn(books, closes):
             return Torn(closes.round, closes.attempt, reason)
         if not (books[:, APPLIED_ATTEMPT] == closes.attempt).all():
@@ -208,7 +212,7 @@ class RoundSteps:
 
         return session.run_step_fn(run)
 
-    def _closing(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Any:
+    def _close_header(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Any:
         """The header of a run that closes this round, or none.  factor: by default, that of the mean."""
         if closes is None:
             return self._rounds.header.nothing

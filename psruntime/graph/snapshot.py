@@ -68,7 +68,7 @@ class Snapshot:
                 attempts.add(row[_ATTEMPT])
                 global_step = max(global_step, row[_STEP])
         if len(attempts) > 1:
-            raise CheckpointError("no checkpoint was made: another chief closed a round meanwhile")
+            raise CheckpointError("no checkpoint was made: others closed a round meanwhile")
         return SavedState(global_step, buckets, counts)
 
     def is_ours(self, session: Any) -> bool:

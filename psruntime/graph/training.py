@@ -76,7 +76,8 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
     with WorkerGraph(index).as_default() as graph:
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
         wire = Wire(tf1.as_dtype(job.wire), job.wire_error_feedback == "on")
-        one = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers, wire)
+        begins_last = job.mode == "sync"  # a model that fails while a round is closed would tear it
+        one = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers, wire, begins_last)
         rules = rules_of(one.spec, f"model_fn of {model.name}")
         pulled, gradients = with_local_steps(one, bucket_gradients(one, plan, index), inputs, index)
         finite = _is_finite(pulled, index)
@@ -101,7 +102,7 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
             headers = (header, applying_header)
             rounds = build_rounds(trained, pulled.global_step, controls, headers, index, examples, wire, *limits)
             step.update(examples=examples, **rounds.step)
-            pulled.wait_for(rounds.closed)
+            pulled.wait_for(rounds.after_close)
         else:
             step["outcomes"], step["global_step"] = _push(trained, controls, header, pulled, wire, finite, index)
         untrained = [s.name for s in plan.trained if plan.of(s.name)[0][0].name not in gradients]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from psruntime.core.duties import Closed, Complete, Contribution, Done, Duty, Torn, Turn
+from psruntime.errors import UsageError
 from psruntime.rpc import checks
 from psruntime.v1 import coordination_pb2 as pb
 
@@ -55,21 +56,28 @@ def turn_to_wire(turn: Turn) -> pb.Turn:
         round=turn.round,
         attempt=turn.attempt,
         opened=turn.opened,
-        members=turn.members,
         reason=checks.clipped(turn.reason),
-        closes=None if turn.closes is None else pb.Complete(**vars(turn.closes)),
+        closes=None if turn.closes is None else _complete_to_wire(turn.closes),
     )
 
 
 def turn_from_wire(wire: pb.Turn) -> Turn:
+    duty = Duty[checks.word("turn.duty", pb.Duty, wire.duty)]
+    if duty is Duty.CLOSE and not wire.HasField("closes"):
+        raise UsageError("turn.closes is missing, though the duty is to close")
     return Turn(
-        Duty[checks.word("turn.duty", pb.Duty, wire.duty)],
+        duty,
         checks.number("turn.round", wire.round),
         checks.number("turn.attempt", wire.attempt),
         checks.number("turn.opened", wire.opened),
-        checks.number("turn.members", wire.members),
         _complete_from_wire(wire.closes) if wire.HasField("closes") else None,
         wire.reason,
+    )
+
+
+def _complete_to_wire(complete: Complete) -> pb.Complete:
+    return pb.Complete(
+        round=complete.round, attempt=complete.attempt, members=complete.members, examples=complete.examples
     )
 
 

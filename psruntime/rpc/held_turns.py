@@ -10,7 +10,7 @@ from psruntime.core.duties import Duty, Turn
 
 
 class HeldTurns:
-    """All of them look at their turns when the revision of the rounds changes: twice a round."""
+    """All of them look at their turns when the revision of the rounds changes: as a rule once a round."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()

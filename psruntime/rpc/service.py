@@ -65,7 +65,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
     """See the module.  All of it runs in one event loop.
 
     `make(now_s)` makes the state machine; `log(event, **facts)` is told what happened; `now` is a monotonic
-    clock in seconds; `record` keeps the record of the rounds, before the answer to whoever closed one.
+    clock in seconds; `record` keeps the record of the rounds, before the answer to whoever told that one is closed.
 
     Raises:
         UsageError: a setting of the job does not fit its field on the wire.

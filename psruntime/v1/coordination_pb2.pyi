@@ -560,22 +560,20 @@ class TakeTurnResponse(_message.Message):
     def __init__(self, turn: _Optional[_Union[Turn, _Mapping]] = ...) -> None: ...
 
 class Turn(_message.Message):
-    __slots__ = ("duty", "round", "attempt", "opened", "members", "reason", "closes")
+    __slots__ = ("duty", "round", "attempt", "opened", "reason", "closes")
     DUTY_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
-    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CLOSES_FIELD_NUMBER: _ClassVar[int]
     duty: Duty
     round: int
     attempt: int
     opened: int
-    members: int
     reason: str
     closes: Complete
-    def __init__(self, duty: _Optional[_Union[Duty, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., members: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ...) -> None: ...
+    def __init__(self, duty: _Optional[_Union[Duty, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ...) -> None: ...
 
 class Complete(_message.Message):
     __slots__ = ("round", "attempt", "members", "examples")

@@ -220,7 +220,8 @@ class CoordinationServiceServicer:
         """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
         Answered at once if there is something to do; else held until there is, or until `max_wait` ends.
         The caller's deadline must be longer than `max_wait`.
-        FAILED_PRECONDITION: the caller is no member, or says as another than the chief that it closed a round.
+        FAILED_PRECONDITION: the caller is no member, or says as another than the chief that it closed a round which the chief
+        closes by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -107,7 +107,7 @@ class Scenario:
         turn = self.core.take_turn(index, incarnation, view, done_of(said[0]), self.now_s)
         text = f"{member.partition('#')[0]}#{incarnation}: {turn.duty} {turn.round}/{turn.attempt}"
         if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE):
-            text += f", opened as {turn.opened}, {turn.members} members"
+            text += f", opened as {turn.opened}"
         if closes := turn.closes:
             text += (
                 f", closes {closes.round}/{closes.attempt} of {closes.members} members, {closes.examples:g} examples"

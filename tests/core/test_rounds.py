@@ -67,7 +67,7 @@ class RoundsMachine(RuleBasedStateMachine):
         self.recorded: list[list[int]] = []
         self.live: list[int] = []
         self.all = 0
-        self.late: list[tuple[int, int, int]] = []  # incarnation, attempt, bucket
+        self.late: list[tuple[int, Turn, int]] = []  # incarnation, its turn, bucket
         self.words: list[tuple[int, Contribution | Closed]] = []  # by whom; said, and perhaps heard again later
         self.ticks = 0
         self.closes: list[Complete] = []  # whoever lost its session at it may repeat it in the next view
@@ -95,29 +95,34 @@ class RoundsMachine(RuleBasedStateMachine):
         assert self.rounds.open or len(self.live) < needed, "only the first round of a view waits"
 
     @precondition(lambda self: self.live)
-    @rule(who=picks, unclosed=some, delayed=some, twice=st.booleans(), told=mostly, finite=mostly)
-    def contribute(
-        self, who: int, unclosed: tuple[int, ...], delayed: tuple[int, ...], twice: bool, told: bool, finite: bool
-    ) -> None:  # fmt: skip
-        """Closes the round before, and pushes; some of it may be on its way still, and the word of it may be lost."""
+    @rule(who=picks, delayed=some, twice=st.booleans(), told=mostly, finite=mostly)
+    def contribute(self, who: int, delayed: tuple[int, ...], twice: bool, told: bool, finite: bool) -> None:
+        """On each bucket closes the round before, and pushes; some of it may be on its way still, and the word of it
+        may be lost."""
         incarnation = self.pick(who)
         turn = self.turn(incarnation)
         if turn.duty is not Duty.CONTRIBUTE:
             return
         if turn.closes:
             assert turn.closes.examples and not apart(turn.closes.attempt)
-            if not self.is_closed(turn.closes, unclosed):
-                return  # before anything was pushed
-        self.late += [(incarnation, turn.attempt, bucket) for bucket in (BUCKETS if twice else delayed)]
-        accepted = [self.buckets[b].push(incarnation, turn.attempt) for b in BUCKETS if b not in delayed]
+            self.check_closable(turn.closes)
+        pushes = {bucket: (incarnation, turn, bucket) for bucket in BUCKETS}
+        self.late += [pushes[bucket] for bucket in (BUCKETS if twice else delayed)]
+        accepted = [self.arrive(*pushes[bucket]) for bucket in BUCKETS if bucket not in delayed]
         if not delayed and all(accepted):
             self.say(incarnation, Contribution(turn.round, turn.attempt, 0, float(finite), apart(turn.attempt)), told)
+
+    def arrive(self, incarnation: int, turn: Turn, number: int) -> bool:
+        """Whether the contribution to this bucket is in."""
+        bucket = self.buckets[number]
+        if turn.closes:
+            bucket.apply(turn.closes)
+        return bucket.push(incarnation, turn.attempt)
 
     @precondition(lambda self: self.late)
     @rule(which=picks)
     def arrive_late(self, which: int) -> None:
-        incarnation, attempt, bucket = self.late.pop(which % len(self.late))
-        self.buckets[bucket].push(incarnation, attempt)
+        self.arrive(*self.late.pop(which % len(self.late)))
 
     @precondition(lambda self: self.live)
     @rule(skipped=some, told=mostly)
@@ -138,12 +143,15 @@ class RoundsMachine(RuleBasedStateMachine):
 
     def is_closed(self, closes: Complete, skipped: tuple[int, ...]) -> bool:
         """Whether all buckets are, after some of them, or all, were."""
-        assert all(b.applied_attempt == closes.attempt or b.is_complete(closes) for b in self.buckets), "torn"
+        self.check_closable(closes)
         self.closes.append(closes)
         for number, bucket in enumerate(self.buckets):
             if number not in skipped:
                 bucket.apply(closes)
         return all(b.applied_attempt == closes.attempt for b in self.buckets)
+
+    def check_closable(self, closes: Complete) -> None:
+        assert all(b.applied_attempt == closes.attempt or b.is_complete(closes) for b in self.buckets), "torn"
 
     def say(self, incarnation: int, word: Contribution | Closed, told: bool) -> None:
         self.words.append((incarnation, word))

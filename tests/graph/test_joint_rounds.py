@@ -90,7 +90,7 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
         complete: Complete | None = None
         for number in range(1, ROUNDS + 1):
             attempt = number + 10
-            turn = Turn(Duty.CONTRIBUTE, number, attempt, attempt, 2, None if clip else complete)
+            turn = Turn(Duty.CONTRIBUTE, number, attempt, attempt, None if clip else complete)
             for worker, (steps, assignment) in enumerate(zip(workers, assignments, strict=True)):
                 said = steps._contribute(monitored, assignment, turn)
                 assert said == Contribution(number, attempt, number - 1, EXAMPLES[worker], clip)

@@ -12,10 +12,12 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.duties import Duty, Turn
 from psruntime.core.ledger import APPLIED, NOT_FINITE, PENDING, is_balanced
 from psruntime.errors import JobFailedError
+from psruntime.graph.reach import ancestors
 from psruntime.model import Context, Model
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.graph.test_clipping import clipping
-from tests.support.local_cluster import LocalCluster, Run, linear_model, train
+from tests.support.embedding_model import embedding_model
+from tests.support.local_cluster import INCARNATION, LocalCluster, Run, linear_model, train
 from tests.support.round_place import RoundPlace, lose_session, plain_batches, write_books
 
 MODEL = linear_model(OPTIMIZERS["momentum"])
@@ -119,6 +121,41 @@ def test_the_same_batch_is_pushed_again_when_an_attempt_became_void(cluster: Loc
     assert said == [(1, 1, 0), (2, 2, 1), (2, 3, 1), (3, 4, 2), (4, 5, 3), (5, 6, 4)]
     assert len(run.results) == ROUNDS, "it was not computed again"
     check(run, [0, 1, 2, 3, 4])
+
+
+def test_a_batch_that_turned_out_to_come_too_early_waits_and_is_trained_once(
+    cluster: LocalCluster, tmp_path: Any
+) -> None:
+    """A worker that was admitted anew repeats its batch, in a step that finds the round before torn."""
+
+    def admit_anew_and_tear(place: RoundPlace, turn: Turn) -> None:
+        if turn.duty is Duty.CONTRIBUTE and turn.attempt == 3 and not torn:
+            torn.append(turn)
+            place.incarnation += 1
+            cluster.fence({0: place.incarnation})
+            place.rounds.lose(INCARNATION)
+            write_books(cluster, plan[0], cut_off)
+
+    torn: list[Turn] = []
+    plan = sync(cluster, tmp_path, steps=0).graph.plan.on(1)
+    run = sync(cluster, tmp_path, make_place=partial(RoundPlace, on_turn=admit_anew_and_tear))
+    assert isinstance(run.place, RoundPlace)
+    assert torn and run.place.torn
+    assert len(set(run.place.recorded)) == ROUNDS == len(run.place.recorded), "each batch once"
+
+
+@pytest.mark.parametrize("model", [MODEL, embedding_model(OPTIMIZERS["adagrad"], 0.05)], ids=["dense", "tables"])
+def test_nothing_is_computed_of_a_batch_before_every_bucket_is_closed(
+    model: Model, cluster: LocalCluster, tmp_path: Any
+) -> None:
+    """A model that fails in the middle of a close would leave it torn."""
+    graph = sync(cluster, tmp_path, model, steps=1).graph
+    assert graph.rounds
+    closes = set(graph.rounds.after_close.values())
+    assert len(closes) == len(graph.plan.buckets) + 1
+    begun = [op for fed in graph.model.batch for op in fed.consumers() if op.type == "Identity"]
+    assert len(begun) >= len(graph.model.batch)
+    assert all(closes <= ancestors([op]) for op in begun)
 
 
 def sealed(books: Any) -> Any:

@@ -33,7 +33,9 @@ dones = (
 )
 requests = st.builds(TurnRequest, indices, incarnations, numbers, dones, spans)
 completes = st.none() | st.builds(Complete, numbers, numbers, numbers, amounts)
-turns = st.builds(Turn, st.sampled_from(Duty), counts, counts, counts, counts, completes, texts)
+turns = st.builds(Turn, st.sampled_from(Duty), counts, counts, counts, completes, texts).filter(
+    lambda turn: turn.closes or turn.duty is not Duty.CLOSE
+)
 
 
 @relaxed
@@ -95,7 +97,8 @@ def _turn(**changes):
         ((turn_from_wire, pb.Turn()), "turn.duty must be one of DUTY_WAIT"),
         (_turn(duty=9), "turn.duty must be one of DUTY_WAIT"),
         (_turn(round=-1), "turn.round must be from 0"),
-        (_turn(members=-1), "turn.members must be from 0"),
+        (_turn(opened=-1), "turn.opened must be from 0"),
+        (_turn(duty=pb.DUTY_CLOSE), "turn.closes is missing"),
         (_turn(closes=pb.Complete()), "closes.round must be from 1"),
         (_turn(closes={"round": 1, "attempt": 1}), "closes.members must be from 1"),
         (

@@ -258,7 +258,7 @@ def test_a_failed_job_is_an_error_of_the_rest() -> None:
 
 def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
     stage = Stage(answer(Phase.TRAINING, chief=True))
-    closes = Turn(Duty.CLOSE, 3, 5, 5, 1, Complete(3, 5, 1, 8.0))
+    closes = Turn(Duty.CLOSE, 3, 5, 5, Complete(3, 5, 1, 8.0))
     stage.seat.turns = [UnreachableError("gone"), ReplacedError("not the chief"), Turn(Duty.WAIT), None, closes]
     assert stage.place.next_turn(ASSIGNMENT, Closed(2, 4, 2)) == closes
     assert stage.seat.said == [Closed(2, 4, 2)] * 3 + [None, None]
@@ -267,7 +267,7 @@ def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
 
 def test_the_turn_after_a_quick_one_is_waited_for_in_a_call_that_cannot_be_called_off() -> None:
     stage = Stage(answer(Phase.TRAINING))
-    contribute = Turn(Duty.CONTRIBUTE, 3, 5, 5, 1)
+    contribute = Turn(Duty.CONTRIBUTE, 3, 5, 5)
     late = UnreachableError("no answer in time")
     stage.seat.turns = [contribute, contribute, Turn(Duty.WAIT), contribute, late, contribute, contribute]
     for _ in range(5):

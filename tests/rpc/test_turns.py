@@ -80,8 +80,8 @@ def share(worker, attempt=1, number=1, apart=True):
 def test_a_whole_round(job):
     assert job.take(1, share(1)).duty is Duty.WAIT
     turn = job.take(0, share(0))
-    assert turn == Turn(Duty.CLOSE, round=1, attempt=1, opened=1, members=2, closes=Complete(1, 1, 2, 17.0))
-    assert job.take(0, Closed(1, 1, 1)) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2, members=2)
+    assert turn == Turn(Duty.CLOSE, round=1, attempt=1, opened=1, closes=Complete(1, 1, 2, 17.0))
+    assert job.take(0, Closed(1, 1, 1)) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2)
     assert job.client.get_status()[0].global_step == 1
 
 
@@ -91,31 +91,31 @@ def test_a_call_waits_for_the_last_contribution_and_for_the_close(job):
     assert chief.result(30).duty is Duty.CLOSE
     assert not other.done()
     assert job.take(0, Closed(1, 1, 1)).duty is Duty.CONTRIBUTE
-    assert other.result(30) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2, members=2)
+    assert other.result(30) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2)
 
 
 def test_a_round_that_the_next_one_closes(job):
     held = job.hold(0, share(0, apart=False))
     turn = job.take(1, share(1, apart=False))
-    assert turn == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2, members=2, closes=Complete(1, 1, 2, 17.0))
+    assert turn == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2, closes=Complete(1, 1, 2, 17.0))
     assert held.result(30) == turn
     assert job.client.get_status()[0].global_step == 0, "nobody has said yet that it is closed"
     assert job.take(1, share(1, 2, 2, apart=False)).duty is Duty.WAIT
     assert job.client.get_status()[0].global_step == 1
-    assert job.take(0) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2, members=2)
+    assert job.take(0) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2)
 
 
 def test_a_call_hears_that_its_attempt_became_void(job):
     held = job.hold(1, share(1))
     job.leave(Role.WORKER, job.workers[0].incarnation)
-    assert held.result(30) == Turn(Duty.CONTRIBUTE, round=1, attempt=2, opened=1, members=1)
+    assert held.result(30) == Turn(Duty.CONTRIBUTE, round=1, attempt=2, opened=1)
 
 
 def test_the_successor_of_a_chief_hears_that_it_closes(job):
     job.take(0, share(0))
     held = job.hold(1, share(1))
     job.leave(Role.WORKER, job.workers[0].incarnation)
-    assert held.result(30) == Turn(Duty.CLOSE, round=1, attempt=1, opened=1, members=2, closes=Complete(1, 1, 2, 17.0))
+    assert held.result(30) == Turn(Duty.CLOSE, round=1, attempt=1, opened=1, closes=Complete(1, 1, 2, 17.0))
 
 
 def test_a_call_ends_with_its_view(job):

@@ -105,7 +105,7 @@ def lose_session(
     def make_losing(session: Any, fetches: Any, feed_list: Any) -> Any:
         call = callable_of(session, fetches, feed_list)
         step, rounds = graphs[-1].step, graphs[-1].rounds
-        closed = [(r.store.bucket.ps, rounds.closed[r.store.bucket.name]) for r in rounds.stores]
+        closed = [(r.store.bucket.ps, rounds.after_close[r.store.bucket.name]) for r in rounds.stores]
         run, whole, part = {
             "compute": (step, step, {**step, "outcomes": step["outcomes"][:1]}),
             "closing": (step, [op for _, op in closed], [op for ps, op in closed if ps == 0]),
