@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 
 ROUNDS = 50
 TOLERANCE = 1e-5  # relative to the largest entry of a variable
-LONG = 700  # rounds in which workers come and go
+LONG = 1200  # rounds in which workers come and go
 SIZES = {0: 5, 1: 12, 2: 8}  # worker index -> its batch size
 
 
