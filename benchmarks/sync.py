@@ -1,6 +1,6 @@
 """Updates per second of sync training, and whose gradients are in them: ours and stock SyncReplicasOptimizer's.
 
-    python -m benchmarks.sync [--runs 3] [--rounds 300] [--variables 160] [--bytes 1000000]
+    python -m benchmarks.sync [--runs 3] [--rounds 300] [--variables 160] [--bytes 40000,1000000,10000000,100000000]
                              [--batch-size 32] [--quick] [--json]
 
 One ps and two workers on this machine, the same model, data, batch sizes and optimizer (Adam); the runs alternate.
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import layer_stack
-from benchmarks.command_line import Progress, parser_of, print_result
+from benchmarks.command_line import Progress, numbers, parser_of, print_result
 from benchmarks.figures import compared, spread_of
 from benchmarks.processes import LateError, Processes, free_addresses, lines, processes, seconds_of
 
@@ -39,7 +39,8 @@ WARM_UP = 0.1  # of the rounds
 LEAST_ROUNDS = 20  # so that warm-up is not empty, and the rest is worth a rate
 START_S = 300.0  # from the start to the first update, on a busy machine: a graph of many variables takes minutes there
 SLOWEST = 1.0  # updates/s; a run that is slower hangs
-QUICK = {"runs": 1, "rounds": 60, "variables": 16, "bytes": 100_000}
+MOST_BYTES = 6_000_000_000  # of the variables of all rounds of a run, if these are more than the least
+QUICK = {"runs": 1, "rounds": 60, "variables": 16, "bytes": [100_000]}
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,10 @@ def shares_text(shares: dict[str, float]) -> str:
 
 
 def text_of(result: dict[str, Any]) -> str:
+    return "\n".join(map(lines_of, result.get("each", [result])))
+
+
+def lines_of(result: dict[str, Any]) -> str:
     failed = result["peer_failed"]
     spread = spread_of(result)
     before = result["updates_before_all_took_part"]
@@ -243,17 +248,26 @@ def text_of(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = parser_of(__doc__, f"under 60 s, with {QUICK} whatever else is given")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=300, help="of each run")
+    parser.add_argument(
+        "--rounds", type=int, default=300, help=f"of each run, of large models fewer: {MOST_BYTES / 1e9:g} GB together"
+    )
     parser.add_argument("--variables", type=int, default=160)
-    parser.add_argument("--bytes", type=int, default=1_000_000, help="of all variables together, about")
+    parser.add_argument(
+        "--bytes", type=numbers, default="40000,1000000,10000000,100000000", help="of all variables together, about"
+    )
     parser.add_argument("--batch-size", type=int, default=32, help="of each worker")
     arguments = parser.parse_args()
     if arguments.quick:
         vars(arguments).update(QUICK)
 
     def measured(tell: Progress) -> dict[str, Any]:
-        work = Workload(arguments.variables, arguments.bytes, arguments.batch_size, arguments.rounds)
-        return measure(work, arguments.runs, tell)
+        each = []
+        for size in arguments.bytes:
+            rounds = min(arguments.rounds, max(LEAST_ROUNDS, MOST_BYTES // size))
+            work = Workload(arguments.variables, size, arguments.batch_size, rounds)
+            tell(str(work))
+            each.append(measure(work, arguments.runs, tell))
+        return each[0] if len(each) == 1 else {"workload": "sync training", "each": each}
 
     print_result(arguments, measured, text_of)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -14,17 +13,18 @@ from psruntime.graph.round_store import APPLIED_ATTEMPT, ATTEMPT, COUNT, INTENT,
 from psruntime.graph.store import PsControl
 
 
-def contribute(
-    rounds: RoundStore, control: PsControl, push: Push, gradient: BucketGradient, after: Sequence[Any] = ()
-) -> Any:
-    """Builds one bucket's part of a contribution; `push.sequence` is the attempt.  It begins after these operations.
+def contribute(rounds: RoundStore, control: PsControl, push: Push, gradient: BucketGradient, closed: Any = None) -> Any:
+    """Builds one bucket's part of a contribution; `push.sequence` is the attempt.
+
+    closed: the books after the close of the round before, in the same run: it begins after that.
 
     A contribution of an attempt that is older than the one being summed, or that is applied already, is void.
     One that is not finite counts, with a gradient of zeros that the worker made of it, so that the round is
     complete without it.
 
     Returns:
-        int64 [2] = (PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket has applied).
+        int64 [2] = (PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket had applied, after
+        the close if there was one, so when it was pulled).
     """
     store, attempt = rounds.store, push.sequence
     gradient = at_hand(store, gradient, rounds.sum.dtype)
@@ -47,8 +47,8 @@ def contribute(
                 store.ledger.assign(ledger + given_up + one(RECEIVED) + one(verdict), read_value=False),
                 remember(store, push, last_push, accepted),
             ]
-        return tf1.stack([verdict, books[APPLIED_ATTEMPT]]), last
+        return tf1.stack([verdict, (books if closed is None else closed)[APPLIED_ATTEMPT]]), last
 
     with tf1.name_scope(f"contribute/{store.bucket.name}/"):
-        arrived = [*push.tensors, *gradient.tensors, *after]
+        arrived = [*push.tensors, *gradient.tensors, *([] if closed is None else [closed])]
         return locked(store, arrived, add)[0]

@@ -96,18 +96,25 @@ def locked(store: BucketStore, arrived: list[Any], body: Callable[[], tuple[Any,
     the ps (`at_hand`), also where the body uses it: TensorFlow moves a Switch to the device of its data, and the
     data would travel while the lock is held.
 
+    TensorFlow's mutex is let go of when a run that waits for it is cancelled, as when its worker dies, although
+    another one holds it.  So there is a second one behind the first, for which only that one waits who was let in so.
+
     Returns:
         (that tensor once the section has ended, an operation that has run by then).
     """
     with tf1.device(ps_device(store.bucket.ps)):
         with tf1.control_dependencies(arrived):
+            turn = tf1.raw_ops.MutexLock(mutex=store.turn)
+        with tf1.control_dependencies([turn]):
             lock = tf1.raw_ops.MutexLock(mutex=store.mutex)
         with tf1.control_dependencies([lock]):
             result, last = body()
         with tf1.control_dependencies(last):
             unlock = tf1.raw_ops.ConsumeMutexLock(mutex_lock=lock)
         with tf1.control_dependencies([unlock]):
-            return tf1.identity(result), unlock
+            ended = tf1.raw_ops.ConsumeMutexLock(mutex_lock=turn)
+        with tf1.control_dependencies([ended]):
+            return tf1.identity(result), ended
 
 
 def at_hand(store: BucketStore, gradient: BucketGradient, dtype: Any) -> BucketGradient:

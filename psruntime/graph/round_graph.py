@@ -97,8 +97,7 @@ def build_rounds(
         books, after_close[store.bucket.name] = close(
             rounds, controls[ps], told, _joint(rounds, told.factor, clip_value, apply)
         )
-        after = [after_close[store.bucket.name]]
-        outcomes.add(ps, contribute(rounds, controls[ps], of_step.on[ps].push, weighted, after))
+        outcomes.add(ps, contribute(rounds, controls[ps], of_step.on[ps].push, weighted, books))
         parts = per_ps[ps]
         parts["stores"].append(rounds)
         parts["contribute"].append(contribute(rounds, controls[ps], header.on[ps].push, pushed))
@@ -160,7 +159,7 @@ def _count_round(
     parts["contribute"].append(contribute(rounds, control, told.push, BucketGradient(one)))
     books, counted = close(rounds, control, told, lambda live: store.master.assign_add(live(one), read_value=False))
     parts["close"].append(books)
-    return contribute(rounds, control, of_step.push, BucketGradient(one), [counted]), counted
+    return contribute(rounds, control, of_step.push, BucketGradient(one), books), counted
 
 
 def _on(ps: int, build: Callable[[Any], Any], tensors: list[Any]) -> Any:

@@ -113,9 +113,7 @@ class RoundSteps:
         compute = self._needs_gradient(assignment, turn)
         outcomes = (self._compute if compute else self._contribute_again)(session, assignment, turn)
         if turn.closes and not _is_closed(outcomes, turn.closes):
-            return self._close(
-                session, assignment, turn.closes
-            )  # which finds out why: it is torn, or this worker fenced
+            return self._why_not_closed(session, assignment, turn.closes)
         if not np.isin(outcomes[:, 0], ACCEPTED).all():
             return None  # void or fenced: the next turn says what follows
         kept = self._kept
@@ -124,6 +122,13 @@ class RoundSteps:
             self._kept = replace(kept, pushed=True)
         apart = self._graph.model.spec.clip_norm is not None
         return Contribution(turn.round, turn.attempt, kept.batch.number, kept.weight, apart)
+
+    def _why_not_closed(self, session: Any, assignment: Assignment, closes: Complete) -> Torn | None:
+        """What to say after a step that pulled a bucket without the round; None: this worker is fenced."""
+        found = self._close(session, assignment, closes)
+        if isinstance(found, Closed):  # by now; the gradient may be in the sums of other buckets
+            return Torn(closes.round, closes.attempt, "a bucket was pulled while it was applied")
+        return found
 
     def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
@@ -225,5 +230,5 @@ class RoundSteps:
 
 
 def _is_closed(outcomes: Any, closes: Complete) -> bool:
-    """Whether every bucket had applied the attempt when it was contributed to; outcomes: int64 [buckets, 2]."""
+    """Whether every bucket had applied the attempt when it was pulled; outcomes: int64 [buckets, 2]."""
     return bool((outcomes[:, 1] >= closes.attempt).all())

@@ -66,6 +66,7 @@ class BucketStore:
             self.version = ps_variable(f"version/{bucket.name}", [])
             self.ledger = ps_variable(f"ledger/{bucket.name}", [LEDGER_SIZE])
             self.pushed = ps_variable(f"pushed/{bucket.name}", [max_workers, PUSHED_SIZE])
+            self.turn = tf1.raw_ops.MutexV2(shared_name=f"turn/{bucket.name}")
             self.mutex = tf1.raw_ops.MutexV2(shared_name=f"mutex/{bucket.name}")
 
     @property
