@@ -59,7 +59,7 @@ class PulledModel:
     examples: Any
     updates: list[Any]
 
-    def wait_for(self, operations: dict[str, Any]) -> None:
+    def begin_after(self, operations: dict[str, Any]) -> None:
         """Makes the pull of each of these buckets begin after an operation on its ps, the last one's after all there.
 
         Edges that are added later, since what an update is made of is not known before the model is built on the pull.

@@ -102,7 +102,7 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
             headers = (header, applying_header)
             rounds = build_rounds(trained, pulled.global_step, controls, headers, index, examples, wire, *limits)
             step.update(examples=examples, **rounds.step)
-            pulled.wait_for(rounds.after_close)
+            pulled.begin_after(rounds.after_close)
         else:
             step["outcomes"], step["global_step"] = _push(trained, controls, header, pulled, wire, finite, index)
         untrained = [s.name for s in plan.trained if plan.of(s.name)[0][0].name not in gradients]
