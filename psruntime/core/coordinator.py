@@ -138,7 +138,7 @@ class Coordinator:
         if self.job.mode == "sync" and self.phase is Phase.TRAINING and view == self.view.number:
             self.turns.take(incarnation, index, done)
             self.global_step = rounds.global_step
-            if isinstance(done, Torn) and (rounds.settles(done) or rounds.is_closing(done)):
+            if isinstance(done, Torn) and rounds.tears(done):
                 self.restore = True
                 self._move(Phase.FORMING, f"round {done.round} is torn: {done.reason}; back to the last checkpoint")
             self._reconsider()

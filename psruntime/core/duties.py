@@ -71,7 +71,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Torn:
-    """A worker found the attempt applied in part, and what lacks cannot be had any more."""
+    """A worker found the attempt applied in part, or summed from what was, and it cannot be mended any more."""
 
     round: int
     attempt: int

@@ -187,6 +187,11 @@ class Rounds:
         before = self._before
         return self.held and before is not None and (done.round, done.attempt) == (before.round, before.attempt)
 
+    def tears(self, torn: Torn) -> bool:
+        """Whether it is about the open attempt, or the one before."""
+        is_open = self.open and (torn.round, torn.attempt) == (self.round, self.attempt)
+        return (self.held and is_open) or self.settles(torn)
+
     def turn_of(self, incarnation: int, chief: int | None) -> Turn:
         """What a worker does now; `chief` is the chief's index."""
         if not self.held or incarnation not in self._present:

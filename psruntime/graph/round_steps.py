@@ -113,7 +113,7 @@ class RoundSteps:
         compute = self._needs_gradient(assignment, turn)
         outcomes = (self._compute if compute else self._contribute_again)(session, assignment, turn)
         if turn.closes and not _is_closed(outcomes, turn.closes):
-            return self._why_not_closed(session, assignment, turn.closes)
+            return self._why_not_closed(session, assignment, turn, turn.closes)
         if not np.isin(outcomes[:, 0], ACCEPTED).all():
             return None  # void or fenced: the next turn says what follows
         kept = self._kept
@@ -123,11 +123,11 @@ class RoundSteps:
         apart = self._graph.model.spec.clip_norm is not None
         return Contribution(turn.round, turn.attempt, kept.batch.number, kept.weight, apart)
 
-    def _why_not_closed(self, session: Any, assignment: Assignment, closes: Complete) -> Torn | None:
-        """What to say after a step that pulled a bucket without the round; None: this worker is fenced."""
+    def _why_not_closed(self, session: Any, assignment: Assignment, turn: Turn, closes: Complete) -> Torn | None:
+        """What to say after a step that pulled a bucket without the round before; None: this worker is fenced."""
         found = self._close(session, assignment, closes)
-        if isinstance(found, Closed):  # by now; the gradient may be in the sums of other buckets
-            return Torn(closes.round, closes.attempt, "a bucket was pulled while it was applied")
+        if isinstance(found, Closed):  # by now; but the gradient may be in the sums of this round, which others know
+            return Torn(turn.round, turn.attempt, f"a bucket was pulled while round {closes.round} was applied to it")
         return found
 
     def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
@@ -155,6 +155,8 @@ class RoundSteps:
         self._place.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan and closed:  # else it may be of parameters that were applied in part
+            if turn.closes and not math.isfinite(result.loss):  # there is no contribution that would tell of it
+                self._place.next_turn(assignment, Closed(turn.closes.round, turn.closes.attempt, turn.closes.round))
             require_finite(result.loss, result.global_step)
         return outcomes
 

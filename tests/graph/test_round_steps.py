@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.duties import Duty, Turn
+from psruntime.core.duties import Closed, Complete, Duty, Torn, Turn
 from psruntime.core.ledger import APPLIED, NOT_FINITE, PENDING, is_balanced
 from psruntime.errors import JobFailedError
 from psruntime.graph.reach import ancestors
+from psruntime.graph.round_steps import RoundSteps
 from psruntime.model import Context, Model
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.graph.test_clipping import clipping
@@ -158,6 +159,26 @@ def test_nothing_is_computed_of_a_batch_before_every_bucket_is_closed(
     assert all(closes <= ancestors([op]) for op in begun)
 
 
+def test_a_round_that_was_pulled_too_early_is_given_up(cluster: LocalCluster, tmp_path: Any, monkeypatch: Any) -> None:
+    """Another run was in the update of a bucket while it was pulled, and is done when this worker looks again."""
+
+    def in_an_update(place: RoundPlace, turn: Turn) -> None:
+        if turn.closes and turn.closes.attempt == 4 and not place.torn:
+            write_books(cluster, plan[0], cut_off)
+
+    def done_by_now(self: RoundSteps, session: Any, assignment: Any, closes: Complete) -> Any:
+        found = close(self, session, assignment, closes)
+        return Closed(closes.round, closes.attempt, closes.round) if isinstance(found, Torn) else found
+
+    plan = sync(cluster, tmp_path, steps=0).graph.plan.on(1)
+    close = RoundSteps._close
+    monkeypatch.setattr(RoundSteps, "_close", done_by_now)
+    run = sync(cluster, tmp_path, make_place=partial(RoundPlace, on_turn=in_an_update))
+    assert isinstance(run.place, RoundPlace)
+    assert [(t.round, t.attempt) for t in run.place.torn] == [(5, 5)], "what may have that gradient in its sums"
+    assert run.named("restored") and run.place.prepared_at[-1] == 0
+
+
 def sealed(books: Any) -> Any:
     return books * np.array([1, 0, 1, 1])
 
@@ -212,7 +233,7 @@ def test_a_loss_that_is_not_finite_stops_the_job(cluster: LocalCluster, tmp_path
 
     with pytest.raises(JobFailedError, match="the loss is nan at global step 2"):
         sync(cluster, tmp_path, with_bad_batch(2), make_place=make_place)
-    assert places[0].recorded == [0], "what the last step closed was never said"
+    assert places[0].recorded == [0, 1]
     assert len(places[0].contributed) == 2
 
 
