@@ -52,7 +52,7 @@ def measure(work: Exchange, pipeline: int, runs: int, seconds: float, say: Progr
     return {
         "workload": f"{work}, pipeline {pipeline}",
         "peer_is": "stock",
-        **result_of(*sides.values()),
+        **result_of(sides["ours"], sides["peer"]),
         "sockets": figures(raw),
         "moved": {name: figures(rates) for name, rates in moved.items()},
         "share": {name: figures([a / b for a, b in zip(rates, raw, strict=True)]) for name, rates in moved.items()},

@@ -115,7 +115,7 @@ def _time(line: str) -> float:
 def measure(kills: int, say: Progress) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"ours": [], "peer": []}
     with processes() as started:
-        jobs = {"ours": Ours(started), "peer": Stock(started)}
+        jobs: dict[str, Ours | Stock] = {"ours": Ours(started), "peer": Stock(started)}
         for job in jobs.values():
             job.await_training()
         for kill in range(1, kills + 1):

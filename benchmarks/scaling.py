@@ -12,6 +12,7 @@ workers, as a multiple of its steps per second.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -38,7 +39,8 @@ def rates_of(job: Job, work: Workload, counts: list[int], seconds: float) -> Rat
     """
     rates: Rates = {}
     with processes(work.environment) as started:
-        start_worker, logs = job(started, work), []
+        start_worker = job(started, work)
+        logs: list[Path] = []
         for count in counts:
             logs += [start_worker(index) for index in range(len(logs), count)]
             rates[count] = measured(started, logs, seconds).rate

@@ -69,7 +69,8 @@ class Member:
     def __init__(self, job: Job, role: Role, index: int) -> None:
         self.job, self.role, self.index = job, role, index
         options = (*CALLER_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
-        self.stub: Any = pb_grpc.CoordinationServiceStub(grpc.aio.insecure_channel(job.address, options))
+        channel = grpc.aio.insecure_channel(job.address, options)
+        self.stub: Any = pb_grpc.CoordinationServiceStub(channel)  # type: ignore[no-untyped-call]
         self.answer: Answer | None = None
 
     async def call(self, kind: str, rpc: str, request: Any, held_s: float = 0.0) -> Any:
@@ -189,7 +190,7 @@ class Worker(Member):
 
 async def run(job: Job, seconds: float) -> dict[str, Any]:
     """All members, until the time that is measured is over."""
-    members = [Ps(job, Role.PS, 0), *(Worker(job, i) for i in range(job.settings.max_workers))]
+    members: list[Ps | Worker] = [Ps(job, Role.PS, 0), *(Worker(job, i) for i in range(job.settings.max_workers))]
     tasks = [asyncio.create_task(member.run()) for member in members]
     until_s = time.monotonic() + JOIN_S
     while job.stepping < len(members) - 1:

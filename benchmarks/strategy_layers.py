@@ -56,7 +56,7 @@ def train(cluster: Any, workers: int, batch_size: int) -> None:
         kernels, biases = variables()
         optimizer = tf.keras.optimizers.legacy.Adam(LEARNING_RATE)
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def train_step(iterator: Any) -> Any:
         def replica_step(features: Any, labels: Any) -> Any:
             with tf.GradientTape() as tape:
@@ -74,7 +74,7 @@ def train(cluster: Any, workers: int, batch_size: int) -> None:
         seed = context.input_pipeline_id
         return layer_stack.input_fn(Context("train", seed, workers, batch_size, "", seed=seed)).repeat()
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def per_worker_dataset() -> Any:
         return strategy.distribute_datasets_from_function(dataset)
 
