@@ -1,4 +1,4 @@
-"""A contribution to a round: one worker's weighted gradient of one bucket, added to the sum on the ps, once."""
+"""A contribution to a round: one worker's gradient of one bucket, added to the sum on the ps, once."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.ledger import NOT_FINITE, PENDING, RECEIVED, VOID
 from psruntime.graph.gradients import BucketGradient
-from psruntime.graph.guard import Push, at_hand, code, locked, one, refusal, remember, settled
+from psruntime.graph.guard import Push, at_hand, code, locked, one, refusal, remember
 from psruntime.graph.round_store import APPLIED_ATTEMPT, ATTEMPT, COUNT, INTENT, RoundStore
 from psruntime.graph.store import PsControl
 
 
-def contribute(rounds: RoundStore, control: PsControl, push: Push, gradient: BucketGradient, closed: Any = None) -> Any:
+def contribute(
+    rounds: RoundStore, control: PsControl, push: Push, gradient: BucketGradient, unit: Any, closed: Any = None
+) -> Any:
     """Builds one bucket's part of a contribution; `push.sequence` is the attempt.
 
+    unit: of the gradient, see Arrived.
     closed: the books after the close of the round before, in the same run: it begins after that.
 
     A contribution of an attempt that is older than the one being summed, or that is applied already, is void.
-    One that is not finite counts, with a gradient of zeros that the worker made of it, so that the round is
-    complete without it.
+    One that is not finite counts, without its gradient, so that the round is complete without it.
 
     Returns:
         int64 [2] = (PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket had applied, after
@@ -38,11 +40,13 @@ def contribute(rounds: RoundStore, control: PsControl, push: Push, gradient: Buc
         accepted = tf1.equal(verdict, counted)
         fresh = attempt > books[ATTEMPT]
         begins = tf1.logical_and(accepted, fresh)
-        with tf1.control_dependencies([settled(accepted, rounds.add(gradient, accepted, fresh))]):
+        sum_unit = rounds.add(gradient, unit, accepted, fresh)
+        with tf1.control_dependencies([sum_unit]):
             before = tf1.where(begins, code(0), books[COUNT])
             now = tf1.stack([attempt, before + 1, books[INTENT], books[APPLIED_ATTEMPT]])
             given_up = tf1.where(begins, ledger[PENDING], code(0)) * (one(VOID) - one(PENDING))
             last = [
+                rounds.unit.assign(sum_unit, read_value=False),
                 rounds.books.assign(tf1.where(accepted, now, books), read_value=False),
                 store.ledger.assign(ledger + given_up + one(RECEIVED) + one(verdict), read_value=False),
                 remember(store, push, last_push, accepted),
@@ -50,5 +54,5 @@ def contribute(rounds: RoundStore, control: PsControl, push: Push, gradient: Buc
         return tf1.stack([verdict, (books if closed is None else closed)[APPLIED_ATTEMPT]]), last
 
     with tf1.name_scope(f"contribute/{store.bucket.name}/"):
-        arrived = [*push.tensors, *gradient.tensors, *([] if closed is None else [closed])]
+        arrived = [*push.tensors, unit, *gradient.tensors, *([] if closed is None else [closed])]
         return locked(store, arrived, add)[0]

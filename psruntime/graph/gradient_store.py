@@ -9,12 +9,10 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.gradients import BucketGradient, summed
 from psruntime.graph.store import ps_variable
 
-HALF = (tf1.float16, tf1.bfloat16)
-
 
 def summing(dtype: Any) -> Any:
     """In which gradients of this dtype are summed."""
-    return tf1.float32 if dtype in HALF else dtype
+    return dtype if dtype == tf1.float64 else tf1.float32
 
 
 class GradientStore:
@@ -43,13 +41,17 @@ class GradientStore:
         pairs = zip(self.variables, gradient.tensors, strict=True)
         return tf1.group(*[variable.assign(tensor, read_value=False) for variable, tensor in pairs])
 
-    def add(self, gradient: BucketGradient) -> Any:
-        """An operation that adds to what is held."""
-        if self._indices is None:
-            return self._values.assign_add(gradient.values, read_value=False)
+    def add(self, gradient: BucketGradient, factor: Any) -> Any:
+        """An operation that adds the gradient times the factor, a scalar, to what is held."""
+        factor = tf1.cast(factor, self.dtype)
+        if self._indices is None:  # both in one pass over the memory
+            return tf1.raw_ops.ResourceApplyGradientDescent(
+                var=self._values.handle, alpha=-factor, delta=gradient.values, use_locking=False
+            )
         with tf1.control_dependencies(gradient.tensors):
             held = self.read()
-        both = [tf1.concat(pair, axis=0) for pair in zip(held.tensors, gradient.tensors, strict=True)]
+        more = gradient.with_values(gradient.values * factor)
+        both = [tf1.concat(pair, axis=0) for pair in zip(held.tensors, more.tensors, strict=True)]
         return self.write(summed(BucketGradient(*both)))
 
 

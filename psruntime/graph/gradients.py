@@ -51,12 +51,17 @@ class BucketGradient:
         return self.values if self.indices is None else tf1.IndexedSlices(self.values, self.indices)
 
 
-def bucket_gradients(pulled: PulledModel, plan: Plan, index: int) -> dict[str, BucketGradient]:
-    """Bucket name -> gradient on worker `index`; buckets that the loss does not depend on are absent."""
+def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, shares: Any = None) -> dict[str, BucketGradient]:
+    """Bucket name -> gradient on worker `index`; buckets that the loss does not depend on are absent.
+
+    shares: float64 [], by which the gradient is divided, at the loss.
+    """
+    loss = pulled.spec.loss
     with tf1.device(worker_device(index)):
+        at_loss = None if shares is None else [tf1.cast(1 / shares, loss.dtype)]
         names = [spec.name for spec in plan.trained]
         sources = [pulled.views[name].source for name in names]
-        gradients = dict(zip(names, tf1.gradients(pulled.spec.loss, sources), strict=True))
+        gradients = dict(zip(names, tf1.gradients(loss, sources, at_loss), strict=True))
         of_buckets = {}
         for bucket in plan.buckets:
             gradient = gradients[bucket.variable]

@@ -1,6 +1,6 @@
 """The sync mode's part of the training graph: close the round before, keep the gradient, contribute it.
 
-A worker's weighted gradient goes into variables of its own first.  They outlive the session, so it can be
+A worker's gradient goes into variables of its own first.  They outlive the session, so it can be
 pushed again when an attempt became void or a session was lost, without computing it a second time.
 
 A step closes the round before on each bucket before it reads that: the first of the members to come does, the others
@@ -44,6 +44,7 @@ class RoundGraph:
     step: fetches of a training step, {"kept": operations, "outcomes": int64 [buckets, 2], "global_step": int64 []};
         it writes the gradient of its batch into the worker's variables, and contributes it.
     header: what to feed to all others; a step is fed it too, and tells with it what it closes.
+    shares: float64 [], to be fed to a step, into how many it divides its gradient; None: it does not.
     contribute: int64 [buckets, 2], outcomes; pushes what was kept.
     squares: sum of squares of the buckets' sums, float64 []; none unless there is a clip_norm.
     close: books int64 [buckets, BOOKS_SIZE] after the update.
@@ -53,6 +54,7 @@ class RoundGraph:
     stores: list[RoundStore]
     step: dict[str, Any]
     header: Header
+    shares: Any
     contribute: list[Any]
     squares: list[Any]
     close: list[Any]
@@ -65,7 +67,7 @@ def build_rounds(
     controls: list[PsControl],
     headers: tuple[Header, Header],
     index: int,
-    examples: Any,
+    shared: tuple[Any, Any],
     wire: Wire,
     clip_norm: float | None,
     clip_value: float | None,
@@ -73,9 +75,11 @@ def build_rounds(
     """Builds it for worker `index`.
 
     headers: of a step, and of what runs without a batch, where it is fed whether the loss was finite.
+    shared: (what the batch weighs, float64 []; `shares`, see RoundGraph).
     The limits are those of the joint gradient, see ModelSpec.
     """
     of_step, header = headers
+    examples, shares = shared
     per_ps: list[dict[str, list[Any]]] = [
         {"stores": [], "contribute": [], "squares": [], "close": []} for _ in controls
     ]
@@ -85,22 +89,20 @@ def build_rounds(
     for store, gradient, apply in trained:
         ps = store.bucket.ps
         rounds = RoundStore(store, gradient.indices is not None)
-        with tf1.device(worker_device(index)):
-            weighted = _weighted(gradient, rounds.sum.dtype, examples)
-        weighted = packed_gradient(wire, store.bucket.name, weighted, examples > 0, index)
+        sent = packed_gradient(wire, store.bucket.name, gradient, examples > 0, index)
         with tf1.device(worker_device(index)):
             is_sparse = gradient.indices is not None
-            kept = GradientStore(f"kept/{store.bucket.name}", store.master, weighted.values.dtype, is_sparse)
-            keep.append(kept.write(weighted))
+            kept = GradientStore(f"kept/{store.bucket.name}", store.master, sent.values.dtype, is_sparse)
+            keep.append(kept.write(sent))
             pushed = kept.read()
-        told = header.on[ps]
+        now, told = of_step.on[ps], header.on[ps]
         books, after_close[store.bucket.name] = close(
             rounds, controls[ps], told, _joint(rounds, told.factor, clip_value, apply)
         )
-        outcomes.add(ps, contribute(rounds, controls[ps], of_step.on[ps].push, weighted, books))
+        outcomes.add(ps, contribute(rounds, controls[ps], now.push, sent, now.unit, books))
         parts = per_ps[ps]
         parts["stores"].append(rounds)
-        parts["contribute"].append(contribute(rounds, controls[ps], header.on[ps].push, pushed))
+        parts["contribute"].append(contribute(rounds, controls[ps], told.push, pushed, told.unit))
         if clip_norm is not None:
             with tf1.device(ps_device(ps)):
                 parts["squares"].append(rounds.square())
@@ -115,6 +117,7 @@ def build_rounds(
         [store for parts in per_ps for store in parts["stores"]],
         {"kept": keep, "outcomes": became, "global_step": count},
         header,
+        shares,
         [_on(ps, tf1.stack, parts["contribute"]) for ps, parts in enumerate(per_ps) if parts["contribute"]],
         [_on(ps, tf1.add_n, parts["squares"]) for ps, parts in enumerate(per_ps) if parts["squares"]],
         [_on(ps, tf1.stack, parts["close"]) for ps, parts in enumerate(per_ps) if parts["close"]],
@@ -122,24 +125,17 @@ def build_rounds(
     )
 
 
-def _weighted(gradient: BucketGradient, dtype: Any, examples: Any) -> BucketGradient:
-    """The gradient of the batch's sum instead of its mean; zeros if `examples` is 0, whatever the gradient is."""
-    weight = tf1.cast(tf1.where(examples > 0, examples, tf1.zeros_like(examples)), dtype)
-    # In place, as a rule.  To choose zeros with tf.where they would have to be there, as large as every gradient.
-    return gradient.with_values(tf1.math.multiply_no_nan(tf1.cast(gradient.values, dtype), weight))
-
-
 def _joint(
     rounds: RoundStore, factor: Any, clip_value: float | None, apply: Apply
 ) -> Callable[[Callable[[Any], Any]], Any]:
-    """Applies the sum times the factor, in the master's dtype."""
+    """Applies the sum of all examples' gradients times the factor, in the master's dtype."""
 
     def update(live: Callable[[Any], Any]) -> Any:
-        total = rounds.sum.read().map(live)
-        joint = total.values * tf1.cast(factor, total.values.dtype)
+        mean = rounds.mean(factor, live)
+        joint = mean.values
         if clip_value is not None:
             joint = tf1.clip_by_value(joint, -clip_value, clip_value)
-        return apply(total.with_values(tf1.cast(joint, rounds.store.master.dtype.base_dtype)))
+        return apply(mean.with_values(tf1.cast(joint, rounds.store.master.dtype.base_dtype)))
 
     return update
 
@@ -156,10 +152,10 @@ def _count_round(
     with tf1.device(ps_device(store.bucket.ps)):
         one = tf1.ones([1], tf1.int64)
     parts["stores"].append(rounds)
-    parts["contribute"].append(contribute(rounds, control, told.push, BucketGradient(one)))
+    parts["contribute"].append(contribute(rounds, control, told.push, BucketGradient(one), told.unit))
     books, counted = close(rounds, control, told, lambda live: store.master.assign_add(live(one), read_value=False))
     parts["close"].append(books)
-    return contribute(rounds, control, of_step.push, BucketGradient(one), books), counted
+    return contribute(rounds, control, of_step.push, BucketGradient(one), of_step.unit, books), counted
 
 
 def _on(ps: int, build: Callable[[Any], Any], tensors: list[Any]) -> Any:

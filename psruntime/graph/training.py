@@ -23,6 +23,7 @@ from psruntime.graph.pulled import PulledModel, build_pulled_model
 from psruntime.graph.reach import ancestors
 from psruntime.graph.round_graph import RoundGraph, Trained, build_rounds
 from psruntime.graph.seeds import WorkerGraph
+from psruntime.graph.share import make_shares, unit_of
 from psruntime.graph.store import BucketStore, PsControl
 from psruntime.graph.wire import Wire
 from psruntime.model import TRAIN, Model
@@ -79,11 +80,16 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         begins_last = job.mode == "sync"  # a model that fails while a round is closed would tear it
         one = build_pulled_model(model, inputs, TRAIN, plan, index, job.max_workers, wire, begins_last)
         rules = rules_of(one.spec, f"model_fn of {model.name}")
-        pulled, gradients = with_local_steps(one, bucket_gradients(one, plan, index), inputs, index)
+        shares = make_shares(index) if job.mode == "sync" else None
+        pulled, gradients = with_local_steps(one, bucket_gradients(one, plan, index, shares), inputs, index)
         finite = _is_finite(pulled, index)
-        # A step of mode sync applies nothing, so it tells no learning rate; the close of its round does.
-        header = Header([] if job.mode == "sync" else rules, index, plan.num_ps, finite)
-        applying_header = Header(rules, index, plan.num_ps) if job.mode == "sync" else header
+        if job.mode == "sync":
+            examples, unit = _examples(pulled, shares, index)
+            # A step of mode sync applies nothing, so it tells no learning rate; the close of its round does.
+            header = Header([], index, plan.num_ps, finite, unit)
+            applying_header = Header(rules, index, plan.num_ps)
+        else:
+            applying_header = header = Header(rules, index, plan.num_ps, finite)
         optimizers = {
             bucket.name: BucketOptimizer(rules, bucket, applying_header.on[bucket.ps].learning_rates)
             for bucket in plan.buckets
@@ -97,10 +103,10 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         step: dict[str, Any] = {"loss": pulled.spec.loss, "updates": pulled.updates}
         rounds = None
         if job.mode == "sync":
-            examples = _examples(pulled, index)
             limits = (pulled.spec.clip_norm, pulled.spec.clip_value)
             headers = (header, applying_header)
-            rounds = build_rounds(trained, pulled.global_step, controls, headers, index, examples, wire, *limits)
+            shared = (examples, shares)
+            rounds = build_rounds(trained, pulled.global_step, controls, headers, index, shared, wire, *limits)
             step.update(examples=examples, **rounds.step)
             pulled.begin_after(rounds.after_close)
         else:
@@ -124,11 +130,12 @@ def _is_finite(pulled: PulledModel, index: int) -> Any:
         return tf1.is_finite(pulled.spec.loss)
 
 
-def _examples(pulled: PulledModel, index: int) -> Any:
-    """What the batch weighs in a round, float64 []; 0 if its loss is not finite."""
+def _examples(pulled: PulledModel, shares: Any, index: int) -> tuple[Any, Any]:
+    """(what the batch weighs in a round, float64 [], 0 if its loss is not finite; the unit of its gradient)."""
     with tf1.device(worker_device(index)):
         weight = tf1.cast(pulled.examples, tf1.float64)
-        return tf1.where(tf1.is_finite(pulled.spec.loss), weight, tf1.zeros_like(weight))
+        examples = tf1.where(tf1.is_finite(pulled.spec.loss), weight, tf1.zeros_like(weight))
+        return examples, unit_of(examples, shares)
 
 
 def _push(

@@ -101,6 +101,8 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
                 closed = workers[chief]._close(monitored, assignments[chief], complete)
                 assert closed == Closed(number, attempt, number)
         run.checkpoints.save(session)
+        units = session.run([rounds.unit.read_value() for rounds in run.graph.rounds.stores])
+    assert set(units) == {EXAMPLES[0] * (1 if clip else 2)}, "the first one's; it is divided where all take a share"
     assert (min(factors) < 0.999) == clip, "some rounds are clipped"
     reader = tf1.train.load_checkpoint(run.checkpoints.latest())
     joint = [[2 * n, 2 * n + 1] for n in range(ROUNDS)]

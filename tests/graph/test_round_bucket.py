@@ -84,7 +84,7 @@ def test_a_new_attempt_begins_a_new_sum_and_what_was_pending_is_void(bucket: Rou
 
 def test_a_contribution_that_is_not_finite_counts_without_a_gradient(bucket: RoundBucket) -> None:
     assert bucket.contribute(0, 1, 3.0) == PENDING
-    assert bucket.contribute(1, 1, 0.0, finite=False) == NOT_FINITE
+    assert bucket.contribute(1, 1, np.nan, finite=False) == NOT_FINITE
     assert (bucket.total() == 3.0).all()
     assert bucket.books() == [1, 2, 0, 0]
     assert bucket.ledger(*LEDGER) == [2, 0, 1, 0, 1, 0, 0]
@@ -95,10 +95,38 @@ def test_a_contribution_that_is_not_finite_counts_without_a_gradient(bucket: Rou
 
 def test_the_first_may_be_the_one_that_is_not_finite(bucket: RoundBucket) -> None:
     bucket.contribute(0, 1, 5.0)
-    assert bucket.contribute(0, 2, 0.0, finite=False) == NOT_FINITE
+    assert bucket.contribute(0, 2, np.nan, finite=False) == NOT_FINITE
+    assert bucket.look()["square"] == 0.0, "nothing is summed, although something is held"
     assert bucket.contribute(1, 2, 3.0) == PENDING
     assert (bucket.total() == 3.0).all()
     assert bucket.ledger(*LEDGER) == [3, 0, 1, 1, 1, 0, 0]
+    assert bucket.close(2, 2) == [2, 2, 2, 2]
+    assert (bucket.master() == -3.0).all()
+
+
+@pytest.mark.parametrize(
+    "units", [(4.0, 1.0, 1.0), (1.0, 4.0, 1.0), (4.0, 4.0, 0.0), (0.0, 4.0, 4.0), (0.5, 0.25, 8.0)]
+)
+def test_gradients_of_several_units_add_up(bucket: RoundBucket, units: tuple[float, ...]) -> None:
+    """Batches of other sizes, and a mean that was divided by another number of members.  All is exact in any order."""
+    gradients = (1.0, -2.0, 8.0)
+    bucket.contribute(3, 1, 5.0, unit=2.0)  # an attempt that is given up
+    for worker, (gradient, unit) in enumerate(zip(gradients, units, strict=True)):
+        assert bucket.contribute(worker, 2, gradient, unit=unit) == PENDING, "one of no weight is still one"
+    total = sum(gradient * unit for gradient, unit in zip(gradients, units, strict=True))
+    assert (bucket.total() == total).all()
+    assert bucket.look()["square"] == total**2 * ROWS * WIDTH
+    assert bucket.close(2, 3, 0.125) == [2, 3, 2, 2]
+    assert (bucket.master() == -total / 8).all()
+
+
+def test_a_sum_that_is_the_mean_already_is_applied_as_it_is(bucket: RoundBucket) -> None:
+    third = np.float32(1 / 3)
+    for attempt in (1, 2):
+        for worker in range(3):
+            bucket.contribute(worker, attempt, third, unit=96.0)
+    assert bucket.close(2, 3, 1 / 96) == [2, 3, 2, 2]
+    np.testing.assert_array_equal(bucket.master(), -(third + third + third))
 
 
 @pytest.mark.parametrize(("attempt", "members"), [(1, 3), (1, 1), (2, 2), (0, 2)])

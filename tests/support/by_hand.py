@@ -29,7 +29,9 @@ class ByHand:
             self._held = {store.bucket.name: self._values(store) for store in self._stores}
             for rounds in run.graph.rounds.stores if run.graph.rounds else []:
                 total = dict(zip(("sum", "rows"), rounds.sum.read().tensors, strict=False))
-                self._held[rounds.store.bucket.name].update(total, books=rounds.books.read_value())
+                self._held[rounds.store.bucket.name].update(
+                    total, unit=rounds.unit.read_value(), books=rounds.books.read_value()
+                )
             of_worker = run.graph.graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)
             residues = {v.op.name.removeprefix("psruntime/residue/"): v for v in of_worker}
             self._residues = {name: residues[name].read_value() for name in self._held if name in residues}
@@ -44,7 +46,7 @@ class ByHand:
 
     def look(self) -> dict[str, dict[str, Any]]:
         """Bucket -> all that its ps holds of it, but for ledger and pushes: `master`, `version`, the optimizer's
-        variables by their names (`Adam`, `beta1_power`), and in mode sync `sum`, `rows` and `books` of its round."""
+        variables by their names (`Adam`, `beta1_power`), and in mode sync `sum`, `rows`, `unit` and `books`."""
         held: dict[str, dict[str, Any]] = self.session.run(self._held)
         return held
 

@@ -39,6 +39,7 @@ class RoundBucket:
             with tf1.device("/job:ps/task:0"):
                 self._identity = tf1.placeholder(tf1.int64, [PUSH_ID_SIZE])
                 self._finite = tf1.placeholder(tf1.bool, [])
+                self._unit = tf1.placeholder(tf1.float64, [])
                 self._members = tf1.placeholder(tf1.int64, [])
                 self._factor = tf1.placeholder(tf1.float64, [])
                 self._fails = tf1.placeholder_with_default(False, [])
@@ -53,7 +54,7 @@ class RoundBucket:
             self._optimizer = BucketOptimizer([rule], bucket, rates)
             push = Push.of(self._identity, self._finite)
             gradient = BucketGradient(self._values, self._indices)
-            self._contribute = contribute(self.rounds, control, push, gradient)
+            self._contribute = contribute(self.rounds, control, push, gradient, self._unit)
             closing = Arrived(push, [tf1.constant(1.0)], self._members, self._factor)
             self._close, _ = close(self.rounds, control, closing, self._update)
             self._seal = self.rounds.seal()
@@ -65,19 +66,20 @@ class RoundBucket:
                 "ledger": self.store.ledger.read_value(),
                 "books": self.rounds.books.read_value(),
                 "sum": self.rounds.sum.read().tensors,
+                "unit": self.rounds.unit.read_value(),
                 "square": self.rounds.square(),
             }
         self.session = cluster.session(graph)
         self.reset()
 
     def _update(self, live: Any) -> Any:
-        total = self.rounds.sum.read().map(live)
+        mean = self.rounds.mean(self._factor, live)
         with tf1.control_dependencies([tf1.debugging.Assert(live(tf1.logical_not(self._fails)), ["cut off"])]):
             through = tf1.cond(live(self._holds), self._gate.dequeue, lambda: tf1.constant(True))
         with tf1.control_dependencies([through]):
-            values = tf1.identity(total.values * tf1.cast(self._factor, total.values.dtype))
+            values = tf1.identity(mean.values)
         dtype = self.store.master.dtype.base_dtype
-        return applying(self._optimizer, self.store)(total.with_values(tf1.cast(values, dtype)))
+        return applying(self._optimizer, self.store)(mean.with_values(tf1.cast(values, dtype)))
 
     def contribute(
         self,
@@ -88,9 +90,11 @@ class RoundBucket:
         *,
         incarnation: int | None = None,
         finite: bool = True,
+        unit: float = 1.0,
     ) -> int:
-        """The verdict: a column of the ledger."""
+        """The verdict: a column of the ledger.  `unit` is 0 if it is not finite."""
         feed = {self._identity: self._id(worker, attempt, incarnation), self._finite: finite}
+        feed[self._unit] = unit if finite else 0.0
         whole = np.zeros([ROWS, WIDTH]) + np.asarray(gradient)
         if self.is_table:
             feed.update({self._values: whole[list(rows)], self._indices: list(rows)})
@@ -153,14 +157,15 @@ class RoundBucket:
         return np.asarray(self.look()["master"][0], np.float64).reshape(ROWS, WIDTH)
 
     def total(self) -> Any:
-        """The sum as [ROWS, WIDTH]."""
-        values, *indices = self.look()["sum"]
+        """The sum times its unit, as [ROWS, WIDTH]."""
+        held = self.look()
+        values, *indices = held["sum"]
         if not indices:
-            return values.reshape(ROWS, WIDTH)
+            return held["unit"] * values.reshape(ROWS, WIDTH)
         assert list(indices[0]) == sorted(set(indices[0])), "each row once, in ascending order"
         total = np.zeros([ROWS, WIDTH], values.dtype)
         total[indices[0]] = values
-        return total
+        return held["unit"] * total
 
     def books(self) -> list[int]:
         """(attempt, count, intent, applied attempt)"""
