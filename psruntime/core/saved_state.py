@@ -20,10 +20,11 @@ Counts = tuple[int, int]  # pushes of one worker: accepted, received
 
 @dataclass(frozen=True)
 class BucketBooks:
-    """Of one bucket: its version, and its ledger, a row of core/ledger.py."""
+    """Of one bucket: its version, its ledger, a row of core/ledger.py, and the ps that it was on."""
 
     version: int
     ledger: tuple[int, ...]
+    ps: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class SavedState:
         data = {
             "global_step": self.global_step,
             "spread": self.spread,
-            "buckets": {name: {"version": b.version, "ledger": list(b.ledger)} for name, b in self.buckets.items()},
+            "buckets": {
+                name: {"version": b.version, "ledger": list(b.ledger), "ps": b.ps} for name, b in self.buckets.items()
+            },
             "counts": {str(ps): {str(w): list(c) for w, c in of_ps.items()} for ps, of_ps in self.counts.items()},
         }
         return json.dumps(data, indent=1) + "\n"
@@ -73,4 +76,4 @@ def _books(name: str, data: Any) -> BucketBooks:
     ledger = tuple(int(n) for n in data["ledger"])
     if len(ledger) != LEDGER_SIZE or not is_balanced(ledger):
         raise ValueError(f"the ledger of bucket {name} does not balance: {ledger}")
-    return BucketBooks(int(data["version"]), ledger)
+    return BucketBooks(int(data["version"]), ledger, int(data["ps"]))

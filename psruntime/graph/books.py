@@ -38,8 +38,10 @@ class Books:
             saved = [state.buckets.get(bucket.name) for bucket in books.buckets]
             versions = [of_bucket.version + RESTORE_LEAP if of_bucket else 0 for of_bucket in saved]
             ledgers = [brought_back(of_bucket.ledger) if of_bucket else EMPTY for of_bucket in saved]
+            homes = sorted({of_bucket.ps for of_bucket in saved if of_bucket})
+            rows = [homes.index(of_bucket.ps) + 1 if of_bucket else 0 for of_bucket in saved]
             feed = {books.version: versions, books.ledger: np.reshape(ledgers, [-1, LEDGER_SIZE])}
-            write(books.bring_back, {**feed, books.counts: self._counts(state, ps)})
+            write(books.bring_back, {**feed, books.counts: self._counts(state, homes), books.rows: rows})
 
     def roll_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
         """Live books go on; the updates that the saved ones do not have are rolled back."""
@@ -49,17 +51,22 @@ class Books:
             kept = [of_bucket.ledger[APPLIED] if of_bucket else 0 for of_bucket in saved]
             write(books.roll_back, {books.kept: kept})
 
-    def _counts(self, state: SavedState, ps: int) -> Any:
-        counts = np.zeros([self._max_workers, 2], np.int64)
-        for worker, (accepted, received) in state.counts.get(ps, {}).items():
-            if worker < self._max_workers:
-                counts[worker] = accepted, received
+    def _counts(self, state: SavedState, homes: list[int]) -> Any:
+        """None, and then those of each of these ps; int64 [1 + ps, max_workers, 2]."""
+        counts = np.zeros([1 + len(homes), self._max_workers, 2], np.int64)
+        for row, ps in enumerate(homes, start=1):
+            for worker, (accepted, received) in state.counts.get(ps, {}).items():
+                if worker < self._max_workers:
+                    counts[row, worker] = accepted, received
         return counts
 
 
 class _PsBooks:
-    """Those of one ps.  Placeholders: version, kept int64 [buckets], ledger int64 [buckets, LEDGER_SIZE], counts
-    int64 [max_workers, 2].  bring_back, roll_back: lists of operations."""
+    """Those of one ps.  bring_back, roll_back: lists of operations.
+
+    Placeholders, int64: version, kept, rows [buckets], ledger [buckets, LEDGER_SIZE], counts [any, max_workers, 2];
+    `rows` says which of the counts a bucket has.
+    """
 
     def __init__(self, ps: int, stores: list[BucketStore], max_workers: int) -> None:
         self.buckets: list[Bucket] = [store.bucket for store in stores]
@@ -67,16 +74,17 @@ class _PsBooks:
         with tf1.device(ps_device(ps)):
             self.version = tf1.placeholder(tf1.int64, [count], name=f"saved_version_{ps}")
             self.ledger = tf1.placeholder(tf1.int64, [count, LEDGER_SIZE], name=f"saved_ledger_{ps}")
-            self.counts = tf1.placeholder(tf1.int64, [max_workers, 2], name=f"saved_counts_{ps}")
+            self.counts = tf1.placeholder(tf1.int64, [None, max_workers, 2], name=f"saved_counts_{ps}")
+            self.rows = tf1.placeholder(tf1.int64, [count], name=f"saved_rows_{ps}")
             self.kept = tf1.placeholder(tf1.int64, [count], name=f"kept_{ps}")
-            pushed = tf1.pad(self.counts, [[0, 0], [ACCEPTED, 0]])
+            pushed = tf1.pad(self.counts, [[0, 0], [0, 0], [ACCEPTED, 0]])
             self.bring_back = [
                 operation
                 for i, store in enumerate(stores)
                 for operation in (
                     store.version.assign(self.version[i], read_value=False),
                     store.ledger.assign(self.ledger[i], read_value=False),
-                    store.pushed.assign(pushed, read_value=False),
+                    store.pushed.assign(pushed[self.rows[i]], read_value=False),
                 )
             ]
             self.roll_back = [_roll_back(store, self.kept[i]) for i, store in enumerate(stores)]

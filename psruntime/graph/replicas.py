@@ -100,7 +100,7 @@ class Replica:
         counts = {}
         for ps, (versions, ledgers, of_rounds, pushed) in books.items():
             rows = zip(versions.tolist(), map(tuple, ledgers.tolist()), strict=True)
-            buckets.update(zip(copies[ps].names, (BucketBooks(*row) for row in rows), strict=True))
+            buckets.update(zip(copies[ps].names, (BucketBooks(*row, ps) for row in rows), strict=True))
             attempts.update(of_rounds.tolist())
             counts[ps] = counts_of(pushed)
         self.state = SavedState(source.note.global_step, buckets, counts)

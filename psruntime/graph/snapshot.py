@@ -64,7 +64,7 @@ class Snapshot:
         for ps, (rows, pushed) in zip(with_buckets, taken["books"], strict=True):
             counts[ps] = counts_of(pushed)
             for store, row in zip(self._stores[ps], rows.tolist(), strict=True):
-                buckets[store.bucket.name] = BucketBooks(row[_VERSION], tuple(row[_LEDGER:]))
+                buckets[store.bucket.name] = BucketBooks(row[_VERSION], tuple(row[_LEDGER:]), ps)
                 attempts.add(row[_ATTEMPT])
                 global_step = max(global_step, row[_STEP])
         if len(attempts) > 1:

@@ -54,7 +54,10 @@ def test_what_was_pending_is_void_when_a_ledger_is_brought_back() -> None:
 def test_a_state_comes_back_from_its_text() -> None:
     state = SavedState(
         7,
-        {"w": BucketBooks(2**33 + 7, row(received=7, applied=7)), "b/0": BucketBooks(5, row(received=5, applied=5))},
+        {
+            "w": BucketBooks(2**33 + 7, row(received=7, applied=7), 0),
+            "b/0": BucketBooks(5, row(received=5, applied=5), 1),
+        },
         {0: {3: (5, 6)}, 1: {}},
     )
     assert state.spread == 2
@@ -70,8 +73,8 @@ def test_a_state_comes_back_from_its_text() -> None:
         "[]",
         '{"global_step": 1, "buckets": [], "counts": {}}',
         '{"global_step": 1, "buckets": {"w": {"version": 1}}, "counts": {}}',
-        '{"global_step": 1, "buckets": {"w": {"version": 1, "ledger": [1]}}, "counts": {}}',
-        SavedState(1, {"w": BucketBooks(1, (1,) * LEDGER_SIZE)}).text(),
+        '{"global_step": 1, "buckets": {"w": {"version": 1, "ledger": [1], "ps": 0}}, "counts": {}}',
+        SavedState(1, {"w": BucketBooks(1, (1,) * LEDGER_SIZE, 0)}).text(),
         '{"global_step": 1, "buckets": {}, "counts": {"0": {"1": [1]}}}',
         '{"global_step": "many", "buckets": {}, "counts": {}}',
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from psruntime.core.ledger import APPLIED, RECEIVED, ROLLED_BACK, VOID, is_balanced
 from psruntime.core.saved_state import SUFFIX, SavedState
-from psruntime.graph.store import RESTORE_LEAP
+from psruntime.graph.store import ACCEPTED, ARRIVED, RESTORE_LEAP
 from tests.graph.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, Run, linear_model, train
 
@@ -103,6 +103,26 @@ def test_all_ps_lost_and_the_books_come_back(tmp_path: Path) -> None:
         assert {tuple(row[[RECEIVED, APPLIED, ROLLED_BACK]]) for row in rows} == {(6, 6, 0)}
     with cluster.session(second.graph.graph) as session:
         assert set(session.run(list(second.graph.model.versions.values()))) == {6 + RESTORE_LEAP}
+
+
+@pytest.mark.parametrize(("plan", "brought"), [("per-variable", {6}), ("packed", {2})])
+def test_each_bucket_has_its_own_pushes_after_a_restore_on_more_ps(
+    plan: str, brought: set[int], tmp_path: Path
+) -> None:
+    """A bucket that the checkpoint knows goes on, on whatever ps it is now; one that it does not know begins anew."""
+    settings = {"checkpoint_dir": str(tmp_path), "slice_bytes": 64, "plan": plan}
+    train(LocalCluster(1), ADAM, 4, **settings)
+    cluster = LocalCluster(2)
+    run = train(cluster, ADAM, 2, **settings)
+    stores = run.graph.model.stores.values()
+    assert {store.bucket.ps for store in stores} == {0, 1}
+    with cluster.session(run.graph.graph) as session:
+        ledgers, pushed = session.run(
+            [[s.ledger.read_value() for s in stores], [s.pushed.read_value() for s in stores]]
+        )
+    counts = [tuple(row[[RECEIVED, APPLIED]]) for row in ledgers]
+    assert {received for received, _ in counts} == brought
+    assert [tuple(of_workers[0, [ARRIVED, ACCEPTED]]) for of_workers in pushed] == counts
 
 
 def test_the_state_beside_a_checkpoint_tells_its_cut(tmp_path: Path) -> None:
