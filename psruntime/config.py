@@ -129,8 +129,6 @@ class JobConfig:
             raise UsageError(f"rounds_log is for mode sync, the mode is {self.mode}")
         if self.on_ps_loss == "partial" and self.mode == "sync":
             raise UsageError("on_ps_loss partial is not for mode sync, where all variables are those of one round")
-        if self.wire == "float16" and self.mode == "sync":
-            raise UsageError("wire float16 is for mode async and bounded: a round sums over batches; use bfloat16")
         if self.pipeline > 1 and self.mode == "sync":
             raise UsageError(
                 "pipeline is for mode async and bounded: a round of mode sync begins when the last is applied"

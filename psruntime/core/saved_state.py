@@ -20,7 +20,7 @@ Counts = tuple[int, int]  # pushes of one worker: accepted, received
 
 @dataclass(frozen=True)
 class BucketBooks:
-    """Of one bucket: its version, its ledger, a row of core/ledger.py, and the ps that it was on."""
+    """Of one bucket: its version, its ledger, a row of core/ledger.py, and the ps that it was on; -1: not known."""
 
     version: int
     ledger: tuple[int, ...]
@@ -76,4 +76,4 @@ def _books(name: str, data: Any) -> BucketBooks:
     ledger = tuple(int(n) for n in data["ledger"])
     if len(ledger) != LEDGER_SIZE or not is_balanced(ledger):
         raise ValueError(f"the ledger of bucket {name} does not balance: {ledger}")
-    return BucketBooks(int(data["version"]), ledger, int(data["ps"]))
+    return BucketBooks(int(data["version"]), ledger, int(data.get("ps", -1)))

@@ -40,13 +40,12 @@ def contribute(
         accepted = tf1.equal(verdict, counted)
         fresh = attempt > books[ATTEMPT]
         begins = tf1.logical_and(accepted, fresh)
-        sum_unit = rounds.add(gradient, unit, accepted, fresh)
-        with tf1.control_dependencies([sum_unit]):
+        unit_of_sum = rounds.unit.assign(rounds.add(gradient, unit, accepted, fresh), read_value=False)
+        with tf1.control_dependencies([unit_of_sum]):  # so that books never tell of a sum whose unit is not known
             before = tf1.where(begins, code(0), books[COUNT])
             now = tf1.stack([attempt, before + 1, books[INTENT], books[APPLIED_ATTEMPT]])
             given_up = tf1.where(begins, ledger[PENDING], code(0)) * (one(VOID) - one(PENDING))
             last = [
-                rounds.unit.assign(sum_unit, read_value=False),
                 rounds.books.assign(tf1.where(accepted, now, books), read_value=False),
                 store.ledger.assign(ledger + given_up + one(RECEIVED) + one(verdict), read_value=False),
                 remember(store, push, last_push, accepted),

@@ -18,7 +18,7 @@ from psruntime.graph.wire import Wire
 def packed_gradient(wire: Wire, name: str, gradient: BucketGradient, finite: Any, index: int) -> BucketGradient:
     """The gradient of bucket `name` as worker `index` pushes it.
 
-    finite: bool [], whether it counts; if not, zeros are sent and what is left stays.  What a push had in it that a ps
+    finite: bool [], whether it counts; if not, what is left stays.  What a push had in it that a ps
     refuses for another cause is dropped with it.
 
     There is no feedback for rows of a table: what is left of them would be as large as the table.

@@ -24,7 +24,8 @@ class Arrived:
     """The header on one ps.
 
     push: who pushes or closes, and what.  learning_rates: float32 [] of each rule.
-    members: int64 [], contributions of a complete sum.  factor: float64 [], by which the sum is multiplied.
+    members: int64 [], contributions of a complete sum.
+    factor: float64 [], by which the sum of all examples' gradients is multiplied; what is summed, by factor x its unit.
     unit: float64 [], by which the gradient would have to be multiplied to be that of the sum over its examples, 0 if
         it does not count; None where no gradient is contributed.
     """
@@ -84,7 +85,7 @@ class Header:
         members: int = 0,
         factor: float = 0.0,
         finite: bool = True,
-        unit: float = 0.0,
+        unit: float = 1.0,
     ) -> Any:
         """What to feed for the update that follows this global step, whose learning rates are used; int64 [size].
 

@@ -44,9 +44,8 @@ class RoundGraph:
     step: fetches of a training step, {"kept": operations, "outcomes": int64 [buckets, 2], "global_step": int64 []};
         it writes the gradient of its batch into the worker's variables, and contributes it.
     header: what to feed to all others; a step is fed it too, and tells with it what it closes.
-    shares: float64 [], to be fed to a step, into how many it divides its gradient; None: it does not.
     contribute: int64 [buckets, 2], outcomes; pushes what was kept.
-    squares: sum of squares of the buckets' sums, float64 []; none unless there is a clip_norm.
+    squares: sum of squares of the sums of all examples' gradients, float64 []; none unless there is a clip_norm.
     close: books int64 [buckets, BOOKS_SIZE] after the update.
     after_close: bucket name -> operation after which the bucket is closed, if it was to be.
     """
@@ -54,7 +53,6 @@ class RoundGraph:
     stores: list[RoundStore]
     step: dict[str, Any]
     header: Header
-    shares: Any
     contribute: list[Any]
     squares: list[Any]
     close: list[Any]
@@ -67,7 +65,7 @@ def build_rounds(
     controls: list[PsControl],
     headers: tuple[Header, Header],
     index: int,
-    shared: tuple[Any, Any],
+    examples: Any,
     wire: Wire,
     clip_norm: float | None,
     clip_value: float | None,
@@ -75,11 +73,10 @@ def build_rounds(
     """Builds it for worker `index`.
 
     headers: of a step, and of what runs without a batch, where it is fed whether the loss was finite.
-    shared: (what the batch weighs, float64 []; `shares`, see RoundGraph).
+    examples: what the batch weighs, float64 [].
     The limits are those of the joint gradient, see ModelSpec.
     """
     of_step, header = headers
-    examples, shares = shared
     per_ps: list[dict[str, list[Any]]] = [
         {"stores": [], "contribute": [], "squares": [], "close": []} for _ in controls
     ]
@@ -117,7 +114,6 @@ def build_rounds(
         [store for parts in per_ps for store in parts["stores"]],
         {"kept": keep, "outcomes": became, "global_step": count},
         header,
-        shares,
         [_on(ps, tf1.stack, parts["contribute"]) for ps, parts in enumerate(per_ps) if parts["contribute"]],
         [_on(ps, tf1.add_n, parts["squares"]) for ps, parts in enumerate(per_ps) if parts["squares"]],
         [_on(ps, tf1.stack, parts["close"]) for ps, parts in enumerate(per_ps) if parts["close"]],

@@ -43,7 +43,8 @@ class _Batch:
 class _Kept:
     """A gradient in the worker's variables, and what it is of.
 
-    weight: of its batch, 0 if it does not count.  unit: see Arrived.  pushed: a contribution of it was accepted.
+    weight: of its batch, 0 if it does not count.  shares: by which it was divided.  pushed: a contribution of it was
+    accepted.
     """
 
     assignment: Assignment
@@ -51,7 +52,7 @@ class _Kept:
     opened: int
     batch: _Batch
     weight: float
-    unit: float
+    shares: int
     pushed: bool = False
 
 
@@ -141,9 +142,9 @@ class RoundSteps:
         feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn.attempt))
         feed[self._rounds.header.fed] = self._close_header(assignment, turn.closes)
         shares = 1
-        if self._rounds.shares is not None:
+        if self._graph.shares is not None:
             shares = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
-            feed[self._rounds.shares] = shares
+            feed[self._graph.shares] = shares
 
         def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
             started = self._runner.start(feed)
@@ -158,7 +159,7 @@ class RoundSteps:
         closed = turn.closes is None or _is_closed(outcomes, turn.closes)
         if closed:
             weight = float(fetched["examples"])
-            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, max(weight, 0.0) * shares)
+            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, shares)
         elif self._kept is None or batch is not self._kept.batch:
             self._ahead = batch
         self._place.stepped(result.global_step)
@@ -187,7 +188,9 @@ class RoundSteps:
         """What was kept, because the attempt was void; the outcomes."""
         assert self._kept is not None
         push_id = self._push_id(assignment, turn.attempt)
-        header = self._rounds.header.values(push_id, turn.round - 1, finite=self._kept.weight > 0, unit=self._kept.unit)
+        counts = self._kept.weight > 0
+        unit = self._kept.weight * self._kept.shares if counts else 0.0
+        header = self._rounds.header.values(push_id, turn.round - 1, finite=counts, unit=unit)
 
         def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
             run = self._runner.round_run("contribute")

@@ -27,7 +27,7 @@ BOOKS_SIZE = 4
 class RoundStore:
     """The variables of one bucket for its rounds, on its ps.
 
-    sum: a gradient like the contributions, dense or rows with their indices; half precision is summed in float32.
+    sum: a gradient like the contributions, dense or rows with their indices; but float64 all is summed in float32.
     unit: float64 [], times which the sum is that of all examples' gradients; 0: nothing that counts was summed.
     books: int64 [BOOKS_SIZE] = (attempt that is summed, its contributions so far, the last attempt that began
         to be applied, the last that was applied).  INTENT above APPLIED_ATTEMPT: the bucket is torn.
@@ -60,7 +60,8 @@ class RoundStore:
         more = live.map(lambda tensor: only_if(tf1.logical_not(is_first), tensor))
         added = [self.sum.write(first), self.sum.add(more, tf1.math.divide_no_nan(unit, before))]
         with tf1.control_dependencies([settled(counts, added)]):
-            return tf1.where(accepted, tf1.where(is_first, unit, before), held)
+            summed = tf1.where(tf1.logical_and(is_first, counts), unit, before)
+            return tf1.where(accepted, summed, held)
 
     def mean(self, factor: Any, live: Callable[[Any], Any]) -> BucketGradient:
         """The sum of all examples' gradients times the factor, float64 []; the sum is passed through `live`.
@@ -71,7 +72,7 @@ class RoundStore:
         scale = tf1.cast(factor * self.unit.read_value(), self.sum.dtype)
         is_it = tf1.equal(scale, 1)
         as_it_is = only_if(is_it, total.values)
-        multiplied = only_if(tf1.logical_not(is_it), total.values) * scale
+        multiplied = tf1.multiply(only_if(tf1.logical_not(is_it), total.values), scale, name="multiplied")
         values = tf1.raw_ops.Merge(inputs=[as_it_is, multiplied]).output
         values.set_shape(total.values.shape)
         return total.with_values(values)

@@ -1,8 +1,9 @@
 """Shares of a round's mean: every member's gradient is taken over the number of members, so that they add up to it.
 
-Else the mean would cost a pass over each gradient, to weigh it by its examples, and one over the sum, to divide that by
-all examples.  A number at the loss costs nothing.  Where batches do not weigh the same, or the round turns out to have
-another number of members, the `unit` that is told with a gradient (header.py) says what it counts.
+Else the mean would cost a pass over each gradient, to weigh it by its examples, and one over the sum, to divide that
+by all examples.  A number at the loss costs nothing.  It is the number of members of the round before, or 1 if that is
+not known.  Where batches do not weigh the same, or members came or went, the `unit` that is told with a gradient
+(header.py) says what it counts.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.devices import worker_cpu
 
+HALF = (tf1.float16.as_datatype_enum, tf1.bfloat16.as_datatype_enum)
+
 
 def make_shares(index: int) -> Any:
-    """Into how many shares worker `index` divides its gradient, float64 []; to be fed, 1 if it is not.
+    """The number of shares into which worker `index` divides its gradient, float64 []; to be fed, 1 if it is not.
 
-    None if the current graph, which has the model, has float16, of whose small numbers many shares would make zeros.
+    None if the current graph, which has the model, has half precision: many shares would make zeros of the small
+    numbers of float16, and a third is not exact in bfloat16.
     """
-    if _has_float16():
+    if _has_half():
         return None
     with tf1.device(worker_cpu(index)):
         return tf1.placeholder_with_default(tf1.constant(1.0, tf1.float64), [], name="shares")
@@ -31,8 +35,8 @@ def unit_of(examples: Any, shares: Any) -> Any:
     return weight if shares is None else weight * shares
 
 
-def _has_float16() -> bool:
+def _has_half() -> bool:
     definition = tf1.get_default_graph().as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
-    half = tf1.float16.as_datatype_enum
-    return any(half in (value.type, *value.list.type) for node in nodes for value in node.attr.values())
+    types = {t for node in nodes for value in node.attr.values() for t in (value.type, *value.list.type)}
+    return not types.isdisjoint(HALF)

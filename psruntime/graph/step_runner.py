@@ -38,8 +38,8 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[Any]) -> None:
         self._step = graph.step
         self._rounds = graph.rounds
-        of_rounds = [graph.rounds.header.fed, graph.rounds.shares] if graph.rounds else []
-        self._fed = [*graph.model.batch, graph.header.fed, *(tensor for tensor in of_rounds if tensor is not None)]
+        self._fed = [*graph.model.batch, graph.header.fed, *([graph.rounds.header.fed] if graph.rounds else [])]
+        self._fed += [] if graph.shares is None else [graph.shares]
         self._view = view
         self._hooks = [view, *hooks]
 

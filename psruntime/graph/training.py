@@ -34,6 +34,8 @@ class TrainGraph:
     """Handles into the graph.
 
     header: what to feed besides the batch.
+    shares: float64 [], to be fed to a step of mode sync: the number of shares into which it divides its gradient;
+        None: it does not.
     step: what a training step fetches, {"loss": float [], "global_step": int64 [], "updates": operations,
     "outcomes": one int64 [buckets, 2] per ps}.  In sync mode a step contributes its gradient to the round, and keeps
     it for `rounds`; its {"examples": float64 []} are what it weighs, 0 if the loss is not finite.
@@ -46,6 +48,7 @@ class TrainGraph:
     plan: Plan
     model: PulledModel
     header: Header
+    shares: Any
     controls: list[PsControl]
     step: dict[str, Any]
     rounds: RoundGraph | None
@@ -84,7 +87,7 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         pulled, gradients = with_local_steps(one, bucket_gradients(one, plan, index, shares), inputs, index)
         finite = _is_finite(pulled, index)
         if job.mode == "sync":
-            examples, unit = _examples(pulled, shares, index)
+            examples, unit = _weight_and_unit(pulled, shares, index)
             # A step of mode sync applies nothing, so it tells no learning rate; the close of its round does.
             header = Header([], index, plan.num_ps, finite, unit)
             applying_header = Header(rules, index, plan.num_ps)
@@ -105,16 +108,14 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         if job.mode == "sync":
             limits = (pulled.spec.clip_norm, pulled.spec.clip_value)
             headers = (header, applying_header)
-            shared = (examples, shares)
-            rounds = build_rounds(trained, pulled.global_step, controls, headers, index, shared, wire, *limits)
+            rounds = build_rounds(trained, pulled.global_step, controls, headers, index, examples, wire, *limits)
             step.update(examples=examples, **rounds.step)
             pulled.begin_after(rounds.after_close)
         else:
             step["outcomes"], step["global_step"] = _push(trained, controls, header, pulled, wire, finite, index)
         untrained = [s.name for s in plan.trained if plan.of(s.name)[0][0].name not in gradients]
-        return TrainGraph(
-            graph, plan, pulled, header, controls, step, rounds, optimizers, untrained, _unmoved(pulled, step)
-        )
+        unmoved = _unmoved(pulled, step)
+        return TrainGraph(graph, plan, pulled, header, shares, controls, step, rounds, optimizers, untrained, unmoved)
 
 
 def _unmoved(pulled: PulledModel, step: dict[str, Any]) -> list[str]:
@@ -130,7 +131,7 @@ def _is_finite(pulled: PulledModel, index: int) -> Any:
         return tf1.is_finite(pulled.spec.loss)
 
 
-def _examples(pulled: PulledModel, shares: Any, index: int) -> tuple[Any, Any]:
+def _weight_and_unit(pulled: PulledModel, shares: Any, index: int) -> tuple[Any, Any]:
     """(what the batch weighs in a round, float64 [], 0 if its loss is not finite; the unit of its gradient)."""
     with tf1.device(worker_device(index)):
         weight = tf1.cast(pulled.examples, tf1.float64)

@@ -23,6 +23,7 @@ from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model,
 from tests.support.round_place import plain_batches
 
 ROUNDS, EXAMPLES = 4, (8, 3)  # the second worker's batches are smaller, and weigh less
+LOST = 2  # the round in which the first worker is lost when both have pushed; the second one pushes again what it kept
 MODELS = {
     "dense": (linear_model(OPTIMIZERS["momentum"], 0.02), 64, 1.5),
     "tables": (embedding_model(OPTIMIZERS["adagrad"], 0.05), 1 << 24, 5.0),
@@ -89,22 +90,27 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
         monitored: Any = SimpleNamespace(run_step_fn=lambda step: step(None))
         complete: Complete | None = None
         for number in range(1, ROUNDS + 1):
-            attempt = number + 10
+            attempt = number + (10 if number <= LOST else 100)
             turn = Turn(Duty.CONTRIBUTE, number, attempt, attempt, None if clip else complete)
             for worker, (steps, assignment) in enumerate(zip(workers, assignments, strict=True)):
                 said = steps._contribute(monitored, assignment, turn)
                 assert said == Contribution(number, attempt, number - 1, EXAMPLES[worker], clip)
             complete = Complete(number, attempt, 2, sum(EXAMPLES))
+            if number == LOST:
+                again = Turn(Duty.CONTRIBUTE, number, attempt + 50, attempt, turn.closes)
+                said = workers[1]._contribute(monitored, assignments[1], again)
+                assert said == Contribution(number, again.attempt, number - 1, EXAMPLES[1], clip)
+                complete = Complete(number, again.attempt, 1, EXAMPLES[1])
             if number < ROUNDS and not clip:
                 continue  # the next one closes it
             for chief in (0, 1):  # the second one finds it done
                 closed = workers[chief]._close(monitored, assignments[chief], complete)
-                assert closed == Closed(number, attempt, number)
+                assert closed == Closed(number, complete.attempt, number)
         run.checkpoints.save(session)
         units = session.run([rounds.unit.read_value() for rounds in run.graph.rounds.stores])
     assert set(units) == {EXAMPLES[0] * (1 if clip else 2)}, "the first one's; it is divided where all take a share"
     assert (min(factors) < 0.999) == clip, "some rounds are clipped"
     reader = tf1.train.load_checkpoint(run.checkpoints.latest())
-    joint = [[2 * n, 2 * n + 1] for n in range(ROUNDS)]
+    joint = [[2 * n + 1] if n == LOST - 1 else [2 * n, 2 * n + 1] for n in range(ROUNDS)]
     for name, value in plain_batches(model, joint, drawn).items():
         np.testing.assert_allclose(reader.get_tensor(name), value, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -125,6 +125,23 @@ def test_each_bucket_has_its_own_pushes_after_a_restore_on_more_ps(
     assert [tuple(of_workers[0, [ARRIVED, ACCEPTED]]) for of_workers in pushed] == counts
 
 
+def test_each_bucket_has_the_pushes_of_the_ps_that_it_was_on(tmp_path: Path) -> None:
+    settings = {"checkpoint_dir": str(tmp_path), "plan": "per-variable"}
+    first = train(LocalCluster(2), ADAM, 4, **settings)
+    books = tmp_path / f"model.ckpt-4{SUFFIX}"
+    state = json.loads(books.read_text())
+    state["counts"]["1"] = {"0": [3, 4]}  # of its buckets one refused a push
+    books.write_text(json.dumps(state))
+    cluster = LocalCluster(1)
+    run = train(cluster, ADAM, 2, **settings)
+    was_on = {name: store.bucket.ps for name, store in first.graph.model.stores.items()}
+    assert {*was_on.values()} == {0, 1}
+    with cluster.session(run.graph.graph) as session:
+        for name, store in run.graph.model.stores.items():
+            accepted, received = session.run(store.pushed.read_value())[0, [ACCEPTED, ARRIVED]]
+            assert (accepted, received) == ((6, 6), (5, 6))[was_on[name]]
+
+
 def test_the_state_beside_a_checkpoint_tells_its_cut(tmp_path: Path) -> None:
     run = train(LocalCluster(2), ADAM, 4, checkpoint_dir=str(tmp_path), **SLICED)
     text = (tmp_path / f"model.ckpt-4{SUFFIX}").read_text()

@@ -120,13 +120,15 @@ def test_gradients_of_several_units_add_up(bucket: RoundBucket, units: tuple[flo
     assert (bucket.master() == -total / 8).all()
 
 
-def test_a_sum_that_is_the_mean_already_is_applied_as_it_is(bucket: RoundBucket) -> None:
+@pytest.mark.parametrize(("factor", "multiplied"), [(1 / 96, False), (1 / 64, True)])
+def test_a_sum_that_is_the_mean_already_is_applied_as_it_is(
+    bucket: RoundBucket, factor: float, multiplied: bool
+) -> None:
     third = np.float32(1 / 3)
-    for attempt in (1, 2):
-        for worker in range(3):
-            bucket.contribute(worker, attempt, third, unit=96.0)
-    assert bucket.close(2, 3, 1 / 96) == [2, 3, 2, 2]
-    np.testing.assert_array_equal(bucket.master(), -(third + third + third))
+    for worker in range(3):
+        bucket.contribute(worker, 1, third, unit=96.0)
+    assert multiplied == any(name.endswith("/multiplied") for name in bucket.ran_in_close(1, 3, factor))
+    np.testing.assert_array_equal(bucket.master(), -(third + third + third) * np.float32(factor * 96))
 
 
 @pytest.mark.parametrize(("attempt", "members"), [(1, 3), (1, 1), (2, 2), (0, 2)])

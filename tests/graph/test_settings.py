@@ -66,10 +66,9 @@ def test_what_is_pushed_is_applied_once_and_what_rounding_leaves_is_kept(
     applied = of_variables([(bucket, -held[bucket.name]["master"]) for bucket in buckets])
     kept = of_variables([(bucket, left[bucket.name]) for bucket in buckets if bucket.name in left])
     assert kept.keys() == ({"dense", "scalar"} if with_feedback else set())
-    examples = BATCH * settings["local_steps"] if settings["mode"] == "sync" else 1  # a round sums over examples
     for name, every_gradient in gradients(SGD, settings["local_steps"], STEPS).items():
         true, rounded = np.ravel(sum(every_gradient)), np.ravel(sum(map(rounding(settings), every_gradient)))
-        expected = true - kept[name] / examples if name in kept else rounded
+        expected = true - kept[name] if name in kept else rounded
         np.testing.assert_array_equal(applied[name], expected, err_msg=name)
         if name != "scalar":  # whose gradients are 1
             assert np.array_equal(true, rounded) == (settings["wire"] == "float32"), "the wire made no difference"
@@ -154,9 +153,9 @@ def test_a_refused_contribution_or_close_changes_nothing(settings: dict[str, Any
     told.append(by_hand.push(4, poison=True))
     assert set(told[-1].values()) == {NOT_FINITE}
     summed = by_hand.look()
-    assert not any(np.any(summed[name]["sum"]) for name in summed.keys() - {GLOBAL_STEP.name}), "others go on with it"
+    assert {held["unit"] for held in summed.values()} == {0.0}, "nothing is in the sum"
     by_hand.close(4, factor=0.0)
-    assert_same(closed, by_hand.look(), "sum", "rows", "books")
+    assert_same(closed, by_hand.look(), "sum", "rows", "unit", "books")
     assert_same({"of worker": residues}, {"of worker": by_hand.residues()})
     assert_told(run, told, {PENDING: APPLIED})
 
@@ -174,7 +173,7 @@ def assert_all_changed(before: dict[str, dict[str, Any]], after: dict[str, dict[
     """Each bucket's master, version and optimizer's variables are not what they were."""
     for bucket, held in before.items():
         unchanged = [name for name, value in held.items() if np.array_equal(value, after[bucket][name])]
-        assert not {*unchanged} - {"sum", "rows", "books"}, bucket
+        assert not {*unchanged} - {"sum", "rows", "unit", "books"}, bucket
 
 
 def assert_told(run: Run, told: list[dict[str, int]], later: dict[int, int]) -> None:

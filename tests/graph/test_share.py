@@ -25,15 +25,12 @@ def test_a_weight_that_is_none_counts_nothing(nothing: float) -> None:
         assert session.run(unit_of(weight, tf1.constant(2.0, tf1.float64))) == 0.0
 
 
-def in_half(values: Any) -> Any:
-    return tf1.cast(tf1.square(tf1.cast(values, tf1.float16)), tf1.float32)
-
-
+@pytest.mark.parametrize("dtype", [tf1.float16, tf1.bfloat16])
 @pytest.mark.parametrize("wrap", [lambda function: function, tf.function], ids=["in the graph", "in a function"])
-def test_small_numbers_of_float16_are_not_divided(wrap: Any) -> None:
+def test_half_precision_is_not_divided(wrap: Any, dtype: Any) -> None:
     with tf1.Graph().as_default():
         values = tf1.placeholder(tf1.float32, [3])
-        wrap(lambda values: tf1.cast(tf1.cast(values, tf1.bfloat16), tf1.float32))(values)
+        wrap(tf1.square)(values)
         assert make_shares(0) is not None
-        wrap(in_half)(values)
+        wrap(lambda values: tf1.cast(tf1.square(tf1.cast(values, dtype)), tf1.float32))(values)
         assert make_shares(0) is None

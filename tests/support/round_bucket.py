@@ -128,6 +128,14 @@ class RoundBucket:
         self.check_balance()
         return [int(n) for n in books]
 
+    def ran_in_close(self, attempt: int, members: int, factor: float) -> list[str]:
+        """The names of the operations that ran in a close."""
+        feed = {self._identity: self._id(0, attempt, None), self._finite: True}
+        feed.update({self._members: members, self._factor: factor})
+        told = tf1.RunMetadata()
+        self.session.run(self._close, feed, tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), told)
+        return [node.node_name for device in told.step_stats.dev_stats for node in device.node_stats]
+
     def go_on(self) -> None:
         self.session.run(self._open_gate)
 

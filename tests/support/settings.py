@@ -37,6 +37,7 @@ _ROWS = [  # each unlike the one before it in nearly all, so that a checkpoint c
     ("async", "per-variable", "float32", "off", 3, 2, WHOLE, 2),
     ("sync", "packed", "float32", "off", 1, 1, CUT, 1),
     ("sync", "per-variable", "bfloat16", "on", 1, 2, WHOLE, 2),
+    ("sync", "packed", "float16", "off", 1, 1, CUT, 1),
 ]
 SETTINGS = {" ".join(map(str, row)): {**dict(zip(VALUES, row, strict=True)), **MODES[row[0]]} for row in _ROWS}
 
