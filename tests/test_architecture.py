@@ -111,7 +111,7 @@ def test_a_broken_law_would_be_found(module: str, text: str, said: str) -> None:
 
 def test_a_circle_within_a_room_is_found() -> None:
     circle = {"psruntime.core.plan.plan": "from psruntime.core.plan import packing",
-              "psruntime.core.plan.packing": "if TYPE_CHECKING:\n    from psruntime.core.plan.plan import Plan"}  # fmt: skip
+        ("psruntime.graph.base.devices", "import psruntime.graph.loop.session", "goes up from graph.base to graph"),
     (path,) = rooms.circles(rooms.arrows(circle))
     assert path == ["psruntime.core.plan.packing", "psruntime.core.plan.plan", "psruntime.core.plan.packing"]
 
