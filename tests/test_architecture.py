@@ -110,8 +110,10 @@ def test_a_broken_law_would_be_found(module: str, text: str, said: str) -> None:
 
 
 def test_a_circle_within_a_room_is_found() -> None:
-    circle = {"psruntime.core.plan.plan": "from psruntime.core.plan import packing",
-        ("psruntime.graph.base.devices", "import psruntime.graph.loop.session", "goes up from graph.base to graph"),
+    circle = {
+        "psruntime.core.plan.plan": "from psruntime.core.plan import packing",
+        "psruntime.core.plan.packing": "if TYPE_CHECKING:\n    from psruntime.core.plan.plan import Plan",
+    }
     (path,) = rooms.circles(rooms.arrows(circle))
     assert path == ["psruntime.core.plan.packing", "psruntime.core.plan.plan", "psruntime.core.plan.packing"]
 
