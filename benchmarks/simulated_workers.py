@@ -2,8 +2,8 @@
 
     python -m benchmarks.simulated_workers --core N --port P --workers N --bound STEPS --rate STEPS_PER_S --seconds S
 
-Each worker has a connection of its own and behaves on it as a real one: it asks for the job's settings, joins, holds a
-heartbeat nearly all the time, as chief reports the view prepared, and in mode bounded reports its clock when
+Each worker has a connection of its own and behaves on it as a real one: it asks for the job's settings, joins, has a
+heartbeat under way nearly all the time, as chief reports the view prepared, and in mode bounded reports its clock when
 psruntime.core.clocks.report_schedule says so.  Its steps take 1/RATE s, give or take a fifth.
 
 Prints `joined` once all workers step, and WARM_UP_S later measures for S seconds; then one line of JSON: the answer
@@ -28,21 +28,20 @@ import grpc
 
 from benchmarks.coordinator_service import a_job
 from psruntime.config import JobConfig
-from psruntime.core.clocks.report_schedule import Reporting
+from psruntime.core.clocks.report_schedule import ReportSchedule
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, Join, NotYet, Prepared, PsBeat, WorkerBeat
+from psruntime.core.members.messages import Answer, Assignment, Join, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.rpc.client.membership_client import a_hold_s
+from psruntime.rpc.client.membership_client import a_poll_s
 from psruntime.rpc.wire import clock_messages, heartbeat_messages, member_messages
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
-from psruntime.rpc.wire.clock_messages import ClockReport
 from psruntime.rpc.wire.heartbeat_messages import Heartbeat
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
 SPECS = tuple(VariableSpec(f"layer_{i}/kernel", (64, 64), "float32") for i in range(160))
-DEADLINE_S = 30.0  # of a call, beside the time for which it is held
+DEADLINE_S = 30.0  # of a call, beside the time for which it may wait
 JOIN_S = 300.0  # until all workers step
 WARM_UP_S = 4.0
 CONNECTING = 20  # workers that join at a time; a real job's processes do not start in the same millisecond either
@@ -63,8 +62,8 @@ class Job:
         self.steps = self.max_lead = 0
 
 
-class Member:
-    """A connection, a place and its heartbeats."""
+class SimulatedMember:
+    """A connection, a membership and its heartbeats."""
 
     def __init__(self, job: Job, role: Role, index: int) -> None:
         self.job, self.role, self.index = job, role, index
@@ -98,30 +97,30 @@ class Member:
                 result = NotYet("", "") if response is None else member_messages.join_result_from_wire(response)
                 self.answer = result if isinstance(result, Answer) else None
 
-    async def beat(self, beat: PsBeat | WorkerBeat, hold_s: float) -> None:
+    async def beat(self, beat: PsBeat | WorkerBeat, max_wait_s: float) -> None:
         assert self.answer is not None
         who = (self.role, self.index, self.answer.incarnation)
-        wire = heartbeat_messages.heartbeat_to_wire(Heartbeat(*who, beat, self.answer.revision, hold_s))
-        response = await self.call("heartbeat", "Heartbeat", wire, hold_s)
+        wire = heartbeat_messages.heartbeat_to_wire(Heartbeat(*who, beat, self.answer.revision, max_wait_s))
+        response = await self.call("heartbeat", "Heartbeat", wire, max_wait_s)
         if response is not None:
             self.answer = member_messages.answer_from_wire(response.answer)
 
 
-class Ps(Member):
+class Ps(SimulatedMember):
     """Writes the fence at once."""
 
     async def run(self) -> None:
         await self.join()
         while self.answer is not None:
-            standing = self.answer.standing
-            view = standing.view.number if standing.phase is Phase.TRAINING else 0
-            await self.beat(PsBeat(standing.fence_revision, view), a_hold_s(self.job.settings))
+            instructions = self.answer.instructions
+            view = instructions.view.number if instructions.phase is Phase.TRAINING else 0
+            await self.beat(PsBeat(instructions.fence_revision, view), a_poll_s(self.job.settings))
 
 
-class Worker(Member):
+class Worker(SimulatedMember):
     """Steps in the first view in which it is told to."""
 
-    reports: Reporting | None = None
+    reports: ReportSchedule | None = None
     steps = 0
 
     def __init__(self, job: Job, index: int) -> None:
@@ -132,12 +131,14 @@ class Worker(Member):
         await self.join()
         beating = asyncio.create_task(self.keep())
         assert self.answer is not None
-        while self.answer.standing.phase is not Phase.TRAINING or not self.answer.standing.fenced_in:
+        while self.answer.instructions.phase is not Phase.TRAINING or not self.answer.instructions.fenced_in:
             await asyncio.sleep(0.05)
         await self.beat(WorkerBeat(), 0.0)  # as a real one before it opens its session
         assert self.job.settings.bound is not None
-        self.reports = Reporting(self.job.settings.bound, self.answer.standing.clock, self.job.settings.heartbeat_s)
-        self.reports.space(self.answer.standing.report_every_s)
+        told = self.answer.instructions
+        assignment = Assignment(told.view, self.answer.incarnation, prepare=False, clock=told.clock)
+        self.reports = ReportSchedule(self.job.settings.bound, self.index, assignment, self.job.settings.heartbeat_s)
+        self.reports.space(told.report_every_s)
         self.job.stepping += 1
         await asyncio.gather(beating, self.step(self.reports), self.report(self.reports))
 
@@ -145,19 +146,19 @@ class Worker(Member):
         """The heartbeats."""
         reporting = False
         while self.answer is not None:
-            view = self.answer.standing.view.number if self.reports else 0
-            if self.answer.standing.chief and self.answer.standing.phase is Phase.PREPARING and not reporting:
+            view = self.answer.instructions.view.number if self.reports else 0
+            if self.answer.instructions.chief and self.answer.instructions.phase is Phase.PREPARING and not reporting:
                 reporting = True
                 request = pb.ReportPreparedRequest(
                     worker_index=self.index, incarnation=self.answer.incarnation,
-                    view_number=self.answer.standing.view.number, global_step=Prepared(0).global_step,
+                    view_number=self.answer.instructions.view.number, global_step=Prepared(0).global_step,
                 )  # fmt: skip
                 await self.call("prepared", "ReportPrepared", request)
-            await self.beat(WorkerBeat(view, self.steps, self.steps), a_hold_s(self.job.settings))
-            if self.reports and self.reports.space(self.answer.standing.report_every_s):
+            await self.beat(WorkerBeat(view, self.steps, self.steps), a_poll_s(self.job.settings))
+            if self.reports and self.reports.space(self.answer.instructions.report_every_s):
                 self.stirred.set()
 
-    async def step(self, reports: Reporting) -> None:
+    async def step(self, reports: ReportSchedule) -> None:
         """The steps."""
         while True:
             await asyncio.sleep(self.job.step_s * random.uniform(0.8, 1.2))
@@ -167,10 +168,10 @@ class Worker(Member):
                 self.job.steps += 1
                 self.job.max_lead = max(self.job.max_lead, reports.clock - reports.floor)
             self.steps += 1
-            if reports.at(self.steps):
+            if reports.completed(self.steps):
                 self.stirred.set()
 
-    async def report(self, reports: Reporting) -> None:
+    async def report(self, reports: ReportSchedule) -> None:
         """The reports of the clock, one call at a time."""
         while True:
             assert self.answer is not None
@@ -181,11 +182,9 @@ class Worker(Member):
                     await asyncio.wait_for(self.stirred.wait(), wait_s)
                 continue
             report = reports.begin(time.monotonic())
-            whose = (self.index, self.answer.incarnation, self.answer.standing.view.number)
-            wire = ClockReport(*whose, report.steps, report.wanted_floor, report.hold_s)
-            kind = "held report" if report.wanted_floor else "report"
-            response = await self.call(kind, "ReportClock", clock_messages.clock_report_to_wire(wire), report.hold_s)
-            reports.end(report, None if response is None else response.floor_steps)
+            kind, wire = "held report" if report.wanted_floor else "report", clock_messages.clock_report_to_wire(report)
+            response = await self.call(kind, "ReportClock", wire, report.max_wait_s)
+            reports.end(report, None if response is None else clock_messages.clock_answer_from_wire(response))
 
 
 async def run(job: Job, seconds: float) -> dict[str, Any]:

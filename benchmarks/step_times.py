@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf1
 
 from benchmarks.processes import lines
 from benchmarks.receives import receives
-from psruntime.observe.traffic import Traffic
+from psruntime.observe.traffic import TrafficMeter
 
 EVERY_S = 0.2  # between two lines at least
 CUT_IN = 3  # the step in which the graph is asked for: those before may be ones that set something up
@@ -26,7 +26,7 @@ class StepTimes(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._count, self._told_s = 0, 0.0
-        self._traffic = Traffic(lambda _: True)
+        self._traffic = TrafficMeter(lambda _: True)
 
     def before_run(self, run_context: Any) -> Any:  # noqa: ARG002
         if self._count + 1 != CUT_IN:

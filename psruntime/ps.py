@@ -21,18 +21,20 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, PsBeat, PsStats
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.plan import make_plan
-from psruntime.core.recovery.session_cleanup import Departed
+from psruntime.core.recovery.session_cleanup import SessionCleanup
 from psruntime.core.rounds.turns import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
 from psruntime.graph.base import allocator
 from psruntime.network import own_host, require_loopback
 from psruntime.observe.log import Log
 from psruntime.observe.rounds_log import RoundsLog
-from psruntime.observe.traffic import Traffic, all_but
+from psruntime.observe.traffic import TrafficMeter, all_but
 from psruntime.process import Process, run, usage_error
+from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
-from psruntime.rpc.client.membership_client import Seat
+from psruntime.rpc.client.join import Registration
+from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import RpcServer
 from psruntime.rpc.server.servicer import CoordinationServicer
@@ -94,15 +96,15 @@ def _work(
     job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
     host = own_host(where)
     ps = _Ps(where, job, client, host, f"{host}:{server.port}", process)
-    ps.take_place()
-    process.at_exit.callback(ps.seat.leave, LeaveKind.ASKED, "asked to stop")
+    ps.start()
+    process.at_exit.callback(ps.membership.leave, LeaveKind.ASKED, "asked to stop")
     server.set_serving(True)
     process.announce("ps", where.index, ps.address)
     try:
         return ps.serve()
     except PsRuntimeError as error:
         if not isinstance(error, StopRequested):
-            ps.seat.leave(LeaveKind.ERROR, str(error))
+            ps.membership.leave(LeaveKind.ERROR, str(error))
         raise
 
 
@@ -140,49 +142,48 @@ class _Ps:
         self._written: object = None  # the fence that is in force, and of which incarnation
         self._view = 0  # the prepared view, 0 while there is none
         self._knows_model = False  # whose buckets are here; a script has none
-        self._departed = Departed(job.lease_s)
-        self._traffic = Traffic(all_but((client.address, health)))
+        self._cleanup = SessionCleanup(job.lease_s)
+        self._traffic = TrafficMeter(all_but((client.address, health)))
         self._beating = threading.Lock()
-        self.seat = Seat(
-            client, job, Role.PS, where.index, self.address, health, (),
-            beat=self._beat, on_answer=self._hear, log=process.log, stop=process.stop,
-        )  # fmt: skip
+        context = ClientContext(client, job, process.stop, process.log)
+        me = Registration(Role.PS, where.index, self.address, health)
+        self.membership = MembershipClient(context, me, self._beat, self._receive)
         self._connect_timeout_s = where.connect_timeout_s
 
-    def take_place(self) -> None:
-        self.seat.take(self._connect_timeout_s)
+    def start(self) -> None:
+        self.membership.start(self._connect_timeout_s)
 
     def serve(self) -> int:
         """Until the job is over; returns the exit code."""
-        answer = self.seat.wait_until(lambda a: a.standing.phase.over, None)
+        answer = self.membership.wait_until(lambda a: a.instructions.phase.over, None)
         assert answer is not None
-        standing = answer.standing
+        instructions = answer.instructions
         self._log_ledger()
-        self._tell_counts()
-        self.seat.leave(LeaveKind.OVER, f"the job is {standing.phase}")
+        self._report_counts()
+        self.membership.leave(LeaveKind.OVER, f"the job is {instructions.phase}")
         if self._index == 0:
             self._linger()
-        if standing.phase is Phase.FAILED:
-            raise over_error(standing.phase, standing.reason)
+        if instructions.phase is Phase.FAILED:
+            raise over_error(instructions.phase, instructions.reason)
         return EXIT_DONE
 
-    def _hear(self, answer: Answer) -> None:
-        standing = answer.standing
-        fence = (answer.incarnation, standing.fence_revision, standing.max_staleness)
+    def _receive(self, answer: Answer) -> None:
+        instructions = answer.instructions
+        fence = (answer.incarnation, instructions.fence_revision, instructions.max_staleness)
         if fence != self._written:
-            self._state.write_fence(dict(standing.admitted), standing.max_staleness)
-            self._fence_revision, self._written = standing.fence_revision, fence
-            self._departed.look([worker for worker, _ in standing.admitted], time.monotonic())
-        if not standing.phase.over:  # what was counted last stays what this ps says
-            self._view = standing.view.number if standing.phase.prepared else 0
+            self._state.write_fence(dict(instructions.admitted), instructions.max_staleness)
+            self._fence_revision, self._written = instructions.fence_revision, fence
+            self._cleanup.update([worker for worker, _ in instructions.admitted], time.monotonic())
+        if not instructions.phase.over:  # what was counted last stays what this ps says
+            self._view = instructions.view.number if instructions.phase.prepared else 0
 
-    def _beat(self) -> PsBeat:
+    def _beat(self, _incarnation: int) -> PsBeat:
         """What this ps says; the last word comes from another thread than the heartbeats."""
         with self._beating:
             return self._next_beat()
 
     def _next_beat(self) -> PsBeat:
-        worker = self._departed.take_overdue(time.monotonic())
+        worker = self._cleanup.take_overdue(time.monotonic())
         if worker is not None:
             failure = self._state.clear_session(worker)
             self._process.log("session_cleared", worker=worker, **({"failure": failure} if failure else {}))
@@ -224,10 +225,10 @@ class _Ps:
                 "unbalanced", buckets=" ".join(unbalanced), reason="received is not applied + dropped + rolled back"
             )
 
-    def _tell_counts(self) -> None:
+    def _report_counts(self) -> None:
         """The last heartbeat: nothing is pushed any more."""
         try:
-            self.seat.beat_now()
+            self.membership.beat_now()
         except (ReplacedError, UnreachableError) as error:
             self._process.log("report_failed", reason=error)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
 from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
+from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import LeaveKind, WorkerStats
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
@@ -23,13 +24,15 @@ from psruntime.model import EVAL, TRAIN, Context, load_model
 from psruntime.network import own_host
 from psruntime.observe.log import Log
 from psruntime.observe.meter import StepMeter
-from psruntime.observe.traffic import Peers, Traffic
+from psruntime.observe.traffic import Peers, TrafficMeter
 from psruntime.process import Process, run, usage_error
+from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.client.join import Registration
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import RpcServer
-from psruntime.rpc.worker.join_worker import take_worker_seat
+from psruntime.rpc.worker.join_worker import join_worker
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.best import BestCheckpoint
@@ -121,37 +124,38 @@ class _Trainer:
         self._evaluation_error = ""
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
-        """Starts TensorFlow's server and takes this worker's seat."""
+        """Starts TensorFlow's server and joins the job."""
         from psruntime.graph.base.server import start_server
 
         where, process = self._where, self._process
         self._server, self.address = start_server("worker", where.index, host, where.port)
         peers = Peers(self.address)
-        self._traffic = Traffic(peers)
-        self._place, self._seat = take_worker_seat(
-            client, self._job, where.index, (self.address, health_address), self._specs,
-            self._stats, where.connect_timeout_s, process.stop, process.log, process.at_exit,
-            on_answer=lambda answer: peers.meet(answer.standing.view),
+        self._traffic = TrafficMeter(peers)
+        context = ClientContext(client, self._job, process.stop, process.log)
+        me = Registration(Role.WORKER, where.index, self.address, health_address, self._specs)
+        self._place, self._membership = join_worker(
+            context, me, self._stats, where.connect_timeout_s, process.at_exit,
+            on_answer=lambda answer: peers.meet(answer.instructions.view),
             on_end=lambda error: process.end_within(self._job.drain_timeout_s, error.exit_code),
         )  # fmt: skip
-        process.at_exit.callback(self._seat.leave, LeaveKind.ASKED, "asked to stop")
+        process.at_exit.callback(self._membership.leave, LeaveKind.ASKED, "asked to stop")
 
     def train(self) -> int:
         """Until the job is over; returns the exit code.  Leaves with the reason when it fails."""
         try:
             self._build_loop().run()
         except JobDoneError:
-            self._seat.leave(LeaveKind.OVER, "the job is done")
+            self._membership.leave(LeaveKind.OVER, "the job is done")
             raise
         except StopRequested:
             raise
         except JobFailedError as error:
-            self._seat.leave(LeaveKind.FATAL, str(error))  # or the job has failed already, then it tells nothing new
+            self._membership.leave(LeaveKind.FATAL, str(error))  # without effect if the job has failed already
             raise
         except Exception as error:
-            self._seat.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
+            self._membership.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
             raise
-        self._seat.leave(LeaveKind.OVER, "the job is done")
+        self._membership.leave(LeaveKind.OVER, "the job is done")
         if self._evaluation_error:
             raise JobFailedError(f"the job is done, but its evaluation failed: {self._evaluation_error}")
         return EXIT_DONE
@@ -205,7 +209,7 @@ class _Trainer:
         if self._best:
             self._best.wait()
 
-        view = self._seat.answer.standing.view
+        view = self._membership.answer.instructions.view
         worker = (self._where.index, self.address)
         try:
             values = evaluate(

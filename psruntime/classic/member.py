@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from psruntime.config import JobConfig, ProcessConfig
+from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import LeaveKind, WorkerStats
 from psruntime.core.members.view import Phase
 from psruntime.errors import JobFailedError, PsRuntimeError, StopRequested, UsageError
@@ -15,13 +16,15 @@ from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
 from psruntime.network import own_host
 from psruntime.observe.log import Log
-from psruntime.observe.traffic import Peers, Traffic
+from psruntime.observe.traffic import Peers, TrafficMeter
+from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
-from psruntime.rpc.client.membership_client import Seat
+from psruntime.rpc.client.join import Registration
+from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.server.rpc_server import RpcServer
-from psruntime.rpc.worker.join_worker import take_worker_seat
+from psruntime.rpc.worker.join_worker import join_worker
 
 ENDS = (Phase.DRAINING, Phase.DONE, Phase.FAILED)
 STOP_S = 0.2  # for health calls under way at the end
@@ -39,7 +42,7 @@ class Member:
         self._security = security
         self._stop = threading.Event()
         self._at_exit = ExitStack()
-        self._seat: Seat | None = None
+        self._membership: MembershipClient | None = None
         self._client = CoordinatorClient(where.coordinator, security)
         self._at_exit.callback(self._client.close)
         atexit.register(self.leave, LeaveKind.ASKED, "the script ended without closing its session")
@@ -66,7 +69,7 @@ class Member:
         return self.job
 
     def join(self, pushes: Callable[[], int]) -> None:
-        """Starts the servers and takes the seat; `pushes` are the steps done since the script started.
+        """Starts the servers and joins the job; `pushes` are the steps done since the script started.
 
         Raises:
             UsageError: a port is taken, or the index held.
@@ -79,12 +82,13 @@ class Member:
         self._at_exit.callback(health.stop, STOP_S)
         self._server, self.address = start_server("worker", where.index, host, where.port)
         peers = Peers(self.address)
-        traffic = Traffic(peers)
-        self.place, self._seat = take_worker_seat(
-            client, job, where.index, (self.address, f"{host}:{health.port}"), (),
+        traffic = TrafficMeter(peers)
+        self.place, self._membership = join_worker(
+            ClientContext(client, job, self._stop, self.log),
+            Registration(Role.WORKER, where.index, self.address, f"{host}:{health.port}"),
             lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting, moved=traffic.moved()),
-            where.connect_timeout_s, self._stop, self.log, self._at_exit,
-            on_answer=lambda answer: peers.meet(answer.standing.view),
+            where.connect_timeout_s, self._at_exit,
+            on_answer=lambda answer: peers.meet(answer.instructions.view),
         )  # fmt: skip
         health.set_serving(True)
 
@@ -96,8 +100,8 @@ class Member:
     def takes_steps(self) -> bool:
         """Whether a step may still begin, now or after a wait; False also when this place is lost."""
         try:
-            assert self._seat is not None
-            return self._seat.answer.standing.phase not in ENDS
+            assert self._membership is not None
+            return self._membership.answer.instructions.phase not in ENDS
         except PsRuntimeError:
             return False
 
@@ -114,7 +118,7 @@ class Member:
         try:
             yield
         except StopRequested as error:
-            reason = self._seat.answer.standing.reason if self._seat else "not joined"
+            reason = self._membership.answer.instructions.reason if self._membership else "not joined"
             raise PsRuntimeError(f"no session within {max_wait_s:g} s (max_wait_secs): {reason}") from error
         finally:
             timer.cancel()
@@ -133,7 +137,7 @@ class Member:
     def leave(self, kind: LeaveKind, reason: str) -> None:
         """Gives the place up and closes everything.  May be repeated."""
         atexit.unregister(self.leave)
-        if self._seat is not None:
-            self._seat.leave(kind, reason)
+        if self._membership is not None:
+            self._membership.leave(kind, reason)
         self._stop.set()
         self._at_exit.close()

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from psruntime.config import split_address
-from psruntime.core.members.messages import Moved
+from psruntime.core.members.messages import BytesMoved
 from psruntime.core.members.view import View
 from psruntime.errors import UsageError
 
@@ -48,7 +48,7 @@ class Connection(NamedTuple):
     remote: End
 
 
-class Traffic:
+class TrafficMeter:
     """Sums over all connections that `counts`, since they were opened.  May be called by any thread.
 
     Connections whose other end is in this process, too, carry nothing over a network and are left out.
@@ -58,11 +58,11 @@ class Traffic:
         self._counts = counts
         self._lock = threading.Lock()
         self._known: dict[int, Connection] = {}  # by inode, of sockets that were there at the last look
-        self._last: dict[int, Moved] = {}  # the same, of those that count
+        self._last: dict[int, BytesMoved] = {}  # the same, of those that count
         self._sent = self._received = 0
         self._tells = False  # some sandboxes have the fields, and leave them empty
 
-    def moved(self) -> Moved | None:
+    def moved(self) -> BytesMoved | None:
         """What they have moved until now; None where the kernel does not tell, or nothing has moved yet at all."""
         with self._lock:
             try:
@@ -72,16 +72,16 @@ class Traffic:
             if not self._tells:
                 return None
             for inode, now in found.items():
-                last = self._last.get(inode, Moved())
+                last = self._last.get(inode, BytesMoved())
                 self._sent += now.sent - last.sent
                 self._received += now.received - last.received
                 self._last[inode] = now
-            return Moved(self._sent, self._received)
+            return BytesMoved(self._sent, self._received)
 
-    def _look(self) -> dict[int, Moved]:
+    def _look(self) -> dict[int, BytesMoved]:
         """What each connection that counts has moved, by inode."""
         known: dict[int, Connection] = {}
-        moved: dict[int, Moved] = {}
+        moved: dict[int, BytesMoved] = {}
         sockets = _sockets()
         for descriptor, inode in sockets:
             if inode in known:
@@ -143,7 +143,7 @@ def _sockets() -> list[tuple[int, int]]:
     return found
 
 
-def _read(descriptor: int, inode: int, known: Connection | None) -> tuple[Connection, Moved] | None:
+def _read(descriptor: int, inode: int, known: Connection | None) -> tuple[Connection, BytesMoved] | None:
     """What this socket connects, and has moved; None if it is no TCP connection, or is not there any more.
 
     Raises:
@@ -160,7 +160,7 @@ def _read(descriptor: int, inode: int, known: Connection | None) -> tuple[Connec
         info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES.size)
         if os.fstat(descriptor).st_ino != inode:
             return None
-        return connection, Moved(*BYTES.unpack(info))
+        return connection, BytesMoved(*BYTES.unpack(info))
     except OSError:
         return None  # not connected, or closed meanwhile
     finally:

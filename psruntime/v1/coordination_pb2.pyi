@@ -256,18 +256,16 @@ class NotYet(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., holder_tag: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("incarnation", "standing", "revision", "floor_steps")
+    __slots__ = ("incarnation", "instructions", "revision")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    STANDING_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
-    FLOOR_STEPS_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
-    standing: Standing
+    instructions: Instructions
     revision: int
-    floor_steps: int
-    def __init__(self, incarnation: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., revision: _Optional[int] = ..., floor_steps: _Optional[int] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., instructions: _Optional[_Union[Instructions, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
 
-class Standing(_message.Message):
+class Instructions(_message.Message):
     __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -355,7 +353,7 @@ class WorkerBeat(_message.Message):
     closed_parts: int
     def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ...) -> None: ...
 
-class Moved(_message.Message):
+class BytesMoved(_message.Message):
     __slots__ = ("sent_bytes", "received_bytes")
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -398,8 +396,8 @@ class PsStats(_message.Message):
     pending: int
     rolled_back: int
     received_of: _containers.ScalarMap[int, int]
-    moved: Moved
-    def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ..., pending: _Optional[int] = ..., rolled_back: _Optional[int] = ..., received_of: _Optional[_Mapping[int, int]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
+    moved: BytesMoved
+    def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ..., pending: _Optional[int] = ..., rolled_back: _Optional[int] = ..., received_of: _Optional[_Mapping[int, int]] = ..., moved: _Optional[_Union[BytesMoved, _Mapping]] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
     __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps", "moved", "step_tensors")
@@ -419,9 +417,9 @@ class WorkerStats(_message.Message):
     loss: float
     waiting: str
     max_lead_steps: int
-    moved: Moved
+    moved: BytesMoved
     step_tensors: int
-    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., step_tensors: _Optional[int] = ...) -> None: ...
+    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ..., moved: _Optional[_Union[BytesMoved, _Mapping]] = ..., step_tensors: _Optional[int] = ...) -> None: ...
 
 class ReportClockRequest(_message.Message):
     __slots__ = ("worker_index", "incarnation", "view_number", "completed_steps", "wanted_floor_steps", "max_wait")

@@ -172,8 +172,8 @@ class CoordinationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Renews the lease, brings the member's facts and answers its standing.
-        Answered at once if the standing's revision differs from `seen_revision`; else held until it does, or
+        """Renews the lease, brings the member's facts and answers its instructions.
+        Answered at once if the instructions's revision differs from `seen_revision`; else held until it does, or
         until `max_wait` ends.  The caller's deadline must be longer than `max_wait`.
         FAILED_PRECONDITION: the lease ended or another process has the index.
         """

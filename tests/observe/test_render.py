@@ -12,9 +12,9 @@ from rich.console import Console
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import (
+    BytesMoved,
     JobStatus,
     MemberStatus,
-    Moved,
     PsStats,
     PsTraffic,
     WorkerStats,
@@ -116,7 +116,8 @@ def test_json_is_complete_and_plain() -> None:
     assert facts["view"] == {"number": 2, "ps": [{"index": 0, "address": "10.0.0.1:1"}]}
     assert facts["workers"][0]["worker_stats"]["staleness_p99"] == 6
     assert facts["workers"][0]["worker_traffic"] is None and facts["ps"][0]["ps_stats"]["moved"] is None
-    moving = replace(WORKER, worker_stats=WorkerStats(moved=Moved(2**60, 5)), worker_traffic=WorkerTraffic(1.5, 2.5))
+    stats = WorkerStats(moved=BytesMoved(2**60, 5))
+    moving = replace(WORKER, worker_stats=stats, worker_traffic=WorkerTraffic(1.5, 2.5))
     worker = as_json(replace(STATUS, members=(moving,)), JOB)["workers"][0]
     assert worker["worker_stats"]["moved"] == {"sent": 2**60, "received": 5}
     assert worker["worker_traffic"] == {"sent_per_step": 1.5, "received_per_step": 2.5}

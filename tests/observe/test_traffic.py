@@ -15,7 +15,7 @@ import pytest
 
 from psruntime.core.members.view import PsEntry, View
 from psruntime.observe import traffic
-from psruntime.observe.traffic import Connection, End, Peers, Traffic, all_but
+from psruntime.observe.traffic import Connection, End, Peers, TrafficMeter, all_but
 from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process what its sockets moved")
@@ -61,7 +61,7 @@ class Other:
             left -= len(connection.recv(min(left, 1 << 16)))
         self.sent, self.received = self.sent + len(order) + count, self.received + back
 
-    def check(self, found: Traffic) -> None:
+    def check(self, found: TrafficMeter) -> None:
         """What is found is what was moved.  The last acknowledgement may still be under way."""
 
         def is_right() -> bool:
@@ -88,8 +88,8 @@ def other(request: pytest.FixtureRequest) -> Iterator[Other]:
         yield process
 
 
-def of(*others: Other) -> Traffic:
-    return Traffic(lambda connection: connection.remote.port in [each.port for each in others])
+def of(*others: Other) -> TrafficMeter:
+    return TrafficMeter(lambda connection: connection.remote.port in [each.port for each in others])
 
 
 def test_bytes_of_both_directions_are_counted(other: Other) -> None:
@@ -129,7 +129,7 @@ def test_only_what_counts_is_counted(other: Other) -> None:
 
 
 def test_a_connection_within_the_process_is_left_out(other: Other) -> None:
-    found = Traffic(lambda _: True)
+    found = TrafficMeter(lambda _: True)
     with ExitStack() as stack:
         connection = stack.enter_context(other.connect())
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -164,7 +164,7 @@ def test_no_socket_is_disturbed(other: Other) -> None:
         descriptors = os.listdir("/proc/self/fd")
         assert True in modes
         for _ in range(3):
-            assert Traffic(lambda _: True).moved() is not None
+            assert TrafficMeter(lambda _: True).moved() is not None
         assert [os.get_blocking(each.fileno()) for each in sockets] == modes
         assert os.listdir("/proc/self/fd") == descriptors
         other.move(connection, 10, 10)
@@ -269,4 +269,4 @@ def test_nothing_moved_is_not_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
         only = (connection.fileno(), os.fstat(connection.fileno()).st_ino)
         monkeypatch.setattr(traffic, "_sockets", lambda: [only])
-        assert Traffic(lambda _: True).moved() is None
+        assert TrafficMeter(lambda _: True).moved() is None

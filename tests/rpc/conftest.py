@@ -19,8 +19,10 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, LeaveKind, PsBeat, PsStats, WorkerBeat, WorkerStats
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import PsRuntimeError
+from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.membership_client import Seat
+from psruntime.rpc.client.join import Registration
+from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.server.rpc_server import RpcServer
 from psruntime.rpc.server.servicer import CoordinationServicer
@@ -48,11 +50,11 @@ class Events(list[tuple[str, dict[str, Any]]]):
 
 
 class Stage:
-    """Starts coordinators, clients and seats, and ends them all."""
+    """Starts coordinators, clients and memberships, and ends them all."""
 
     def __init__(self) -> None:
         self.events = Events()
-        self.stop = threading.Event()  # of all seats
+        self.stop = threading.Event()  # of all members
         self._at_exit = ExitStack()
 
     def coordinator(
@@ -89,24 +91,26 @@ class Stage:
         self._at_exit.callback(client.close)
         return client
 
-    def seat(
+    def membership(
         self,
         client: CoordinatorClient,
         job: JobConfig,
         role: Role,
         index: int,
-        beat: Callable[[], Any] | None = None,
+        beat: Callable[[int], Any] | None = None,
         on_answer: Callable[[Answer], None] = lambda _: None,
         health: str = "127.0.0.1:9",
         specs: tuple[VariableSpec, ...] = SPECS,
         on_end: Callable[[PsRuntimeError], None] = lambda _: None,
-    ) -> Seat:
-        specs = specs if role is Role.WORKER else ()
-        beat = beat or (PsBeat if role is Role.PS else WorkerBeat)
-        address = f"127.0.0.1:{2000 + index}"
-        seat = Seat(client, job, role, index, address, health, specs, beat, on_answer, self.events, self.stop, on_end)
-        self._at_exit.callback(seat.leave, LeaveKind.ASKED, "the test is over")
-        return seat
+    ) -> MembershipClient:
+        beat = beat or (lambda _: PsBeat() if role is Role.PS else WorkerBeat())
+        me = Registration(role, index, f"127.0.0.1:{2000 + index}", health, specs if role is Role.WORKER else ())
+        membership = MembershipClient(self.context(client, job), me, beat, on_answer, on_end)
+        self._at_exit.callback(membership.leave, LeaveKind.ASKED, "the test is over")
+        return membership
+
+    def context(self, client: CoordinatorClient, job: JobConfig) -> ClientContext:
+        return ClientContext(client, job, self.stop, self.events)
 
     def close(self) -> None:
         self._at_exit.close()

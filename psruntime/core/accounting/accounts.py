@@ -45,7 +45,7 @@ class Accounts:
         self._ps: dict[int, PsStats] = {}
         self._closed = False
 
-    def hear(self, index: int, stats: PsStats | WorkerStats) -> None:
+    def update(self, index: int, stats: PsStats | WorkerStats) -> None:
         """What the ps or worker with this index has counted.
 
         A ps that knows no buckets yet says nothing.  A worker that sent fewer pushes than before is another process.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.messages import Moved, PsStats, PsTraffic, WorkerStats, WorkerTraffic
+from psruntime.core.members.messages import BytesMoved, PsStats, PsTraffic, WorkerStats, WorkerTraffic
 
 WINDOW_S = 10.0  # shorter ones would be of few heartbeats, which come three times a lease
 HEAVY = 1.5  # times its share
@@ -28,7 +28,7 @@ class _Told:
     """What a member told, and when."""
 
     at_s: float
-    moved: Moved
+    moved: BytesMoved
     steps: int  # of a worker
 
 
@@ -42,7 +42,7 @@ class _Line:
     latest: _Told
 
 
-class Traffic:
+class TrafficRates:
     """Of all live members that know what they move.  `note(name, **facts)` tells what an operator wants to read."""
 
     def __init__(self, num_ps: int, lease_s: float, note: Callable[..., None]) -> None:
@@ -55,7 +55,7 @@ class Traffic:
         self._suspects: set[int] = set()  # ps that were above HEAVY in the last window
         self._heavy: set[int] = set()  # index of ps
 
-    def hear(self, member: Member, stats: PsStats | WorkerStats, trains: bool, now_s: float) -> None:
+    def update(self, member: Member, stats: PsStats | WorkerStats, trains: bool, now_s: float) -> None:
         """What a member told; `trains`: the phase is TRAINING."""
         if now_s - self._marked_s >= self._window_s:
             self._set_marks(now_s)

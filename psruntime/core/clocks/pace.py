@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from psruntime.config import JobConfig
 from psruntime.core.clocks.clocks import UNBOUNDED, ClockTable
 from psruntime.core.clocks.report_schedule import REPORT_S
-from psruntime.core.clocks.stragglers import Awaited, spacing_s
+from psruntime.core.clocks.stragglers import Stragglers, spacing_s
 from psruntime.core.members.membership import Member
 
 # Far below the 2**32 by which a restore raises every version: updates from before it stay out in any case.
@@ -46,7 +46,7 @@ class Pace:
         self._job = job
         self._bound = job.bound if job.mode == "bounded" else UNBOUNDED
         self.clocks = ClockTable(self._bound)
-        self.awaited = Awaited(self._bound)
+        self.stragglers = Stragglers(self._bound)
         self.max_lead = 0  # see `report`; over all views
         # Of these reports of progress after a loss the first may have been under way before it; each further one tells
         # of a step that ended after it was answered, so then all steps during the loss are over.
@@ -61,7 +61,7 @@ class Pace:
     def begin(self, workers: Iterable[Member]) -> None:
         """A new view, in which all start at 0."""
         self.clocks = ClockTable(self._bound)
-        self.awaited = Awaited(self._bound)
+        self.stragglers = Stragglers(self._bound)
         self._base = {}
         for gone in self._gone:
             gone.may_meet = {}  # what was pulled in the view before is refused
@@ -71,7 +71,7 @@ class Pace:
     def admit(self, worker: Member) -> None:
         """A worker that joins the view enters at the floor."""
         self._base[worker.incarnation] = clock = self.clocks.admit(worker.index)
-        self.awaited.entered(worker.index, clock, self.clocks.furthest)
+        self.stragglers.entered(worker.index, clock, self.clocks.furthest)
 
     def entered_at(self, incarnation: int) -> int:
         """The clock at which an incarnation entered the view; 0 without a view, or once it has stopped."""
@@ -81,7 +81,7 @@ class Pace:
         """Time that a worker leaves between two reports for which nobody waits; 0 in other modes."""
         if self._bound is None:
             return 0.0
-        return REPORT_S if worker.index in self.awaited else spacing_s(self._bound, len(self._base), worker.index)
+        return REPORT_S if worker.index in self.stragglers else spacing_s(self._bound, len(self._base), worker.index)
 
     def report(self, worker: Member, steps: int, stopped: bool = False) -> None:
         """Takes the steps that a worker has completed in this view; `stopped`: it takes no further one there.
@@ -94,9 +94,9 @@ class Pace:
             if clock > self.clocks.clock(worker.index):
                 furthest = self.clocks.furthest
                 self.clocks.report(worker.index, clock)
-                self.awaited.progressed(worker.index, clock, self.clocks.furthest)
+                self.stragglers.progressed(worker.index, clock, self.clocks.furthest)
                 if self.clocks.furthest > furthest:
-                    self.awaited.look(self.clocks.clocks, self.clocks.floor, self.clocks.furthest)
+                    self.stragglers.update(self.clocks.clocks, self.clocks.floor, self.clocks.furthest)
                 for gone in self._gone:
                     gone.note_step(worker.incarnation)
                 self.max_lead = max(self.max_lead, self.clocks.furthest - 1 - clock)
@@ -121,7 +121,7 @@ class Pace:
             gone.may_meet.pop(worker.incarnation, None)
         if self._base.pop(worker.incarnation, None) is not None:
             self.clocks.remove(worker.index)
-            self.awaited.remove(worker.index)
+            self.stragglers.remove(worker.index)
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on; for `pause_s` of it nobody judged, so that counts for nothing."""

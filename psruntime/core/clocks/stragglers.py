@@ -1,10 +1,10 @@
-"""How often workers report their clocks when there are many of them, and whose reports may not wait.
+"""How often workers report their clocks when there are many of them, and which of them report at once.
 
-All reports together are what the coordinator has to answer, so each worker is told how much time to leave between two
-for which nobody waits.  A worker that falls behind is awaited: others, faster, come near their bound, and its reports
-are what lets them go on.  So it is told at once to report as often as it likes, before anybody has to wait for it.
+The coordinator has to answer the reports of all workers, so each worker is told how much time to leave between two
+reports for which nobody waits.  A worker that falls behind is a straggler: faster ones come near their bound, and only
+its reports let them go on.  So it is told at once to report as often as it can, before anybody has to wait for it.
 
-Law: whoever is more than half of the bound behind the furthest, as far as reports tell, is awaited.
+Law: whoever is more than half of the bound behind the furthest, as far as reports tell, is a straggler.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def spacing_s(bound: int | None, workers: int, worker: int) -> float:
     return every_s if every_s == REPORT_S else round(every_s * (1 - SPREAD * (GOLDEN * worker % 1)), 3)
 
 
-class Awaited:
-    """The workers, by index, that fell behind in the current view."""
+class Stragglers:
+    """The workers, by index, that have fallen behind in the current view."""
 
     def __init__(self, bound: int | None) -> None:
         self._bound = bound
@@ -43,17 +43,17 @@ class Awaited:
         return worker in self._behind
 
     def entered(self, worker: int, clock: int, furthest: int) -> None:
-        """A worker joins at the floor, which may be far behind; the answer to its join tells it."""
+        """A worker joins at the floor, which may be far behind; the answer to its join says so."""
         if self._bound is not None and 2 * (furthest - clock) > self._bound:
             self._behind.add(worker)
 
     def progressed(self, worker: int, clock: int, furthest: int) -> None:
-        """A worker has reported a clock; one that has caught up is not awaited any more, at a quarter of the bound."""
+        """A worker has reported a clock.  Within a quarter of the bound it has caught up."""
         if self._bound is not None and 4 * (furthest - clock) <= self._bound:
             self._behind.discard(worker)
 
-    def look(self, clocks: Mapping[int, int], floor: int, furthest: int) -> None:
-        """The furthest clock has risen: who is behind it now?"""
+    def update(self, clocks: Mapping[int, int], floor: int, furthest: int) -> None:
+        """The furthest clock has risen: finds who is behind it now."""
         if self._bound is None or 2 * (furthest - floor) <= self._bound:
             return
         news = [w for w, clock in clocks.items() if 2 * (furthest - clock) > self._bound and w not in self._behind]
@@ -65,6 +65,6 @@ class Awaited:
         self._behind.discard(worker)
 
     def take_news(self) -> list[int]:
-        """Who is awaited since the last call."""
+        """The stragglers since the last call."""
         news, self._news = self._news, []
         return news

@@ -1,9 +1,11 @@
-"""The coordinator: composes membership, views, phases, clocks and the fence into one state machine.
+"""The coordinator: one state machine over membership, views, phases, clocks, rounds and the fence.
 
-One method per input; each answers what the caller shall do, with the reason.  Time (`now_s`) and random
-incarnation numbers are arguments.  Whoever owns this object calls it from one thread.
+It has one method for each input.  A method answers what the caller shall do, and why.  Time (`now_s`) and random
+incarnation numbers are arguments.  Whoever owns the object calls it from one thread.
 
-Law: a view is complete or void.  A ps lost, in any phase that is not over, voids it: FORMING.
+The Coordinator alone changes the state (job_state.py); what to change is decided by the rules in lifecycle.py.
+
+Law: a view is complete or void.  The loss of a ps voids it in any phase that is not over: back to FORMING.
 Law: the variables of a view are used only between `report_prepared` and the loss of one of its ps.
 Law: a worker pushes only when every ps of the view has written its incarnation into its admitted table.
 Law: there is at most one chief, a live worker, and only its report moves PREPARING or DRAINING on.
@@ -11,57 +13,57 @@ Law: there is at most one chief, a live worker, and only its report moves PREPAR
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from psruntime.config import JobConfig
-from psruntime.core.accounting.accounts import Accounts, account_facts
-from psruntime.core.accounting.traffic import Traffic
-from psruntime.core.clocks.pace import Pace
-from psruntime.core.coordinator.chief import next_chief, require_chief
-from psruntime.core.coordinator.draining import Draining
-from psruntime.core.coordinator.ending import why_drain, why_fail
-from psruntime.core.coordinator.forming import what_is_missing
-from psruntime.core.coordinator.instructions import Told, standing_of, written_here
+from psruntime.core.accounting.accounts import account_facts
+from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
+from psruntime.core.coordinator.instructions import InstructionRevisions, instructions_for, written_here
+from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.join_checks import check_join
-from psruntime.core.members.beats import WorkerBeats
-from psruntime.core.members.fence import Fence
-from psruntime.core.members.grace_periods import Absence
-from psruntime.core.members.membership import Busy, Member, Membership, Role
+from psruntime.core.coordinator.lifecycle import (
+    drain_wait,
+    next_chief,
+    require_chief,
+    what_is_missing,
+    whom_to_cut_off,
+    why_drain,
+    why_fail,
+)
+from psruntime.core.members.membership import Busy, Member, Role
 from psruntime.core.members.messages import Answer, Event, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
-from psruntime.core.members.refused_joins import Strangers
-from psruntime.core.members.view import MOVES, Phase, PsEntry, View, listed, over_error
-from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.members.view import MOVES, Phase, View, listed, over_error
 from psruntime.core.rounds.round_messages import Closed, Done, Torn, Turn
-from psruntime.core.rounds.turns import Turns
+from psruntime.core.rounds.turns import Record
 from psruntime.errors import ReplacedError
 
 
+@dataclass(frozen=True)
+class Effects:
+    """What the inputs since the last `take_effects` mean for others than the callers.
+
+    news: whether the instructions of any member may have changed.
+    turns_revision: has changed if the turn of any worker may have.
+    stragglers: workers, by index, that others may soon wait for; their instructions have changed.
+    """
+
+    events: tuple[Event, ...]  # for the log
+    records: tuple[Record, ...]  # for the record of the rounds
+    news: bool
+    turns_revision: int
+    stragglers: frozenset[int]
+
+
 class Coordinator:
-    """See the module.  After any call `take_events` has what happened, for the log."""
+    """See the module.  After any input, `take_effects` returns what it means for others."""
 
     def __init__(self, job: JobConfig, now_s: float) -> None:
-        self.job = job
-        self.phase = Phase.FORMING
-        self.reason = "no ps has joined yet"
-        self.view = View()
-        self.members = Membership(job.lease_s, now_s)
-        self.pace = Pace(job)
-        self.specs: tuple[VariableSpec, ...] | None = None
-        self.chief: int | None = None  # worker index
-        self.global_step = 0
-        self.steps_lost = 0
-        self.restore = False  # whether the view that forms shall not adopt what its ps hold
-        self.fence = Fence()
-        self.turns = Turns(job.round_warn_s, self._note, job.train_steps)  # mode sync
-        self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
-        self.worker_beats = WorkerBeats()
-        self.accounts = Accounts()
-        self.traffic = Traffic(job.ps, job.lease_s, self._note)
-        self.absence = Absence(job, now_s)
-        self.draining = Draining(job.drain_timeout_s)
-        self.strangers = Strangers(self._note)
-        self._told = Told()
         self._events: list[Event] = []
+        self._news = False  # see Effects
+        self._revisions = InstructionRevisions()
+        self.state = JobState(job, now_s, self._note)
 
-    # Inputs of members.
+    # Membership.
 
     def join(self, join: Join, new_incarnation: int, now_s: float) -> Answer | NotYet:
         """Admits a process, or says why not, or not yet.  A repeated join gets its first answer again.
@@ -73,12 +75,13 @@ class Coordinator:
             ModelDiffersError: a worker's variables are not the job's.
             JobDoneError, JobFailedError: the job is over.
         """
+        state = self.state
         self.advance(now_s)
-        if self.phase.over:
-            raise over_error(self.phase, self.reason)
-        with self.strangers.noted(join):
-            check_join(join, self.job, self.members, self.specs)
-        claim = self.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
+        if state.phase.over:
+            raise over_error(state.phase, state.reason)
+        with state.refused_joins.noted(join):
+            check_join(join, state.job, state.members, state.specs)
+        claim = state.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
         if isinstance(claim, Busy):
             return NotYet(claim.reason, claim.holder.tag, claim.holder)
         if claim is None:
@@ -87,43 +90,70 @@ class Coordinator:
         return self._answer(claim)
 
     def heartbeat(self, role: Role, index: int, incarnation: int, beat: PsBeat | WorkerBeat, now_s: float) -> Answer:
-        """Renews a lease, takes the member's facts, answers its standing.
+        """Renews a lease, takes the member's facts, answers its instructions.
 
         Raises:
             ReplacedError: the incarnation is not a member.
         """
+        state = self.state
         self.advance(now_s)
-        member = self.members.get(role, index, incarnation)
-        self.members.renew(member, now_s)
+        member = state.members.get(role, index, incarnation)
+        state.members.renew(member, now_s)
         if isinstance(beat, PsBeat):
-            self.ps_beats[incarnation] = written_here(beat, self._told.last(incarnation))
+            self._take_ps_beat(incarnation, beat)
         else:
-            beat = self.worker_beats.take(incarnation, beat, self.view.number, self.phase is Phase.DRAINING)
-            if beat.view == self.view.number:
-                self.pace.report(member, beat.steps, beat.stopped)
-        self.accounts.hear(index, beat.stats)
-        self.traffic.hear(member, beat.stats, self.phase is Phase.TRAINING, now_s)
-        if self.phase.prepared and beat.view == self.view.number and self.job.mode != "sync":
-            self.global_step = max(self.global_step, beat.global_step)
+            beat = self._take_worker_beat(member, beat)
+        state.accounts.update(index, beat.stats)
+        state.traffic.update(member, beat.stats, state.phase is Phase.TRAINING, now_s)
+        if state.phase.prepared and beat.view == state.view.number and state.job.mode != "sync":
+            state.global_step = max(state.global_step, beat.global_step)
         self._reconsider()
         return self._answer(member)
 
-    def standing(self, role: Role, index: int, incarnation: int) -> Answer:
-        """A member's standing, without renewing its lease: for an answer that is held back until it changes."""
-        return self._answer(self.members.get(role, index, incarnation))
+    def answer(self, role: Role, index: int, incarnation: int) -> Answer:
+        """A member's instructions without renewing its lease, for a long poll that ends.
 
-    def report_clock(self, index: int, incarnation: int, view: int, steps: int, now_s: float) -> tuple[int, str]:
-        """A worker has completed so many steps in a view: its floor, and for whom it has to wait, if so.
-
-        A late or repeated report changes nothing.  For another view the floor is 0, which is safe in any.
-        Raises ReplacedError: not a member.
+        Raises:
+            ReplacedError: the incarnation is not a member.
         """
+        return self._answer(self.state.members.get(role, index, incarnation))
+
+    def leave(self, role: Role, index: int, incarnation: int, kind: LeaveKind, reason: str, now_s: float) -> None:
+        """Removes a member.  A repeated leave, or one of a replaced incarnation, changes nothing."""
         self.advance(now_s)
-        member = self.members.get(Role.WORKER, index, incarnation)
-        if view != self.view.number:
-            return 0, f"the view is {self.view.number}, not {view}"
-        self.pace.report(member, steps)
-        return self.pace.floor, self.pace.waits_for(member)
+        try:
+            member = self.state.members.get(role, index, incarnation)
+        except ReplacedError:
+            return
+        self._remove(member, "member_left", now_s, kind=kind, reason=reason)
+        if kind is LeaveKind.FATAL and not self.state.phase.over:
+            self._move(Phase.FAILED, f"{member.name}: {reason}")
+        self._reconsider()
+
+    def confirm_lost(self, incarnation: int, now_s: float) -> None:
+        """The process of this incarnation is certainly gone: its lease ends now."""
+        self.advance(now_s)
+        members = self.state.members
+        for member in [*members.live(Role.PS), *members.live(Role.WORKER)]:
+            if member.incarnation == incarnation:
+                self._remove(member, "member_lost", now_s, reason="nothing listens at its address")
+        self._reconsider()
+
+    # Training.
+
+    def report_clock(self, report: ClockReport, now_s: float) -> ClockAnswer:
+        """Takes a worker's clock.  A late or repeated report, or one for another view, changes nothing.
+
+        Raises:
+            ReplacedError: the incarnation is not a member.
+        """
+        state = self.state
+        self.advance(now_s)
+        member = state.members.get(Role.WORKER, report.worker_index, report.incarnation)
+        if report.view != state.view.number:
+            return ClockAnswer(0, f"the view is {state.view.number}, not {report.view}")
+        state.pace.report(member, report.steps)
+        return ClockAnswer(state.pace.floor, state.pace.waits_for(member))
 
     def take_turn(self, index: int, incarnation: int, view: int, done: Done | None, now_s: float) -> Turn:
         """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
@@ -131,23 +161,30 @@ class Coordinator:
         Raises:
             ReplacedError: not a member, or not the chief and says that it closed a round by itself.
         """
+        state, turns = self.state, self.state.turns
         self.advance(now_s)
-        member, rounds = self.members.get(Role.WORKER, index, incarnation), self.turns.rounds
-        if isinstance(done, Closed | Torn) and rounds.is_closing(done):
-            require_chief(self, index, incarnation)
-        if self.job.mode == "sync" and self.phase is Phase.TRAINING and view == self.view.number:
-            self.turns.take(incarnation, index, done)
-            self.global_step = rounds.global_step
-            if isinstance(done, Torn) and rounds.tears(done):
-                self.restore = True
+        state.members.get(Role.WORKER, index, incarnation)
+        if isinstance(done, Closed | Torn) and turns.rounds.is_closing(done):
+            require_chief(state, index, incarnation)
+        if state.job.mode == "sync" and state.trains_in(view):
+            turns.take(incarnation, index, done)
+            state.global_step = turns.rounds.global_step
+            if isinstance(done, Torn) and turns.rounds.tears(done):
+                state.restore = True
                 self._move(Phase.FORMING, f"round {done.round} is torn: {done.reason}; back to the last checkpoint")
             self._reconsider()
-        return self.turn(member.index, incarnation)
+        return self.turn(index, incarnation)
 
     def turn(self, index: int, incarnation: int) -> Turn:
-        """A worker's turn, for a call that is held back until it changes."""
-        self.members.get(Role.WORKER, index, incarnation)
-        return self.turns.rounds.turn_of(incarnation, self.chief)
+        """A worker's turn, for a long poll that ends.
+
+        Raises:
+            ReplacedError: the incarnation is not a member.
+        """
+        self.state.members.get(Role.WORKER, index, incarnation)
+        return self.state.turns.rounds.turn_of(incarnation, self.state.chief)
+
+    # The chief's reports.
 
     def report_prepared(self, index: int, incarnation: int, view: int, prepared: Prepared, now_s: float) -> Answer:
         """The chief has initialised, restored or adopted the variables of the view: training starts.
@@ -157,144 +194,172 @@ class Coordinator:
         Raises:
             ReplacedError: not a member, or not the chief.
         """
+        state = self.state
         self.advance(now_s)
-        member = require_chief(self, index, incarnation)
-        if self.phase is Phase.PREPARING and view == self.view.number:
-            lost = max(prepared.steps_lost, self.global_step - prepared.global_step)
-            self.steps_lost, self.global_step = self.steps_lost + lost, prepared.global_step
-            self._note("prepared", view=view, global_step=self.global_step, steps_lost=lost)
-            self.restore = False
-            if self.job.mode == "sync":
-                self.turns.begin(view, prepared.global_step, prepared.attempt)
+        chief = require_chief(state, index, incarnation)
+        if state.phase is Phase.PREPARING and view == state.view.number:
+            lost = max(prepared.steps_lost, state.global_step - prepared.global_step)
+            state.steps_lost, state.global_step = state.steps_lost + lost, prepared.global_step
+            self._note("prepared", view=view, global_step=state.global_step, steps_lost=lost)
+            state.restore = False
+            if state.job.mode == "sync":
+                state.turns.begin(view, prepared.global_step, prepared.attempt)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")
         self._reconsider()
-        return self._answer(member)
+        return self._answer(chief)
 
     def report_finished(self, index: int, incarnation: int, view: int, now_s: float) -> Answer:
         """The chief has written the last checkpoint: the job is done.  Otherwise as `report_prepared`."""
+        state = self.state
         self.advance(now_s)
-        member = require_chief(self, index, incarnation)
-        if self.phase is Phase.DRAINING and view == self.view.number:
-            self._move(Phase.DONE, f"global step {self.global_step}")
-        return self._answer(member)
+        chief = require_chief(state, index, incarnation)
+        if state.phase is Phase.DRAINING and view == state.view.number:
+            self._move(Phase.DONE, f"global step {state.global_step}")
+        return self._answer(chief)
 
-    def leave(self, role: Role, index: int, incarnation: int, kind: LeaveKind, reason: str, now_s: float) -> None:
-        """A member goes.  A repeated leave, or one of a replaced incarnation, changes nothing."""
-        self.advance(now_s)
-        try:
-            member = self.members.get(role, index, incarnation)
-        except ReplacedError:
-            return
-        self.members.remove(member)
-        self._forget(member, "member_left", now_s, kind=kind, reason=reason)
-        if kind is LeaveKind.FATAL and not self.phase.over:
-            self._move(Phase.FAILED, f"{member.name}: {reason}")
-        self._reconsider()
-
-    def confirm_lost(self, incarnation: int, now_s: float) -> None:
-        """The process of this incarnation is certainly gone: its lease ends now."""
-        self.advance(now_s)
-        for member in [*self.members.live(Role.PS), *self.members.live(Role.WORKER)]:
-            if member.incarnation == incarnation:
-                self.members.remove(member)
-                self._forget(member, "member_lost", now_s, reason="nothing listens at its address")
-        self._reconsider()
+    # Time, and what comes of all this.
 
     def advance(self, now_s: float) -> None:
-        """Moves the time on: ends leases and timeouts.  Called by every input, and by a tick."""
-        pause_s = self.members.pause_s(now_s)
-        for part in (self.turns, self.pace, self.absence, self.draining):
-            part.advance(now_s, pause_s)
-        for member in self.members.advance(now_s):
+        """Moves the time on: ends leases and timeouts.  Every input calls it, and so does a regular tick."""
+        state = self.state
+        pause_s = state.members.pause_s(now_s)
+        for timed in (state.turns, state.pace, state.grace, state.drain_timer):
+            timed.advance(now_s, pause_s)
+        for member in state.members.advance(now_s):
             self._forget(member, "member_lost", now_s, reason=f"silent for {now_s - member.renewed_at_s:.1f} s")
         self._reconsider()
-        for member, reason in self.draining.overdue(self):
-            self.members.remove(member)
-            self._forget(member, "cut_off", now_s, reason=reason)
-            self._reconsider()
-        if not self.phase.over and (reason := why_fail(self, now_s)):
+        self._cut_off(now_s)
+        if not state.phase.over and (reason := why_fail(state, now_s)):
             self._move(Phase.FAILED, reason)
 
-    def take_events(self) -> list[Event]:
-        """What happened since the last call."""
-        events, self._events = self._events, []
-        return events
+    def take_effects(self) -> Effects:
+        """What the inputs since the last call mean for others than their callers."""
+        pace, turns = self.state.pace, self.state.turns
+        events, self._events = tuple(self._events), []
+        news, self._news = self._news or bool(events), False
+        return Effects(
+            events, tuple(turns.take_records()), news, turns.rounds.revision, frozenset(pace.stragglers.take_news())
+        )
 
-    # Decisions.
+    # The only places where the state changes.
 
     def _reconsider(self) -> None:
         """Draws the consequences of any change.  Idempotent."""
-        if self.phase.over:
-            if not self.members.count(Role.PS) and (totals := self.accounts.last_word()):
+        state = self.state
+        if state.phase.over:
+            if not state.members.count(Role.PS) and (totals := state.accounts.last_word()):
                 self._note("accounts", **account_facts(totals))
             return
-        table = tuple(PsEntry(m.index, m.address, m.incarnation) for m in self.members.live(Role.PS))
-        if self.phase is not Phase.FORMING and table != self.view.ps:
-            gone = sorted(e.index for e in set(self.view.ps) - set(table))
-            self._move(Phase.FORMING, f"ps {listed(gone)} lost")
-        before, self.chief = self.chief, next_chief(self)
-        if self.chief not in (None, before):
-            self._note("chief", worker=self.chief)
-            self.turns.rounds.revision += 1  # what the one before it should have closed is its turn now
-        if self.phase is Phase.FORMING:
-            self._form(table)
-        if self.phase is Phase.TRAINING and not self.turns.rounds.unsettled and (reason := why_drain(self)):
+        self._void_the_view_without_its_ps()
+        self._choose_the_chief()
+        if state.phase is Phase.FORMING:
+            self._form()
+        if state.phase is Phase.TRAINING and not state.turns.rounds.unsettled and (reason := why_drain(state)):
             self._move(Phase.DRAINING, reason)
-        self.turns.look(self.members.workers, min(self.job.min_workers, self.members.count(Role.WORKER)), self.chief)
+        needed = min(state.job.min_workers, state.members.count(Role.WORKER))
+        state.turns.update(state.members.workers, needed, state.chief)
 
-    def _form(self, table: tuple[PsEntry, ...]) -> None:
-        if missing := what_is_missing(self):
-            self.reason = missing
-        else:
-            self.view = View(self.view.number + 1, table)
-            self.pace.begin(self.members.live(Role.WORKER))
-            self.worker_beats.begin(self.view.number)
-            self._note("view", number=self.view.number, ps=" ".join(e.address for e in table))
-            self._move(Phase.PREPARING, f"view {self.view.number} is complete")
+    def _void_the_view_without_its_ps(self) -> None:
+        live = self.state.live_ps()
+        if self.state.phase is not Phase.FORMING and live != self.state.view.ps:
+            lost = sorted(ps.index for ps in set(self.state.view.ps) - set(live))
+            self._move(Phase.FORMING, f"ps {listed(lost)} lost")
+
+    def _choose_the_chief(self) -> None:
+        state = self.state
+        before, state.chief = state.chief, next_chief(state)
+        if state.chief not in (None, before):
+            self._note("chief", worker=state.chief)
+            state.turns.rounds.revision += 1  # what the chief before should have closed is this one's turn now
+
+    def _form(self) -> None:
+        """Forms the next view, or says what it lacks."""
+        state = self.state
+        if missing := what_is_missing(state):
+            state.reason = missing
+            return
+        state.view = View(state.view.number + 1, state.live_ps())
+        state.pace.begin(state.members.live(Role.WORKER))
+        state.worker_beats.begin(state.view.number)
+        self._note("view", number=state.view.number, ps=" ".join(ps.address for ps in state.view.ps))
+        self._move(Phase.PREPARING, f"view {state.view.number} is complete")
 
     def _move(self, phase: Phase, reason: str) -> None:
-        if phase not in MOVES[self.phase]:
-            raise ValueError(f"illegal move {self.phase} -> {phase} ({reason}); the phase was: {self.reason}")
-        self._note("phase", was=self.phase, now=phase, reason=reason)
-        self.phase, self.reason = phase, reason
+        state = self.state
+        if phase not in MOVES[state.phase]:
+            raise ValueError(f"illegal move {state.phase} -> {phase} ({reason}); the phase was: {state.reason}")
+        self._note("phase", was=state.phase, now=phase, reason=reason)
+        state.phase, state.reason = phase, reason
         if phase is not Phase.TRAINING:
-            self.turns.rounds.end()
+            state.turns.rounds.end()
+
+    def _take_ps_beat(self, incarnation: int, beat: PsBeat) -> None:
+        state = self.state
+        beat = written_here(beat, self._revisions.latest(incarnation))
+        before, state.ps_beats[incarnation] = state.ps_beats.get(incarnation, PsBeat()), beat
+        self._news |= beat.fence_revision != before.fence_revision
+
+    def _take_worker_beat(self, member: Member, beat: WorkerBeat) -> WorkerBeat:
+        """Returns what the beat counts as."""
+        state, before = self.state, self.state.worker_beats.get(member.incarnation)
+        beat = state.worker_beats.take(member.incarnation, beat, state.view.number, state.phase is Phase.DRAINING)
+        self._news |= (beat.stopped, beat.view) != (before.stopped, before.view)
+        if beat.view == state.view.number:
+            state.pace.report(member, beat.steps, beat.stopped)
+        return beat
 
     def _admit(self, join: Join, incarnation: int, now_s: float) -> Member:
-        places = (join.role, join.index, join.address, join.health_address)
-        member = self.members.admit(Member(*places, join.join_id, incarnation, now_s, now_s, now_s), now_s)
+        state = self.state
+        who_and_where = (join.role, join.index, join.address, join.health_address)
+        member = state.members.admit(Member(*who_and_where, join.join_id, incarnation, now_s, now_s, now_s), now_s)
         self._note("member_joined", member=member.name, address=member.address, incarnation=member.tag)
-        self.absence.back(member)
-        self.strangers.forget(member.role, member.index)
+        state.grace.back(member)
+        state.refused_joins.forget(member.role, member.index)
         if member.role is Role.WORKER:
-            self.specs = self.specs or join.specs
-            self.fence.admit(incarnation)
-            if self.view.number:
-                self.pace.admit(member)
-            if self.phase is Phase.DRAINING:
-                self.worker_beats.rest(incarnation)
+            state.specs = state.specs or join.specs
+            state.fence.admit(incarnation)
+            if state.view.number:
+                state.pace.admit(member)
+            if state.phase is Phase.DRAINING:
+                state.worker_beats.stop(incarnation)
         return member
+
+    def _cut_off(self, now_s: float) -> None:
+        """Removes the workers that the end of the job has waited for long enough."""
+        timer = self.state.drain_timer
+        timer.update(drain_wait(self.state))
+        overdue = whom_to_cut_off(self.state)
+        for member, reason in overdue:
+            timer.cut_off(member, reason)
+        for member, reason in overdue:
+            self._remove(member, "cut_off", now_s, reason=reason)
+            self._reconsider()
+
+    def _remove(self, member: Member, event: str, now_s: float, **facts: object) -> None:
+        self.state.members.remove(member)
+        self._forget(member, event, now_s, **facts)
 
     def _forget(self, member: Member, event: str, now_s: float, **facts: object) -> None:
         """Drops what was kept for a member that is gone."""
+        state = self.state
         self._note(event, member=member.name, incarnation=member.tag, **facts)
-        self._told.forget(member.incarnation)
-        self.traffic.forget(member.incarnation)
-        if self.view.number and (member.role is Role.PS or event == "member_lost"):
-            self.absence.lost(member, now_s)
+        self._revisions.forget(member.incarnation)
+        state.traffic.forget(member.incarnation)
+        if state.view.number and (member.role is Role.PS or event == "member_lost"):
+            state.grace.lost(member, now_s)
         if member.role is Role.PS:
-            self.ps_beats.pop(member.incarnation, None)
-        else:
-            self.fence.remove(member.incarnation)
-            self.worker_beats.forget(member.incarnation)
-            self.turns.lose(member.incarnation, member.index)
-            self.pace.remove(member, now_s)
-            if self.view.number == 0 and not self.members.live(Role.WORKER):
-                self.specs = None  # nothing was made from them yet: another model may come
+            state.ps_beats.pop(member.incarnation, None)
+            return
+        state.fence.remove(member.incarnation)
+        state.worker_beats.forget(member.incarnation)
+        state.turns.lose(member.incarnation, member.index)
+        state.pace.remove(member, now_s)
+        if state.view.number == 0 and not state.members.live(Role.WORKER):
+            state.specs = None  # nothing was made from them yet: another model may come
 
     def _answer(self, member: Member) -> Answer:
-        standing = standing_of(self, member)
-        return Answer(member.incarnation, standing, self._told.tell(member.incarnation, standing), self.pace.floor)
+        instructions = instructions_for(self.state, member)
+        return Answer(member.incarnation, instructions, self._revisions.update(member.incarnation, instructions))
 
     def _note(self, name: str, **facts: object) -> None:
         self._events.append(Event(name, facts))

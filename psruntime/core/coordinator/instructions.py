@@ -1,71 +1,76 @@
-"""What a member is told: its standing, from the coordinator's state.  Reads only."""
+"""What each member is told to do, derived from the job's state."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from psruntime.core.coordinator.ending import all_stopped
+from psruntime.core.coordinator.job_state import JobState
+from psruntime.core.coordinator.lifecycle import all_stopped
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.messages import PsBeat, Standing
+from psruntime.core.members.messages import Instructions, PsBeat
 from psruntime.core.members.view import Phase
 
-if TYPE_CHECKING:
-    from psruntime.core.coordinator.coordinator import Coordinator
 
-
-class Told:
-    """What each member was last told, and how often that changed."""
+class InstructionRevisions:
+    """The latest instructions of each member, and how many times they have changed."""
 
     def __init__(self) -> None:
-        self._told: dict[int, tuple[Standing, int]] = {}  # by incarnation
+        self._latest: dict[int, tuple[Instructions, int]] = {}  # by incarnation
 
-    def tell(self, incarnation: int, standing: Standing) -> int:
-        """The revision of this standing: one more than the last if it is another."""
-        last, revision = self._told.get(incarnation, (None, 0))
-        if standing != last:
+    def update(self, incarnation: int, instructions: Instructions) -> int:
+        """Keeps a member's instructions; returns their revision, which is one more if they have changed."""
+        last, revision = self._latest.get(incarnation, (None, 0))
+        if instructions != last:
             revision += 1
-            self._told[incarnation] = (standing, revision)
+            self._latest[incarnation] = (instructions, revision)
         return revision
 
-    def last(self, incarnation: int) -> Standing:
-        return self._told[incarnation][0]
+    def latest(self, incarnation: int) -> Instructions:
+        """What the member was told last."""
+        return self._latest[incarnation][0]
 
     def forget(self, incarnation: int) -> None:
-        self._told.pop(incarnation, None)
+        """The member is gone."""
+        self._latest.pop(incarnation, None)
 
 
-def written_here(beat: PsBeat, told: Standing) -> PsBeat:
-    """The beat of a ps that was told this; what it wrote for another coordinator is nothing of ours."""
+def written_here(beat: PsBeat, told: Instructions) -> PsBeat:
+    """The beat of a ps; a fence revision above those that it was told is from an earlier coordinator, and becomes 0."""
     return replace(beat, fence_revision=0) if beat.fence_revision > told.fence_revision else beat
 
 
-def standing_of(c: Coordinator, member: Member) -> Standing:
-    """All that the member needs in order to act."""
-    if member.role is Role.PS:
-        admitted = tuple((w.index, w.incarnation) for w in c.members.live(Role.WORKER))
-        return Standing(
-            c.phase,
-            c.reason,
-            c.view,
-            admitted=admitted,
-            fence_revision=c.fence.revision,
-            max_staleness=c.pace.max_staleness(len(admitted)),
-        )
-    chief = c.chief == member.index
-    return Standing(
-        c.phase,
-        c.reason,
-        c.view,
-        chief=chief,
-        restore=chief and c.restore,
-        fenced_in=_fenced_in(c, member),
-        close=chief and c.phase is Phase.DRAINING and all_stopped(c),
-        clock=c.pace.entered_at(member.incarnation),
-        report_every_s=c.pace.report_every_s(member),
+def instructions_for(state: JobState, member: Member) -> Instructions:
+    """Everything that the member needs in order to act."""
+    return _for_ps(state) if member.role is Role.PS else _for_worker(state, member)
+
+
+def _for_ps(state: JobState) -> Instructions:
+    admitted = tuple((worker.index, worker.incarnation) for worker in state.members.live(Role.WORKER))
+    return Instructions(
+        state.phase,
+        state.reason,
+        state.view,
+        admitted=admitted,
+        fence_revision=state.fence.revision,
+        max_staleness=state.pace.max_staleness(len(admitted)),
     )
 
 
-def _fenced_in(c: Coordinator, member: Member) -> bool:
-    written = (c.ps_beats.get(e.incarnation, PsBeat()).fence_revision for e in c.view.ps)
-    return c.fence.encloses(member.incarnation, written)
+def _for_worker(state: JobState, worker: Member) -> Instructions:
+    is_chief = state.chief == worker.index
+    return Instructions(
+        state.phase,
+        state.reason,
+        state.view,
+        chief=is_chief,
+        restore=is_chief and state.restore,
+        fenced_in=_is_fenced_in(state, worker),
+        close=is_chief and state.phase is Phase.DRAINING and all_stopped(state),
+        clock=state.pace.entered_at(worker.incarnation),
+        report_every_s=state.pace.report_every_s(worker),
+    )
+
+
+def _is_fenced_in(state: JobState, worker: Member) -> bool:
+    written = (state.ps_beats.get(ps.incarnation, PsBeat()).fence_revision for ps in state.view.ps)
+    return state.fence.encloses(worker.incarnation, written)

@@ -33,7 +33,7 @@ class WorkerBeats:
         self._beats[incarnation] = beat
         return beat
 
-    def rest(self, incarnation: int) -> None:
+    def stop(self, incarnation: int) -> None:
         """A worker has come while the view drains."""
         self._stopped.add(incarnation)
 

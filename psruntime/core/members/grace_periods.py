@@ -10,7 +10,7 @@ from psruntime.config import JobConfig
 from psruntime.core.members.membership import Member, Role
 
 
-class Absence:
+class GracePeriods:
     """settled: no worker is expected back.  Times are those of the coordinator, in seconds."""
 
     def __init__(self, job: JobConfig, now_s: float) -> None:

@@ -42,7 +42,7 @@ class NotYet:
 
 
 @dataclass(frozen=True)
-class Moved:
+class BytesMoved:
     """Bytes over the connections of TensorFlow's server, since its process started."""
 
     sent: int = 0
@@ -62,7 +62,7 @@ class PsStats:
     pending: int = 0  # contributions to rounds that have not closed
     rolled_back: int = 0  # applied once, and undone by a return to an older state
     received_of: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that each bucket has at least
-    moved: Moved | None = None  # None: the system does not tell
+    moved: BytesMoved | None = None  # None: the system does not tell
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class WorkerStats:
     loss: float | None = None
     waiting: str = ""  # why it does not step now; empty while it does
     max_lead: int = 0  # mode bounded: largest lead, over the floor that it knew, at which it started a step
-    moved: Moved | None = None  # None: the system does not tell
+    moved: BytesMoved | None = None  # None: the system does not tell
     step_tensors: int | None = None  # of a step, by its plan (core/plan/plan_report.py); None: no plan, or mode sync
 
 
@@ -110,7 +110,7 @@ class WorkerBeat:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Instructions:
     """What a member is told: all that it needs in order to act."""
 
     phase: Phase
@@ -129,12 +129,11 @@ class Standing:
 
 @dataclass(frozen=True)
 class Answer:
-    """A standing, the number of changes it has seen for this member, and the floor of the view."""
+    """What a member is told, and how often that has changed since its admission, from 1."""
 
     incarnation: int
-    standing: Standing
+    instructions: Instructions
     revision: int
-    floor: int
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ KEPT = 64  # places; what asks for more of them is no cluster of ours
 NAMED = 3  # in one line of the status
 
 
-class Strangers:
+class RefusedJoins:
     """`note(name, **facts)` tells what an operator wants to read: of each place once, however often it is asked for."""
 
     def __init__(self, note: Callable[..., None]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 KEPT_LEASES = 6  # after that a paused worker's push is no longer counted: it has no session to arrive in
 
 
-class Departed:
+class SessionCleanup:
     """Invariant: whoever is in it is not admitted.  Times are those of the caller, in seconds."""
 
     def __init__(self, lease_s: float) -> None:
@@ -19,7 +19,7 @@ class Departed:
         self._admitted: frozenset[int] = frozenset()
         self._since_s: dict[int, float] = {}  # worker index -> when it was no longer admitted
 
-    def look(self, admitted: Collection[int], now_s: float) -> None:
+    def update(self, admitted: Collection[int], now_s: float) -> None:
         """These worker indices are admitted now."""
         for index in sorted(self._admitted.difference(admitted)):
             self._since_s[index] = now_s

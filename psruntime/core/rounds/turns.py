@@ -60,7 +60,7 @@ class Turns:
         self._now_s = max(self._now_s, now_s)
         self._since_s += pause_s
 
-    def look(self, live: Callable[[], list[int]], needed: int, chief: int | None) -> None:
+    def update(self, live: Callable[[], list[int]], needed: int, chief: int | None) -> None:
         """Opens the next round if it can be; warns, once, of one that waits for long.
 
         The first round of a view waits until `needed` workers take turns, but not for ever.  `live` has the

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from psruntime.config import JobConfig, split_address
+from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Turn
@@ -18,9 +19,9 @@ from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.security.tls_diagnosis import why_refused
 from psruntime.rpc.wire import member_messages, statuses
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
-from psruntime.rpc.wire.clock_messages import ClockReport, Floor, clock_report_to_wire, floor_from_wire
+from psruntime.rpc.wire.clock_messages import clock_answer_from_wire, clock_report_to_wire
 from psruntime.rpc.wire.heartbeat_messages import Heartbeat, heartbeat_to_wire
-from psruntime.rpc.wire.member_messages import Leave, Report
+from psruntime.rpc.wire.member_messages import ChiefReport, Leave
 from psruntime.rpc.wire.status_messages import job_from_wire, status_from_wire
 from psruntime.rpc.wire.turn_messages import TurnRequest, turn_from_wire, turn_request_to_wire
 from psruntime.v1 import coordination_pb2 as pb
@@ -72,17 +73,17 @@ class CoordinatorClient:
 
     def report_clock(
         self, report: ClockReport, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S
-    ) -> Floor | None:
+    ) -> ClockAnswer | None:
         """None once the answer is not wanted any more.  The deadline has to be longer than `report.max_wait_s`."""
         response = self._call_while(is_wanted, self._stub.ReportClock, clock_report_to_wire(report), deadline_s)
-        return None if response is None else floor_from_wire(response)
+        return None if response is None else clock_answer_from_wire(response)
 
     def get_model(self, deadline_s: float = DEADLINE_S) -> tuple[VariableSpec, ...] | None:
         """The variables of the job; None while no worker has joined."""
         response: pb.GetModelResponse = self._call(self._stub.GetModel, pb.GetModelRequest(), deadline_s)
         return member_messages.specs_from_wire(response.model.variables) if response.HasField("model") else None
 
-    def report_prepared(self, report: Report, deadline_s: float = DEADLINE_S) -> Answer:
+    def report_prepared(self, report: ChiefReport, deadline_s: float = DEADLINE_S) -> Answer:
         prepared = report.prepared
         assert prepared is not None
         request = pb.ReportPreparedRequest(
@@ -96,7 +97,7 @@ class CoordinatorClient:
         response: pb.ReportPreparedResponse = self._call(self._stub.ReportPrepared, request, deadline_s)
         return member_messages.answer_from_wire(response.answer)
 
-    def report_finished(self, report: Report, deadline_s: float = DEADLINE_S) -> Answer:
+    def report_finished(self, report: ChiefReport, deadline_s: float = DEADLINE_S) -> Answer:
         request = pb.ReportFinishedRequest(
             worker_index=report.worker_index, incarnation=report.incarnation, view_number=report.view
         )

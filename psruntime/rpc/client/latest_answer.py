@@ -12,13 +12,13 @@ from collections.abc import Callable
 from psruntime.core.members.messages import Answer
 from psruntime.errors import PsRuntimeError, StopRequested
 
-LOOK_S = 0.2  # how often a wait looks at the stop event, which a signal handler sets without waking anybody
+CHECK_S = 0.2  # how often a wait checks the stop event, which a signal handler sets without waking anybody
 
 
 class LatestAnswer:
     """Written by the threads that talk to the coordinator, read by all.
 
-    Invariant: within an incarnation (revision, floor) never falls, so a late answer changes nothing.
+    Invariant: within an incarnation the revision never falls, so a late answer changes nothing.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class LatestAnswer:
         """The newest answer, also after a failure.  Raises RuntimeError before the first admission."""
         with self._changed:
             if self._answer is None:
-                raise RuntimeError("no answer yet: the seat has to be taken first")
+                raise RuntimeError("no answer yet: the process has to join first")
             return self._answer
 
     def admit(self, answer: Answer) -> None:
@@ -51,7 +51,7 @@ class LatestAnswer:
             last = self._answer
             if last is None or answer.incarnation != last.incarnation:
                 return
-            if (answer.revision, answer.floor) > (last.revision, last.floor):
+            if answer.revision > last.revision:
                 self._answer = answer
                 self._changed.notify_all()
 
@@ -81,7 +81,7 @@ class LatestAnswer:
             if answer is not None and answer is not seen and predicate(answer):
                 return answer
             seen = answer
-            left_s = LOOK_S if until_s is None else min(LOOK_S, until_s - time.monotonic())
+            left_s = CHECK_S if until_s is None else min(CHECK_S, until_s - time.monotonic())
             if left_s <= 0:
                 return None
             with self._changed:

@@ -1,4 +1,4 @@
-"""Clock reports that are held back until the floor is where their workers wait for it.
+"""Long polls of clock reports: each waits until the floor is where its worker needs it.
 
 Belongs to one event loop and is used in its thread only.
 """
@@ -12,20 +12,20 @@ from psruntime.core.members.view import Phase
 Era = tuple[int, Phase]  # number of the view, and what the job does
 
 
-class HeldReports:
-    """The reports that wait, by the floor that they want: a floor that rises costs a look at those it reaches."""
+class ClockPolls:
+    """The polls by the floor that they want, so that a rise of the floor only touches those that it reaches."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # wanted floor -> its waits; no empty sets
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # wanted floor -> its polls; no empty sets
         self._floor = 0
         self._era: Era | None = None
         self._closed = False
 
     def __len__(self) -> int:
-        return sum(len(waits) for waits in self._waiting.values())
+        return sum(len(polls) for polls in self._waiting.values())
 
     async def reached(self, wanted_floor: int, max_wait_s: float) -> None:
-        """Waits for the floor, for another view or phase, or for `max_wait_s`.  Whoever waits asks again then."""
+        """Waits for the floor, for another view or phase, or for `max_wait_s`.  The caller asks again then."""
         if self._closed or max_wait_s <= 0:
             return
         released = asyncio.get_running_loop().create_future()
@@ -35,8 +35,8 @@ class HeldReports:
         finally:
             self._discard(wanted_floor, released)
 
-    def moved(self, floor: int, era: Era) -> None:
-        """After every input of the coordinator: where things stand now."""
+    def update(self, floor: int, era: Era) -> None:
+        """Takes where things stand, after every input of the coordinator."""
         if era != self._era:
             self._era, self._floor = era, floor
             self._release(list(self._waiting))
@@ -45,7 +45,7 @@ class HeldReports:
             self._release([wanted for wanted in self._waiting if wanted <= floor])
 
     def close(self) -> None:
-        """Ends all waits; nothing is held from now on."""
+        """Ends all polls; later ones return at once."""
         self._closed = True
         self._release(list(self._waiting))
 
@@ -56,7 +56,7 @@ class HeldReports:
                     released.set_result(None)
 
     def _discard(self, wanted_floor: int, released: asyncio.Future[None]) -> None:
-        waits = self._waiting.get(wanted_floor, set())
-        waits.discard(released)
-        if not waits:
+        polls = self._waiting.get(wanted_floor, set())
+        polls.discard(released)
+        if not polls:
             self._waiting.pop(wanted_floor, None)

@@ -1,4 +1,4 @@
-"""Heartbeats that are held back until there is news for their member.
+"""Long polls of heartbeats: each waits until its member's instructions change.
 
 Belongs to one event loop and is used in its thread only.
 """
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer
 
-REST_S = 0.001  # for each wait between two looks for news, half of which its answer and the next heartbeat take
+PAUSE_S = 0.001  # for each poll, between two checks of all; half of it goes to its answer and the next heartbeat
 
-Standing = Callable[[Role, int, int], Answer]
+AnswerOf = Callable[[Role, int, int], Answer]
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
+class _Poll:
     role: Role
     index: int
     incarnation: int
@@ -26,67 +26,67 @@ class _Held:
     news: asyncio.Future[Answer]
 
 
-class HeldHeartbeats:
-    """The heartbeats that wait.  `standing` answers for a member, or raises what its heartbeat shall raise."""
+class HeartbeatPolls:
+    """The heartbeats that wait.  `answer_of` answers for a member, or raises what its heartbeat shall raise."""
 
-    def __init__(self, standing: Standing) -> None:
-        self._standing = standing
-        self._held: set[_Held] = set()
+    def __init__(self, answer_of: AnswerOf) -> None:
+        self._answer_of = answer_of
+        self._polls: set[_Poll] = set()
         self._waking: asyncio.Handle | None = None
-        self._rests_until_s = 0.0  # of the loop's clock
+        self._pauses_until_s = 0.0  # of the loop's clock
         self._closed = False
 
     async def news(self, role: Role, index: int, incarnation: int, seen_revision: int, max_wait_s: float) -> Answer:
-        """The member's standing, as soon as its revision is not `seen_revision`, at the latest after `max_wait_s`."""
-        answer = self._standing(role, index, incarnation)
+        """The member's answer, as soon as its revision is not `seen_revision`, at the latest after `max_wait_s`."""
+        answer = self._answer_of(role, index, incarnation)
         if answer.revision != seen_revision or max_wait_s <= 0 or self._closed:
             return answer
-        held = _Held(role, index, incarnation, seen_revision, asyncio.get_running_loop().create_future())
-        self._held.add(held)
+        poll = _Poll(role, index, incarnation, seen_revision, asyncio.get_running_loop().create_future())
+        self._polls.add(poll)
         try:
-            await asyncio.wait({held.news}, timeout=max_wait_s)
+            await asyncio.wait({poll.news}, timeout=max_wait_s)
         finally:
-            self._held.discard(held)
-        return held.news.result() if held.news.done() else self._standing(role, index, incarnation)
+            self._polls.discard(poll)
+        return poll.news.result() if poll.news.done() else self._answer_of(role, index, incarnation)
 
-    def holds(self, incarnation: int) -> bool:
-        """Whether this member waits here, so has an open connection."""
-        return any(held.incarnation == incarnation for held in self._held)
+    def has(self, incarnation: int) -> bool:
+        """Whether this member has a poll here, so an open connection."""
+        return any(poll.incarnation == incarnation for poll in self._polls)
 
     def wake_soon(self) -> None:
-        """Looks for news once the inputs that are at hand are taken: many changes cost one look.
+        """Checks all polls for news once the inputs that are at hand are taken, so many changes cost one check.
 
-        A change by itself is told at once.  In a stream of them, as while a thousand members join, each of which may
-        be news for all, there is time for other calls between two looks.
+        A single change is answered at once.  In a stream of changes, as while a thousand members join, each of which
+        may be news for all, there is a pause between two checks for other calls.
         """
         if self._waking is None:
             loop = asyncio.get_running_loop()
-            rests = loop.time() < self._rests_until_s
-            self._waking = loop.call_at(self._rests_until_s, self.wake) if rests else loop.call_soon(self.wake)
+            pauses = loop.time() < self._pauses_until_s
+            self._waking = loop.call_at(self._pauses_until_s, self.wake) if pauses else loop.call_soon(self.wake)
 
     def wake(self) -> None:
-        """Ends the waits of those for whom there is news."""
+        """Answers the polls for which there is news."""
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
-        self._rests_until_s = asyncio.get_running_loop().time() + REST_S * len(self._held)
-        self._wake(list(self._held))
-
-    def _wake(self, waits: Iterable[_Held]) -> None:
-        for held in (held for held in waits if not held.news.done()):
-            try:
-                answer = self._standing(held.role, held.index, held.incarnation)
-            except Exception as error:  # noqa: BLE001 - its own handler translates it, the others' waits go on
-                held.news.set_exception(error)
-            else:
-                if answer.revision != held.seen_revision or self._closed:
-                    held.news.set_result(answer)
+        self._pauses_until_s = asyncio.get_running_loop().time() + PAUSE_S * len(self._polls)
+        self._wake(list(self._polls))
 
     def wake_workers(self, indices: Collection[int]) -> None:
-        """Ends the waits of these workers for whom there is news, at once."""
-        self._wake([held for held in self._held if held.role is Role.WORKER and held.index in indices])
+        """Answers at once the polls of these workers for which there is news."""
+        self._wake([poll for poll in self._polls if poll.role is Role.WORKER and poll.index in indices])
 
     def close(self) -> None:
-        """Answers all that wait, as things stand; nothing is held from now on."""
+        """Answers all polls as things stand; later ones return at once."""
         self._closed = True
         self.wake()
+
+    def _wake(self, polls: Iterable[_Poll]) -> None:
+        for poll in (poll for poll in polls if not poll.news.done()):
+            try:
+                answer = self._answer_of(poll.role, poll.index, poll.incarnation)
+            except Exception as error:  # noqa: BLE001 - its own handler translates it, the other polls go on
+                poll.news.set_exception(error)
+            else:
+                if answer.revision != poll.seen_revision or self._closed:
+                    poll.news.set_result(answer)

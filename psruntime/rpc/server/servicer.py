@@ -21,15 +21,14 @@ from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.coordinator.status import job_status
 from psruntime.core.members import messages
 from psruntime.core.members.membership import Member
-from psruntime.core.members.messages import Answer, NotYet, PsBeat
-from psruntime.core.members.view import Phase
+from psruntime.core.members.messages import Answer, NotYet
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Duty
 from psruntime.core.rounds.turns import Record
-from psruntime.rpc.server.clock_polls import HeldReports
+from psruntime.rpc.server.clock_polls import ClockPolls
 from psruntime.rpc.server.dead_holder_probe import Probes
-from psruntime.rpc.server.heartbeat_polls import HeldHeartbeats
-from psruntime.rpc.server.turn_polls import HeldTurns
+from psruntime.rpc.server.heartbeat_polls import HeartbeatPolls
+from psruntime.rpc.server.turn_polls import TurnPolls
 from psruntime.rpc.wire import clock_messages, heartbeat_messages, member_messages, statuses
 from psruntime.rpc.wire.status_messages import job_to_wire, status_to_wire
 from psruntime.rpc.wire.turn_messages import turn_request_from_wire, turn_to_wire
@@ -87,9 +86,9 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._coordinator = make(now())
         self._log = log
         self._now = now
-        self._held = HeldHeartbeats(self._coordinator.standing)
-        self._turns = HeldTurns()
-        self._reports = HeldReports()
+        self._heartbeat_polls = HeartbeatPolls(self._coordinator.answer)
+        self._turn_polls = TurnPolls()
+        self._clock_polls = ClockPolls()
         self._probes = Probes()
         self._ticking: asyncio.Task[None] | None = None
         self._model: tuple[tuple[VariableSpec, ...] | None, pb.GetModelResponse] = None, pb.GetModelResponse()
@@ -103,10 +102,9 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def close(self) -> None:
-        """Answers the calls that are held, and ends what runs in the background."""
-        self._held.close()
-        self._turns.close()
-        self._reports.close()
+        """Answers the long polls, and ends what runs in the background."""
+        for polls in (self._heartbeat_polls, self._turn_polls, self._clock_polls):
+            polls.close()
         await self._probes.close()
         if self._ticking:
             self._ticking.cancel()
@@ -130,27 +128,24 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
     async def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         beat = heartbeat_messages.heartbeat_from_wire(request)
         who = (beat.role, beat.index, beat.incarnation)
-        others_may_care = self._tells_others(beat)
         answer = self._act(lambda now_s: self._coordinator.heartbeat(*who, beat.beat, now_s))
-        if others_may_care:
-            self._held.wake_soon()
         if answer.revision == beat.seen_revision:
             max_wait_s = min(beat.max_wait_s, self._job.heartbeat_s)
-            answer = await self._held.news(*who, beat.seen_revision, max_wait_s)
+            answer = await self._heartbeat_polls.news(*who, beat.seen_revision, max_wait_s)
         return pb.HeartbeatResponse(answer=member_messages.answer_to_wire(answer))
 
     @_rpc
     async def ReportClock(self, request: pb.ReportClockRequest) -> pb.ReportClockResponse:
         report = clock_messages.clock_report_from_wire(request)
-        floor = self._take_clock(report)
-        if report.wanted_floor > floor.steps and self._trains_in(report.view):
-            await self._reports.reached(report.wanted_floor, min(report.max_wait_s, self._job.heartbeat_s))
-            floor = self._take_clock(report)
-        return clock_messages.floor_to_wire(floor)
+        answer = self._act(lambda now_s: self._coordinator.report_clock(report, now_s))
+        if report.wanted_floor > answer.floor and self._coordinator.state.trains_in(report.view):
+            await self._clock_polls.reached(report.wanted_floor, min(report.max_wait_s, self._job.heartbeat_s))
+            answer = self._act(lambda now_s: self._coordinator.report_clock(report, now_s))
+        return clock_messages.clock_answer_to_wire(answer)
 
     @_rpc
     async def GetModel(self, _request: pb.GetModelRequest) -> pb.GetModelResponse:
-        specs = self._coordinator.specs
+        specs = self._coordinator.state.specs
         if self._model[0] is not specs:  # 100,000 variables take 0.2 s
             model = None if specs is None else pb.Model(variables=member_messages.specs_to_wire(specs))
             self._model = specs, pb.GetModelResponse(model=model)
@@ -158,7 +153,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
 
     @_rpc
     async def ReportPrepared(self, request: pb.ReportPreparedRequest) -> pb.ReportPreparedResponse:
-        report = member_messages.report_from_wire(request)
+        report = member_messages.chief_report_from_wire(request)
         chief, prepared = (report.worker_index, report.incarnation), report.prepared
         assert prepared is not None
         answer = self._act(lambda now_s: self._coordinator.report_prepared(*chief, report.view, prepared, now_s))
@@ -166,7 +161,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
 
     @_rpc
     async def ReportFinished(self, request: pb.ReportFinishedRequest) -> pb.ReportFinishedResponse:
-        report = member_messages.report_from_wire(request)
+        report = member_messages.chief_report_from_wire(request)
         chief = (report.worker_index, report.incarnation)
         answer = self._act(lambda now_s: self._coordinator.report_finished(*chief, report.view, now_s))
         return pb.ReportFinishedResponse(answer=member_messages.answer_to_wire(answer))
@@ -178,7 +173,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         turn = self._act(lambda now_s: self._coordinator.take_turn(*worker, asked.view, asked.done, now_s))
         if turn.duty is Duty.WAIT:
             max_wait_s = min(asked.max_wait_s, self._job.heartbeat_s)
-            turn = await self._turns.change(lambda: self._coordinator.turn(*worker), max_wait_s)
+            turn = await self._turn_polls.change(lambda: self._coordinator.turn(*worker), max_wait_s)
         return pb.TakeTurnResponse(turn=turn_to_wire(turn))
 
     @_rpc
@@ -190,7 +185,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
 
     @_rpc
     async def GetStatus(self, _request: pb.GetStatusRequest) -> pb.GetStatusResponse:
-        status = job_status(self._coordinator, self._now())
+        status = job_status(self._coordinator.state, self._now())
         return pb.GetStatusResponse(status=status_to_wire(status), job=self._settings)
 
     def refusal(self, rpc: str, error: Exception) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
@@ -208,65 +203,47 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         number = secrets.randbelow(1 << 62) + 1  # positive in an int64, where TensorFlow keeps it
         return self._act(lambda now_s: self._coordinator.join(join, number, now_s))
 
-    def _take_clock(self, report: clock_messages.ClockReport) -> clock_messages.Floor:
-        who = (report.worker_index, report.incarnation)
-        floor, reason = self._act(lambda now_s: self._coordinator.report_clock(*who, report.view, report.steps, now_s))
-        return clock_messages.Floor(floor, reason)
-
-    def _trains_in(self, view: int) -> bool:
-        return self._coordinator.phase is Phase.TRAINING and self._coordinator.view.number == view
-
     def _act(self, decide: Callable[[float], T]) -> T:
-        """Gives the coordinator one input, then publishes what came of it."""
+        """Gives the coordinator one input, then publishes what it means for others."""
         try:
             return decide(self._now())
         finally:
-            events = self._coordinator.take_events()
-            for event in events:
-                self._log(event.name, **event.facts)
-            if events:
-                self._held.wake_soon()
-            for record in self._coordinator.turns.take_records():
-                self._record(record)
-            self._turns.look(self._coordinator.turns.rounds.revision)
-            coordinator = self._coordinator
-            if awaited := coordinator.pace.awaited.take_news():
-                self._held.wake_workers(set(awaited))
-            self._reports.moved(coordinator.pace.floor, (coordinator.view.number, coordinator.phase))
+            self._publish()
 
-    def _tells_others(self, heartbeat: heartbeat_messages.Heartbeat) -> bool:
-        """Whether these facts may change the standing of another member without an event.
-
-        A look at every member for every heartbeat would cost the square of their number.  Were a case
-        missing here, the next tick would bring its news.
-        """
-        new, coordinator = heartbeat.beat, self._coordinator
-        if isinstance(new, PsBeat):
-            return new.fence_revision != coordinator.ps_beats.get(heartbeat.incarnation, PsBeat()).fence_revision
-        old = coordinator.worker_beats.get(heartbeat.incarnation)
-        return (new.stopped, new.view) != (old.stopped, old.view)
+    def _publish(self) -> None:
+        effects, state = self._coordinator.take_effects(), self._coordinator.state
+        for event in effects.events:
+            self._log(event.name, **event.facts)
+        for record in effects.records:
+            self._record(record)
+        if effects.news:
+            self._heartbeat_polls.wake_soon()
+        if effects.stragglers:
+            self._heartbeat_polls.wake_workers(effects.stragglers)
+        self._turn_polls.update(effects.turns_revision)
+        self._clock_polls.update(state.pace.floor, (state.view.number, state.phase))
 
     async def _is_gone(self, holder: Member, join: messages.Join) -> bool:
         """Whether the process that holds the claimed index is certainly dead.
 
-        A member whose heartbeat is held here is not, whatever its health address says.  One whose health
+        A member whose heartbeat waits here is not, whatever its health address says.  One whose health
         address the claimant listens at itself is: no two processes share a port.  But a claimant may lie, so
         a holder gets the time for its next heartbeat.
         """
         if holder.health_address != join.health_address:
             gone = await self._probes.nothing_listens(holder.incarnation, holder.health_address)
-            return gone and not self._held.holds(holder.incarnation)
-        if self._held.holds(holder.incarnation):
+            return gone and not self._heartbeat_polls.has(holder.incarnation)
+        if self._heartbeat_polls.has(holder.incarnation):
             return False
         await asyncio.sleep(min(NEXT_BEAT_S, self._job.heartbeat_s))
-        silent = self._coordinator.members.holder(holder.role, holder.index) == holder
-        return silent and not self._held.holds(holder.incarnation)
+        silent = self._coordinator.state.members.holder(holder.role, holder.index) == holder
+        return silent and not self._heartbeat_polls.has(holder.incarnation)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._job.lease_s / TICKS_PER_LEASE)
             try:
                 self._act(self._coordinator.advance)
-                self._held.wake()
+                self._heartbeat_polls.wake()
             except Exception as error:  # noqa: BLE001 - leases must go on ending
                 self._defect("tick", error)

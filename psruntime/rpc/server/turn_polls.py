@@ -1,4 +1,4 @@
-"""Workers that wait for their turn.  Belongs to one event loop and is used in its thread only."""
+"""Long polls of workers that wait for their turn.  Belongs to one event loop and is used in its thread only."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from psruntime.core.rounds.round_messages import Duty, Turn
 
 
-class HeldTurns:
-    """All of them look at their turns when the revision of the rounds changes: as a rule once a round."""
+class TurnPolls:
+    """All of them ask for their turns again when the revision of the turns changes: as a rule once a round."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
@@ -30,14 +30,14 @@ class HeldTurns:
             except (TimeoutError, asyncio.TimeoutError):
                 continue
 
-    def look(self, revision: int) -> None:
-        """Wakes those who wait if the revision is another than before."""
+    def update(self, revision: int) -> None:
+        """Wakes all polls if the revision has changed."""
         if revision != self._revision:
             self._revision = revision
             self._wake()
 
     def close(self) -> None:
-        """Answers all that wait, as things stand; nobody waits from now on."""
+        """Answers all polls as things stand; later ones return at once."""
         self._closed = True
         self._wake()
 

@@ -1,31 +1,10 @@
-"""Reports of a worker's clock and their answers: wire <-> plain data.  Rules as in convert.py."""
+"""Clock reports and their answers: wire <-> core/clocks/clock_messages.py.  Rules as in member_messages.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.rpc.wire import field_checks
 from psruntime.v1 import coordination_pb2 as pb
-
-
-@dataclass(frozen=True)
-class ClockReport:
-    """A worker's completed steps in a view, and the floor that it waits for; 0: it does not wait."""
-
-    worker_index: int
-    incarnation: int
-    view: int
-    steps: int
-    wanted_floor: int = 0
-    max_wait_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Floor:
-    """The floor of the view, and for whom the worker has to wait; empty: for nobody."""
-
-    steps: int
-    reason: str = ""
 
 
 def clock_report_to_wire(report: ClockReport) -> pb.ReportClockRequest:
@@ -50,12 +29,12 @@ def clock_report_from_wire(wire: pb.ReportClockRequest) -> ClockReport:
     )
 
 
-def floor_to_wire(floor: Floor) -> pb.ReportClockResponse:
-    return pb.ReportClockResponse(floor_steps=floor.steps, reason=field_checks.clipped(floor.reason))
+def clock_answer_to_wire(answer: ClockAnswer) -> pb.ReportClockResponse:
+    return pb.ReportClockResponse(floor_steps=answer.floor, reason=field_checks.clipped(answer.reason))
 
 
-def floor_from_wire(wire: pb.ReportClockResponse) -> Floor:
-    return Floor(
+def clock_answer_from_wire(wire: pb.ReportClockResponse) -> ClockAnswer:
+    return ClockAnswer(
         field_checks.number("floor_steps", wire.floor_steps),
         field_checks.text("reason", wire.reason, field_checks.TEXT_CHARS),
     )

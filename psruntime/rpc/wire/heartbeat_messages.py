@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Moved, PsBeat, PsStats, WorkerBeat, WorkerStats
+from psruntime.core.members.messages import BytesMoved, PsBeat, PsStats, WorkerBeat, WorkerStats
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
 from psruntime.rpc.wire.member_messages import role_from_wire, role_to_wire
@@ -158,12 +158,12 @@ def worker_stats_from_wire(wire: pb.WorkerStats) -> WorkerStats:
     )
 
 
-def _moved_to_wire(moved: Moved | None) -> pb.Moved | None:
-    return None if moved is None else pb.Moved(sent_bytes=moved.sent, received_bytes=moved.received)
+def _moved_to_wire(moved: BytesMoved | None) -> pb.BytesMoved | None:
+    return None if moved is None else pb.BytesMoved(sent_bytes=moved.sent, received_bytes=moved.received)
 
 
-def _moved_from_wire(wire: pb.Moved) -> Moved:
-    return Moved(
+def _moved_from_wire(wire: pb.BytesMoved) -> BytesMoved:
+    return BytesMoved(
         field_checks.number("stats.moved.sent_bytes", wire.sent_bytes, limit=field_checks.BYTES_LIMIT),
         field_checks.number("stats.moved.received_bytes", wire.received_bytes, limit=field_checks.BYTES_LIMIT),
     )

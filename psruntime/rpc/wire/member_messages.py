@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from psruntime.config import check_job_id
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, Standing
+from psruntime.core.members.messages import Answer, Instructions, Join, LeaveKind, NotYet, Prepared
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
@@ -22,7 +22,7 @@ from psruntime.v1 import coordination_pb2 as pb
 
 
 @dataclass(frozen=True)
-class Report:
+class ChiefReport:
     """The chief's word on a view: prepared, or finished (without `prepared`)."""
 
     worker_index: int
@@ -153,71 +153,67 @@ def join_result_from_wire(wire: pb.JoinResponse) -> Answer | NotYet:
 
 
 def answer_to_wire(answer: Answer) -> pb.Answer:
-    standing = answer.standing
+    told = answer.instructions
     return pb.Answer(
         incarnation=answer.incarnation,
-        standing=pb.Standing(
-            phase=phase_to_wire(standing.phase),
-            reason=standing.reason,
-            view=view_to_wire(standing.view),
-            chief=standing.chief,
-            fenced_in=standing.fenced_in,
-            close=standing.close,
-            restore=standing.restore,
-            admitted=[pb.AdmittedWorker(index=index, incarnation=number) for index, number in standing.admitted],
-            fence_revision=standing.fence_revision,
-            clock_steps=standing.clock,
-            report_interval=field_checks.duration(standing.report_every_s) if standing.report_every_s > 0 else None,
-            max_staleness=standing.max_staleness,
+        instructions=pb.Instructions(
+            phase=phase_to_wire(told.phase),
+            reason=told.reason,
+            view=view_to_wire(told.view),
+            chief=told.chief,
+            fenced_in=told.fenced_in,
+            close=told.close,
+            restore=told.restore,
+            admitted=[pb.AdmittedWorker(index=index, incarnation=number) for index, number in told.admitted],
+            fence_revision=told.fence_revision,
+            clock_steps=told.clock,
+            report_interval=field_checks.duration(told.report_every_s) if told.report_every_s > 0 else None,
+            max_staleness=told.max_staleness,
         ),
         revision=answer.revision,
-        floor_steps=answer.floor,
     )
 
 
 def answer_from_wire(wire: pb.Answer) -> Answer:
-    standing = wire.standing
+    told = wire.instructions
     admitted = tuple(
         (field_checks.index("admitted.index", w.index), field_checks.incarnation("admitted.incarnation", w.incarnation))
-        for w in standing.admitted
+        for w in told.admitted
     )
     return Answer(
         field_checks.incarnation("incarnation", wire.incarnation),
-        Standing(
-            phase_from_wire(standing.phase),
-            standing.reason,
-            view_from_wire(standing.view),
-            chief=standing.chief,
-            fenced_in=standing.fenced_in,
-            close=standing.close,
-            restore=standing.restore,
+        Instructions(
+            phase_from_wire(told.phase),
+            told.reason,
+            view_from_wire(told.view),
+            chief=told.chief,
+            fenced_in=told.fenced_in,
+            close=told.close,
+            restore=told.restore,
             admitted=admitted,
-            fence_revision=field_checks.number("fence_revision", standing.fence_revision),
-            clock=field_checks.number("clock_steps", standing.clock_steps),
-            report_every_s=field_checks.seconds("report_interval", standing.report_interval),
+            fence_revision=field_checks.number("fence_revision", told.fence_revision),
+            clock=field_checks.number("clock_steps", told.clock_steps),
+            report_every_s=field_checks.seconds("report_interval", told.report_interval),
             max_staleness=(
-                field_checks.number("max_staleness", standing.max_staleness)
-                if standing.HasField("max_staleness")
-                else None
+                field_checks.number("max_staleness", told.max_staleness) if told.HasField("max_staleness") else None
             ),
         ),
         field_checks.number("revision", wire.revision, least=1),
-        field_checks.number("floor_steps", wire.floor_steps),
     )
 
 
-def report_from_wire(wire: pb.ReportPreparedRequest | pb.ReportFinishedRequest) -> Report:
+def chief_report_from_wire(wire: pb.ReportPreparedRequest | pb.ReportFinishedRequest) -> ChiefReport:
     worker_index = field_checks.index("worker_index", wire.worker_index)
     incarnation = field_checks.incarnation("incarnation", wire.incarnation)
     view = field_checks.number("view_number", wire.view_number, least=1)
     if isinstance(wire, pb.ReportFinishedRequest):
-        return Report(worker_index, incarnation, view)
+        return ChiefReport(worker_index, incarnation, view)
     prepared = Prepared(
         field_checks.number("global_step", wire.global_step),
         field_checks.number("attempt", wire.attempt),
         field_checks.number("lost_steps", wire.lost_steps),
     )
-    return Report(worker_index, incarnation, view, prepared)
+    return ChiefReport(worker_index, incarnation, view, prepared)
 
 
 def leave_to_wire(leave: Leave) -> pb.LeaveRequest:

@@ -1,58 +1,47 @@
-"""A worker's seat with all that belongs to it: its gate in mode bounded, and its place."""
+"""Joins a worker with all that belongs to its membership: its facts, its gate in mode bounded, its control."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from psruntime.config import JobConfig
-from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, WorkerStats
-from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import PsRuntimeError
-from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.membership_client import Seat
+from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.client.join import Registration
+from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.worker.step_gate import Gate
-from psruntime.rpc.worker.worker_control import WorkerPlace
+from psruntime.rpc.worker.worker_control import WorkerControl
+from psruntime.rpc.worker.worker_facts import WorkerFacts
 
 
-def take_worker_seat(
-    client: CoordinatorClient,
-    job: JobConfig,
-    index: int,
-    addresses: tuple[str, str],
-    specs: tuple[VariableSpec, ...],
+def join_worker(
+    context: ClientContext,
+    registration: Registration,
     stats: Callable[[str], WorkerStats],
     connect_timeout_s: float,
-    stop: threading.Event,
-    log: Callable[..., None],
     at_exit: ExitStack,
     on_answer: Callable[[Answer], None],
     on_end: Callable[[PsRuntimeError], None] = lambda _: None,
-) -> tuple[WorkerPlace, Seat]:
-    """Joins the job as worker `index`; what has to be closed but the seat is given to `at_exit`.
+) -> tuple[WorkerControl, MembershipClient]:
+    """Joins the job.  The caller ends the membership with `leave`; what else has to be closed is given to `at_exit`.
 
-    addresses: of TensorFlow's server and of grpc.health.v1.  specs: of the variables of the model; none for a
-    script.  stats: as WorkerPlace.  on_answer, on_end: as Seat.
+    stats: as WorkerFacts.  on_answer, on_end: as MembershipClient.
 
     Raises:
-        As Seat.take.
+        As MembershipClient.start.
     """
-    gate = None
-    if job.mode == "bounded":
-        gate = Gate(job, index, client, stop, log)
+    gate = Gate(context, registration.index) if context.job.mode == "bounded" else None
+    if gate:
         at_exit.callback(gate.close)
-    place = WorkerPlace(job, stats, stop, log, gate)
 
-    def hear(answer: Answer) -> None:
-        place.hear(answer)
+    def receive(answer: Answer) -> None:
+        if gate:
+            gate.space(answer.instructions.report_every_s)
         on_answer(answer)
 
-    seat = Seat(
-        client, job, Role.WORKER, index, *addresses, specs,
-        beat=place.beat, on_answer=hear, log=log, stop=stop, on_end=on_end,
-    )  # fmt: skip
-    place.attach(seat)
-    seat.take(connect_timeout_s)
-    return place, seat
+    facts = WorkerFacts(stats)
+    membership = MembershipClient(context, registration, facts.beat, receive, on_end)
+    control = WorkerControl(context, membership, facts, gate)
+    membership.start(connect_timeout_s)
+    return control, membership

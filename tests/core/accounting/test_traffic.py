@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from psruntime.core.accounting.traffic import HEAVY, LEAST_BYTES_PER_S, RELIEVED, WINDOW_S, Traffic, why_heavy
+from psruntime.core.accounting.traffic import HEAVY, LEAST_BYTES_PER_S, RELIEVED, WINDOW_S, TrafficRates, why_heavy
 from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.messages import Moved, PsBeat, PsStats, PsTraffic, WorkerBeat, WorkerStats, WorkerTraffic
+from psruntime.core.members.messages import (
+    BytesMoved,
+    PsBeat,
+    PsStats,
+    PsTraffic,
+    WorkerBeat,
+    WorkerStats,
+    WorkerTraffic,
+)
 from psruntime.core.members.view import Phase
 from tests.core.coordinator.scenario import Scenario
 
@@ -26,9 +34,9 @@ class Job:
 
     def __init__(self, num_ps: int, lease_s: float = 9.0) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.traffic = Traffic(num_ps, lease_s, lambda name, **facts: self.told.append((name, facts)))
+        self.traffic = TrafficRates(num_ps, lease_s, lambda name, **facts: self.told.append((name, facts)))
         self.now_s = 1000.0  # of a clock that began long ago
-        self.moved = [Moved()] * num_ps
+        self.moved = [BytesMoved()] * num_ps
 
     def run(self, for_s: float, *rates: float, trains: bool = True) -> list[str]:
         """The names of what is told while the ps move so many bytes a second, half in and half out."""
@@ -41,12 +49,12 @@ class Job:
         for index, rate in enumerate(rates):
             self.now_s += BEAT_S / len(rates)
             last, more = self.moved[index], int(rate * BEAT_S / 2)
-            self.moved[index] = Moved(last.sent + more, last.received + more)
+            self.moved[index] = BytesMoved(last.sent + more, last.received + more)
             self.tell(index, trains)
 
     def tell(self, index: int, trains: bool = True) -> None:
         stats = PsStats(moved=self.moved[index])
-        self.traffic.hear(member(Role.PS, index, 100 + index), stats, trains, self.now_s)
+        self.traffic.update(member(Role.PS, index, 100 + index), stats, trains, self.now_s)
 
     def shares(self) -> list[float | None]:
         return [each.share for _, each in sorted(self.traffic.of_ps().items())]
@@ -62,9 +70,9 @@ def test_a_ps_has_a_rate_once_it_has_told_twice() -> None:
 
 
 def test_directions_are_not_mixed_up() -> None:
-    traffic = Traffic(1, 9.0, print)
-    for now_s, moved in ((0.0, Moved(10, 20)), (2.0, Moved(110, 820))):
-        traffic.hear(member(Role.PS, 0, 1), PsStats(moved=moved), True, now_s)
+    traffic = TrafficRates(1, 9.0, print)
+    for now_s, moved in ((0.0, BytesMoved(10, 20)), (2.0, BytesMoved(110, 820))):
+        traffic.update(member(Role.PS, 0, 1), PsStats(moved=moved), True, now_s)
     assert traffic.of_ps() == {1: PsTraffic(50.0, 400.0, 1.0)}
 
 
@@ -173,7 +181,7 @@ def test_a_ps_that_comes_back_begins_anew() -> None:
     job.run(100, 5 * MB, 5 * MB)
     job.traffic.forget(101)
     assert set(job.traffic.of_ps()) == {100}
-    job.moved[1] = Moved()
+    job.moved[1] = BytesMoved()
     job.beat(5 * MB, 5 * MB)
     job.beat(5 * MB, 5 * MB)
     traffic = job.traffic.of_ps()[101]
@@ -192,41 +200,41 @@ def test_sums_that_fall_are_no_traffic() -> None:
     """No honest member tells such."""
     job = Job(2)
     job.run(30, 5 * MB, 5 * MB)
-    job.moved[0] = Moved()
+    job.moved[0] = BytesMoved()
     job.tell(0)
     assert job.traffic.of_ps()[100].sent_per_s == 0
     worker = member(Role.WORKER, 0, 1)
     for pushes in (10, 5):
-        job.traffic.hear(worker, WorkerStats(pushes=pushes, moved=Moved(pushes, pushes)), True, job.now_s)
+        job.traffic.update(worker, WorkerStats(pushes=pushes, moved=BytesMoved(pushes, pushes)), True, job.now_s)
     assert job.traffic.of_worker(1) is None
 
 
 def test_bytes_for_each_push_of_a_worker() -> None:
-    traffic, worker = Traffic(1, 9.0, print), member(Role.WORKER, 0, 1)
+    traffic, worker = TrafficRates(1, 9.0, print), member(Role.WORKER, 0, 1)
     assert traffic.of_worker(1) is None
-    for now_s, pushes, moved in ((0.0, 0, Moved(1_000, 2_000)), (3.0, 0, Moved(9_000, 9_000))):
-        traffic.hear(worker, WorkerStats(pushes=pushes, moved=moved), True, now_s)
+    for now_s, pushes, moved in ((0.0, 0, BytesMoved(1_000, 2_000)), (3.0, 0, BytesMoved(9_000, 9_000))):
+        traffic.update(worker, WorkerStats(pushes=pushes, moved=moved), True, now_s)
         assert traffic.of_worker(1) is None
-    traffic.hear(worker, WorkerStats(pushes=40, moved=Moved(49_000, 26_000)), True, 6.0)
+    traffic.update(worker, WorkerStats(pushes=40, moved=BytesMoved(49_000, 26_000)), True, 6.0)
     assert traffic.of_worker(1) == WorkerTraffic(48_000 / 40, 24_000 / 40)
     traffic.forget(1)
     assert traffic.of_worker(1) is None
 
 
 def test_what_a_worker_moved_before_it_trained_is_forgotten_after_some_steps() -> None:
-    traffic, worker = Traffic(1, 9.0, print), member(Role.WORKER, 0, 1)
+    traffic, worker = TrafficRates(1, 9.0, print), member(Role.WORKER, 0, 1)
     restored = 5_000 * MB
     for beat in range(200):  # a step in 3 s: LEAST_STEPS take longer than a window
-        stats = WorkerStats(pushes=beat, moved=Moved(100 * beat, 300 * beat + (restored if beat else 0)))
-        traffic.hear(worker, stats, True, 3.0 * beat)
+        stats = WorkerStats(pushes=beat, moved=BytesMoved(100 * beat, 300 * beat + (restored if beat else 0)))
+        traffic.update(worker, stats, True, 3.0 * beat)
     assert traffic.of_worker(1) == WorkerTraffic(100, 300)
 
 
 def test_who_knows_nothing_is_not_there() -> None:
-    traffic = Traffic(1, 9.0, print)
+    traffic = TrafficRates(1, 9.0, print)
     for now_s in range(0, 60, 3):
-        traffic.hear(member(Role.PS, 0, 1), PsStats(), True, now_s)
-        traffic.hear(member(Role.WORKER, 0, 2), WorkerStats(pushes=now_s), True, now_s)
+        traffic.update(member(Role.PS, 0, 1), PsStats(), True, now_s)
+        traffic.update(member(Role.WORKER, 0, 2), WorkerStats(pushes=now_s), True, now_s)
     assert traffic.of_ps() == {} and traffic.of_worker(2) is None
 
 
@@ -248,22 +256,23 @@ def test_the_coordinator_tells_it_in_its_log_and_its_status() -> None:
         job.act(line)
     job.act("prepared worker 0 step=0")
     core, told = job.core, []
-    assert core.phase is Phase.TRAINING
+    assert core.state.phase is Phase.TRAINING
     for beat in range(30):
         job.now_s += BEAT_S
         for index, rate in enumerate((9 * MB, 1 * MB)):
-            stats = PsStats(moved=Moved(beat * rate, 2 * beat * rate))
-            said = PsBeat(core.fence.revision, core.view.number, 0, stats)
+            stats = PsStats(moved=BytesMoved(beat * rate, 2 * beat * rate))
+            said = PsBeat(core.state.fence.revision, core.state.view.number, 0, stats)
             core.heartbeat(Role.PS, index, job.latest[f"ps {index}"], said, job.now_s)
-        stats = WorkerStats(pushes=10 * beat, moved=Moved(beat * 500, beat * 700))
-        core.heartbeat(Role.WORKER, 0, job.latest["worker 0"], WorkerBeat(core.view.number, stats=stats), job.now_s)
-        told += [event for event in core.take_events() if event.name.startswith("ps_")]
+        stats = WorkerStats(pushes=10 * beat, moved=BytesMoved(beat * 500, beat * 700))
+        beat_0 = WorkerBeat(core.state.view.number, stats=stats)
+        core.heartbeat(Role.WORKER, 0, job.latest["worker 0"], beat_0, job.now_s)
+        told += [event for event in core.take_effects().events if event.name.startswith("ps_")]
     assert [(event.name, event.facts["ps"]) for event in told] == [("ps_heavy", 0)]
-    first, second, worker = job_status(core, job.now_s).members
+    first, second, worker = job_status(core.state, job.now_s).members
     assert first.ps_traffic and second.ps_traffic and worker.ps_traffic is None
     assert first.ps_traffic.share == pytest.approx(0.9) and first.ps_traffic.heavy and not second.ps_traffic.heavy
     assert first.ps_traffic.received_per_s == pytest.approx(2 * first.ps_traffic.sent_per_s)
     assert worker.worker_traffic == WorkerTraffic(50, 70)
     core.confirm_lost(job.latest["ps 1"], job.now_s)
-    (alone,) = [m for m in job_status(core, job.now_s).members if m.role is Role.PS]
+    (alone,) = [m for m in job_status(core.state, job.now_s).members if m.role is Role.PS]
     assert alone.ps_traffic is not None and alone.ps_traffic.share is None

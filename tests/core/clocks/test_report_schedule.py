@@ -4,46 +4,55 @@ from __future__ import annotations
 
 import pytest
 
-from psruntime.core.clocks.report_schedule import FIRST_HOLD_S, PAUSE_S, REPORT_S, Reporting
+from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
+from psruntime.core.clocks.report_schedule import FIRST_POLL_S, PAUSE_S, REPORT_S, ReportSchedule
+from psruntime.core.members.messages import Assignment
+from psruntime.core.members.view import View
 
 BOUND = 8
-HOLD_S = 3.0
+LONGEST_S = 3.0
 FAR_S = 100.0  # told by the coordinator
 
 
-def reporting(entry: int = 0) -> Reporting:
+def a_schedule(entry: int) -> ReportSchedule:
+    """Of worker 4, which entered view 2 at this clock."""
+    return ReportSchedule(BOUND, 4, Assignment(View(2), 77, prepare=False, clock=entry), LONGEST_S)
+
+
+def reporting(entry: int = 0) -> ReportSchedule:
     """Of a worker that has made one step and told it at time 0, when the floor was at its entry."""
-    reports = Reporting(BOUND, entry, HOLD_S)
+    reports = a_schedule(entry)
     reports.space(FAR_S)
-    reports.at(1)
-    reports.end(reports.begin(0.0), entry)
+    reports.completed(1)
+    reports.end(reports.begin(0.0), ClockAnswer(entry))
     return reports
 
 
 def test_it_enters_at_the_floor_and_the_first_step_of_the_slowest_goes_out_at_once():
-    reports = Reporting(BOUND, 5, HOLD_S)
+    reports = a_schedule(5)
     assert reports.wait_s(0.0) is None
-    assert reports.at(1)
+    assert reports.completed(1)
     assert reports.wait_s(0.0) == 0.0
     report = reports.begin(0.0)
-    assert (report.clock, report.steps, report.wanted_floor) == (6, 1, 0)
-    reports.end(report, 6)
-    reports.at(2)
+    assert report == ClockReport(4, 77, 2, steps=1), "nobody has to wait: answer at once"
+    assert reports.clock == 6
+    reports.end(report, ClockAnswer(6))
+    reports.completed(2)
     assert reports.wait_s(0.0) == 0.0, "it is the slowest again, as far as it knows"
 
 
 def test_what_is_urgent_stays_so_however_many_steps_follow_before_the_call():
-    reports = Reporting(BOUND, 0, HOLD_S)
+    reports = a_schedule(0)
     reports.space(FAR_S)
-    reports.end(reports.begin(0.0), 0)
-    reports.at(1)
-    reports.at(2)
+    reports.end(reports.begin(0.0), ClockAnswer(0))
+    reports.completed(1)
+    reports.completed(2)
     assert reports.wait_s(1.0) == 0.0
 
 
 def test_far_from_the_bound_it_leaves_the_time_that_it_was_told():
     reports = reporting()
-    assert reports.at(2), "who waited for nothing has to look"
+    assert reports.completed(2), "who waited for nothing has to look"
     assert reports.wait_s(1.0) == FAR_S - 1
     assert reports.space(10.0)
     assert reports.wait_s(1.0) == 9.0
@@ -55,39 +64,39 @@ def test_far_from_the_bound_it_leaves_the_time_that_it_was_told():
 @pytest.mark.parametrize(("steps", "waits_s"), [(2, FAR_S), (3, REPORT_S)])
 def test_a_quarter_of_the_bound_is_told_soon(steps, waits_s):
     reports = reporting()
-    reports.at(steps)
+    reports.completed(steps)
     assert reports.wait_s(0.0) == waits_s
 
 
 def test_in_the_upper_half_of_the_bound_every_step_is_told_soon():
     reports = reporting()
-    reports.at(4)
-    reports.end(reports.begin(1.0), 0)
-    assert reports.at(5)
+    reports.completed(4)
+    reports.end(reports.begin(1.0), ClockAnswer(0))
+    assert reports.completed(5)
     assert reports.wait_s(1.0) == pytest.approx(REPORT_S)
-    reports.end(reports.begin(2.0), 3)
-    reports.at(6)
+    reports.end(reports.begin(2.0), ClockAnswer(3))
+    reports.completed(6)
     assert reports.wait_s(2.0) == FAR_S, "the floor has risen"
 
 
 def test_at_the_bound_it_asks_at_once_for_the_floor_that_it_needs_and_again_for_longer():
     reports = reporting(entry=2)
-    reports.at(BOUND + 1)
+    reports.completed(BOUND + 1)
     assert reports.is_shut
     first = reports.begin(1.0)
-    assert (first.wanted_floor, first.hold_s) == (3, FIRST_HOLD_S)
-    reports.end(first, 2)
+    assert (first.wanted_floor, first.max_wait_s) == (3, FIRST_POLL_S)
+    reports.end(first, ClockAnswer(2))
     assert reports.wait_s(1.0) == pytest.approx(REPORT_S + PAUSE_S)
     again = reports.begin(2.0)
-    assert again.hold_s == HOLD_S
-    reports.end(again, 3)
+    assert again.max_wait_s == LONGEST_S
+    reports.end(again, ClockAnswer(3))
     assert not reports.is_shut
     assert reports.wait_s(3.0) is None
 
 
 def test_a_call_that_failed_is_repeated_after_a_pause_and_changes_nothing():
     reports = reporting()
-    reports.at(3)
+    reports.completed(3)
     reports.end(reports.begin(1.0), None)
     assert reports.floor == 0
     assert reports.wait_s(1.0) == pytest.approx(REPORT_S + PAUSE_S)
@@ -95,8 +104,8 @@ def test_a_call_that_failed_is_repeated_after_a_pause_and_changes_nothing():
 
 def test_a_late_answer_does_not_lower_the_floor():
     reports = reporting()
-    reports.at(3)
+    reports.completed(3)
     report = reports.begin(1.0)
-    reports.end(report, 2)
-    reports.end(report, 1)
+    reports.end(report, ClockAnswer(2))
+    reports.end(report, ClockAnswer(1))
     assert reports.floor == 2

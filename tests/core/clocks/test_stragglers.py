@@ -1,4 +1,4 @@
-"""How often many workers report, and who is awaited."""
+"""How often many workers report, and who is a straggler."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def test_all_together_make_about_as_many_reports_as_one_core_answers():
         assert REPORTS_PER_S / 2 < sum(1 / s for s in each_s) <= REPORTS_PER_S / (1 - SPREAD)
 
 
-def test_who_is_behind_by_more_than_half_of_the_bound_is_awaited_until_it_has_caught_up():
+def test_who_is_behind_by_more_than_half_of_the_bound_is_a_straggler_until_it_has_caught_up():
     pace, members = a_pace(bound=8)
     fast, slow, *rest = members
     for worker in rest:
         pace.report(worker, 4)
     pace.report(fast, 4)
-    assert pace.awaited.take_news() == []
+    assert pace.stragglers.take_news() == []
     pace.report(fast, 5)
-    assert pace.awaited.take_news() == [slow.index]
+    assert pace.stragglers.take_news() == [slow.index]
     assert pace.report_every_s(slow) == REPORT_S < pace.report_every_s(rest[0])
     pace.report(fast, 6)
-    assert pace.awaited.take_news() == [], "it was told"
+    assert pace.stragglers.take_news() == [], "it was told"
     pace.report(slow, 3)
     assert pace.report_every_s(slow) == REPORT_S
     pace.report(slow, 4)
     assert pace.report_every_s(slow) > REPORT_S
 
 
-def test_who_joins_far_behind_those_that_wait_is_awaited_at_once():
+def test_who_joins_far_behind_those_that_wait_is_a_straggler_at_once():
     pace, members = a_pace(bound=8)
     for worker in members[1:]:
         pace.report(worker, 9)
@@ -61,9 +61,9 @@ def test_who_joins_far_behind_those_that_wait_is_awaited_at_once():
 def test_who_left_and_the_view_before_are_forgotten():
     pace, members = a_pace(bound=8)
     pace.report(members[0], 9)
-    assert len(pace.awaited.take_news()) == MANY - 1
+    assert len(pace.stragglers.take_news()) == MANY - 1
     pace.remove(members[1], 0.0)
-    assert 1 not in pace.awaited
-    assert 2 in pace.awaited
+    assert 1 not in pace.stragglers
+    assert 2 in pace.stragglers
     pace.begin(members)
-    assert 2 not in pace.awaited
+    assert 2 not in pace.stragglers

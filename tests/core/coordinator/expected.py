@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from psruntime.config import JobConfig
 from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, NotYet, WorkerBeat
 from psruntime.core.members.view import Phase
@@ -79,6 +80,11 @@ class Expected:
         self.fences: dict[int, dict[int, Admitted]] = {}  # ps incarnation -> fence revision -> table, as it was told
         self.seen: Counter[str] = Counter()  # what happened, so that a test can show that it did
 
+    @property
+    def state(self) -> JobState:
+        """What the coordinator has made of it."""
+        return self.core.state
+
     def draw_incarnation(self) -> int:
         return FIRST_INCARNATION + len(self.joins)
 
@@ -87,7 +93,7 @@ class Expected:
         holder = self.holder(join.role, join.index)
         seat = self.live[holder] if holder else None
         if self.failing():
-            return (JobDoneError if self.core.phase is Phase.DONE else JobFailedError), holder
+            return (JobDoneError if self.state.phase is Phase.DONE else JobFailedError), holder
         if join.job_id != self.job.job_id:
             return OtherJobError, holder
         if not 0 <= join.index < (self.job.ps if join.role is Role.PS else self.job.max_workers):
@@ -111,15 +117,15 @@ class Expected:
         return sorted((n for n, s in self.live.items() if s.join.role is role), key=lambda n: self.joins[n].index)
 
     def view_is_void(self) -> bool:
-        return any(entry.incarnation not in self.live for entry in self.core.view.ps)
+        return any(entry.incarnation not in self.live for entry in self.state.view.ps)
 
     def failing(self) -> bool:
         """Whether the job is over, or will be as soon as the coordinator looks at the time."""
-        return self.core.phase.over or self.doomed or max(self.missing_s.values(), default=0.0) > self.job.ps_timeout_s
+        return self.state.phase.over or self.doomed or max(self.missing_s.values(), default=0.0) > self.job.ps_timeout_s
 
     def pass_time(self) -> None:
         """What the coordinator does before anything else in a call, in its order."""
-        self.over = self.core.phase.over
+        self.over = self.state.phase.over
         gap_s, self.judged_s = self.now_s - self.judged_s, self.now_s
         if gap_s > self.job.lease_s / 2:
             self.seen["paused"] += 1
@@ -131,7 +137,7 @@ class Expected:
 
     def judge_the_end(self, gap_s: float) -> None:
         """Whoever holds the end up for too long is cut off."""
-        phase = self.core.phase
+        phase = self.state.phase
         drains = phase is Phase.DRAINING or (phase is Phase.TRAINING and self.settled and self.had_all_stopped)
         self.drains = drains and not self.view_is_void()
         waits, late = self.what_the_end_waits_for() if self.drains else (None, [])
@@ -167,7 +173,7 @@ class Expected:
         """If there is none, and one that may be."""
         workers = self.may_be_chief()
         self.seen["barred"] += not self.chief and len(workers) < len(self.live_of(Role.WORKER))
-        busy = [n for n in workers if self.core.phase is Phase.TRAINING and not laws.has_stopped(self, n)]
+        busy = [n for n in workers if self.state.phase is Phase.TRAINING and not laws.has_stopped(self, n)]
         self.chief = self.chief or next(iter(busy or workers), None)
 
     def fall_silent(self, gap_s: float) -> None:
@@ -192,7 +198,7 @@ class Expected:
 
     def lose(self, incarnation: int) -> None:
         """Without a word, so it may return."""
-        if incarnation in self.live_of(Role.WORKER) and self.core.view.number:
+        if incarnation in self.live_of(Role.WORKER) and self.state.view.number:
             self.unsettled_s = self.job.lease_s
         self.drop(incarnation)
 
@@ -202,11 +208,11 @@ class Expected:
         if seat and seat.join.role is Role.WORKER:
             for gone in self.gone:
                 gone.unmoved.pop(incarnation, None)
-            others = [n for n in self.live_of(Role.WORKER) if self.core.view.number and not self.live[n].retired]
+            others = [n for n in self.live_of(Role.WORKER) if self.state.view.number and not self.live[n].retired]
             self.gone.append(Gone(unmoved=dict.fromkeys(others, 2)))
-        if seat and seat.join.role is Role.PS and self.core.view.number:
+        if seat and seat.join.role is Role.PS and self.state.view.number:
             self.missing_s[seat.join.index] = 0.0
-        if not self.live_of(Role.WORKER) and not self.core.view.number:
+        if not self.live_of(Role.WORKER) and not self.state.view.number:
             self.specs = None
         self.drains = self.drains and not self.view_is_void()
         if not self.over and not for_good:

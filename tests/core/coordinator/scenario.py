@@ -49,10 +49,11 @@ class Scenario:
             return [f"{type(error).__name__}: {error}", *self.events()]
 
     def events(self) -> list[str]:
-        lines = [f"* {e.name} " + " ".join(f"{k}={v}" for k, v in e.facts.items()) for e in self.core.take_events()]
-        lines += [f"> {' '.join(f'{k}={v}' for k, v in record.items())}" for record in self.core.turns.take_records()]
-        if self.core.job.mode == "sync" and self.revision != self.core.turns.rounds.revision:
-            self.revision = self.core.turns.rounds.revision
+        effects = self.core.take_effects()
+        lines = [f"* {e.name} " + " ".join(f"{k}={v}" for k, v in e.facts.items()) for e in effects.events]
+        lines += [f"> {' '.join(f'{k}={v}' for k, v in record.items())}" for record in effects.records]
+        if self.core.state.job.mode == "sync" and self.revision != effects.turns_revision:
+            self.revision = effects.turns_revision
             lines.append("! look at your turns")
         return lines
 
@@ -68,7 +69,7 @@ class Scenario:
         waited_s = self.now_s - self.asked_s.setdefault(join_id, self.now_s)
         variables = re.findall(r"(\w+)\[([\d,]+)\]", facts.get("with", VARIABLES) if role == "worker" else "")
         specs = tuple(VariableSpec(name, tuple(map(int, shape.split(","))), "float32") for name, shape in variables)
-        job_id = facts.get("of", self.core.job.job_id)
+        job_id = facts.get("of", self.core.state.job.job_id)
         join = Join(Role(role), int(index), facts["at"], f"{host}:9", join_id, job_id, waited_s, specs)
         answer = self.core.join(join, 1 + max(self.latest.values(), default=0), self.now_s)
         if isinstance(answer, NotYet):
@@ -80,11 +81,11 @@ class Scenario:
         role, index, incarnation = self.who(member)
         self.said[incarnation] = said
         facts = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", said)}
-        standing, step = self.told[incarnation].standing, facts.get("step", 0)
-        beat: PsBeat | WorkerBeat = PsBeat(standing.fence_revision, standing.view.number, step)
+        told, step = self.told[incarnation].instructions, facts.get("step", 0)
+        beat: PsBeat | WorkerBeat = PsBeat(told.fence_revision, told.view.number, step)
         if role is Role.WORKER:
             beat = WorkerBeat(
-                standing.view.number, facts.get("steps", 0), step, "stopped" in said, closed_parts=facts.get("parts", 0)
+                told.view.number, facts.get("steps", 0), step, "stopped" in said, closed_parts=facts.get("parts", 0)
             )
         return [self.heard(member, self.core.heartbeat(role, index, incarnation, beat, self.now_s))]
 
@@ -97,12 +98,12 @@ class Scenario:
 
     def report(self, method: Callable[..., Answer], member: str, *prepared: Prepared) -> list[str]:
         _, index, incarnation = self.who(member)
-        view = self.told[incarnation].standing.view.number
+        view = self.told[incarnation].instructions.view.number
         return [self.heard(member, method(index, incarnation, view, *prepared, self.now_s))]
 
     def turn(self, member: str, rest: str) -> list[str]:
         _, index, incarnation = self.who(member)
-        view, said = self.told[incarnation].standing.view.number, rest.split(" in view ")
+        view, said = self.told[incarnation].instructions.view.number, rest.split(" in view ")
         view = int(said[1]) if len(said) == 2 else view
         turn = self.core.take_turn(index, incarnation, view, done_of(said[0]), self.now_s)
         text = f"{member.partition('#')[0]}#{incarnation}: {turn.duty} {turn.round}/{turn.attempt}"
@@ -115,7 +116,7 @@ class Scenario:
         return [text + (f"; {turn.reason}" if turn.reason else "")]
 
     def status(self, _: str) -> list[str]:
-        status = job_status(self.core, self.now_s)
+        status = job_status(self.core.state, self.now_s)
         return [f"{status.phase}, global step {status.global_step}, lost {status.steps_lost}; {status.reason}"]
 
     def leave(self, member: str, facts: str) -> list[str]:
@@ -145,14 +146,15 @@ class Scenario:
 
     def heard(self, member: str, answer: Answer) -> str:
         last, self.told[answer.incarnation] = self.told.get(answer.incarnation), answer
-        s, name = answer.standing, f"{member.partition('#')[0]}#{answer.incarnation}"
+        floor = self.core.state.pace.floor
+        s, name = answer.instructions, f"{member.partition('#')[0]}#{answer.incarnation}"
         if last is not None and last.revision == answer.revision:
-            return f"{name}: nothing new, floor {answer.floor}"
+            return f"{name}: nothing new, floor {floor}"
         view = f"view {s.view.number} ({' '.join(e.address for e in s.view.ps)})" if s.view.number else "no view"
         flags = [flag.replace("_", " ") for flag in ("chief", "restore", "fenced_in", "close") if getattr(s, flag)]
         table = " ".join(f"worker {index}#{n}" for index, n in s.admitted)
         fence = [f"admits {table or 'nobody'}"] if member.startswith("ps") else []
-        return f"{name}: {', '.join([s.phase.value, view, *flags, *fence, f'floor {answer.floor}'])}; {s.reason}"
+        return f"{name}: {', '.join([s.phase.value, view, *flags, *fence, f'floor {floor}'])}; {s.reason}"
 
 
 def done_of(text: str) -> Done | None:

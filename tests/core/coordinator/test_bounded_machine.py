@@ -81,11 +81,11 @@ class BoundedMachine(RuleBasedStateMachine):
 
     def all_hear(self) -> None:
         """Everybody beats; the chief prepares.  Workers enter a view that is new to them."""
-        watched, core = self.watched, self.watched.core
+        watched, state = self.watched, self.watched.state
         for incarnation in list(watched.live):
             self.beat(incarnation)
-        if core.phase is Phase.PREPARING and watched.chief:
-            watched.report(watched.chief, core.view.number, 0)
+        if state.phase is Phase.PREPARING and watched.chief:
+            watched.report(watched.chief, state.view.number, 0)
         for incarnation in watched.live_of(Role.WORKER):
             self.beat(incarnation)
 
@@ -94,17 +94,17 @@ class BoundedMachine(RuleBasedStateMachine):
         if incarnation not in watched.live:
             return
         if watched.joins[incarnation].role is Role.PS:
-            told = watched.told[incarnation].standing
+            told = watched.told[incarnation].instructions
             watched.heartbeat(incarnation, PsBeat(told.fence_revision))
             return
         stepper = self.steppers.get(incarnation)
         watched.heartbeat(incarnation, WorkerBeat(stepper.view, stepper.steps) if stepper else WorkerBeat())
         if incarnation not in watched.live:
             return
-        standing = watched.told[incarnation].standing
-        if standing.phase.prepared and (stepper is None or stepper.view != standing.view.number):
-            self.steppers[incarnation] = Stepper(incarnation, standing.view.number, standing.clock, standing.clock)
-            watched.seen["entered later"] += standing.clock > 0
+        told = watched.told[incarnation].instructions
+        if told.phase.prepared and (stepper is None or stepper.view != told.view.number):
+            self.steppers[incarnation] = Stepper(incarnation, told.view.number, told.clock, told.clock)
+            watched.seen["entered later"] += told.clock > 0
 
     def known(self, pick: int) -> Stepper:
         """A stepper; the gone ones go on, not knowing it."""
@@ -112,7 +112,7 @@ class BoundedMachine(RuleBasedStateMachine):
         return all_of_them[pick % len(all_of_them)]
 
     def of_now(self) -> list[Stepper]:
-        number = self.watched.core.view.number
+        number = self.watched.state.view.number
         return [s for n, s in self.steppers.items() if n in self.watched.live and s.view == number]
 
     # Steps.
@@ -120,9 +120,10 @@ class BoundedMachine(RuleBasedStateMachine):
     @rule(pick=PICK)
     def a_step(self, pick: int) -> None:
         """Starts, or is completed."""
-        if not self.steppers:
-            return
-        stepper = self.known(pick)
+        if self.steppers:
+            self.go_on(self.known(pick))
+
+    def go_on(self, stepper: Stepper) -> None:
         if stepper.stepping:
             stepper.stepping = False
             stepper.steps += 1
@@ -160,12 +161,13 @@ class BoundedMachine(RuleBasedStateMachine):
         floor = self.watched.report_clock(stepper.incarnation, stepper.view, recent[which % len(recent)])
         if floor is not None:
             stepper.answers.append(floor)
-            self.watched.seen["report for an old view"] += stepper.view < self.watched.core.view.number
+            self.watched.seen["report for an old view"] += stepper.view < self.watched.state.view.number
         self.check_measured_lead()
 
     @rule(pick=PICK, which=PICK)
     def an_answer_arrives(self, pick: int, which: int) -> None:
-        if self.steppers and (stepper := self.known(pick)).answers:
+        if answered := [stepper for stepper in self.steppers.values() if stepper.answers]:
+            stepper = answered[pick % len(answered)]
             floor = stepper.answers[-1 - which % len(stepper.answers)]
             self.watched.seen["late answer"] += floor < stepper.floor
             stepper.floor = max(stepper.floor, floor)
@@ -187,9 +189,17 @@ class BoundedMachine(RuleBasedStateMachine):
     def check_measured_lead(self) -> None:
         bound = self.job.bound
         assert bound is not None
-        lead = self.watched.core.pace.max_lead
+        lead = self.watched.state.pace.max_lead
         assert lead <= bound, "what reports prove is within the bound, too"
         self.watched.seen["lead measured"] += lead > 0
+
+    @rule()
+    def everybody_makes_a_step(self) -> None:
+        """So the floor rises, and answers from before it are late."""
+        self.everything_arrives()
+        for stepper in self.of_now() * 2:
+            self.go_on(stepper)
+        self.everything_arrives()
 
     # Coming and going.
 

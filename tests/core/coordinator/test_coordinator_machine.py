@@ -42,8 +42,8 @@ MUST_HAPPEN = (
     "join: Answer", "join: NotYet", "join: IndexHeldError", "join: UsageError", "join: ModelDiffersError",
     "join: OtherJobError", "join: JobDoneError", "join: JobFailedError", "event refused",
     "heartbeat: Answer", "heartbeat: ReplacedError", "report: Answer", "report: ReplacedError",
-    "report_clock: tuple", "report_clock: ReplacedError", "has to wait", "limit kept",
-    "standing: Answer", "standing: ReplacedError",
+    "report_clock: ClockAnswer", "report_clock: ReplacedError", "has to wait", "limit kept",
+    "answer: Answer", "answer: ReplacedError",
     "event member_lost", "event member_left", "lease ended", "paused", "ps timeout",
     "fenced in", "not fenced in", "close", "second view", "steps lost", "all stopped",
     "chief passed on", "waits for who may return",
@@ -72,7 +72,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "watched"):
-            self.watched.seen["second view"] += self.watched.core.view.number > 1
+            self.watched.seen["second view"] += self.watched.state.view.number > 1
             self.watched.seen["steps lost"] += self.watched.steps_lost > 0
             CoordinatorMachine.seen.update(self.watched.seen)
 
@@ -137,20 +137,20 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def honest_beat(self, incarnation: int, progress: int, stopped: bool, closed_parts: int = 0) -> None:
         watched = self.watched
-        standing = watched.told[incarnation].standing
-        global_step = watched.core.global_step + progress if standing.phase.prepared else 0
+        instructions = watched.told[incarnation].instructions
+        global_step = watched.state.global_step + progress if instructions.phase.prepared else 0
         if watched.joins[incarnation].role is Role.PS:
-            watched.heartbeat(incarnation, PsBeat(standing.fence_revision, standing.view.number, global_step))
+            watched.heartbeat(incarnation, PsBeat(instructions.fence_revision, instructions.view.number, global_step))
         else:
             steps = watched.live[incarnation].clock - watched.live[incarnation].base + progress
-            beat = WorkerBeat(standing.view.number, steps, global_step, stopped, closed_parts=closed_parts)
+            beat = WorkerBeat(instructions.view.number, steps, global_step, stopped, closed_parts=closed_parts)
             watched.heartbeat(incarnation, beat)
 
     @precondition(lambda self: self.watched.live)
     @rule(pick=PICK, progress=STEPS)
     def a_member_beats(self, pick: int, progress: int) -> None:
         live = list(self.watched.live)
-        self.honest_beat(live[pick % len(live)], progress, stopped=self.watched.core.phase is Phase.DRAINING)
+        self.honest_beat(live[pick % len(live)], progress, stopped=self.watched.state.phase is Phase.DRAINING)
 
     def everybody_beats(self, progress: int, stopped: bool) -> None:
         for incarnation in list(self.watched.live):
@@ -160,23 +160,23 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(progress=st.lists(STEPS, min_size=1, max_size=4))
     def the_job_goes_on(self, progress: list[int]) -> None:
         """All do what they should, once or several times."""
-        core = self.watched.core
+        state = self.watched.state
         for steps in progress:
-            if core.phase is Phase.FORMING:
+            if state.phase is Phase.FORMING:
                 self.all_that_are_missing_arrive()
-            self.everybody_beats(steps, stopped=core.phase is Phase.DRAINING)
-            if core.phase is Phase.PREPARING and self.watched.chief:
-                self.the_chief_prepares(core.global_step // 2)
-            elif core.phase is Phase.DRAINING and self.watched.chief and steps > 7:
+            self.everybody_beats(steps, stopped=state.phase is Phase.DRAINING)
+            if state.phase is Phase.PREPARING and self.watched.chief:
+                self.the_chief_prepares(state.global_step // 2)
+            elif state.phase is Phase.DRAINING and self.watched.chief and steps > 7:
                 self.the_chief_finishes(0)
 
-    @precondition(lambda self: self.watched.core.phase is Phase.TRAINING and self.job.train_steps is not None)
+    @precondition(lambda self: self.watched.state.phase is Phase.TRAINING and self.job.train_steps is not None)
     @rule()
     def the_limit_is_reached(self) -> None:
-        view = self.watched.core.view
+        view = self.watched.state.view
         self.watched.heartbeat(view.ps[0].incarnation, PsBeat(0, view.number, TRAIN_STEPS))
 
-    @precondition(lambda self: self.watched.core.phase.prepared)
+    @precondition(lambda self: self.watched.state.phase.prepared)
     @rule(progress=STEPS)
     def all_workers_stop_by_themselves(self, progress: int) -> None:
         for incarnation in self.watched.live_of(Role.WORKER):
@@ -188,7 +188,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def an_odd_one_beats(self, pick: int, shift: int, steps: int, gain: int, revisions: int, stopped: bool) -> None:
         """With another view, an older or newer fence than it was told, fewer steps, a global step from nowhere."""
         watched, incarnation = self.watched, self.anybody(pick)
-        view, global_step = max(0, watched.core.view.number + shift), max(0, watched.core.global_step + gain)
+        view, global_step = max(0, watched.state.view.number + shift), max(0, watched.state.global_step + gain)
         if watched.joins[incarnation].role is Role.WORKER:
             watched.heartbeat(incarnation, WorkerBeat(view, steps, global_step, stopped))
         else:
@@ -196,11 +196,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
             revision = told[max(revisions, -len(told))] if revisions < 0 else told[-1] + 1 + revisions
             watched.heartbeat(incarnation, PsBeat(revision, view, global_step))
 
-    @precondition(lambda self: self.watched.core.phase.prepared and self.watched.chief in self.watched.live)
+    @precondition(lambda self: self.watched.state.phase.prepared and self.watched.chief in self.watched.live)
     @rule(pick=PICK, steps=STEPS, gain=STEPS)
     def a_worker_beats_that_has_not_heard_of_the_view(self, pick: int, steps: int, gain: int) -> None:
         workers = self.watched.live_of(Role.WORKER)
-        view, global_step = self.watched.core.view.number - 1, self.watched.core.global_step + gain
+        view, global_step = self.watched.state.view.number - 1, self.watched.state.global_step + gain
         self.watched.heartbeat(workers[pick % len(workers)], WorkerBeat(view, steps, global_step, stopped=True))
 
     # Reports and departures.
@@ -209,30 +209,30 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(pick=PICK, steps=STEPS)
     def a_worker_reports_its_clock(self, pick: int, steps: int) -> None:
         workers = self.watched.live_of(Role.WORKER)
-        self.watched.report_clock(workers[pick % len(workers)], self.watched.core.view.number, steps)
+        self.watched.report_clock(workers[pick % len(workers)], self.watched.state.view.number, steps)
 
     @precondition(lambda self: self.watched.joins)
     @rule(pick=PICK, shift=SHIFTS, steps=STEPS)
     def somebody_reports_a_clock(self, pick: int, shift: int, steps: int) -> None:
         """Late, or of another view, or of one that is gone, or of a ps."""
-        self.watched.report_clock(self.anybody(pick), max(0, self.watched.core.view.number + shift), steps)
+        self.watched.report_clock(self.anybody(pick), max(0, self.watched.state.view.number + shift), steps)
 
     @precondition(lambda self: self.watched.chief in self.watched.live)
     @rule(shift=SHIFTS, global_step=st.integers(0, TRAIN_STEPS + 2))
     def the_chief_prepares(self, global_step: int, shift: int = 0) -> None:
         assert self.watched.chief
-        self.watched.report(self.watched.chief, self.watched.core.view.number + shift, global_step)
+        self.watched.report(self.watched.chief, self.watched.state.view.number + shift, global_step)
 
-    @precondition(lambda self: self.watched.core.phase.prepared and self.watched.chief in self.watched.live)
+    @precondition(lambda self: self.watched.state.phase.prepared and self.watched.chief in self.watched.live)
     @rule(shift=SHIFTS)
     def the_chief_finishes(self, shift: int) -> None:
         assert self.watched.chief
-        self.watched.report(self.watched.chief, self.watched.core.view.number + shift, None)
+        self.watched.report(self.watched.chief, self.watched.state.view.number + shift, None)
 
     @precondition(lambda self: self.watched.joins)
     @rule(pick=PICK, shift=SHIFTS, global_step=st.none() | STEPS)
     def somebody_reports(self, pick: int, shift: int, global_step: int | None) -> None:
-        self.watched.report(self.anybody(pick), self.watched.core.view.number + shift, global_step)
+        self.watched.report(self.anybody(pick), self.watched.state.view.number + shift, global_step)
 
     @precondition(lambda self: self.watched.joins)
     @rule(pick=PICK, kind=st.sampled_from([LeaveKind.OVER, LeaveKind.ASKED, LeaveKind.ERROR]))
@@ -279,7 +279,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.honest_beat(incarnation, 0, stopped=False)
         assert set(self.watched.live) <= speaking
 
-    @precondition(lambda self: self.watched.core.phase.prepared)
+    @precondition(lambda self: self.watched.state.phase.prepared)
     @rule(picks=st.lists(PICK, max_size=2), parts=FLAG, successor_dies=FLAG)
     def the_end_takes_long(self, picks: list[int], parts: bool, successor_dies: bool) -> None:
         """Heartbeats go on, but the picked ones do not stop, and nobody closes; with `parts` it gets on for a while.
@@ -288,7 +288,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """
         workers = self.watched.live_of(Role.WORKER)
         stuck = {workers[pick % len(workers)] for pick in picks if workers}
-        if self.watched.core.phase is Phase.TRAINING and self.job.train_steps is not None:
+        if self.watched.state.phase is Phase.TRAINING and self.job.train_steps is not None:
             self.the_limit_is_reached()
         for second in range(int(DRAIN_TIMEOUT_S) + 2):
             self.a_tick(1.0)
@@ -303,7 +303,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.watched.confirm_lost(self.watched.chief)
             self.a_tick(1.0)
 
-    @precondition(lambda self: self.watched.core.phase is Phase.DRAINING)
+    @precondition(lambda self: self.watched.state.phase is Phase.DRAINING)
     @rule(back=FLAG)
     def all_workers_die_while_it_drains(self, back: bool) -> None:
         for incarnation in self.watched.live_of(Role.WORKER):
@@ -315,10 +315,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(gap_s=st.sampled_from([LEASE_S, PS_TIMEOUT_S + LEASE_S, 1e6]))
     def the_coordinator_is_paused(self, gap_s: float) -> None:
-        before, phase = set(self.watched.live), self.watched.core.phase
+        before, phase = set(self.watched.live), self.watched.state.phase
         self.a_tick(gap_s)
         assert set(self.watched.live) == before
-        assert self.watched.core.phase is phase
+        assert self.watched.state.phase is phase
 
     @precondition(lambda self: self.watched.missing_s and not self.watched.failing() and len(self.watched.joins) > 12)
     @rule()
@@ -327,8 +327,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         ticks = int(PS_TIMEOUT_S // (LEASE_S / 2)) + 1
         for _ in range(ticks):
             self.a_tick(LEASE_S / 2)
-        assert self.watched.core.phase is Phase.FAILED
-        assert "did not return within 9 s (ps_timeout_s)" in self.watched.core.reason
+        assert self.watched.state.phase is Phase.FAILED
+        assert "did not return within 9 s (ps_timeout_s)" in self.watched.state.reason
 
 
 @pytest.mark.timeout(900)  # it takes seconds, but the smallest history that breaks a law is worth some minutes

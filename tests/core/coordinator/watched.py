@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from psruntime.core.clocks.clock_messages import ClockReport
 from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import Phase
@@ -38,7 +39,7 @@ class Watched(Expected):
                 self.specs = join.specs
                 self.live[incarnation].rests = self.drains
                 self.fill_in_a_chief()
-                self.pass_on_the_chief(self.core.phase)
+                self.pass_on_the_chief(self.state.phase)
         result = self.call("join", holder or incarnation, self.core.join, join, incarnation, self.now_s)
         assert type(result) is kind, result
         if isinstance(result, NotYet):
@@ -56,15 +57,15 @@ class Watched(Expected):
             else:
                 seat.rests = self.drains and laws.has_stopped(self, incarnation)
                 seat.beat = beat = replace(beat, stopped=True) if seat.rests else beat
-                if beat.view == self.core.view.number > 0:
+                if beat.view == self.state.view.number > 0:
                     self.move(incarnation, seat.base + beat.steps)
                     self.raise_floor()
                     if beat.stopped:
                         self.retire(incarnation)
-            usable = self.core.phase.prepared and not self.view_is_void() and not self.over
-            if beat.view == self.core.view.number and usable:
+            usable = self.state.phase.prepared and not self.view_is_void() and not self.over
+            if beat.view == self.state.view.number and usable:
                 self.global_step = max(self.global_step, beat.global_step)
-            self.pass_on_the_chief(self.core.phase)
+            self.pass_on_the_chief(self.state.phase)
         result = self.call(
             "heartbeat", incarnation, self.core.heartbeat, join.role, join.index, incarnation, beat, self.now_s
         )
@@ -74,19 +75,18 @@ class Watched(Expected):
         """Returns the floor; None for one that is no member."""
         self.pass_time()
         seat = self.live.get(incarnation)
-        if seat and view == self.core.view.number > 0:
+        if seat and view == self.state.view.number > 0:
             self.move(incarnation, seat.base + steps)
             self.raise_floor()
         index = self.joins[incarnation].index
-        result = self.call(
-            "report_clock", incarnation, self.core.report_clock, index, incarnation, view, steps, self.now_s
-        )
+        report = ClockReport(index, incarnation, view, steps)
+        result = self.call("report_clock", incarnation, self.core.report_clock, report, self.now_s)
         if seat is None or seat.join.role is Role.PS:
             assert type(result) is ReplacedError, result
             return None
-        floor, reason = result
-        assert floor == (self.floor if view == self.core.view.number else 0)
-        if view == self.core.view.number:
+        floor, reason = result.floor, result.reason
+        assert floor == (self.floor if view == self.state.view.number else 0)
+        if view == self.state.view.number:
             waits = not seat.retired and self.job.bound is not None and seat.clock - self.floor > self.job.bound
             assert (f"{seat.clock - self.floor} steps ahead of worker " in reason) if waits else reason == ""
             self.seen["has to wait"] += waits
@@ -97,16 +97,16 @@ class Watched(Expected):
         self.pass_time()
         index = self.joins[incarnation].index
         accepted = incarnation in self.live and incarnation == self.chief
-        ready = view == self.core.view.number and incarnation == self.chief and not self.view_is_void()
+        ready = view == self.state.view.number and incarnation == self.chief and not self.view_is_void()
         if global_step is None:
             arguments: tuple[Any, ...] = (self.core.report_finished, index, incarnation, view, self.now_s)
-            drains = self.core.phase is Phase.DRAINING or (
-                self.core.phase is Phase.TRAINING and self.settled and self.had_all_stopped
+            drains = self.state.phase is Phase.DRAINING or (
+                self.state.phase is Phase.TRAINING and self.settled and self.had_all_stopped
             )
             expected = Phase.DONE if ready and drains else None
         else:
             arguments = (self.core.report_prepared, index, incarnation, view, Prepared(global_step), self.now_s)
-            expected = Phase.TRAINING if ready and self.core.phase is Phase.PREPARING else None
+            expected = Phase.TRAINING if ready and self.state.phase is Phase.PREPARING else None
             if expected:
                 self.steps_lost += max(0, self.global_step - global_step)
                 self.global_step = global_step
@@ -136,7 +136,7 @@ class Watched(Expected):
 
     def look(self, incarnation: int) -> None:
         join = self.joins[incarnation]
-        result = self.call("standing", incarnation, self.core.standing, join.role, join.index, incarnation)
+        result = self.call("answer", incarnation, self.core.answer, join.role, join.index, incarnation)
         assert type(result) is (Answer if incarnation in self.live else ReplacedError), result
 
     def call(
@@ -148,13 +148,13 @@ class Watched(Expected):
         moves_to: Phase | None = None,
     ) -> Any:
         """Makes the call and checks everything; gives back the answer or the error.  `moves_to`: what it must do."""
-        before = laws.Before.of(self.core)
+        before = laws.Before.of(self.state)
         try:
             result = method(*arguments)
         except PsRuntimeError as error:
             result = error
         self.seen[f"{name}: {type(result).__name__}"] += 1
-        if self.core.view.number != before.view.number:
+        if self.state.view.number != before.view.number:
             self.floor = 0
             for seat in self.live.values():
                 seat.base = seat.clock = 0

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from psruntime.core.recovery.session_cleanup import KEPT_LEASES, Departed
+from psruntime.core.recovery.session_cleanup import KEPT_LEASES, SessionCleanup
 
 LEASE_S = 2.0
 KEPT_S = KEPT_LEASES * LEASE_S
 
 
 def test_who_is_gone_is_told_once_when_its_time_is_over() -> None:
-    departed = Departed(LEASE_S)
-    departed.look({0, 1, 2}, 0.0)
-    departed.look({0}, 5.0)
-    departed.look({0}, 6.0)
-    assert departed.take_overdue(5.0 + KEPT_S - 0.1) is None
-    assert [departed.take_overdue(5.0 + KEPT_S) for _ in range(3)] == [1, 2, None]
-    assert departed.take_overdue(100.0) is None
+    cleanup = SessionCleanup(LEASE_S)
+    cleanup.update({0, 1, 2}, 0.0)
+    cleanup.update({0}, 5.0)
+    cleanup.update({0}, 6.0)
+    assert cleanup.take_overdue(5.0 + KEPT_S - 0.1) is None
+    assert [cleanup.take_overdue(5.0 + KEPT_S) for _ in range(3)] == [1, 2, None]
+    assert cleanup.take_overdue(100.0) is None
 
 
 def test_the_longest_gone_comes_first() -> None:
-    departed = Departed(LEASE_S)
-    departed.look({0, 1, 2}, 0.0)
-    departed.look({0, 1}, 1.0)
-    departed.look({1}, 2.0)
-    assert departed.take_overdue(1.0 + KEPT_S) == 2
-    assert departed.take_overdue(1.0 + KEPT_S) is None
-    assert departed.take_overdue(2.0 + KEPT_S) == 0
+    cleanup = SessionCleanup(LEASE_S)
+    cleanup.update({0, 1, 2}, 0.0)
+    cleanup.update({0, 1}, 1.0)
+    cleanup.update({1}, 2.0)
+    assert cleanup.take_overdue(1.0 + KEPT_S) == 2
+    assert cleanup.take_overdue(1.0 + KEPT_S) is None
+    assert cleanup.take_overdue(2.0 + KEPT_S) == 0
 
 
 def test_who_comes_back_is_not_told() -> None:
-    departed = Departed(LEASE_S)
-    departed.look({3}, 0.0)
-    departed.look(set(), 1.0)
-    departed.look({3}, 2.0)
-    assert departed.take_overdue(100.0) is None
-    departed.look(set(), 100.0)
-    assert departed.take_overdue(100.0 + KEPT_S) == 3
+    cleanup = SessionCleanup(LEASE_S)
+    cleanup.update({3}, 0.0)
+    cleanup.update(set(), 1.0)
+    cleanup.update({3}, 2.0)
+    assert cleanup.take_overdue(100.0) is None
+    cleanup.update(set(), 100.0)
+    assert cleanup.take_overdue(100.0 + KEPT_S) == 3
 
 
 def test_nobody_is_gone_before_it_was_there() -> None:
-    departed = Departed(LEASE_S)
-    departed.look(set(), 0.0)
-    assert departed.take_overdue(100.0) is None
+    cleanup = SessionCleanup(LEASE_S)
+    cleanup.update(set(), 0.0)
+    assert cleanup.take_overdue(100.0) is None

@@ -23,7 +23,7 @@ from psruntime.rpc.security import job_token
 from psruntime.rpc.wire import member_messages
 from psruntime.rpc.wire.clock_messages import ClockReport, clock_report_to_wire
 from psruntime.rpc.wire.heartbeat_messages import heartbeat_to_wire
-from psruntime.rpc.wire.member_messages import Leave, Report
+from psruntime.rpc.wire.member_messages import ChiefReport, Leave
 from psruntime.rpc.wire.turn_messages import TurnRequest, turn_request_to_wire
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.conftest import JOB_ID, LONG, Stage, a_beat, a_join
@@ -50,7 +50,7 @@ class Job:
         self.ps = client.join(a_join(Role.PS, 0))
         self.workers = [client.join(a_join(Role.WORKER, index)) for index in range(2)]
         if phase is not Phase.PREPARING:
-            client.report_prepared(Report(0, self.workers[0].incarnation, 1, Prepared(0)))
+            client.report_prepared(ChiefReport(0, self.workers[0].incarnation, 1, Prepared(0)))
         if phase is Phase.DRAINING:
             last = WorkerBeat(1, steps=5, global_step=10, stopped=True)
             for index, answer in enumerate(self.workers):
@@ -58,7 +58,7 @@ class Job:
         if job.mode == "sync":
             for index, answer in enumerate(self.workers):
                 client.take_turn(TurnRequest(index, answer.incarnation, 1), lambda: True)
-        assert self.coordinator.phase is phase
+        assert self.coordinator.state.phase is phase
 
     def state(self) -> bytes:
         """All that the coordinator knows."""
@@ -66,7 +66,7 @@ class Job:
 
 
 def heartbeat(job: Job) -> Any:
-    return heartbeat_to_wire(a_beat(job.ps, Role.PS, 0, PsBeat(job.ps.standing.fence_revision + 1, 1, 3)))
+    return heartbeat_to_wire(a_beat(job.ps, Role.PS, 0, PsBeat(job.ps.instructions.fence_revision + 1, 1, 3)))
 
 
 def chief(job: Job) -> tuple[int, int]:

@@ -37,7 +37,7 @@ def test_a_whole_conversation(stage, authority, pool):
     answer = client.join(a_join(Role.PS, 0))
     held = hold(pool, client, a_beat(answer, Role.PS, 0))
     worker = client.join(a_join(Role.WORKER, 0))
-    assert held.result(30).standing.admitted == ((0, worker.incarnation),)
+    assert held.result(30).instructions.admitted == ((0, worker.incarnation),)
     client.leave(Leave(Role.PS, 0, answer.incarnation, LeaveKind.ASKED, "bye"))
 
 

@@ -12,7 +12,7 @@ from psruntime.core.members.messages import Answer, Assignment, LeaveKind, Prepa
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.rpc.wire.member_messages import Leave
-from tests.rpc.client.membership_clients import phase_is, seated
+from tests.rpc.client.membership_clients import joined, phase_is
 from tests.rpc.conftest import JOB_ID, LONG, SPECS, Stage, a_join
 from tests.support.polling import poll_until
 
@@ -55,15 +55,15 @@ class Honest:
         self.health = stage.health()  # all of them listen there
         self.client = stage.client(server)
         self._stage, self._told, self._specs = stage, told, specs
-        self._seats = [
-            seated(stage, stage.client(server), role, index, job, health=self.health, specs=specs)[0]
+        self._members = [
+            joined(stage, stage.client(server), role, index, job, health=self.health, specs=specs)[0]
             for role, index in PLACES
         ]
-        chief = self._seats[1]
+        chief = self._members[1]
         answer = chief.wait_until(phase_is(Phase.PREPARING), 30)
         assert answer is not None
-        chief.report_prepared(Assignment(answer.standing.view, answer.incarnation, prepare=True), Prepared(0))
-        self.answers = [seat.wait_until(phase_is(Phase.TRAINING), 30) for seat in self._seats]
+        chief.report_prepared(Assignment(answer.instructions.view, answer.incarnation, prepare=True), Prepared(0))
+        self.answers = [member.wait_until(phase_is(Phase.TRAINING), 30) for member in self._members]
 
     @property
     def incarnations(self) -> list[int]:
@@ -74,7 +74,7 @@ class Honest:
 
         With a liar among the members the job may have come to its end by what that said.
         """
-        assert [seat.incarnation for seat in self._seats] == self.incarnations
+        assert [member.answer.incarnation for member in self._members] == self.incarnations
         status, _ = self.client.get_status()
         assert [m.incarnation for m in status.members] == [tag_of(n) for n in self.incarnations]
         assert status.view.number == 1

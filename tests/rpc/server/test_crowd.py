@@ -27,11 +27,11 @@ def test_health_answers_and_news_reaches_all_while_300_heartbeats_are_held(stage
             stub = pb_grpc.CoordinationServiceStub(channel)
             joined = await stub.Join(member_messages.join_to_wire(a_join(Role.WORKER, index)), timeout=60)
             answer = member_messages.join_result_from_wire(joined)
-            while answer.standing.phase is Phase.FORMING:
+            while answer.instructions.phase is Phase.FORMING:
                 held.release()
                 wire = heartbeat_messages.heartbeat_to_wire(a_beat(answer, Role.WORKER, index, wait_s=LONG))
                 answer = member_messages.answer_from_wire((await stub.Heartbeat(wire, timeout=60)).answer)
-            return answer.standing.phase
+            return answer.instructions.phase
 
     async def all_of_them() -> list[Phase]:
         held = asyncio.Semaphore(0)

@@ -20,7 +20,7 @@ from psruntime.errors import (
     UsageError,
 )
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.wire.member_messages import Leave, Report
+from psruntime.rpc.wire.member_messages import ChiefReport, Leave
 from tests.rpc.conftest import JOB_ID, LONG, SPECS, a_beat, a_join, hold
 from tests.support.polling import poll_until
 
@@ -52,19 +52,19 @@ def test_a_repeated_join_is_one_join(client):
 def test_a_whole_life(client, stage):
     ps = client.join(a_join(Role.PS, 0))
     worker = client.join(a_join(Role.WORKER, 0))
-    assert worker.standing.phase is Phase.PREPARING
-    assert worker.standing.chief
-    view = worker.standing.view.number
-    answer = client.report_prepared(Report(0, worker.incarnation, view, Prepared(0)))
-    assert answer.standing.phase is Phase.TRAINING
+    assert worker.instructions.phase is Phase.PREPARING
+    assert worker.instructions.chief
+    view = worker.instructions.view.number
+    answer = client.report_prepared(ChiefReport(0, worker.incarnation, view, Prepared(0)))
+    assert answer.instructions.phase is Phase.TRAINING
     ps = client.heartbeat(a_beat(ps, Role.PS, 0))
-    assert ps.standing.admitted == ((0, worker.incarnation),)
-    client.heartbeat(a_beat(ps, Role.PS, 0, PsBeat(fence_revision=ps.standing.fence_revision)))
+    assert ps.instructions.admitted == ((0, worker.incarnation),)
+    client.heartbeat(a_beat(ps, Role.PS, 0, PsBeat(fence_revision=ps.instructions.fence_revision)))
     last = WorkerBeat(view, steps=5, global_step=JOB.train_steps, stopped=True)
     answer = client.heartbeat(a_beat(answer, Role.WORKER, 0, last))
-    assert answer.standing.fenced_in
-    assert (answer.standing.phase, answer.standing.close) == (Phase.DRAINING, True)
-    assert client.report_finished(Report(0, worker.incarnation, view)).standing.phase is Phase.DONE
+    assert answer.instructions.fenced_in
+    assert (answer.instructions.phase, answer.instructions.close) == (Phase.DRAINING, True)
+    assert client.report_finished(ChiefReport(0, worker.incarnation, view)).instructions.phase is Phase.DONE
     with pytest.raises(JobDoneError, match="the job is done: global step 2000"):
         client.join(a_join(Role.WORKER, 1))
     client.leave(Leave(Role.WORKER, 0, worker.incarnation, LeaveKind.OVER, "done"))
@@ -92,7 +92,7 @@ def test_a_held_heartbeat_is_answered_when_the_phase_changes(client, pool):
     held = hold(pool, client, a_beat(answer, Role.PS, 0))
     client.join(a_join(Role.WORKER, 0))
     news = held.result(30)
-    assert news.standing.phase is Phase.PREPARING
+    assert news.instructions.phase is Phase.PREPARING
     assert news.revision > answer.revision
 
 
@@ -101,22 +101,22 @@ def test_a_held_heartbeat_is_answered_when_another_beat_changes_its_standing(cli
     worker = client.join(a_join(Role.WORKER, 0))
     ps = client.heartbeat(a_beat(ps, Role.PS, 0))
     held = hold(pool, client, a_beat(worker, Role.WORKER, 0))
-    client.heartbeat(a_beat(ps, Role.PS, 0, PsBeat(fence_revision=ps.standing.fence_revision)))
-    assert held.result(30).standing.fenced_in
+    client.heartbeat(a_beat(ps, Role.PS, 0, PsBeat(fence_revision=ps.instructions.fence_revision)))
+    assert held.result(30).instructions.fenced_in
 
 
 def test_a_held_heartbeat_of_the_chief_is_answered_when_the_last_worker_stops(client, pool):
     client.join(a_join(Role.PS, 0))
     first = client.join(a_join(Role.WORKER, 0))
     second = client.join(a_join(Role.WORKER, 1))
-    view = first.standing.view.number
-    client.report_prepared(Report(0, first.incarnation, view, Prepared(0)))
+    view = first.instructions.view.number
+    client.report_prepared(ChiefReport(0, first.incarnation, view, Prepared(0)))
     stopped = WorkerBeat(view, steps=1, global_step=JOB.train_steps, stopped=True)
     first = client.heartbeat(a_beat(first, Role.WORKER, 0, stopped))
-    assert not first.standing.close
+    assert not first.instructions.close
     held = hold(pool, client, a_beat(first, Role.WORKER, 0, stopped))
     client.heartbeat(a_beat(second, Role.WORKER, 1, stopped))
-    assert held.result(30).standing.close
+    assert held.result(30).instructions.close
 
 
 def test_a_held_heartbeat_ends_unchanged_after_its_wait(client):
@@ -143,8 +143,8 @@ def test_a_held_heartbeat_that_is_called_off_leaves_nothing_behind(client, stage
     answer = client.join(a_join(Role.PS, 0))
     with pytest.raises(UnreachableError, match="DEADLINE_EXCEEDED"):
         client.heartbeat(a_beat(answer, Role.PS, 0, wait_s=LONG), 0.05)
-    assert client.join(a_join(Role.WORKER, 0)).standing.phase is Phase.PREPARING
-    assert client.heartbeat(a_beat(answer, Role.PS, 0)).standing.phase is Phase.PREPARING
+    assert client.join(a_join(Role.WORKER, 0)).instructions.phase is Phase.PREPARING
+    assert client.heartbeat(a_beat(answer, Role.PS, 0)).instructions.phase is Phase.PREPARING
     assert not stage.events.named("defect")
 
 
@@ -177,7 +177,7 @@ def test_refusals_keep_their_kind(client):
     with pytest.raises(UsageError, match="join_id must have 1 to 64 characters, got 65"):
         client.join(a_join(Role.PS, 0, join_id="x" * 65))
     with pytest.raises(ReplacedError):
-        client.report_prepared(Report(7, 12345, 1, Prepared(0)))
+        client.report_prepared(ChiefReport(7, 12345, 1, Prepared(0)))
 
 
 def test_a_fatal_leave_ends_the_job_for_all(client):

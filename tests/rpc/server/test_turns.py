@@ -15,7 +15,7 @@ from psruntime.core.members.messages import LeaveKind, Prepared
 from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Torn, Turn
 from psruntime.errors import ReplacedError, UnreachableError, UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.wire.member_messages import Leave, Report
+from psruntime.rpc.wire.member_messages import ChiefReport, Leave
 from psruntime.rpc.wire.turn_messages import TurnRequest
 from tests.rpc.conftest import JOB_ID, LONG, Stage, a_join
 from tests.support.polling import poll_until
@@ -33,7 +33,7 @@ class Job:
         self.pool = pool
         self.ps = self.client.join(a_join(Role.PS, 0))
         self.workers = [self.client.join(a_join(Role.WORKER, index)) for index in range(2)]
-        self.client.report_prepared(Report(0, self.workers[0].incarnation, 1, Prepared(0)))
+        self.client.report_prepared(ChiefReport(0, self.workers[0].incarnation, 1, Prepared(0)))
         assert self.take(0).duty in (Duty.WAIT, Duty.CONTRIBUTE)
         assert self.take(1).duty in (Duty.WAIT, Duty.CONTRIBUTE)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from psruntime.config import JobConfig
-from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
+from psruntime.core.coordinator.coordinator import Coordinator, Effects
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, Event, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
+from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.rounds.round_messages import Done, Turn
 from psruntime.errors import PsRuntimeError, ReplacedError
 from tests.core.coordinator.watched import Watched
@@ -29,9 +31,11 @@ class WatchedCoordinator:
         """What came of the calls, by call and kind of answer."""
         return self._relay.seen
 
-    def take_events(self) -> list[Event]:
-        events, self._relay.core.told = self._relay.core.told, []
-        return events
+    def take_effects(self) -> Effects:
+        core = self._relay.core
+        effects = Coordinator.take_effects(core)
+        kept, core.kept = core.kept, []
+        return reduce(_together, [*kept, effects])
 
     def join(self, join: Join, new_incarnation: int, now_s: float) -> Answer | NotYet:
         relay = self._relay.at(now_s)
@@ -45,11 +49,11 @@ class WatchedCoordinator:
             return self._outcome(lambda: relay.heartbeat(incarnation, beat))
         return self._strange(relay.core.heartbeat, role, index, incarnation, beat, now_s)
 
-    def report_clock(self, index: int, incarnation: int, view: int, steps: int, now_s: float) -> tuple[int, str]:
+    def report_clock(self, report: ClockReport, now_s: float) -> ClockAnswer:
         relay = self._relay.at(now_s)
-        if relay.is_one(Role.WORKER, index, incarnation):
-            return self._outcome(lambda: relay.report_clock(incarnation, view, steps))
-        return self._strange(relay.core.report_clock, index, incarnation, view, steps, now_s)
+        if relay.is_one(Role.WORKER, report.worker_index, report.incarnation):
+            return self._outcome(lambda: relay.report_clock(report.incarnation, report.view, report.steps))
+        return self._strange(relay.core.report_clock, report, now_s)
 
     def report_prepared(self, index: int, incarnation: int, view: int, prepared: Prepared, now_s: float) -> Answer:
         relay = self._relay.at(now_s)
@@ -88,11 +92,11 @@ class WatchedCoordinator:
     def advance(self, now_s: float) -> None:
         self._relay.at(now_s).advance()
 
-    def standing(self, role: Role, index: int, incarnation: int) -> Answer:
+    def answer(self, role: Role, index: int, incarnation: int) -> Answer:
         relay = self._relay
         if relay.is_one(role, index, incarnation):
             return self._outcome(lambda: relay.look(incarnation))
-        return relay.core.standing(role, index, incarnation)
+        return relay.core.answer(role, index, incarnation)
 
     def _strange(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """A call under an incarnation that was never admitted there: refused, and without effect."""
@@ -110,16 +114,26 @@ class WatchedCoordinator:
 
 
 class _Core(Coordinator):
-    """Keeps the events that the laws take, for the servicer."""
+    """Keeps the effects that the laws take, for the servicer."""
 
     def __init__(self, job: JobConfig, now_s: float) -> None:
         super().__init__(job, now_s)
-        self.told: list[Event] = []
+        self.kept: list[Effects] = []
 
-    def take_events(self) -> list[Event]:
-        events = super().take_events()
-        self.told += events
-        return events
+    def take_effects(self) -> Effects:
+        effects = super().take_effects()
+        self.kept.append(effects)
+        return effects
+
+
+def _together(first: Effects, then: Effects) -> Effects:
+    return Effects(
+        first.events + then.events,
+        first.records + then.records,
+        first.news or then.news,
+        then.turns_revision,
+        first.stragglers | then.stragglers,
+    )
 
 
 class _Relay(Watched):

@@ -10,19 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psruntime.config import MODES, ON_NAN, PLANS, JobConfig
+from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.membership import Member, Role, tag_of
 from psruntime.core.members.messages import (
     Answer,
+    BytesMoved,
+    Instructions,
     JobStatus,
     Join,
     LeaveKind,
     MemberStatus,
-    Moved,
     NotYet,
     PsBeat,
     PsStats,
     PsTraffic,
-    Standing,
     WorkerBeat,
     WorkerStats,
     WorkerTraffic,
@@ -59,7 +60,7 @@ models = st.lists(specs, max_size=4, unique_by=lambda spec: spec.name).map(tuple
 views = st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, incarnations), max_size=3).map(tuple))
 by_worker = st.dictionaries(indices, counts, max_size=3)
 sums = st.integers(0, field_checks.BYTES_LIMIT - 1)
-moved = st.none() | st.builds(Moved, sums, sums)
+moved = st.none() | st.builds(BytesMoved, sums, sums)
 amounts = st.floats(0, 1e300)
 ps_stats = st.builds(
     PsStats,
@@ -81,8 +82,8 @@ worker_stats = st.builds(
     moved=moved,
     step_tensors=st.none() | counts,
 )
-standings = st.builds(
-    Standing,
+instructions = st.builds(
+    Instructions,
     st.sampled_from(Phase),
     texts,
     views,
@@ -96,7 +97,7 @@ standings = st.builds(
     report_every_s=spans,
     max_staleness=st.none() | counts,
 )
-answers = st.builds(Answer, incarnations, standings, st.integers(1, field_checks.COUNT_LIMIT - 1), counts)
+answers = st.builds(Answer, incarnations, instructions, st.integers(1, field_checks.COUNT_LIMIT - 1))
 job_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 joins = st.builds(
     Join, st.just(Role.WORKER), indices, addresses, addresses, st.text(min_size=1, max_size=64), job_ids, spans, models
@@ -156,9 +157,7 @@ job_statuses = st.builds(
     st.booleans(),
     by_worker,
 )
-clock_reports = st.builds(
-    clock_messages.ClockReport, indices, incarnations, counts.map(lambda n: n + (n == 0)), counts, counts, spans
-)
+clock_reports = st.builds(ClockReport, indices, incarnations, counts.map(lambda n: n + (n == 0)), counts, counts, spans)
 _of_mode = {  # settings that belong to one mode
     "async": {"max_staleness": st.none() | counts},
     "bounded": {"bound": counts},
@@ -223,8 +222,8 @@ def test_a_heartbeat_comes_back(beat):
 @given(clock_reports, counts, texts)
 def test_a_clock_report_and_its_answer_come_back(report, steps, reason):
     assert clock_messages.clock_report_from_wire(clock_messages.clock_report_to_wire(report)) == report
-    floor = clock_messages.Floor(steps, reason)
-    assert clock_messages.floor_from_wire(clock_messages.floor_to_wire(floor)) == floor
+    floor = ClockAnswer(steps, reason)
+    assert clock_messages.clock_answer_from_wire(clock_messages.clock_answer_to_wire(floor)) == floor
 
 
 def test_a_loss_that_is_not_a_number_is_a_fact():
@@ -316,10 +315,10 @@ INCOMING = {
     pb.JoinResponse: (member_messages.join_result_from_wire, (Answer, NotYet)),
     pb.Answer: (member_messages.answer_from_wire, Answer),
     pb.HeartbeatRequest: (heartbeat_messages.heartbeat_from_wire, heartbeat_messages.Heartbeat),
-    pb.ReportPreparedRequest: (member_messages.report_from_wire, member_messages.Report),
-    pb.ReportFinishedRequest: (member_messages.report_from_wire, member_messages.Report),
-    pb.ReportClockRequest: (clock_messages.clock_report_from_wire, clock_messages.ClockReport),
-    pb.ReportClockResponse: (clock_messages.floor_from_wire, clock_messages.Floor),
+    pb.ReportPreparedRequest: (member_messages.chief_report_from_wire, member_messages.ChiefReport),
+    pb.ReportFinishedRequest: (member_messages.chief_report_from_wire, member_messages.ChiefReport),
+    pb.ReportClockRequest: (clock_messages.clock_report_from_wire, ClockReport),
+    pb.ReportClockResponse: (clock_messages.clock_answer_from_wire, ClockAnswer),
     pb.LeaveRequest: (member_messages.leave_from_wire, member_messages.Leave),
     pb.JobSettings: (status_messages.job_from_wire, JobConfig),
     pb.JobStatus: (status_messages.status_from_wire, JobStatus),

@@ -84,7 +84,10 @@ MANY = [pb.VariableSpec(name=str(i), dtype="float32") for i in range(field_check
         (_leave(kind=7), "kind must be one of LEAVE_KIND_OVER"),
         (_leave(reason="x" * 5000), "reason must have 0 to 4096 characters"),
         ((member_messages.join_result_from_wire, pb.JoinResponse()), "result must be admitted or not_yet"),
-        ((member_messages.report_from_wire, pb.ReportPreparedRequest(incarnation=1)), "view_number must be from 1"),
+        (
+            (member_messages.chief_report_from_wire, pb.ReportPreparedRequest(incarnation=1)),
+            "view_number must be from 1",
+        ),
     ],
 )
 def test_a_malformed_request_is_refused_by_name(call, line):

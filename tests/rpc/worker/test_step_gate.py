@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,16 +13,20 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.clocks import stragglers
+from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Assignment, LeaveKind, Prepared, PsBeat, WorkerStats
-from psruntime.core.members.view import Phase
+from psruntime.core.members.messages import Assignment, LeaveKind, Prepared, PsBeat, WorkerBeat, WorkerStats
+from psruntime.core.members.view import Phase, View
 from psruntime.errors import JobFailedError, ReplacedError, StopRequested, UsageError
+from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.membership_client import Seat
-from psruntime.rpc.wire.clock_messages import ClockReport, Floor
-from psruntime.rpc.wire.member_messages import Leave, Report
+from psruntime.rpc.client.join import Registration
+from psruntime.rpc.client.membership_client import MembershipClient
+from psruntime.rpc.wire.member_messages import ChiefReport, Leave
+from psruntime.rpc.worker.join_worker import join_worker
 from psruntime.rpc.worker.step_gate import Gate
-from psruntime.rpc.worker.worker_control import WorkerPlace
+from psruntime.rpc.worker.worker_control import WorkerControl
+from psruntime.rpc.worker.worker_facts import WorkerFacts
 from tests.rpc.conftest import JOB_ID, LONG, SPECS, Stage, a_beat, a_join
 from tests.support.polling import poll_until
 
@@ -30,6 +34,7 @@ BOUND = 2
 JOB = JobConfig(
     job_id=JOB_ID, mode="bounded", bound=BOUND, min_workers=3, train_steps=10**6, lease_s=LONG, ps_timeout_s=LONG
 )
+NOWHERE = Assignment(View(), 0, prepare=False)  # of a worker that has not entered a view
 ALWAYS = lambda: True  # noqa: E731
 
 
@@ -63,19 +68,27 @@ class _Counted:
 
 @dataclass
 class Worker:
-    """A process's seat, place and gate."""
+    """A process's membership, control, facts and gate."""
 
     index: int
-    seat: Seat
+    membership: MembershipClient
     client: CountingClient
-    place: WorkerPlace
+    control: WorkerControl
     gate: Gate | None
-    assignment: Assignment
+    facts: WorkerFacts
+    assignment: Assignment = NOWHERE
+
+    def enter(self) -> None:
+        self.assignment = self.control.await_view()
+        self.control.entered(self.assignment)
+
+    def beat(self) -> WorkerBeat:
+        return self.facts.beat(self.assignment.incarnation)
 
     def steps(self, count: int) -> None:
         for step in range(count):
-            assert self.place.may_step()
-            self.place.stepped(step)
+            assert self.control.may_step()
+            self.control.stepped(step)
 
 
 class Job:
@@ -90,42 +103,38 @@ class Job:
         self.stop = threading.Event()
 
     def workers(self, *indices: int) -> list[Worker]:
-        seats = []
-        for index in indices:
-            client = CountingClient(f"127.0.0.1:{self.server.port}")
-            gate = None
-            if self.job.mode == "bounded":
-                gate = Gate(self.job, index, client, self.stop, self.stage.events)
-            stats: Callable[[str], WorkerStats] = lambda waiting: WorkerStats(waiting=waiting)  # noqa: E731
-            place = WorkerPlace(self.job, stats, self.stop, self.stage.events, gate)
-            seat = self.stage.seat(client, self.job, Role.WORKER, index, place.beat, place.hear, specs=SPECS)
-            place.attach(seat)
-            seat.take(30.0)
-            self.stage._at_exit.callback(client.close)
-            if gate:
-                self.stage._at_exit.callback(gate.close)
-            seats.append((index, client, place, gate, seat))
+        workers = [self.join(index) for index in indices]
         if indices[0] == 0:
-            seat = seats[0][-1]
-            answer = seat.wait_until(lambda a: a.standing.phase is Phase.PREPARING, 30)
-            self.client.report_prepared(Report(0, answer.incarnation, 1, Prepared(0)))
+            answer = workers[0].membership.wait_until(lambda a: a.instructions.phase is Phase.PREPARING, 30)
+            self.client.report_prepared(ChiefReport(0, answer.incarnation, 1, Prepared(0)))
         self.write_fence()
-        return [Worker(index, seat, client, place, gate, enter(place)) for index, client, place, gate, seat in seats]
+        for worker in workers:
+            worker.enter()
+        return workers
+
+    def join(self, index: int) -> Worker:
+        client, me = CountingClient(f"127.0.0.1:{self.server.port}"), f"127.0.0.1:{2000 + index}"
+        at_exit = self.stage._at_exit
+        control, membership = join_worker(
+            ClientContext(client, self.job, self.stop, self.stage.events),
+            Registration(Role.WORKER, index, me, "127.0.0.1:9", SPECS),
+            lambda waiting: WorkerStats(waiting=waiting),
+            30.0,
+            at_exit,
+            on_answer=lambda _: None,
+        )
+        at_exit.callback(client.close)
+        at_exit.callback(membership.leave, LeaveKind.ASKED, "the test is over")
+        return Worker(index, membership, client, control, control._gate, control._facts)
 
     def write_fence(self) -> None:
         """What a ps does with its answer."""
         self.ps = self.client.heartbeat(a_beat(self.ps, Role.PS, 0, PsBeat(self.fence)))
-        self.fence = self.ps.standing.fence_revision
+        self.fence = self.ps.instructions.fence_revision
         self.client.heartbeat(a_beat(self.ps, Role.PS, 0, PsBeat(self.fence)))
 
     def floor(self) -> int:
         return self.client.get_status()[0].floor
-
-
-def enter(place: WorkerPlace) -> Assignment:
-    assignment = place.await_view()
-    place.entered(assignment)
-    return assignment
 
 
 @pytest.fixture
@@ -138,7 +147,7 @@ def job(stage: Stage, pool: ThreadPoolExecutor) -> Iterator[Job]:
 
 def waits(pool: ThreadPoolExecutor, worker: Worker) -> Future[bool]:
     """A worker at its bound asks to step; returns once the coordinator holds its call."""
-    turn = pool.submit(worker.place.may_step)
+    turn = pool.submit(worker.control.may_step)
     assert worker.gate
     poll_until(lambda: worker.gate.reason != "" or turn.done(), 30, "the coordinator says for whom")
     assert not turn.done()
@@ -161,13 +170,13 @@ def test_a_worker_goes_bound_steps_ahead_and_on_when_the_slowest_reports(job, po
 def test_steps_that_are_under_way_count_for_the_bound_and_are_not_waited_for(job, pool):
     fast, slow, other = job.workers(0, 1, 2)
     other.steps(2)
-    assert [fast.place.may_step(under_way) for under_way in range(BOUND + 2)] == [True] * (BOUND + 1) + [False]
+    assert [fast.control.may_step(under_way) for under_way in range(BOUND + 2)] == [True] * (BOUND + 1) + [False]
     assert fast.gate.max_lead == BOUND
     slow.steps(1)
     poll_until(lambda: job.client.get_status()[0].members[2].clock == 1, 30, "the report of the slow one")
     fast.steps(1)
-    poll_until(lambda: fast.place.may_step(BOUND), 30, "its answer tells that the floor rose")
-    assert not fast.place.may_step(BOUND + 1)
+    poll_until(lambda: fast.control.may_step(BOUND), 30, "its answer tells that the floor rose")
+    assert not fast.control.may_step(BOUND + 1)
 
 
 def test_the_step_thread_makes_no_call_whether_it_waits_or_not(job, pool):
@@ -204,7 +213,7 @@ def test_at_its_bound_a_worker_does_not_wait_for_what_the_others_have_put_off(st
     poll_until(lambda: all(worker.gate._every_s > 60 for worker in workers), 30, "all know it")
     for worker in slow, other:
         worker.steps(1)
-    poll_until(lambda: slow.gate._reports._reported == other.gate._reports._reported == 1, 30, "the urgent reports")
+    poll_until(lambda: slow.gate._schedule._reported == other.gate._schedule._reported == 1, 30, "the urgent reports")
     for worker in slow, other:
         worker.steps(1)
     fast.steps(9)
@@ -230,7 +239,7 @@ def test_a_slowest_worker_that_leaves_lets_the_others_go_on(job, pool):
     other.steps(1)
     fast.steps(BOUND + 1)
     turn = waits(pool, fast)
-    slow.seat.leave(LeaveKind.ASKED, "enough")
+    slow.membership.leave(LeaveKind.ASKED, "enough")
     assert turn.result(30) is True
 
 
@@ -269,7 +278,7 @@ def test_a_job_that_drains_ends_the_wait(job, pool):
     fast, _, _ = job.workers(0, 1, 2)
     fast.steps(BOUND + 1)
     turn = waits(pool, fast)
-    number = job.ps.standing.view.number
+    number = job.ps.instructions.view.number
     job.client.heartbeat(a_beat(job.ps, Role.PS, 0, PsBeat(job.fence, number, JOB.train_steps)))
     assert turn.result(30) is False
 
@@ -280,13 +289,13 @@ def test_a_view_that_is_over_ends_the_wait_and_the_session_finds_out(job, pool):
     turn = waits(pool, fast)
     job.client.leave(Leave(Role.PS, 0, job.ps.incarnation, LeaveKind.ERROR, "disk full"))
     assert turn.result(30) is True
-    assert not fast.place.holds(fast.assignment)
+    assert not fast.control.holds(fast.assignment)
 
 
 def test_a_session_lost_in_the_same_view_keeps_the_clock(job, pool):
     fast, _, _ = job.workers(0, 1, 2)
     fast.steps(BOUND + 1)
-    fast.assignment = enter(fast.place)
+    fast.enter()
     turn = waits(pool, fast)
     job.stop.set()
     with pytest.raises(StopRequested):
@@ -298,15 +307,15 @@ def test_after_a_second_of_waiting_status_and_log_say_for_whom_once(job, pool):
     other.steps(2)
     reason = "3 steps ahead of worker 1, bound 2"
     fast.steps(BOUND + 1)
-    turn = pool.submit(fast.place.may_step)
-    poll_until(lambda: fast.place.beat().stats.waiting == reason, 30, "the reason in the heartbeat")
+    turn = pool.submit(fast.control.may_step)
+    poll_until(lambda: fast.beat().stats.waiting == reason, 30, "the reason in the heartbeat")
     slow.steps(1)
     assert turn.result(30)
-    assert fast.place.beat().stats.waiting == ""
-    assert fast.place.beat().stats.max_lead == BOUND
-    fast.place.stepped(1)
-    turn = pool.submit(fast.place.may_step)
-    poll_until(lambda: fast.place.beat().stats.waiting == reason, 30, "the reason again")
+    assert fast.beat().stats.waiting == ""
+    assert fast.beat().stats.max_lead == BOUND
+    fast.control.stepped(1)
+    turn = pool.submit(fast.control.may_step)
+    poll_until(lambda: fast.beat().stats.waiting == reason, 30, "the reason again")
     slow.steps(1)
     assert turn.result(30)
     assert [e["reason"] for e in job.stage.events.named("waiting")].count(reason) == 1
@@ -316,20 +325,24 @@ def test_after_a_second_of_waiting_status_and_log_say_for_whom_once(job, pool):
 
 
 def plain(job: Job) -> list[int]:
-    """Incarnations of workers 0.. of a job that trains, without seats."""
+    """Incarnations of workers 0.. of a job that trains, that send no heartbeats."""
     incarnations = [job.client.join(a_join(Role.WORKER, i, f"w{i}")).incarnation for i in range(3)]
-    job.client.report_prepared(Report(0, incarnations[0], 1, Prepared(0)))
+    job.client.report_prepared(ChiefReport(0, incarnations[0], 1, Prepared(0)))
     return incarnations
 
 
 def test_a_report_is_answered_at_once_without_a_wish(job):
     mine, *_ = plain(job)
-    assert job.client.report_clock(ClockReport(0, mine, 1, 3), ALWAYS) == Floor(0, "3 steps ahead of worker 1, bound 2")
-    assert job.client.report_clock(ClockReport(0, mine, 1, 2), ALWAYS) == Floor(
+    assert job.client.report_clock(ClockReport(0, mine, 1, 3), ALWAYS) == ClockAnswer(
+        0, "3 steps ahead of worker 1, bound 2"
+    )
+    assert job.client.report_clock(ClockReport(0, mine, 1, 2), ALWAYS) == ClockAnswer(
         0, "3 steps ahead of worker 1, bound 2"
     ), "a late one changes nothing"
-    assert job.client.report_clock(ClockReport(0, mine, 1, 3, 0, LONG), ALWAYS).steps == 0
-    assert job.client.report_clock(ClockReport(0, mine, 2, 9, 9, LONG), ALWAYS) == Floor(0, "the view is 1, not 2")
+    assert job.client.report_clock(ClockReport(0, mine, 1, 3, 0, LONG), ALWAYS).floor == 0
+    assert job.client.report_clock(ClockReport(0, mine, 2, 9, 9, LONG), ALWAYS) == ClockAnswer(
+        0, "the view is 1, not 2"
+    )
 
 
 def test_a_wish_is_held_until_the_floor_is_there(job, pool):
@@ -340,13 +353,13 @@ def test_a_wish_is_held_until_the_floor_is_there(job, pool):
     job.client.report_clock(ClockReport(2, third, 1, 1), ALWAYS)
     assert not call.done(), "the floor is 1"
     job.client.report_clock(ClockReport(2, third, 1, 2), ALWAYS)
-    assert call.result(30) == Floor(2, "")
+    assert call.result(30) == ClockAnswer(2, "")
 
 
 def test_the_wait_ends_by_itself(job):
     mine, *_ = plain(job)
     answer = job.client.report_clock(ClockReport(0, mine, 1, 3, 2, 0.05), ALWAYS)
-    assert answer == Floor(0, "3 steps ahead of worker 1, bound 2")
+    assert answer == ClockAnswer(0, "3 steps ahead of worker 1, bound 2")
 
 
 def test_a_call_that_nobody_needs_is_called_off(job):
@@ -377,4 +390,4 @@ def test_a_coordinator_that_stops_answers_those_that_wait(job, pool):
     call = pool.submit(job.client.report_clock, ClockReport(0, mine, 1, 3, 2, LONG), ALWAYS, LONG)
     poll_until(lambda: job.client.get_status()[0].members[1].clock == 3, 30, "the report is there")
     job.server.stop(5.0)
-    assert call.result(30) == Floor(0, "3 steps ahead of worker 1, bound 2")
+    assert call.result(30) == ClockAnswer(0, "3 steps ahead of worker 1, bound 2")

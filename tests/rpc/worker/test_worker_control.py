@@ -1,4 +1,4 @@
-"""A worker's place over a scripted seat: when it may step, what it reports, what it does at the end."""
+"""A worker's control over a scripted membership: when it may step, what it reports, what it does at the end."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.members.messages import Answer, Assignment, Rest, Standing, WorkerStats
+from psruntime.core.members.messages import Answer, Assignment, Instructions, Rest, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.rounds.round_messages import Closed, Complete, Done, Duty, Turn
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
-from psruntime.rpc.worker.worker_control import QUICK_S, WORK_S, WorkerPlace
+from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.worker.worker_control import QUICK_S, WorkerControl
+from psruntime.rpc.worker.worker_facts import WORK_S, WorkerFacts
 
 VIEW = View(1, (PsEntry(0, "127.0.0.1:1", 5),))
 OTHER = View(2, (PsEntry(0, "127.0.0.1:2", 6),))
 
 
 def answer(phase: Phase, view: View = VIEW, incarnation: int = 9, **more: Any) -> Answer:
-    return Answer(incarnation, Standing(phase, "because", view, **more), revision=1, floor=0)
+    return Answer(incarnation, Instructions(phase, "because", view, **more), revision=1)
 
 
-class ScriptedSeat:
+class ScriptedMembership:
     """Gives one answer after the other; each wait moves on until its predicate holds."""
 
     def __init__(self, *answers: Answer) -> None:
@@ -33,15 +35,11 @@ class ScriptedSeat:
         self.replaced_for = 0  # beats
         self.turns: list[Turn | Exception | None] = []  # one after the other
         self.said: list[Done | None] = []  # with each
-        self.holds: list[float] = []  # of each
+        self.waits: list[float] = []  # of each
 
     @property
     def answer(self) -> Answer:
         return self.answers[0]
-
-    @property
-    def incarnation(self) -> int:
-        return self.answers[0].incarnation
 
     def beat_now(self) -> Answer:
         self.beats += 1
@@ -58,7 +56,7 @@ class ScriptedSeat:
         assert assignment == ASSIGNMENT and max_wait_s > 0
         assert is_wanted() if is_wanted else max_wait_s == QUICK_S
         self.said.append(done)
-        self.holds.append(max_wait_s)
+        self.waits.append(max_wait_s)
         turn = self.turns.pop(0)
         if isinstance(turn, Exception):
             raise turn
@@ -75,16 +73,21 @@ class ScriptedSeat:
 
 class Stage:
     def __init__(self, *answers: Answer) -> None:
-        self.seat = ScriptedSeat(*answers)
+        self.membership = ScriptedMembership(*answers)
         self.stop = threading.Event()
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self.place = WorkerPlace(
+        self.facts = WorkerFacts(lambda waiting: WorkerStats(waiting=waiting))
+        context = ClientContext(
+            None,  # type: ignore[arg-type]
             JobConfig(train_steps=10),
-            lambda waiting: WorkerStats(waiting=waiting),
             self.stop,
             lambda event, **facts: self.events.append((event, facts)),
         )
-        self.place.attach(self.seat)  # type: ignore[arg-type]
+        self.control = WorkerControl(context, self.membership, self.facts)  # type: ignore[arg-type]
+
+    def beat(self) -> WorkerBeat:
+        """What the next heartbeat says."""
+        return self.facts.beat(self.membership.answer.incarnation)
 
 
 ASSIGNMENT = Assignment(VIEW, 9, prepare=False)
@@ -92,133 +95,133 @@ ASSIGNMENT = Assignment(VIEW, 9, prepare=False)
 
 def test_waits_for_a_prepared_view_that_lets_it_in_and_says_for_what() -> None:
     stage = Stage(answer(Phase.FORMING), answer(Phase.TRAINING), answer(Phase.TRAINING, fenced_in=True))
-    assert stage.place.await_view() == ASSIGNMENT
+    assert stage.control.await_view() == ASSIGNMENT
     assert stage.events[0] == ("waiting", {"reason": "every ps to admit this worker"})
-    assert stage.place.beat().stats.waiting == ""
+    assert stage.beat().stats.waiting == ""
 
 
 def test_asks_the_coordinator_before_a_session_is_opened() -> None:
     stage = Stage(answer(Phase.TRAINING, fenced_in=True))
-    stage.seat.replaced_for = 1
-    assert stage.place.await_view() == ASSIGNMENT
-    assert stage.seat.beats == 2
+    stage.membership.replaced_for = 1
+    assert stage.control.await_view() == ASSIGNMENT
+    assert stage.membership.beats == 2
     assert stage.events == [("waiting", {"reason": "replaced"})]
 
 
 def test_the_chief_is_asked_to_prepare() -> None:
     outside, within = answer(Phase.PREPARING, chief=True), answer(Phase.PREPARING, chief=True, fenced_in=True)
     stage = Stage(outside, outside, within)
-    assert stage.place.await_view() == Assignment(VIEW, 9, prepare=True)
-    assert len(stage.seat.answers) == 1, "not before every ps admits it"
+    assert stage.control.await_view() == Assignment(VIEW, 9, prepare=True)
+    assert len(stage.membership.answers) == 1, "not before every ps admits it"
     assert stage.events[0] == ("waiting", {"reason": "every ps to admit this worker"})
-    assert stage.place.is_chief()
+    assert stage.control.is_chief()
 
 
 @pytest.mark.parametrize(("phase", "error"), [(Phase.DONE, JobDoneError), (Phase.FAILED, JobFailedError)])
 def test_a_job_that_is_over_ends_the_wait(phase: Phase, error: type[Exception]) -> None:
     with pytest.raises(error, match="because"):
-        Stage(answer(phase)).place.await_view()
+        Stage(answer(phase)).control.await_view()
 
 
 def test_holds_only_the_same_view_and_incarnation() -> None:
-    assert Stage(answer(Phase.TRAINING)).place.holds(ASSIGNMENT)
-    assert Stage(answer(Phase.DRAINING)).place.holds(ASSIGNMENT)
-    assert not Stage(answer(Phase.FORMING)).place.holds(ASSIGNMENT)
-    assert not Stage(answer(Phase.TRAINING, OTHER)).place.holds(ASSIGNMENT)
-    assert not Stage(answer(Phase.TRAINING, incarnation=8)).place.holds(ASSIGNMENT)
+    assert Stage(answer(Phase.TRAINING)).control.holds(ASSIGNMENT)
+    assert Stage(answer(Phase.DRAINING)).control.holds(ASSIGNMENT)
+    assert not Stage(answer(Phase.FORMING)).control.holds(ASSIGNMENT)
+    assert not Stage(answer(Phase.TRAINING, OTHER)).control.holds(ASSIGNMENT)
+    assert not Stage(answer(Phase.TRAINING, incarnation=8)).control.holds(ASSIGNMENT)
 
 
 def test_parts_of_the_end_are_told_to_the_coordinator() -> None:
     """Of another incarnation they would prolong the time that this one has."""
     stage = Stage(answer(Phase.DRAINING, fenced_in=True, chief=True))
-    stage.place.entered(ASSIGNMENT)
-    assert stage.place.beat().closed_parts == 0
-    stage.place.closed_part()
-    stage.place.closed_part()
-    assert stage.place.beat().closed_parts == 2
-    stage.seat.answers = [answer(Phase.DRAINING, incarnation=8)]
-    assert stage.place.beat().closed_parts == 0
+    stage.control.entered(ASSIGNMENT)
+    assert stage.beat().closed_parts == 0
+    stage.control.closed_part()
+    stage.control.closed_part()
+    assert stage.beat().closed_parts == 2
+    stage.membership.answers = [answer(Phase.DRAINING, incarnation=8)]
+    assert stage.beat().closed_parts == 0
 
 
 def test_may_step() -> None:
-    assert Stage(answer(Phase.TRAINING)).place.may_step()
-    assert Stage(answer(Phase.FORMING)).place.may_step()  # the session finds out, and waits
-    assert not Stage(answer(Phase.DRAINING)).place.may_step()
-    assert not Stage(answer(Phase.DONE)).place.may_step()
+    assert Stage(answer(Phase.TRAINING)).control.may_step()
+    assert Stage(answer(Phase.FORMING)).control.may_step()  # the session finds out, and waits
+    assert not Stage(answer(Phase.DRAINING)).control.may_step()
+    assert not Stage(answer(Phase.DONE)).control.may_step()
     with pytest.raises(JobFailedError):
-        Stage(answer(Phase.FAILED)).place.may_step()
+        Stage(answer(Phase.FAILED)).control.may_step()
     stage = Stage(answer(Phase.TRAINING))
     stage.stop.set()
     with pytest.raises(StopRequested):
-        stage.place.may_step()
+        stage.control.may_step()
 
 
 def test_the_status_tells_of_a_worker_whose_own_work_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step, its input or a checkpoint: nothing else tells that this worker is in one."""
     now_s = [1000.0]
-    monkeypatch.setattr("psruntime.rpc.worker.worker_control.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("psruntime.rpc.worker.worker_facts.time.monotonic", lambda: now_s[0])
     stage = Stage(answer(Phase.TRAINING, fenced_in=True))
-    assert stage.place.beat().stats.waiting == "starting"
+    assert stage.beat().stats.waiting == "starting"
 
     def after(passed_s: float) -> str:
         now_s[0] += passed_s
-        return stage.place.beat().stats.waiting
+        return stage.beat().stats.waiting
 
-    stage.place.await_view()
+    stage.control.await_view()
     assert (after(WORK_S - 1), after(1)) == ("", f"its own work, for {WORK_S:.0f} s")
-    stage.place.may_step()
+    stage.control.may_step()
     assert (after(WORK_S - 1), after(60)) == ("", "its own work, for 69 s")
-    stage.seat.turns = [Turn(Duty.CONTRIBUTE, round=1)]
-    stage.place.next_turn(ASSIGNMENT, None)
+    stage.membership.turns = [Turn(Duty.CONTRIBUTE, round=1)]
+    stage.control.next_turn(ASSIGNMENT, None)
     assert (after(WORK_S - 1), after(1)) == ("", "its own work, for 10 s")
 
 
 def test_steps_are_counted_from_the_entry_into_the_view() -> None:
     stage = Stage(answer(Phase.TRAINING))
-    stage.place.entered(ASSIGNMENT)
+    stage.control.entered(ASSIGNMENT)
     for global_step in (3, 7):
-        stage.place.stepped(global_step)
-    beat = stage.place.beat()
+        stage.control.stepped(global_step)
+    beat = stage.beat()
     assert (beat.view, beat.steps, beat.global_step, beat.stopped) == (1, 2, 7, False)
-    stage.place.entered(Assignment(OTHER, 9, prepare=False))
-    beat = stage.place.beat()
+    stage.control.entered(Assignment(OTHER, 9, prepare=False))
+    beat = stage.beat()
     assert (beat.view, beat.steps, beat.global_step) == (2, 0, 0)
 
 
 def test_a_session_lost_in_the_same_view_loses_no_steps() -> None:
     """Else the worker's clock would fall behind what it has done, and the bound with it."""
     stage = Stage(answer(Phase.TRAINING))
-    stage.place.entered(ASSIGNMENT)
-    stage.place.stepped(3)
-    stage.place.entered(Assignment(VIEW, 9, prepare=True))
-    stage.place.stepped(5)
-    beat = stage.place.beat()
+    stage.control.entered(ASSIGNMENT)
+    stage.control.stepped(3)
+    stage.control.entered(Assignment(VIEW, 9, prepare=True))
+    stage.control.stepped(5)
+    beat = stage.beat()
     assert (beat.view, beat.steps, beat.global_step) == (1, 2, 5)
 
 
 def test_the_clock_of_the_entry_comes_with_the_view() -> None:
     stage = Stage(answer(Phase.TRAINING, fenced_in=True, clock=12))
-    assert stage.place.await_view() == Assignment(VIEW, 9, prepare=False, clock=12)
+    assert stage.control.await_view() == Assignment(VIEW, 9, prepare=False, clock=12)
 
 
 def test_what_an_earlier_incarnation_did_is_not_reported_for_the_next() -> None:
     """A new coordinator counts views from 1 again: the number alone does not tell them apart."""
     stage = Stage(answer(Phase.TRAINING), answer(Phase.TRAINING, incarnation=10))
-    stage.place.entered(ASSIGNMENT)
-    stage.place.stepped(7)
-    stage.seat.answers.pop(0)
-    beat = stage.place.beat()
+    stage.control.entered(ASSIGNMENT)
+    stage.control.stepped(7)
+    stage.membership.answers.pop(0)
+    beat = stage.beat()
     assert (beat.view, beat.steps, beat.global_step, beat.stopped) == (0, 0, 0, False)
 
 
 def test_the_last_step_is_reported_at_once_even_if_nobody_hears_it() -> None:
     stage = Stage(answer(Phase.TRAINING))
-    stage.place.entered(ASSIGNMENT)
-    stage.place.stepped(9)
-    assert stage.seat.beats == 0
-    stage.seat.unreachable = True
-    stage.place.stepped(10)
-    assert stage.seat.beats == 1
+    stage.control.entered(ASSIGNMENT)
+    stage.control.stepped(9)
+    assert stage.membership.beats == 0
+    stage.membership.unreachable = True
+    stage.control.stepped(10)
+    assert stage.membership.beats == 1
     assert stage.events[-1][0] == "report_failed"
 
 
@@ -236,32 +239,32 @@ ENDS = {
 def test_what_comes_after_the_last_step(end: str) -> None:
     last, expected = ENDS[end]
     stage = Stage(answer(Phase.DRAINING), last)
-    stage.place.entered(ASSIGNMENT)
-    assert stage.place.rest(ASSIGNMENT) is expected
+    stage.control.entered(ASSIGNMENT)
+    assert stage.control.rest(ASSIGNMENT) is expected
     if end != "joined again":
-        assert stage.place.beat().stopped
+        assert stage.beat().stopped
 
 
 def test_one_that_stops_by_itself_rests_while_the_others_train() -> None:
     trains = answer(Phase.TRAINING, fenced_in=True)
     stage = Stage(trains, trains, answer(Phase.DRAINING, chief=True, close=True))
-    stage.place.entered(ASSIGNMENT)
-    assert stage.place.rest(ASSIGNMENT) is Rest.CLOSE
-    assert stage.place.beat().stopped
+    stage.control.entered(ASSIGNMENT)
+    assert stage.control.rest(ASSIGNMENT) is Rest.CLOSE
+    assert stage.beat().stopped
     assert stage.events[0] == ("waiting", {"reason": "the others to stop"})
 
 
 def test_a_failed_job_is_an_error_of_the_rest() -> None:
     with pytest.raises(JobFailedError):
-        Stage(answer(Phase.FAILED)).place.rest(ASSIGNMENT)
+        Stage(answer(Phase.FAILED)).control.rest(ASSIGNMENT)
 
 
 def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
     stage = Stage(answer(Phase.TRAINING, chief=True))
     closes = Turn(Duty.CLOSE, 3, 5, 5, Complete(3, 5, 1, 8.0))
-    stage.seat.turns = [UnreachableError("gone"), ReplacedError("not the chief"), Turn(Duty.WAIT), None, closes]
-    assert stage.place.next_turn(ASSIGNMENT, Closed(2, 4, 2)) == closes
-    assert stage.seat.said == [Closed(2, 4, 2)] * 3 + [None, None]
+    stage.membership.turns = [UnreachableError("gone"), ReplacedError("not the chief"), Turn(Duty.WAIT), None, closes]
+    assert stage.control.next_turn(ASSIGNMENT, Closed(2, 4, 2)) == closes
+    assert stage.membership.said == [Closed(2, 4, 2)] * 3 + [None, None]
     assert [event for event, _ in stage.events] == ["waiting", "waiting"]
 
 
@@ -269,28 +272,28 @@ def test_the_turn_after_a_quick_one_is_waited_for_in_a_call_that_cannot_be_calle
     stage = Stage(answer(Phase.TRAINING))
     contribute = Turn(Duty.CONTRIBUTE, 3, 5, 5)
     late = UnreachableError("no answer in time")
-    stage.seat.turns = [contribute, contribute, Turn(Duty.WAIT), contribute, late, contribute, contribute]
+    stage.membership.turns = [contribute, contribute, Turn(Duty.WAIT), contribute, late, contribute, contribute]
     for _ in range(5):
-        assert stage.place.next_turn(ASSIGNMENT, None) == contribute
-    long_s = stage.seat.holds[0]
+        assert stage.control.next_turn(ASSIGNMENT, None) == contribute
+    long_s = stage.membership.waits[0]
     assert long_s > QUICK_S
-    assert stage.seat.holds == [long_s, QUICK_S, QUICK_S, long_s, QUICK_S, long_s, QUICK_S]
+    assert stage.membership.waits == [long_s, QUICK_S, QUICK_S, long_s, QUICK_S, long_s, QUICK_S]
     assert not stage.events, "a quick call that is late is repeated at once"
 
 
 @pytest.mark.parametrize("end", [answer(Phase.DRAINING), answer(Phase.FORMING), answer(Phase.TRAINING, OTHER)])
 def test_turns_end_with_the_view_and_with_training(end: Answer) -> None:
     stage = Stage(answer(Phase.TRAINING), end)
-    stage.seat.turns = [Turn(Duty.NONE)]
-    assert stage.place.next_turn(ASSIGNMENT, None) is None
-    assert stage.seat.beats == 1, "it asks at once what has become of the view"
-    assert stage.place.next_turn(ASSIGNMENT, Closed(2, 4, 2)) is None
-    assert len(stage.seat.said) == 1
+    stage.membership.turns = [Turn(Duty.NONE)]
+    assert stage.control.next_turn(ASSIGNMENT, None) is None
+    assert stage.membership.beats == 1, "it asks at once what has become of the view"
+    assert stage.control.next_turn(ASSIGNMENT, Closed(2, 4, 2)) is None
+    assert len(stage.membership.said) == 1
 
 
 def test_a_pause_ends_when_the_process_shall_stop() -> None:
     stage = Stage(answer(Phase.TRAINING))
     stage.stop.set()
     with pytest.raises(StopRequested):
-        stage.place.pause("no session")
+        stage.control.pause("no session")
     assert stage.events == [("retry", {"reason": "no session"})]

@@ -1,0 +1,63 @@
+"""How long the end of a job has waited for the same thing, and who was cut off because it took too long.
+
+Each wait may take `limit_s`.  Which waits there are, and whom they are for, is decided in lifecycle.py.
+
+Law: a process that was cut off stays barred from being chief until this drain is over.  So each new chief is another
+process, and a drain ends: with a chief that closes the job, or with none left.
+"""
+
+from __future__ import annotations
+
+from psruntime.core.members.membership import Member
+from psruntime.core.rounds.rounds import NAMED
+
+Wait = tuple[int, object]  # view number, and what is waited for in that view; a different value is a different wait
+A_WORKER = "a worker"
+TO_STOP = "to stop"
+
+
+class DrainTimer:
+    """Times the current wait.  All times are the coordinator's, in seconds."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._wait: Wait | None = None  # None while the job does not drain
+        self._since_s = self._now_s = 0.0
+        self._cut_off: dict[tuple[int, str], str] = {}  # (worker index, address) -> why
+
+    def advance(self, now_s: float, pause_s: float) -> None:
+        """Moves the time on.  Does not count `pause_s`, during which the coordinator itself was not running."""
+        self._now_s = max(self._now_s, now_s)
+        self._since_s += pause_s
+
+    def update(self, wait: Wait | None) -> None:
+        """Starts anew if this is another wait than before; None: the job does not drain."""
+        if wait != self._wait:
+            self._wait, self._since_s = wait, self._now_s
+            if wait is None:
+                self._cut_off = {}
+
+    def cut_off(self, worker: Member, reason: str) -> None:
+        """Records that a worker took too long."""
+        self._cut_off[worker.index, worker.address] = f"{worker.name} {reason}"
+
+    def bars(self, worker: Member) -> bool:
+        """Whether this process was cut off in this drain."""
+        return (worker.index, worker.address) in self._cut_off
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the current wait has reached the limit."""
+        return self._wait is not None and self.waited_s >= self.limit_s
+
+    @property
+    def waited_s(self) -> float:
+        """How long the current wait has taken."""
+        return self._now_s - self._since_s if self._wait is not None else 0.0
+
+    @property
+    def why_hopeless(self) -> str:
+        """Why a job that is late and has no chief can only fail."""
+        nobody = f"nobody came within {self.limit_s:g} s (drain_timeout_s)"
+        why = [nobody] if self._wait and self._wait[1] == A_WORKER else []
+        return f"no worker is left to write the last checkpoint: {', '.join([*why, *self._cut_off.values()][:NAMED])}"

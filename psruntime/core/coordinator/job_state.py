@@ -1,0 +1,71 @@
+"""All that the coordinator knows of its job.
+
+The Coordinator owns the state and is the only one that changes it.  The rules (lifecycle.py, instructions.py) and the
+status (status.py) read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from psruntime.config import JobConfig
+from psruntime.core.accounting.accounts import Accounts
+from psruntime.core.accounting.traffic import TrafficRates
+from psruntime.core.clocks.pace import Pace
+from psruntime.core.coordinator.drain_timer import DrainTimer
+from psruntime.core.members.beats import WorkerBeats
+from psruntime.core.members.fence import Fence
+from psruntime.core.members.grace_periods import GracePeriods
+from psruntime.core.members.membership import Member, Membership, Role
+from psruntime.core.members.messages import PsBeat
+from psruntime.core.members.refused_joins import RefusedJoins
+from psruntime.core.members.view import Phase, PsEntry, View
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.rounds.turns import Turns
+
+
+class JobState:
+    """The state at `now_s`.  `note(name, **facts)` takes what an operator wants to read."""
+
+    def __init__(self, job: JobConfig, now_s: float, note: Callable[..., None]) -> None:
+        self.job = job
+
+        # What the job is doing.
+        self.phase = Phase.FORMING
+        self.reason = "no ps has joined yet"  # of the phase
+        self.view = View()
+        self.restore = False  # whether the next view goes back to the checkpoint instead of adopting what its ps hold
+
+        # Who is there.
+        self.members = Membership(job.lease_s, now_s)
+        self.chief: int | None = None  # worker index
+        self.fence = Fence()
+        self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
+        self.worker_beats = WorkerBeats()
+        self.grace = GracePeriods(job, now_s)
+        self.refused_joins = RefusedJoins(note)
+
+        # How the training goes.
+        self.specs: tuple[VariableSpec, ...] | None = None  # of the model; None before the first worker
+        self.global_step = 0
+        self.steps_lost = 0
+        self.pace = Pace(job)
+        self.turns = Turns(job.round_warn_s, note, job.train_steps)  # mode sync
+        self.drain_timer = DrainTimer(job.drain_timeout_s)
+
+        # What has moved, and what became of it.
+        self.accounts = Accounts()
+        self.traffic = TrafficRates(job.ps, job.lease_s, note)
+
+    @property
+    def chief_member(self) -> Member | None:
+        """The chief, if it is live."""
+        return None if self.chief is None else self.members.holder(Role.WORKER, self.chief)
+
+    def live_ps(self) -> tuple[PsEntry, ...]:
+        """The live ps as entries of a view."""
+        return tuple(PsEntry(ps.index, ps.address, ps.incarnation) for ps in self.members.live(Role.PS))
+
+    def trains_in(self, view: int) -> bool:
+        """Whether the job trains, and in the view of this number."""
+        return self.phase is Phase.TRAINING and self.view.number == view

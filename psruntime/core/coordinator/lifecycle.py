@@ -1,0 +1,139 @@
+"""The rules of a job's life: when a view can form, who is chief, when training ends, when the job fails.
+
+Every function reads the state and changes nothing.  They stand in the order of a job's life.
+
+A job that drains waits for two things: first for every worker to stop, then for the chief to close, which is to write
+the last checkpoint and to evaluate.  The chief's time starts anew with every part of the closing that it reports.  A
+worker that takes too long is cut off: its lease ends, the ps refuse what it still pushes, and the drain goes on
+without it.
+
+Law: the chief is a live worker; while any worker trains, the chief trains too, because it saves as training goes on.
+Law: a worker that joins while the job drains counts as stopped (the Coordinator admits it so).
+Law: a worker that was cut off is not chief again in this drain.
+"""
+
+from __future__ import annotations
+
+from psruntime.core.coordinator.drain_timer import A_WORKER, TO_STOP, Wait
+from psruntime.core.coordinator.job_state import JobState
+from psruntime.core.members.membership import Member, Role
+from psruntime.core.members.view import Phase, listed
+from psruntime.errors import ReplacedError
+
+# Forming a view.
+
+
+def what_is_missing(state: JobState) -> str:
+    """What the next view lacks, and who of another job is in the way; empty if it can be formed."""
+    job, refused = state.job, state.refused_joins
+    missing = sorted(set(range(job.ps)) - {ps.index for ps in state.members.live(Role.PS)})
+    if missing:
+        return "; ".join([f"waiting for ps {listed(missing)} of {job.ps}", *refused.named(Role.PS, missing)])
+    workers, needed = state.members.count(Role.WORKER), job.min_workers if state.view.number == 0 else 1
+    if workers < needed:
+        others = refused.named(Role.WORKER, range(job.max_workers))
+        return "; ".join([f"waiting for workers: {workers} of at least {needed} are there", *others])
+    return ""
+
+
+# The chief.
+
+
+def next_chief(state: JobState) -> int | None:
+    """The present chief, if it may remain; else the lowest index that may be chief; None without any worker."""
+    chief, stopped = state.chief_member, state.worker_beats.has_stopped
+    if chief is not None and (state.phase is not Phase.TRAINING or not stopped(chief.incarnation)):
+        return chief.index
+    workers, busy = state.members.live(Role.WORKER), []
+    if state.phase is Phase.DRAINING:
+        workers = [worker for worker in workers if not state.drain_timer.bars(worker)]
+    if state.phase is Phase.TRAINING and not why_drain(state):
+        busy = [worker for worker in workers if not stopped(worker.incarnation)]
+    if chief is not None and not busy:
+        return chief.index
+    return min((worker.index for worker in busy or workers), default=None)
+
+
+def require_chief(state: JobState, index: int, incarnation: int) -> Member:
+    """The chief, if it is this incarnation.
+
+    Raises:
+        ReplacedError: it is not a member, or not the chief.
+    """
+    member = state.members.get(Role.WORKER, index, incarnation)
+    if state.chief != index:
+        is_chief = "nobody is" if state.chief is None else f"worker {state.chief} is"
+        raise ReplacedError(f"worker {index} is not the chief, {is_chief}")
+    return member
+
+
+# The end of training.
+
+
+def all_stopped(state: JobState) -> bool:
+    """Whether there are live workers, and none of them takes a further step in this view."""
+    return 0 < state.worker_beats.stopped == state.members.count(Role.WORKER)
+
+
+def why_drain(state: JobState) -> str:
+    """Why no training step may begin any more; empty while training goes on."""
+    limit = state.job.train_steps
+    if limit is not None and state.global_step >= limit:
+        return f"global step {state.global_step} of {limit}"
+    if state.grace.settled and all_stopped(state):
+        return f"all workers have stopped, at global step {state.global_step}"
+    if state.job.mode == "sync" and state.worker_beats.stopped:
+        first = next(w for w in state.members.live(Role.WORKER) if state.worker_beats.has_stopped(w.incarnation))
+        return f"{first.name} has stopped at global step {state.global_step}, and a round needs every worker"
+    return ""
+
+
+# The drain.
+
+
+def drain_wait(state: JobState) -> Wait | None:
+    """What the drain waits for: a worker, all workers to stop, or the next part of the chief's closing."""
+    if state.phase is not Phase.DRAINING:
+        return None
+    chief = state.chief_member
+    if chief is None:
+        return state.view.number, A_WORKER
+    if not all_stopped(state):
+        return state.view.number, TO_STOP
+    return state.view.number, (chief.incarnation, state.worker_beats.get(chief.incarnation).closed_parts)
+
+
+def drains_for(state: JobState) -> list[Member]:
+    """The workers that the drain waits for."""
+    workers = state.members.live(Role.WORKER)
+    if all_stopped(state):
+        return [worker for worker in workers if worker.index == state.chief]
+    return [worker for worker in workers if not state.worker_beats.has_stopped(worker.incarnation)]
+
+
+def whom_to_cut_off(state: JobState) -> list[tuple[Member, str]]:
+    """The workers that have kept the drain waiting for too long, each with the reason."""
+    if not state.drain_timer.is_late:
+        return []
+    verb = "finish" if all_stopped(state) else "stop"
+    reason = f"did not {verb} within {state.drain_timer.limit_s:g} s (drain_timeout_s)"
+    return [(worker, reason) for worker in drains_for(state)]
+
+
+def drain_progress(state: JobState) -> str:
+    """What the drain waits for, how long it has waited and how long it may."""
+    late, timer = listed(worker.index for worker in drains_for(state)), state.drain_timer
+    what = f"worker {late} to {'close' if all_stopped(state) else 'stop'}" if late else "a worker that closes"
+    return f"waiting for {what}, for {timer.waited_s:.0f} s of at most {timer.limit_s:g} s"
+
+
+# Failure.
+
+
+def why_fail(state: JobState, now_s: float) -> str:
+    """Why the job cannot go on; empty while it can."""
+    for index in state.grace.overdue(now_s):
+        return f"ps {index} did not return within {state.job.ps_timeout_s:g} s (ps_timeout_s)"
+    if state.phase is Phase.DRAINING and state.chief is None and state.drain_timer.is_late:
+        return state.drain_timer.why_hopeless
+    return ""

@@ -1,0 +1,114 @@
+"""What a worker's next heartbeat says.  The training writes it, the heartbeats read it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from psruntime.core.members.messages import Assignment, WorkerBeat, WorkerStats
+
+WORK_S = 10.0  # a step, a batch or a checkpoint that takes longer is worth a word in the status
+
+
+class WorkerFacts:
+    """May be used from any thread.
+
+    stats(waiting): the worker's own measurements.  The pushes that `pushed` counts are added to theirs.
+    """
+
+    def __init__(self, stats: Callable[[str], WorkerStats]) -> None:
+        self._stats = stats
+        self._lock = threading.Lock()  # guards what follows
+        self._assignment: Assignment | None = None
+        self._steps = 0
+        self._global_step = 0
+        self._stopped = False
+        self._closed_parts = 0
+        self._pushes = 0
+        self._max_lead = 0
+        self._waiting = "starting"
+        self._works_since_s = 0.0  # while there is no reason to wait; monotonic
+
+    # Read by the heartbeats.
+
+    def beat(self, incarnation: int) -> WorkerBeat:
+        """The facts of this incarnation.  What an earlier one did does not count for it."""
+        with self._lock:
+            stats = self._stats(self._waiting or self._long_work())
+            stats = replace(stats, pushes=stats.pushes + self._pushes, max_lead=self._max_lead)
+            if self._assignment is None or self._assignment.incarnation != incarnation:
+                return WorkerBeat(stats=stats)
+            facts = (self._steps, self._global_step, self._stopped, stats, self._closed_parts)
+            return WorkerBeat(self._assignment.view.number, *facts)
+
+    # Read by the training, which alone changes them.
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """Under which the worker has a session, or had the last one."""
+        return self._assignment
+
+    @property
+    def steps(self) -> int:
+        """Completed under the assignment."""
+        return self._steps
+
+    @property
+    def global_step(self) -> int:
+        """The last one that was read under the assignment."""
+        return self._global_step
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._stopped
+
+    # Written by the training.
+
+    def entered(self, assignment: Assignment) -> None:
+        """A session is open.  In the same view and incarnation the steps go on, in another they begin at 0."""
+        last = self._assignment
+        with self._lock:
+            if last is None or (last.view, last.incarnation) != (assignment.view, assignment.incarnation):
+                self._steps = 0
+                self._global_step = 0
+            self._assignment = assignment
+            self._stopped = False
+
+    def stepped(self, global_step: int) -> None:
+        with self._lock:
+            self._steps += 1
+            self._global_step = global_step
+
+    def pushed(self) -> None:
+        with self._lock:
+            self._pushes += 1
+
+    def stopped(self) -> None:
+        with self._lock:
+            self._stopped = True
+
+    def closed_part(self) -> None:
+        with self._lock:
+            self._closed_parts += 1
+
+    def led(self, max_lead: int) -> None:
+        """The largest lead with which a step was started."""
+        with self._lock:
+            self._max_lead = max_lead
+
+    def waits(self, reason: str) -> None:
+        """Why the worker waits now; empty: it goes on with its own work, a step, its input or a checkpoint."""
+        with self._lock:
+            self._waiting = reason
+            self._works_since_s = time.monotonic()
+
+    def goes_on(self) -> None:
+        """The worker begins another piece of its own work."""
+        self._works_since_s = time.monotonic()
+
+    def _long_work(self) -> str:
+        """What the worker is doing if that takes long: nothing else shows that it is busy."""
+        work_s = time.monotonic() - self._works_since_s
+        return f"its own work, for {work_s:.0f} s" if work_s >= WORK_S else ""
