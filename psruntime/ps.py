@@ -129,7 +129,7 @@ class _Ps:
     ) -> None:
         from psruntime.graph.base import environment
 
-        environment.prepare(job.ping_timeout_s, hide_gpus=True)
+        process.log("environment", **environment.prepare(job.ping_timeout_s, hide_gpus=True))
         from psruntime.graph.base.server import start_server
         from psruntime.graph.store.ps_state import PsState
 

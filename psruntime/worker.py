@@ -82,7 +82,7 @@ def _work(
 
     from psruntime.graph.base import environment
 
-    environment.prepare(job.ping_timeout_s)
+    process.log("environment", **environment.prepare(job.ping_timeout_s))
     trainer = _Trainer(where, worker, job, process)
     trainer.join(client, host, f"{host}:{health.port}")
     health.set_serving(True)
