@@ -25,7 +25,7 @@ WIRES = ("float32", "bfloat16", "float16")
 SWITCH = ("off", "on")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
 FROM_ONE = ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "local_steps", "pipeline")
-MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/window.py)
+MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/store/push_window.py)
 AT_MOST = {"pipeline": MOST_UNDER_WAY, "local_steps": 256}  # each mini-batch of a step is a copy of the model
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

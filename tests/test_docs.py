@@ -19,9 +19,9 @@ import yaml
 
 from psruntime import tf1
 from psruntime.errors import UsageError
-from psruntime.graph.evaluate import check_evaluation
+from psruntime.graph.model.evaluate import check_evaluation
 from psruntime.model import Context, Model, ModelSpec, load_model
-from tests.graph.test_refused_models import REFUSED
+from tests.graph.model.test_refused_models import REFUSED
 from tests.support import docs
 from tests.support.command_lines import complaint, known_flags
 from tests.support.docs import DOCUMENTS, ROOT, Block

@@ -15,7 +15,7 @@ from launch import local
 from psruntime import plan, ps, status, worker
 from psruntime.config import SecurityConfig
 from psruntime.errors import UnreachableError, UsageError
-from psruntime.rpc.security import Security
+from psruntime.rpc.security.credentials import Security
 from tests.support.docs import ROOT, flags_in, flags_of_script
 
 ELSEWHERE = {"cp"}  # commands that are not ours
