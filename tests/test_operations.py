@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import Field
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from launch.backoff import crashed
 from psruntime import errors
-from psruntime.config import flag_of, job_fields
+from psruntime.config import JobConfig, flag_of
 from tests.support import docs
 from tests.support.command_lines import complaint
 
@@ -83,7 +83,7 @@ def test_the_table_of_exit_codes_is_what_the_launcher_goes_by() -> None:
 
 def test_the_table_of_settings_has_them_all_with_their_defaults() -> None:
     rows = {row[0].strip("`"): row[1] for row in docs.table("docs/operations.md", "settings")}
-    assert rows == {flag_of(setting.name): shown(setting) for setting in job_fields()}
+    assert rows == {flag_of(setting.name): shown(setting) for setting in fields(JobConfig)}
 
 
 def shown(setting: Field[Any]) -> str:
