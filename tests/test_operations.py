@@ -94,7 +94,9 @@ def shown(setting: Field[Any]) -> str:
 
 
 def test_the_table_of_log_events_has_them_all() -> None:
-    named = [event for row in docs.table("docs/operations.md", "log events") for event in re.findall(r"`(\w+)`", row[0])]
+    named = [
+        event for row in docs.table("docs/operations.md", "log events") for event in re.findall(r"`(\w+)`", row[0])
+    ]
     assert len(named) == len(set(named))
     assert set(named) == {event for file in (docs.ROOT / "psruntime").rglob("*.py") for event in events(file)}
 
@@ -104,7 +106,8 @@ def events(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            yield from texts(node.args[LOGGED[called]]) if called in LOGGED and node.args else ()
+            place = LOGGED.get(called, len(node.args))
+            yield from (text for argument in node.args[place : place + 1] for text in texts(argument))
         elif isinstance(node, ast.Assign) and "event" in ast.unparse(node.targets[0]):
             yield from texts(node.value)
 
@@ -145,7 +148,9 @@ def test_an_event_is_found(statement: str, logged: list[str], tmp_path: Path) ->
 )
 def test_a_slurm_task_is_what_its_number_says(tmp_path: Path, task: int, said: str) -> None:
     (tmp_path / "codes").write_text("0\n")
-    done = run(script_of("slurm task"), tmp_path, {"psruntime": FAKE_COMMAND}, SLURM_PROCID=task, COORDINATOR="node1:2222")
+    done = run(
+        script_of("slurm task"), tmp_path, {"psruntime": FAKE_COMMAND}, SLURM_PROCID=task, COORDINATOR="node1:2222"
+    )
     assert done.returncode == 0, done.stderr
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert call.startswith(said) and call.endswith(" --coordinator node1:2222")
