@@ -177,7 +177,7 @@ def test_manifest_starts_ps_and_workers_that_find_each_other() -> None:
         for index in range(spec["completions"]):
             words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["command"]]
             assert complaint(words, scripts) == ""
-    assert [command[:3] for command in commands] == [["python", "-m", f"psruntime.{r}"] for r in ("ps", "worker")]
+    assert [command[:2] for command in commands] == [["psruntime", role] for role in ("ps", "worker")]
     assert f"--ps={jobs[0]['spec']['completions']}" in commands[0]
 
 
