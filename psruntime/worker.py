@@ -88,7 +88,7 @@ class _Trainer:
         from psruntime.graph.input.input_stream import InputStream
         from psruntime.graph.model.evaluate import check_evaluation
         from psruntime.graph.model.pulled_model import learn_specs
-        from psruntime.graph.step.train_graph import build_training
+        from psruntime.graph.step.build import build_training
 
         self._where, self._worker, self._job, self._process = where, worker, job, process
         self._meter = StepMeter()
@@ -123,9 +123,11 @@ class _Trainer:
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and takes this worker's seat."""
         from psruntime.graph.base.server import start_server
+        from psruntime.graph.loop.session import WorkerServer
 
         where, process = self._where, self._process
-        self._server, self.address = start_server("worker", where.index, host, where.port)
+        server, self.address = start_server("worker", where.index, host, where.port)
+        self._server = WorkerServer(where.index, server.target, self.address)
         peers = Peers(self.address)
         self._traffic = Traffic(peers)
         self._place, self._seat = take_worker_seat(
@@ -163,11 +165,13 @@ class _Trainer:
 
     def _build_loop(self) -> Any:
         from psruntime.graph.loop.assemble import assemble
+        from psruntime.graph.loop.worker_run import WorkerRun
 
+        index, log = self._where.index, self._process.log
+        run = WorkerRun(self._graph, self._inputs, self._place, self._job, index, log)
         return assemble(
-            self._graph, self._inputs, self._job, self._where.index, self._place,
-            server=(self._server.target, self.address), on_step=self._on_step, close=self._evaluate,
-            log=self._process.log, saved=self._best.offer if self._best else None,
+            run, self._server, on_step=self._on_step, close=self._evaluate,
+            saved=self._best.offer if self._best else None,
         )  # fmt: skip
 
     def _best_checkpoint(self) -> BestCheckpoint | None:
@@ -206,11 +210,10 @@ class _Trainer:
             self._best.wait()
 
         view = self._seat.answer.standing.view
-        worker = (self._where.index, self.address)
         try:
             values = evaluate(
                 self._model, self._context(EVAL), self._plan, self._job.max_workers,
-                lambda graph: open_session(self._server.target, graph, view, worker),
+                lambda graph: open_session(self._server, graph, view),
                 self._place.closed_part,
             )  # fmt: skip
         except UsageError as error:  # the training is complete and saved: this is not its failure
