@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from launch.backoff import crashed
 from psruntime import errors
 from psruntime.config import JobConfig, flag_of
+from psruntime.launch.backoff import crashed
 from tests.support import docs
 from tests.support.command_lines import complaint
 

@@ -62,7 +62,7 @@ class Member:
                 "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire, one of which the job sets: "
                 "a script runs its own steps and updates; for these write the model as a psruntime.ModelSpec"
             )
-        environment.prepare(self.job.ping_timeout_s)
+        self.log("environment", **environment.prepare(self.job.ping_timeout_s))
         return self.job
 
     def join(self, pushes: Callable[[], int]) -> None:
