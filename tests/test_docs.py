@@ -99,7 +99,10 @@ def test_commands_are_accepted(document: Path) -> None:
     found = docs.blocks(document)
     scripts = {block.file: block.text for block in found if block.file}
     refused = {
-        " ".join(words): said for block in found for words in block.commands if (said := complaint(words, scripts))
+        " ".join(words): said
+        for block in found
+        for words in block.commands
+        if (said := complaint(words, scripts, docs.made_in(found)))
     }
     assert not refused
 
@@ -108,10 +111,20 @@ def test_commands_are_accepted(document: Path) -> None:
     ("command", "said"),
     [
         ("python -m psruntime.ps --index 0 --mode bounded", "mode bounded needs bound"),
-        ("python -m psruntime.ps --index 0 --train_steps 5", "unrecognized arguments: --train_steps 5"),
+        (
+            "python -m psruntime.ps --index 0 --train_steps 5",
+            "unrecognized argument --train_steps; did you mean --train-steps?",
+        ),
         ("python -m psruntime.worker --index 0 --model no_model", "neither ours nor in the document"),
-        ("python -m psruntime.status --watch", "unrecognized arguments: --watch"),
-        ("launch/local.sh --ps 2 --mode fast", "code 2"),
+        ("python -m psruntime.status --watch", "unrecognized argument --watch"),
+        ("launch/local.sh --ps 2 --mode fast", "mode must be one of"),
+        ("psruntime run --ps 0", "ps must be at least 1"),
+        ("psruntime run --model no_model", "neither ours nor in the document"),
+        ("psruntime --verson", "did you mean --version?"),
+        ("psruntime runn", "did you mean run?"),
+        ("psruntime init my-model", "no name of a Python module"),
+        ("pip install psruntime[example]", "there is no extra example"),
+        ("pip install tensorboard", "no installation of psruntime"),
         ("python other.py", "the document has no other.py"),
         ("python script.py --job-name ps", "script.py has no --job-name"),
         ("make tests", "the Makefile has no tests"),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.backoff import crashed
 from psruntime import errors
+from psruntime.launch.backoff import crashed
 from tests.support import docs
 from tests.support.command_lines import complaint
 
