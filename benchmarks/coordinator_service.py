@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from psruntime.config import JobConfig
-from psruntime.core.coordinator import Coordinator
-from psruntime.rpc.server import RpcServer
-from psruntime.rpc.service import CoordinationServicer
+from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.server.servicer import CoordinationServicer
 
 
 def a_job(workers: int, bound: int) -> JobConfig:

@@ -14,8 +14,8 @@ from benchmarks.processes import Processes, processes
 from benchmarks.resident import RESIDENT, Watch, status_bytes
 from benchmarks.step_times import step_times
 from psruntime.config import JobConfig
-from psruntime.core.buckets import VariableSpec
-from psruntime.core.plan import make_plan
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.plan.plan import make_plan
 
 MODES = ("async", "bounded", "sync")
 EXTRAS = ("nothing", "replicas", "checkpoint")

@@ -4,7 +4,7 @@
 
 Each worker has a connection of its own and behaves on it as a real one: it asks for the job's settings, joins, holds a
 heartbeat nearly all the time, as chief reports the view prepared, and in mode bounded reports its clock when
-psruntime.core.reporting says so.  Its steps take 1/RATE s, give or take a fifth.
+psruntime.core.clocks.report_schedule says so.  Its steps take 1/RATE s, give or take a fifth.
 
 Prints `joined` once all workers step, and WARM_UP_S later measures for S seconds; then one line of JSON: the answer
 times in milliseconds by kind of call, what failed, the largest lead, and the steps.
@@ -28,16 +28,16 @@ import grpc
 
 from benchmarks.coordinator_service import a_job
 from psruntime.config import JobConfig
-from psruntime.core.buckets import VariableSpec
-from psruntime.core.facts import Answer, Join, NotYet, Prepared, PsBeat, WorkerBeat
-from psruntime.core.membership import Role
-from psruntime.core.reporting import Reporting
-from psruntime.core.view import Phase
-from psruntime.rpc import convert, convert_beat, convert_clock
-from psruntime.rpc.convert_beat import Heartbeat
-from psruntime.rpc.convert_clock import ClockReport
-from psruntime.rpc.options import CALLER_OPTIONS
-from psruntime.rpc.seat import a_hold_s
+from psruntime.core.clocks.report_schedule import Reporting
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Answer, Join, NotYet, Prepared, PsBeat, WorkerBeat
+from psruntime.core.members.view import Phase
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.rpc.client.membership_client import a_hold_s
+from psruntime.rpc.wire import clock_messages, heartbeat_messages, member_messages
+from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
+from psruntime.rpc.wire.clock_messages import ClockReport
+from psruntime.rpc.wire.heartbeat_messages import Heartbeat
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
@@ -94,17 +94,17 @@ class Member:
         async with self.job.joining:
             await self.call("settings", "GetJob", pb.GetJobRequest())
             while self.answer is None:
-                response = await self.call("join", "Join", convert.join_to_wire(join))
-                result = NotYet("", "") if response is None else convert.join_result_from_wire(response)
+                response = await self.call("join", "Join", member_messages.join_to_wire(join))
+                result = NotYet("", "") if response is None else member_messages.join_result_from_wire(response)
                 self.answer = result if isinstance(result, Answer) else None
 
     async def beat(self, beat: PsBeat | WorkerBeat, hold_s: float) -> None:
         assert self.answer is not None
         who = (self.role, self.index, self.answer.incarnation)
-        wire = convert_beat.heartbeat_to_wire(Heartbeat(*who, beat, self.answer.revision, hold_s))
+        wire = heartbeat_messages.heartbeat_to_wire(Heartbeat(*who, beat, self.answer.revision, hold_s))
         response = await self.call("heartbeat", "Heartbeat", wire, hold_s)
         if response is not None:
-            self.answer = convert.answer_from_wire(response.answer)
+            self.answer = member_messages.answer_from_wire(response.answer)
 
 
 class Ps(Member):
@@ -184,7 +184,7 @@ class Worker(Member):
             whose = (self.index, self.answer.incarnation, self.answer.standing.view.number)
             wire = ClockReport(*whose, report.steps, report.wanted_floor, report.hold_s)
             kind = "held report" if report.wanted_floor else "report"
-            response = await self.call(kind, "ReportClock", convert_clock.clock_report_to_wire(wire), report.hold_s)
+            response = await self.call(kind, "ReportClock", clock_messages.clock_report_to_wire(wire), report.hold_s)
             reports.end(report, None if response is None else response.floor_steps)
 
 

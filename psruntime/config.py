@@ -14,19 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from psruntime.errors import UsageError
-from psruntime.settings import (
-    CHECKPOINTS,
-    CONSISTENCY,
-    FAULTS,
-    JOB,
-    MODEL,
-    NETWORK,
-    SECURITY,
-    at_least,
-    choose,
-    flag_of,
-    setting,
-)
+from psruntime.settings import at_least, check_choices, flag_of, setting
 
 DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"
@@ -38,7 +26,7 @@ WIRES = ("float32", "bfloat16", "float16")
 SWITCH = ("off", "on")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
 FROM_ONE = ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "local_steps", "pipeline")
-MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/window.py)
+MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/store/push_window.py)
 AT_MOST = {"pipeline": MOST_UNDER_WAY, "local_steps": 256}  # each mini-batch of a step is a copy of the model
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -53,81 +41,72 @@ class JobConfig:
         UsageError: a value is out of range; the message names the setting and the range.
     """
 
-    mode: str = setting(CONSISTENCY, "async", "how workers are kept together", choices=MODES)
-    bound: int | None = setting(CONSISTENCY, None, "mode bounded: steps that a worker may start ahead of the slowest")
-    ps: int = setting(JOB, 1, "number of ps processes")
-    min_workers: int = setting(JOB, 1, "workers that must be there before training starts")
-    max_workers: int = setting(JOB, 1024, "worker indices are below this; each costs 40 bytes per bucket on its ps")
-    train_steps: int | None = setting(
-        JOB, None, "global step at which the job ends, if its workers do not end it before"
-    )
-    checkpoint_dir: str = setting(CHECKPOINTS, "", "folder of the checkpoints; none are written without it")
-    save_steps: int = setting(CHECKPOINTS, 1000, "global steps between checkpoints")
-    keep: int = setting(CHECKPOINTS, 5, "checkpoints kept")
+    mode: str = setting("consistency", "async", "how workers are kept together", choices=MODES)
+    bound: int | None = setting("consistency", None, "mode bounded: steps that a worker may start ahead of the slowest")
+    ps: int = setting("job", 1, "number of ps processes")
+    min_workers: int = setting("job", 1, "workers that must be there before training starts")
+    max_workers: int = setting("job", 1024, "worker indices are below this; each costs 40 bytes per bucket on its ps")
+    train_steps: int | None = setting("job", None, "global step at which the job ends; without it, when its workers do")
+    checkpoint_dir: str = setting("checkpoints", "", "folder of the checkpoints; none are written without it")
+    save_steps: int = setting("checkpoints", 1000, "global steps between checkpoints")
+    keep: int = setting("checkpoints", 5, "checkpoints kept")
     summary_steps: int = setting(
-        CHECKPOINTS, 100, "global steps between the model's summaries, beside the checkpoints; 0: none"
+        "checkpoints", 100, "global steps between the model's summaries, beside the checkpoints; 0: none"
     )
     keep_best: str = setting(
-        CHECKPOINTS, "", "also keep the checkpoint that is best by a held-out metric, which is the least loss or the "
+        "checkpoints", "", "also keep the checkpoint that is best by a held-out metric, which is the least loss or the "
         "greatest of any other; min:NAME and max:NAME say so", metavar="METRIC",
     )  # fmt: skip
     replicate_every: int = setting(
-        FAULTS, 0, "global steps between copies of each ps on the next one, from which it comes back without a disk; "
+        "faults", 0, "global steps between copies of each ps on the next one, from which it comes back without a disk; "
         "0: none",
     )  # fmt: skip
     plan: str = setting(
-        NETWORK, "packed", "how variables are kept on the ps: small ones packed together, or each by itself",
+        "network", "packed", "how variables are kept on the ps: small ones packed together, or each by itself",
         choices=PLANS,
     )  # fmt: skip
     wire: str = setting(
-        NETWORK, "float32", "how float32 travels between workers and ps; half precision halves the bytes",
+        "network", "float32", "how float32 travels between workers and ps; half precision halves the bytes",
         choices=WIRES,
     )  # fmt: skip
     wire_error_feedback: str = setting(
-        NETWORK, "off", "keep what the rounding of a push left over, and add it to the next one", choices=SWITCH
+        "network", "off", "keep what the rounding of a push left over, and add it to the next one", choices=SWITCH
     )
     local_steps: int = setting(
-        CONSISTENCY, 1, "mini-batches of which a worker takes the gradients before it pushes their mean"
+        "consistency", 1, "mini-batches of which a worker takes the gradients before it pushes their mean"
     )
-    pipeline: int = setting(CONSISTENCY, 1, "mode async and bounded: steps that a worker has under way at a time")
-    slice_bytes: int = setting(NETWORK, 16 << 20, "a larger variable is cut into slices of about this many bytes")
+    pipeline: int = setting("consistency", 1, "mode async and bounded: steps that a worker has under way at a time")
+    slice_bytes: int = setting("network", 16 << 20, "a larger variable is cut into slices of about this many bytes")
     max_staleness: int | None = setting(
-        CONSISTENCY, None, "mode async: a ps refuses an update staler than this many versions"
+        "consistency", None, "mode async: a ps refuses an update staler than this many versions"
     )
     on_nan: str = setting(
-        FAULTS, "stop", "what a loss that is not finite does; its gradient is never applied", choices=ON_NAN
+        "faults", "stop", "what a loss that is not finite does; its gradient is never applied", choices=ON_NAN
     )
     on_ps_loss: str = setting(
-        FAULTS, "rollback", "what goes back to the checkpoint when a ps lost its variables: all of them, or in mode "
+        "faults", "rollback", "what goes back to the checkpoint when a ps lost its variables: all of them, or in mode "
         "async and bounded those of that ps alone", choices=ON_PS_LOSS,
     )  # fmt: skip
     rounds_log: str = setting(
-        CONSISTENCY, "", "mode sync: file of ps 0 to which a line of JSON is added for every round", metavar="FILE"
+        "consistency", "", "mode sync: file of ps 0 to which a line of JSON is added for every round", metavar="FILE"
     )
     round_warn_s: float = setting(
-        CONSISTENCY, 30.0, "mode sync: a round that waits for longer names whom it waits for, once"
+        "consistency", 30.0, "mode sync: a round that waits longer logs whom it waits for, once"
     )
-    lease_s: float = setting(FAULTS, 10.0, "a member that is silent for longer is lost")
-    ps_timeout_s: float = setting(FAULTS, 300.0, "the job fails when a lost ps does not return within this time")
+    lease_s: float = setting("faults", 10.0, "a member that is silent for longer is lost")
+    ps_timeout_s: float = setting("faults", 300.0, "the job fails when a lost ps does not return within this time")
     drain_timeout_s: float = setting(
-        FAULTS, 300.0, "at the end a worker that does not stop for longer is cut off, and so is a chief that does not "
-        "get on with closing",
+        "faults", 300.0, "at the end a worker that does not stop for longer is cut off, and so is a chief that makes "
+        "no progress with closing",
     )  # fmt: skip
-    ping_timeout_s: float = setting(
-        FAULTS, 10.0, "TensorFlow gives up on a ps that does not answer a ping for this time"
-    )
-    linger_s: float = setting(FAULTS, 30.0, "how long ps 0 goes on telling latecomers that the job is done")
+    ping_timeout_s: float = setting("faults", 10.0, "TensorFlow gives up on a ps that answers no ping for this time")
+    linger_s: float = setting("faults", 30.0, "how long ps 0 goes on telling latecomers that the job is done")
     job_id: str = setting(
-        JOB, "", "name of the job, a word; without one it is made of the other settings", metavar="NAME"
+        "job", "", "name of the job, a word; without one it is made of the other settings", metavar="NAME"
     )
 
     def __post_init__(self) -> None:
-        choose("mode", self.mode, MODES)
-        choose("on_nan", self.on_nan, ON_NAN)
-        choose("plan", self.plan, PLANS)
-        choose("wire", self.wire, WIRES)
-        choose("wire_error_feedback", self.wire_error_feedback, SWITCH)
-        choose("on_ps_loss", self.on_ps_loss, ON_PS_LOSS)
+        check_choices(self)
         for name in FROM_ONE:
             at_least(name, getattr(self, name), 1)
         if self.wire_error_feedback == "on" and (self.wire == "float32" or self.pipeline > 1):
@@ -206,17 +185,17 @@ class ProcessConfig:
     of the route to the coordinator.  Port 0 lets the system choose.
     """
 
-    index: int = setting(JOB, MISSING, "index of this process in its role, from 0")
+    index: int = setting("job", MISSING, "index of this process in its role, from 0")
     coordinator: str = setting(
-        NETWORK, DEFAULT_COORDINATOR, "address of the coordinator, which ps 0 hosts", metavar="HOST:PORT"
+        "network", DEFAULT_COORDINATOR, "address of the coordinator, which ps 0 hosts", metavar="HOST:PORT"
     )
     host: str = setting(
-        NETWORK, "", "address at which the others reach this process", metavar="ADDRESS",
+        "network", "", "address at which the others reach this process", metavar="ADDRESS",
         default_is="the local address of the route to the coordinator",
     )  # fmt: skip
-    port: int = setting(NETWORK, 0, "port of TensorFlow's server", default_is="any free one")
-    health_port: int = setting(NETWORK, 0, "port of grpc.health.v1", default_is="any free one")
-    connect_timeout_s: float = setting(NETWORK, 60.0, "how long to try to reach the coordinator")
+    port: int = setting("network", 0, "port of TensorFlow's server", default_is="any free one")
+    health_port: int = setting("network", 0, "port of grpc.health.v1", default_is="any free one")
+    connect_timeout_s: float = setting("network", 60.0, "how long to try to reach the coordinator")
 
     def __post_init__(self) -> None:
         at_least("index", self.index, 0)
@@ -232,10 +211,10 @@ class ProcessConfig:
 class WorkerConfig:
     """What a worker runs: the module with the model, and what its `input_fn` is told."""
 
-    model: str = setting(MODEL, DEFAULT_MODEL, "module with input_fn and model_fn", metavar="MODULE")
-    data_dir: str = setting(MODEL, "", "folder that input_fn is told (context.data_dir)", metavar="FOLDER")
-    batch_size: int = setting(MODEL, 64, "examples in a batch")
-    seed: int = setting(MODEL, 0, "context.seed is this plus the worker's index")
+    model: str = setting("data and model", DEFAULT_MODEL, "module with input_fn and model_fn", metavar="MODULE")
+    data_dir: str = setting("data and model", "", "folder that input_fn is told (context.data_dir)", metavar="FOLDER")
+    batch_size: int = setting("data and model", 64, "examples in a batch")
+    seed: int = setting("data and model", 0, "context.seed is this plus the worker's index")
 
     def __post_init__(self) -> None:
         at_least("batch_size", self.batch_size, 1)
@@ -243,7 +222,7 @@ class WorkerConfig:
 
 def _file(name: str, help: str, or_else: str = "") -> Any:  # noqa: A002
     default_is = f"the environment's PSRUNTIME_{name.upper()}{or_else}"
-    return setting(SECURITY, "", help, metavar="FILE", default_is=default_is)
+    return setting("security", "", help, metavar="FILE", default_is=default_is)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.errors import EXIT_USAGE, UsageError
-from psruntime.settings import FAULTS, HEADINGS, JOB, SECURITY, default_text, flag_of, settings_of, suggestion
+from psruntime.settings import HEADINGS, default_text, flag_of, settings_of, suggestion
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -100,7 +100,7 @@ def _metavar(setting: Field[Any]) -> str:
 def add_process_flags(parser: Parser) -> None:
     """Where a process stands, and what protects it."""
     parser.add_settings(ProcessConfig)
-    parser.heading(FAULTS).add_argument(
+    parser.heading("faults").add_argument(
         "--lifeline", action="store_true", help="end when stdin does, so that no process outlives its launcher"
     )
     parser.add_settings(SecurityConfig)
@@ -108,12 +108,12 @@ def add_process_flags(parser: Parser) -> None:
 
 def add_job_file_flag(parser: Parser) -> None:
     """For whoever sets the job's settings."""
-    parser.heading(JOB).add_argument("--job", default="", metavar="FILE", help="TOML file with the job's settings")
+    parser.heading("job").add_argument("--job", default="", metavar="FILE", help="TOML file with the job's settings")
 
 
 def add_insecure_flag(parser: Parser) -> None:
     """For whoever starts ps 0."""
-    parser.heading(SECURITY).add_argument(
+    parser.heading("security").add_argument(
         "--insecure", action="store_true", help="let the coordinator, which ps 0 hosts, serve other machines without "
         "TLS: whoever reaches it can change the job",
     )  # fmt: skip

@@ -111,7 +111,7 @@ def load_model(name: str) -> Model:
             module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name in EXAMPLES_NEED.get(name, ()):
-            raise _lacks(name, error.name) from error
+            raise _lacks(name, str(error.name)) from error
         if name == error.name or name.startswith(f"{error.name}."):
             raise _not_found(name, str(error)) from error
         with blame(f"model module '{name}'"):  # it is there, and imports something that is not

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from psruntime import flags
 from psruntime.config import JobConfig, WorkerConfig
-from psruntime.core.buckets import VariableSpec
-from psruntime.core.plan import Plan, make_plan
-from psruntime.core.plan_report import report
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.plan.plan import Plan, make_plan
+from psruntime.core.plan.plan_report import report
 from psruntime.errors import EXIT_DONE, PsRuntimeError, UsageError
 from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.render_plan import as_tables
@@ -59,12 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _specs(worker: WorkerConfig, job: JobConfig) -> tuple[VariableSpec, ...]:
     """The model's variables.  TensorFlow is imported here only, after its environment is set."""
-    from psruntime.graph import environment
+    from psruntime.graph.base import environment
 
     environment.prepare(job.ping_timeout_s)
 
-    from psruntime.graph.inputs import InputStream
-    from psruntime.graph.pulled import learn_specs
+    from psruntime.graph.input.input_stream import InputStream
+    from psruntime.graph.model.pulled_model import learn_specs
 
     model = load_model(worker.model)
     context = Context(TRAIN, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed)

@@ -16,26 +16,26 @@ from typing import Any
 
 from psruntime import flags
 from psruntime.config import JobConfig, ProcessConfig, split_address
-from psruntime.core.coordinator import Coordinator
-from psruntime.core.departed import Departed
-from psruntime.core.facts import Answer, LeaveKind, PsBeat, PsStats
-from psruntime.core.membership import Role
-from psruntime.core.plan import make_plan
-from psruntime.core.turns import Record
-from psruntime.core.view import Phase, over_error
+from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Answer, LeaveKind, PsBeat, PsStats
+from psruntime.core.members.view import Phase, over_error
+from psruntime.core.plan.plan import make_plan
+from psruntime.core.recovery.session_cleanup import Departed
+from psruntime.core.rounds.turns import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
-from psruntime.graph import allocator
+from psruntime.graph.base import allocator
 from psruntime.network import own_host, require_loopback
 from psruntime.observe.log import Log
 from psruntime.observe.rounds_log import RoundsLog
 from psruntime.observe.traffic import Traffic, all_but
 from psruntime.process import Process, run, usage_error
-from psruntime.rpc.client import CoordinatorClient
-from psruntime.rpc.joining import learn_job
-from psruntime.rpc.seat import Seat
-from psruntime.rpc.security import Security, load_security
-from psruntime.rpc.server import RpcServer
-from psruntime.rpc.service import CoordinationServicer
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.client.membership_client import Seat
+from psruntime.rpc.security.credentials import Security, load_security
+from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.server.servicer import CoordinationServicer
 
 PROG = "psruntime ps"
 LOOK_S = 0.05  # how often the last process looks whether the others are gone
@@ -127,11 +127,11 @@ class _Ps:
     def __init__(
         self, where: ProcessConfig, job: JobConfig, client: CoordinatorClient, host: str, health: str, process: Process
     ) -> None:
-        from psruntime.graph import environment
+        from psruntime.graph.base import environment
 
-        environment.prepare(job.ping_timeout_s, hide_gpus=True)
-        from psruntime.graph.ps_state import PsState
-        from psruntime.graph.server import start_server
+        process.log("environment", **environment.prepare(job.ping_timeout_s, hide_gpus=True))
+        from psruntime.graph.base.server import start_server
+        from psruntime.graph.store.ps_state import PsState
 
         self._job = job
         self._index = where.index

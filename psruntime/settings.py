@@ -9,9 +9,7 @@ from typing import Any
 
 from psruntime.errors import UsageError
 
-JOB, MODEL, CONSISTENCY, CHECKPOINTS, FAULTS, NETWORK, SECURITY = HEADINGS = (
-    "job", "data and model", "consistency", "checkpoints", "faults", "network", "security",
-)  # fmt: skip
+HEADINGS = ("job", "data and model", "consistency", "checkpoints", "faults", "network", "security")
 
 
 def setting(
@@ -64,7 +62,10 @@ def at_least(name: str, value: float, least: float) -> None:
         raise UsageError(f"{name} must be at least {least}, got {value}")
 
 
-def choose(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raises UsageError if the value is none of the choices."""
-    if value not in choices:
-        raise UsageError(f"{name} must be one of {', '.join(choices)}, got '{value}'{suggestion(value, choices)}")
+def check_choices(config: Any) -> None:
+    """Raises UsageError if a setting of a config that has choices is none of them."""
+    for setting in settings_of(type(config)):
+        value, choices = getattr(config, setting.name), setting.metadata["choices"]
+        if choices and value not in choices:
+            hint = suggestion(value, choices)
+            raise UsageError(f"{setting.name} must be one of {', '.join(choices)}, got '{value}'{hint}")

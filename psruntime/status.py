@@ -18,8 +18,8 @@ from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig,
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.observe.render import as_json, as_tables, progress_line
 from psruntime.process import usage_error
-from psruntime.rpc.client import CoordinatorClient
-from psruntime.rpc.security import load_security
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.security.credentials import load_security
 
 PROG = "psruntime status"
 FOLLOW_S = 1.0

@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
 from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
-from psruntime.core.facts import LeaveKind, WorkerStats
-from psruntime.core.plan import make_plan
-from psruntime.core.plan_report import report
+from psruntime.core.members.messages import LeaveKind, WorkerStats
+from psruntime.core.plan.plan import make_plan
+from psruntime.core.plan.plan_report import report
 from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError
-from psruntime.graph import allocator
+from psruntime.graph.base import allocator
 from psruntime.model import EVAL, TRAIN, Context, load_model
 from psruntime.network import own_host
 from psruntime.observe.log import Log
 from psruntime.observe.meter import StepMeter
 from psruntime.observe.traffic import Peers, Traffic
 from psruntime.process import Process, run, usage_error
-from psruntime.rpc.client import CoordinatorClient
-from psruntime.rpc.joining import learn_job
-from psruntime.rpc.security import Security, load_security
-from psruntime.rpc.server import RpcServer
-from psruntime.rpc.worker_seat import take_worker_seat
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.security.credentials import Security, load_security
+from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.worker.join_worker import take_worker_seat
 
 if TYPE_CHECKING:
-    from psruntime.graph.best import BestCheckpoint
-    from psruntime.graph.steps import StepResult
+    from psruntime.graph.checkpoint.best import BestCheckpoint
+    from psruntime.graph.loop.push_steps import StepResult
 
 PROG = "psruntime worker"
 STOP_S = 0.2  # for health calls under way at the end; a process that is asked to end has 5 s in all
@@ -80,9 +80,9 @@ def _work(
     health.start()
     process.at_exit.callback(health.stop, STOP_S)
 
-    from psruntime.graph import environment
+    from psruntime.graph.base import environment
 
-    environment.prepare(job.ping_timeout_s)
+    process.log("environment", **environment.prepare(job.ping_timeout_s))
     trainer = _Trainer(where, worker, job, process)
     trainer.join(client, host, f"{host}:{health.port}")
     health.set_serving(True)
@@ -94,10 +94,10 @@ class _Trainer:
     """Puts the pieces of a worker together, in the order in which they can fail."""
 
     def __init__(self, where: ProcessConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
-        from psruntime.graph.evaluate import check_evaluation
-        from psruntime.graph.inputs import InputStream
-        from psruntime.graph.pulled import learn_specs
-        from psruntime.graph.training import build_training
+        from psruntime.graph.input.input_stream import InputStream
+        from psruntime.graph.model.evaluate import check_evaluation
+        from psruntime.graph.model.pulled_model import learn_specs
+        from psruntime.graph.step.train_graph import build_training
 
         self._where, self._worker, self._job, self._process = where, worker, job, process
         self._meter = StepMeter()
@@ -131,7 +131,7 @@ class _Trainer:
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and takes this worker's seat."""
-        from psruntime.graph.server import start_server
+        from psruntime.graph.base.server import start_server
 
         where, process = self._where, self._process
         self._server, self.address = start_server("worker", where.index, host, where.port)
@@ -171,7 +171,7 @@ class _Trainer:
         return replace(stats, moved=self._traffic.moved(), step_tensors=self._step_tensors)
 
     def _build_loop(self) -> Any:
-        from psruntime.graph.assemble import assemble
+        from psruntime.graph.loop.assemble import assemble
 
         return assemble(
             self._graph, self._inputs, self._job, self._where.index, self._place,
@@ -182,8 +182,8 @@ class _Trainer:
     def _best_checkpoint(self) -> BestCheckpoint | None:
         if not self._job.keep_best:
             return None
-        from psruntime.graph.best import BestCheckpoint
-        from psruntime.graph.evaluate import CheckpointEvaluation
+        from psruntime.graph.checkpoint.best import BestCheckpoint
+        from psruntime.graph.model.evaluate import CheckpointEvaluation
 
         name, _ = self._job.best_metric
         evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda: self._place.closed_part())
@@ -208,8 +208,8 @@ class _Trainer:
 
     def _evaluate(self, global_step: int) -> None:
         """Held-out metrics of the final variables, printed for the user and logged."""
-        from psruntime.graph.evaluate import evaluate
-        from psruntime.graph.session import open_session
+        from psruntime.graph.loop.session import open_session
+        from psruntime.graph.model.evaluate import evaluate
 
         if self._best:
             self._best.wait()

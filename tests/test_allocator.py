@@ -11,7 +11,7 @@ import pytest
 
 ASK = """
 import ctypes, os, sys, threading
-from psruntime.graph import allocator
+from psruntime.graph.base import allocator
 if sys.argv[1] == "share": allocator.share_arenas()
 allocator.keep_freed_memory()
 libc = ctypes.CDLL(None)
@@ -31,7 +31,7 @@ libc.malloc_info(0, out); libc.fflush(out)
 FREE_MB = 64
 TAKE_AND_FREE = f"""
 import ctypes
-from psruntime.graph import allocator
+from psruntime.graph.base import allocator
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from psruntime import ps
-from psruntime.core.facts import JobStatus, MemberStatus
-from psruntime.core.membership import Role
-from psruntime.core.view import Phase, View
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import JobStatus, MemberStatus
+from psruntime.core.members.view import Phase, View
 from psruntime.ps import await_empty
 
 LONG_S = 60.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.errors import UsageError
-from psruntime.graph import environment
+from psruntime.graph.base import environment
 
 
 def tf1() -> Any:

@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from psruntime.config import JobConfig, ProcessConfig
-from psruntime.core.facts import LeaveKind, WorkerStats
-from psruntime.core.view import Phase
+from psruntime.core.members.messages import LeaveKind, WorkerStats
+from psruntime.core.members.view import Phase
 from psruntime.errors import JobFailedError, PsRuntimeError, StopRequested, UsageError
-from psruntime.graph import environment
-from psruntime.graph.server import start_server
+from psruntime.graph.base import environment
+from psruntime.graph.base.server import start_server
 from psruntime.network import own_host
 from psruntime.observe.log import Log
 from psruntime.observe.traffic import Peers, Traffic
-from psruntime.rpc.client import CoordinatorClient
-from psruntime.rpc.joining import learn_job
-from psruntime.rpc.seat import Seat
-from psruntime.rpc.security import Security
-from psruntime.rpc.server import RpcServer
-from psruntime.rpc.worker_seat import take_worker_seat
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.client.membership_client import Seat
+from psruntime.rpc.security.credentials import Security
+from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.worker.join_worker import take_worker_seat
 
 ENDS = (Phase.DRAINING, Phase.DONE, Phase.FAILED)
 STOP_S = 0.2  # for health calls under way at the end
@@ -62,7 +62,7 @@ class Member:
                 "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire, one of which the job sets: "
                 "a script runs its own steps and updates; for these write the model as a psruntime.ModelSpec"
             )
-        environment.prepare(self.job.ping_timeout_s)
+        self.log("environment", **environment.prepare(self.job.ping_timeout_s))
         return self.job
 
     def join(self, pushes: Callable[[], int]) -> None:

@@ -15,14 +15,14 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.counting import StepCounting
 from psruntime.classic.placement import marker_of, variables_of
-from psruntime.core.facts import Assignment, Prepared
-from psruntime.core.recovery import Holding, decide
+from psruntime.core.members.messages import Assignment, Prepared
+from psruntime.core.recovery.recovery import Holding, decide
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
-from psruntime.graph.checkpoint_list import CheckpointList
-from psruntime.graph.devices import worker_device
-from psruntime.graph.markers import Markers
-from psruntime.graph.session import LOST_SESSION, first_line
-from psruntime.graph.store import PsControl
+from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.checkpoint.listing import CheckpointList
+from psruntime.graph.store.bucket_store import PsControl
+from psruntime.graph.store.prepared_flag import Markers
 
 
 class ScaffoldPreparation:

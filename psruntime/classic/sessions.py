@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.placement import outside_scopes, place_rest
-from psruntime.core.facts import Assignment
-from psruntime.graph.session import ViewSessionCreator
+from psruntime.core.members.messages import Assignment
+from psruntime.graph.loop.session import ViewSessionCreator
 
 
 class ScriptSessions(tf1.train.SessionCreator):  # type: ignore[misc]

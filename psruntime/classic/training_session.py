@@ -17,9 +17,9 @@ from psruntime.classic.script_session import ScriptSession, end_script
 from psruntime.classic.sessions import ScriptSessions
 from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig
 from psruntime.errors import PsRuntimeError, UsageError
-from psruntime.graph.session import ViewSessionCreator
+from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.observe.log import Log
-from psruntime.rpc.security import load_security
+from psruntime.rpc.security.credentials import load_security
 
 NAME = "psruntime.MonitoredTrainingSession"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from psruntime.launch.progress import Progress
 
 START_S = 60.0  # for ps 0 to say where its coordinator is; importing TensorFlow comes after that
 LOOK_S = 0.1  # how often the children are looked at
+NOTHING_TO_TRAIN = re.compile(r"already at global step \d+ of \d+ [^\"]*")  # in the log of ps 0
 
 
 def run_job(job: LocalJob, folder: Path, patience_s: float) -> int:
@@ -90,6 +92,8 @@ def _report(children: Children, failed: Child | None) -> int:
         return 128 + children.signal
     if failed is not None:
         return _report_failure(failed)
+    if found := NOTHING_TO_TRAIN.search("\n".join(children.all[0].lines())):
+        _say(found[0])
     for child in children.all:
         for line in child.log.read_text(errors="replace").splitlines():
             if line.startswith("held out"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from psruntime.core.facts import WorkerStats
+from psruntime.core.members.messages import WorkerStats
 
 STALENESS_WINDOW = 1000  # pushes; percentiles of fewer jump about
 RATE_WINDOW_S = 5.0  # long enough to smooth single steps, short enough to show a change

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from psruntime.config import JobConfig
-from psruntime.core.facts import JobStatus, MemberStatus
-from psruntime.core.membership import Role
-from psruntime.core.traffic import why_heavy
+from psruntime.core.accounting.traffic import why_heavy
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import JobStatus, MemberStatus
 from psruntime.observe.tables import bytes_text, table
 
 UNKNOWN = "-"

@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from psruntime.core.buckets import Bucket
-from psruntime.core.plan import Plan
-from psruntime.core.plan_report import PlanReport, report, tensors_of
+from psruntime.core.plan.buckets import Bucket
+from psruntime.core.plan.plan import Plan
+from psruntime.core.plan.plan_report import PlanReport, report, tensors_of
 from psruntime.observe.tables import bytes_text, table
 
 

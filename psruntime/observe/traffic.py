@@ -21,8 +21,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from psruntime.config import split_address
-from psruntime.core.facts import Moved
-from psruntime.core.view import View
+from psruntime.core.members.messages import Moved
+from psruntime.core.members.view import View
 from psruntime.errors import UsageError
 
 DESCRIPTORS = "/proc/self/fd"

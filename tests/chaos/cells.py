@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from psruntime.core.facts import JobStatus
-from psruntime.core.view import Phase
+from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.view import Phase
 from tests.chaos.outcomes import Outcome
 from tests.support import inventory
 from tests.support.census import take_census

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from psruntime.core.view import Phase
+from psruntime.core.members.view import Phase
 from tests.chaos.cells import chief
 from tests.support.cluster import Zygote, cluster
 from tests.support.faults import Faults

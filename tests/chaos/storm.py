@@ -9,9 +9,9 @@ import random
 import time
 from collections.abc import Sequence
 
-from psruntime.core.facts import JobStatus
-from psruntime.core.membership import Role
-from psruntime.core.view import Phase
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.view import Phase
 from psruntime.errors import PsRuntimeError
 from tests.support.cluster import Cluster, Proc
 from tests.support.faults import Faults

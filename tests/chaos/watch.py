@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from psruntime.core.facts import JobStatus
-from psruntime.core.view import Phase
+from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.view import Phase
 from tests.chaos.storm import status_of
 from tests.support.cluster import Cluster
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.core.facts import JobStatus
-from psruntime.core.view import Phase
+from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.view import Phase
 from tests.support.cluster import Zygote, cluster
 from tests.support.ledgers import read_ledgers
 from tests.support.polling import poll_until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.core.view import Phase
+from psruntime.core.members.view import Phase
 from tests.cluster.test_faults import end
 from tests.support.cluster import Zygote, cluster
 from tests.support.polling import poll_until

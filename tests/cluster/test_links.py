@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psruntime.core.view import Phase
+from psruntime.core.members.view import Phase
 from tests.support.census import take_census
 from tests.support.cluster import Cluster, Zygote, cluster
 from tests.support.gates import Gates, write_model

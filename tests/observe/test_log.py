@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from psruntime.core.view import Phase
+from psruntime.core.members.view import Phase
 from psruntime.observe.log import Log
 
 

@@ -10,9 +10,17 @@ from dataclasses import replace
 from rich.console import Console
 
 from psruntime.config import JobConfig
-from psruntime.core.facts import JobStatus, MemberStatus, Moved, PsStats, PsTraffic, WorkerStats, WorkerTraffic
-from psruntime.core.membership import Role
-from psruntime.core.view import Phase, PsEntry, View
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import (
+    JobStatus,
+    MemberStatus,
+    Moved,
+    PsStats,
+    PsTraffic,
+    WorkerStats,
+    WorkerTraffic,
+)
+from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.observe.render import as_json, as_tables, progress_line
 
 PS_STATS = PsStats(12_345_678, 4, 110, 100, {"stale": 9, "fenced": 1, "repeated": 0}, 7)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.core.view import PsEntry, View
+from psruntime.core.members.view import PsEntry, View
 from psruntime.observe import traffic
 from psruntime.observe.traffic import Connection, End, Peers, Traffic, all_but
 from tests.support.polling import poll_until

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.buckets import VariableSpec
-from psruntime.core.coordinator import Coordinator
-from psruntime.core.facts import Answer, Join, LeaveKind, PsBeat, PsStats, WorkerBeat, WorkerStats
-from psruntime.core.membership import Role
+from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Answer, Join, LeaveKind, PsBeat, PsStats, WorkerBeat, WorkerStats
+from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import PsRuntimeError
-from psruntime.rpc.client import CoordinatorClient
-from psruntime.rpc.convert_beat import Heartbeat
-from psruntime.rpc.seat import Seat
-from psruntime.rpc.security import OPEN, Security
-from psruntime.rpc.server import RpcServer
-from psruntime.rpc.service import CoordinationServicer
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.membership_client import Seat
+from psruntime.rpc.security.credentials import OPEN, Security
+from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.server.servicer import CoordinationServicer
+from psruntime.rpc.wire.heartbeat_messages import Heartbeat
 from tests.support.certificates import Authority
 from tests.support.polling import poll_until
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.buckets import Bucket, Piece
-from psruntime.core.ledger import APPLIED, PENDING
-from psruntime.graph.store import GLOBAL_STEP, BucketStore
+from psruntime.core.accounting.ledger import APPLIED, PENDING
+from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore
 from tests.support.local_cluster import INCARNATION, Run
 
 ORIGIN = 5  # of pushes by hand: no process that trained

@@ -10,8 +10,8 @@ from pathlib import Path
 import trustme
 
 from psruntime.config import SecurityConfig
-from psruntime.rpc.security import Security
-from psruntime.rpc.tls import read_tls
+from psruntime.rpc.security.credentials import Security
+from psruntime.rpc.security.tls import read_tls
 
 HERE = ("127.0.0.1", "::1", "localhost")
 YESTERDAY = datetime.now(timezone.utc) - timedelta(days=1)

@@ -18,9 +18,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from psruntime.core.facts import JobStatus
-from psruntime.core.view import Phase
-from psruntime.rpc.client import CoordinatorClient
+from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.view import Phase
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from tests.support.marks import running_with
 from tests.support.polling import poll_until
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from psruntime import cli, init, plan, ps, run, status, worker
 from psruntime.config import SecurityConfig
 from psruntime.errors import UnreachableError
-from psruntime.rpc.security import Security
+from psruntime.rpc.security.credentials import Security
 from tests.support.docs import ROOT, flags_in, flags_of_script
 
 if sys.version_info >= (3, 11):

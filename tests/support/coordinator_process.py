@@ -1,8 +1,8 @@
 """A coordinator in a process of its own, whose memory and files can be counted.
 
 python -m tests.support.coordinator_process LOG SETTINGS OPTIONS: serves a job until stdin ends; SETTINGS are those of
-JobConfig and OPTIONS channel options of the server, or constants of its intake, both as JSON.  Its port is the only
-line of stdout.
+JobConfig and OPTIONS channel options of the server, or constants of its load_shedding, both as JSON.  Its port is the
+only line of stdout.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from psruntime.config import JobConfig
-from psruntime.core.coordinator import Coordinator
-from psruntime.rpc import intake, options
-from psruntime.rpc.server import RpcServer
-from psruntime.rpc.service import CoordinationServicer
+from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.rpc.server import load_shedding
+from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.server.servicer import CoordinationServicer
+from psruntime.rpc.wire import channel_options
 
 ROOT = Path(__file__).parents[2]
 END_S = 30.0
@@ -65,7 +66,7 @@ class CoordinatorProcess:
 def coordinator_process(
     folder: Path, job: JobConfig, options: dict[str, int] | None = None
 ) -> Iterator[CoordinatorProcess]:
-    """`options` are channel options, `grpc.` and so on, or constants of rpc/intake.py, in place of the product's."""
+    """`options` are channel options, `grpc.` and so on, or constants of load_shedding.py, in place of the product's."""
     log = folder / "coordinator.log"
     arguments = [str(log), json.dumps(asdict(job)), json.dumps(options or {})]
     command = [sys.executable, "-m", "tests.support.coordinator_process", *arguments]
@@ -86,13 +87,13 @@ def coordinator_process(
 def main(log: str, settings: str, changes: str) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    channel = dict(options.SERVER_OPTIONS)
+    channel = dict(channel_options.SERVER_OPTIONS)
     for name, value in json.loads(changes).items():
-        if name in vars(intake):
-            setattr(intake, name, value)
+        if name in vars(load_shedding):
+            setattr(load_shedding, name, value)
         else:
             channel[name] = value
-    options.SERVER_OPTIONS = tuple(channel.items())
+    channel_options.SERVER_OPTIONS = tuple(channel.items())
     job = JobConfig(**json.loads(settings))
     with Path(log).open("a", buffering=1) as file:
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import grpc
 
-from psruntime.rpc.options import MESSAGE_BYTES
-from psruntime.rpc.service import CoordinationServicer
+from psruntime.rpc.server.servicer import CoordinationServicer
+from psruntime.rpc.wire.channel_options import MESSAGE_BYTES
 from psruntime.v1 import coordination_pb2 as pb
 
 ROOT = Path(__file__).parents[2]

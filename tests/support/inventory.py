@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from psruntime.core.buckets import VariableSpec
+from psruntime.core.plan.buckets import VariableSpec
 from tests.support.cluster import Cluster, Zygote
 
 READ_S = 90.0
@@ -108,11 +108,11 @@ def _checkpoint(path: str, extremes_only: bool) -> dict[str, Any]:
 def _ps(order: dict[str, Any]) -> dict[str, Any]:
     import tensorflow.compat.v1 as tf1
 
-    from psruntime.core import ledger
-    from psruntime.core.plan import make_plan
-    from psruntime.graph import store
-    from psruntime.graph.devices import ps_device
-    from psruntime.graph.ps_state import LedgerReader
+    from psruntime.core.accounting import ledger
+    from psruntime.core.plan.plan import make_plan
+    from psruntime.graph.base.devices import ps_device
+    from psruntime.graph.store import bucket_store
+    from psruntime.graph.store.ps_state import LedgerReader
 
     specs = [VariableSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in order["specs"]]
     plan = make_plan(specs, len(order["ps"]), *order["sizes"])
@@ -124,9 +124,9 @@ def _ps(order: dict[str, Any]) -> dict[str, Any]:
         target = f"grpc://{order['ps'][index]}"
         for name, row in LedgerReader(target, index, plan, order["max_workers"]).ledgers().items():
             ledgers[name] = {column: int(row[place]) for column, place in columns.items()}
-        buckets = [*plan.on(index), *([store.GLOBAL_STEP] if store.GLOBAL_STEP.ps == index else [])]
+        buckets = [*plan.on(index), *([bucket_store.GLOBAL_STEP] if bucket_store.GLOBAL_STEP.ps == index else [])]
         with tf1.Graph().as_default() as graph, tf1.device(ps_device(index)):
-            masters = [store.BucketStore(bucket, order["max_workers"]).master.read_value() for bucket in buckets]
+            masters = [bucket_store.BucketStore(bucket, order["max_workers"]).master.read_value() for bucket in buckets]
         with tf1.Session(target, graph=graph) as session:
             for bucket, value in zip(buckets, session.run(masters), strict=True):
                 entries = value.ravel().tolist()

@@ -11,20 +11,20 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
-from psruntime.core.duties import Closed, Torn, Turn
-from psruntime.core.facts import Assignment, Prepared, Rest
-from psruntime.core.plan import Plan, make_plan
-from psruntime.core.rounds import Rounds
-from psruntime.core.view import PsEntry, View
-from psruntime.graph.assemble import assemble
-from psruntime.graph.checkpoint import Checkpoints
-from psruntime.graph.inputs import InputStream
-from psruntime.graph.ps_state import LedgerReader, PsState
-from psruntime.graph.pulled import learn_specs
-from psruntime.graph.server import start_server
-from psruntime.graph.session import open_session
-from psruntime.graph.steps import StepResult
-from psruntime.graph.training import TrainGraph, build_training
+from psruntime.core.members.messages import Assignment, Prepared, Rest
+from psruntime.core.members.view import PsEntry, View
+from psruntime.core.plan.plan import Plan, make_plan
+from psruntime.core.rounds.round_messages import Closed, Torn, Turn
+from psruntime.core.rounds.rounds import Rounds
+from psruntime.graph.base.server import start_server
+from psruntime.graph.checkpoint.checkpoints import Checkpoints
+from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.loop.assemble import assemble
+from psruntime.graph.loop.push_steps import StepResult
+from psruntime.graph.loop.session import open_session
+from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.step.train_graph import TrainGraph, build_training
+from psruntime.graph.store.ps_state import LedgerReader, PsState
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.stock import contents
 

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from psruntime.graph import environment
+from psruntime.graph.base import environment
 from psruntime.model import Context, Model
 
 
@@ -27,7 +27,7 @@ def train(model: Model, data_dir: str, batch_size: int, steps: int, seed: int) -
     """The model's metrics on the held-out data after so many steps."""
     import tensorflow.compat.v1 as tf1
 
-    from psruntime.graph.inputs import InputStream
+    from psruntime.graph.input.input_stream import InputStream
 
     training, held_out = (
         InputStream(model, Context(mode, 0, 1, batch_size, data_dir, seed)) for mode in ("train", "eval")

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from psruntime.graph import environment
+from psruntime.graph.base import environment
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def evaluation(name: str, folder: str, batch_size: int) -> dict[str, Any]:
     import numpy as np
     import tensorflow.compat.v1 as tf1
 
-    from psruntime.graph.inputs import InputStream
+    from psruntime.graph.input.input_stream import InputStream
     from psruntime.model import Context, load_model
 
     model = load_model(name)

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     import numpy as np
     import tensorflow.compat.v1 as tf1
 
-    from psruntime.graph.inputs import InputStream
+    from psruntime.graph.input.input_stream import InputStream
     from psruntime.model import Context, load_model
 
     order = json.loads(argv[0])

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.buckets import Bucket
-from psruntime.core.duties import Closed, Contribution, Torn, Turn
-from psruntime.core.facts import Assignment, Prepared, Rest
-from psruntime.core.rounds import PastRound
-from psruntime.graph.callables import callable_of
-from psruntime.graph.inputs import InputStream
-from psruntime.graph.round_store import RoundStore
-from psruntime.graph.step_runner import StepRunner
-from psruntime.graph.store import BucketStore
+from psruntime.core.members.messages import Assignment, Prepared, Rest
+from psruntime.core.plan.buckets import Bucket
+from psruntime.core.rounds.round_messages import Closed, Contribution, Torn, Turn
+from psruntime.core.rounds.rounds import PastRound
+from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.loop.session import callable_of
+from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.store.bucket_store import BucketStore
+from psruntime.graph.store.round_sum import RoundStore
 from psruntime.model import Context, Model
-from tests.graph.test_clipping import summed
+from tests.graph.step.test_clipping import summed
 from tests.support.local_cluster import LocalCluster, LocalPlace
 
 LOST = "the session was lost on purpose"
@@ -127,7 +127,7 @@ def lose_session(
         return run_and_lose
 
     monkeypatch.setattr(StepRunner, "__init__", make_and_look)
-    monkeypatch.setattr("psruntime.graph.session.callable_of", make_losing)
+    monkeypatch.setattr("psruntime.graph.loop.session.callable_of", make_losing)
     return happened
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import PLANS, SWITCH, WIRES, JobConfig
-from psruntime.core.pace import Pace
+from psruntime.core.clocks.pace import Pace
 from psruntime.errors import UsageError
-from psruntime.graph.inputs import InputStream
+from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.inputs import InputStream
+from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Context, Model
 
 

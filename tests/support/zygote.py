@@ -22,7 +22,7 @@ import sys
 import traceback
 from typing import Any
 
-from psruntime.graph import environment
+from psruntime.graph.base import environment
 
 ROLES = {
     "ps": "psruntime.ps",
@@ -33,9 +33,9 @@ ROLES = {
 LATER = (  # what these import once they run, TensorFlow with it
     "psruntime.examples.digits",
     "psruntime.examples.fashion_mnist",
-    "psruntime.graph.assemble",
-    "psruntime.graph.evaluate",
-    "psruntime.graph.ps_state",
+    "psruntime.graph.loop.assemble",
+    "psruntime.graph.model.evaluate",
+    "psruntime.graph.store.ps_state",
     "psruntime.classic.training_session",
 )
 PR_SET_PDEATHSIG = 1  # prctl(2): a child is killed with its parent, whatever happens to that one

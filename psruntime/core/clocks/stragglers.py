@@ -1,0 +1,70 @@
+"""How often workers report their clocks when there are many of them, and whose reports may not wait.
+
+All reports together are what the coordinator has to answer, so each worker is told how much time to leave between two
+for which nobody waits.  A worker that falls behind is awaited: others, faster, come near their bound, and its reports
+are what lets them go on.  So it is told at once to report as often as it likes, before anybody has to wait for it.
+
+Law: whoever is more than half of the bound behind the furthest, as far as reports tell, is awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from psruntime.core.clocks.report_schedule import REPORT_S
+
+REPORTS_PER_S = 500  # of all workers together; one core answers some 3,000 small calls
+SPREAD = 0.25  # of the time between two reports
+GOLDEN = 0.618  # its multiples are spread evenly over 0 to 1
+LEAST_BOUND = 8  # steps; a smaller bound is used up so soon that every report counts
+
+
+def spacing_s(bound: int | None, workers: int, worker: int) -> float:
+    """Time between two reports of one of so many workers, for which nobody waits.
+
+    It goes in powers of two, so that one worker more or less is seldom news for all others.  Each has somewhat less of
+    it, by its index: those that began to step in the same moment do not report in the same one for long.
+    """
+    every_s = REPORT_S
+    while every_s < workers / REPORTS_PER_S and bound is not None and bound >= LEAST_BOUND:
+        every_s *= 2
+    return every_s if every_s == REPORT_S else round(every_s * (1 - SPREAD * (GOLDEN * worker % 1)), 3)
+
+
+class Awaited:
+    """The workers, by index, that fell behind in the current view."""
+
+    def __init__(self, bound: int | None) -> None:
+        self._bound = bound
+        self._behind: set[int] = set()
+        self._news: list[int] = []
+
+    def __contains__(self, worker: int) -> bool:
+        return worker in self._behind
+
+    def entered(self, worker: int, clock: int, furthest: int) -> None:
+        """A worker joins at the floor, which may be far behind; the answer to its join tells it."""
+        if self._bound is not None and 2 * (furthest - clock) > self._bound:
+            self._behind.add(worker)
+
+    def progressed(self, worker: int, clock: int, furthest: int) -> None:
+        """A worker has reported a clock; one that has caught up is not awaited any more, at a quarter of the bound."""
+        if self._bound is not None and 4 * (furthest - clock) <= self._bound:
+            self._behind.discard(worker)
+
+    def look(self, clocks: Mapping[int, int], floor: int, furthest: int) -> None:
+        """The furthest clock has risen: who is behind it now?"""
+        if self._bound is None or 2 * (furthest - floor) <= self._bound:
+            return
+        news = [w for w, clock in clocks.items() if 2 * (furthest - clock) > self._bound and w not in self._behind]
+        self._behind.update(news)
+        self._news += news
+
+    def remove(self, worker: int) -> None:
+        """It takes no further step in this view."""
+        self._behind.discard(worker)
+
+    def take_news(self) -> list[int]:
+        """Who is awaited since the last call."""
+        news, self._news = self._news, []
+        return news

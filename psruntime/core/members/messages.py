@@ -1,0 +1,252 @@
+"""What members tell the coordinator, and what it tells them.  Plain data; rpc/wire has the wire form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from psruntime.core.members.membership import Member, Role
+from psruntime.core.members.view import Phase, View
+from psruntime.core.plan.buckets import VariableSpec
+
+
+@dataclass(frozen=True)
+class Join:
+    """A process asks to become a member.
+
+    `join_id` is random text, the same in every repeat of this join; `waited_s` is the time since the
+    first of them.  `job_id` names the job that the process serves.  `specs` are the variables of a worker's model, in
+    its order, without local ones and the global step.
+    """
+
+    role: Role
+    index: int
+    address: str
+    health_address: str
+    join_id: str
+    job_id: str
+    waited_s: float = 0.0
+    specs: tuple[VariableSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """The index is held by a process that may be dead.
+
+    `tag` is that of its incarnation; `holder`, all that is known of it, stays with the coordinator.
+    """
+
+    reason: str
+    tag: str
+    holder: Member | None = None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes over the connections of TensorFlow's server, since its process started."""
+
+    sent: int = 0
+    received: int = 0
+
+
+@dataclass(frozen=True)
+class PsStats:
+    """What a ps measures on itself.  Counts are sums over its buckets."""
+
+    bytes_held: int = 0
+    buckets: int = 0
+    received: int = 0
+    applied: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)  # by cause
+    max_staleness: int = 0  # largest staleness of an applied update, in versions
+    pending: int = 0  # contributions to rounds that have not closed
+    rolled_back: int = 0  # applied once, and undone by a return to an older state
+    received_of: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that each bucket has at least
+    moved: Moved | None = None  # None: the system does not tell
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """What a worker measures on itself, over its last steps."""
+
+    pushes: int = 0  # sent since the process started
+    staleness_p50: int = 0  # versions
+    staleness_p99: int = 0
+    examples_per_s: float = 0.0
+    loss: float | None = None
+    waiting: str = ""  # why it does not step now; empty while it does
+    max_lead: int = 0  # mode bounded: largest lead, over the floor that it knew, at which it started a step
+    moved: Moved | None = None  # None: the system does not tell
+    step_tensors: int | None = None  # of a step, by its plan (core/plan/plan_report.py); None: no plan, or mode sync
+
+
+@dataclass(frozen=True)
+class PsBeat:
+    """Heartbeat of a ps.
+
+    `fence_revision` is the revision of the admitted table that it has written; `global_step` was read in
+    the prepared view `view`, on the ps that holds it.
+    """
+
+    fence_revision: int = 0
+    view: int = 0
+    global_step: int = 0
+    stats: PsStats = PsStats()
+
+
+@dataclass(frozen=True)
+class WorkerBeat:
+    """Heartbeat of a worker.  `steps` are completed in view `view`; `stopped`: it takes no further step.
+
+    `closed_parts` grows while it gets on with the end of the job as chief: a checkpoint written, a batch measured.
+    """
+
+    view: int = 0
+    steps: int = 0
+    global_step: int = 0
+    stopped: bool = False
+    stats: WorkerStats = WorkerStats()
+    closed_parts: int = 0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a member is told: all that it needs in order to act."""
+
+    phase: Phase
+    reason: str  # why the phase is what it is
+    view: View
+    chief: bool = False  # worker: it is the chief
+    restore: bool = False  # chief: it goes back to the last checkpoint, even if the ps hold something newer
+    fenced_in: bool = False  # worker: every ps of the view accepts its pushes
+    close: bool = False  # chief: all others have stopped, the last checkpoint can be written
+    admitted: tuple[tuple[int, int], ...] = ()  # ps: (worker index, incarnation), by index
+    fence_revision: int = 0  # ps: of `admitted`
+    clock: int = 0  # worker: its clock when it entered the view
+    report_every_s: float = 0.0  # worker in mode bounded: time between two reports for which nobody waits
+    max_staleness: int | None = None  # ps: it refuses an update that is staler, in versions; None: no limit
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A standing, the number of changes it has seen for this member, and the floor of the view."""
+
+    incarnation: int
+    standing: Standing
+    revision: int
+    floor: int
+
+
+@dataclass(frozen=True)
+class PsTraffic:
+    """What a ps moves; of the last 10 to 20 s, or one to two leases if those are longer.
+
+    share: its part of the bytes of all ps, 0 to 1; None while not all of them tell theirs.
+    heavy: it carries more than 1.5 times what each would if it were even (core/accounting/traffic.py).
+    """
+
+    sent_per_s: float
+    received_per_s: float
+    share: float | None = None
+    heavy: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerTraffic:
+    """Bytes that a worker moves for each push: over the same time, or longer, so that it has some pushes."""
+
+    sent_per_step: float
+    received_per_step: float
+
+
+class LeaveKind(str, Enum):
+    """Why a member leaves."""
+
+    OVER = "over"  # the job is over
+    ASKED = "asked"  # somebody asked the process to stop
+    ERROR = "error"  # the process failed, the job goes on
+    FATAL = "fatal"  # the job cannot go on either
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class MemberStatus:
+    """One line of the status: a member and what it last said."""
+
+    role: Role
+    index: int
+    address: str
+    health_address: str
+    incarnation: str  # its tag: anybody may read a status
+    admitted_s: float  # seconds since admission
+    silent_s: float  # seconds since it was last heard
+    chief: bool = False
+    stopped: bool = False
+    clock: int = 0
+    lead: int = 0
+    ps_stats: PsStats | None = None
+    worker_stats: WorkerStats | None = None
+    ps_traffic: PsTraffic | None = None  # None: not known, or not yet
+    worker_traffic: WorkerTraffic | None = None
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The job as the coordinator sees it."""
+
+    phase: Phase
+    reason: str
+    view: View
+    floor: int
+    global_step: int
+    steps_lost: int
+    members: tuple[MemberStatus, ...]
+    max_lead: int = 0  # the largest lead at which a step was started, as far as reports prove it
+    balanced: bool = True  # the ledgers account for every push that arrived
+    unanswered: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that some bucket has not received
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something an operator wants to read, as a name and its facts."""
+
+    name: str
+    facts: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker may open a session for: a view, under an incarnation.
+
+    prepare: to prepare it first.  restore: from the last checkpoint, whatever the ps hold.
+    clock: the worker's when it entered the view under this incarnation.
+    """
+
+    view: View
+    incarnation: int
+    prepare: bool
+    restore: bool = False
+    clock: int = 0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the chief made of a view: the global step that its variables hold.
+
+    attempt: the highest that its ps have seen, in mode sync.  steps_lost: by what the ps lost, as far as the chief
+    knows.
+    """
+
+    global_step: int
+    attempt: int = 0
+    steps_lost: int = 0
+
+
+class Rest(Enum):
+    """What a worker does after its last step."""
+
+    RESUME = "resume"  # the view changed before the end: train on
+    CLOSE = "close"  # it is the chief, and everybody has stopped: write the last checkpoint
+    OVER = "over"  # the job is done

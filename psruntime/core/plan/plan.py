@@ -1,0 +1,116 @@
+"""The plan: where each variable lives.  A pure function, the same on every process.
+
+A trainable variable becomes one bucket, or, above `slice_bytes`, several slices of whole rows (entries along
+its first axis); small ones of one group share buckets of up to `pack_bytes`.  One whose gradients are sparse becomes
+a table: one bucket, whatever its size, because its rows are looked up and updated where they lie.  One whose updates
+need all of it is one bucket, too, in its own shape.  A variable that is not trainable has one home, whole.  All are
+spread over the ps by bytes before they are packed, longest processing time first (Graham 1969): the fullest ps holds
+at most 4/3 of what the best spread would give it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from psruntime.core.plan.buckets import Bucket, Piece, VariableSpec
+from psruntime.core.plan.packing import cut, pack, spread
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Buckets in the order of the model's variables, and within one variable by `start`.
+
+    specs: of all variables.  buckets: of the trainable ones.  homes: of the others, one each, in its own shape.
+
+    Invariant: the pieces of a trainable variable cover it once, without gap or overlap.
+    """
+
+    specs: tuple[VariableSpec, ...]
+    buckets: tuple[Bucket, ...]
+    homes: tuple[Bucket, ...]
+    num_ps: int
+    fingerprint: str
+
+    @property
+    def trained(self) -> list[VariableSpec]:
+        """The trainable variables."""
+        return [spec for spec in self.specs if spec.trainable]
+
+    def on(self, ps: int) -> list[Bucket]:
+        """The buckets of one ps."""
+        return [b for b in self.buckets if b.ps == ps]
+
+    def of(self, variable: str) -> list[tuple[Bucket, Piece]]:
+        """The pieces of one trainable variable, by `start`, each with the bucket that it is in."""
+        return self._pieces.get(variable, [])
+
+    @cached_property
+    def _pieces(self) -> dict[str, list[tuple[Bucket, Piece]]]:
+        pieces: dict[str, list[tuple[Bucket, Piece]]] = {}
+        for bucket in self.buckets:
+            for piece in bucket.pieces:
+                pieces.setdefault(piece.variable, []).append((bucket, piece))
+        return {name: sorted(found, key=lambda at: at[1].start) for name, found in pieces.items()}
+
+    def bytes_on(self, ps: int) -> int:
+        """Of all variables there."""
+        return sum(b.size_bytes for b in (*self.buckets, *self.homes) if b.ps == ps)
+
+    @property
+    def marker(self) -> int:
+        """The fingerprint as a positive int64, which a prepared ps carries."""
+        return int(self.fingerprint[:15], 16) | 1
+
+
+def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int, pack_bytes: int = 0) -> Plan:
+    """Places every variable.  pack_bytes: 0 packs none.
+
+    Raises:
+        ValueError: two variables or buckets share a name, a sparse one is a scalar, or no ps or slice size is given.
+    """
+    if num_ps < 1 or slice_bytes < 1:
+        raise ValueError(f"num_ps ({num_ps}) and slice_bytes ({slice_bytes}) must be at least 1")
+    _refuse_twins(spec.name for spec in specs)
+    for spec in specs:
+        if spec.sparse and not spec.shape:
+            raise ValueError(f"sparse variable {spec.name} must have rows, it is a scalar")
+    pieces = [piece for spec in specs for piece in cut(spec, slice_bytes)]
+    _refuse_twins(piece.name for piece in pieces)
+    placed = spread(pieces, num_ps)
+    trained = {spec.name for spec in specs if spec.trainable}
+    buckets = pack((bucket for bucket in placed if bucket.variable in trained), pack_bytes)
+    _refuse_twins(bucket.name for bucket in buckets)
+    homes = [bucket for bucket in placed if bucket.variable not in trained]
+    sizes = [num_ps, slice_bytes, pack_bytes]
+    return Plan(tuple(specs), tuple(buckets), tuple(homes), num_ps, _fingerprint(specs, sizes, [*buckets, *homes]))
+
+
+def first_difference(ours: Sequence[VariableSpec], theirs: Sequence[VariableSpec]) -> str | None:
+    """Names the first variable in which two models differ, with both shapes; None if they agree."""
+    for mine, other in zip(ours, theirs, strict=False):
+        if mine != other:
+            texts = [f"{s} of group {s.group}" if str(mine) == str(other) else str(s) for s in (other, mine)]
+            return f"{texts[0]} there, {texts[1]} here"
+    if len(ours) > len(theirs):
+        return f"{ours[len(theirs)]} is here only"
+    if len(theirs) > len(ours):
+        return f"{theirs[len(ours)]} is there only"
+    return None
+
+
+def _refuse_twins(names: Iterable[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"variable and slice names must differ, {name} is there {count} times")
+
+
+def _fingerprint(specs: Sequence[VariableSpec], sizes: Sequence[int], buckets: Sequence[Bucket]) -> str:
+    """Of what is given and of what came of it, which another version of this module may place otherwise."""
+    facts = [[s.name, list(s.shape), s.dtype, s.sparse, s.trainable, s.whole, s.group] for s in specs]
+    places = [[b.name, b.ps, [[p.variable, p.start, p.size] for p in b.pieces]] for b in buckets]
+    return hashlib.sha256(json.dumps([facts, *sizes, places]).encode()).hexdigest()

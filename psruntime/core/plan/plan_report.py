@@ -1,0 +1,68 @@
+"""What a plan means for a job: what each bucket and each ps holds, and how many tensors travel in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psruntime.core.plan.buckets import Bucket
+from psruntime.core.plan.plan import Plan
+
+# Tensors of a step between a worker and a ps, in mode async and bounded, as TensorFlow cuts its graph.
+DENSE_TENSORS = 2  # the master comes, the gradient goes
+TABLE_TENSORS = 2  # the gradient's rows go, and their indices
+LOOKUP_TENSORS = 2  # one a table, of each mini-batch: ids go, rows come
+PS_TENSORS = 2  # with any update: the header goes, the outcomes come
+STEP_PS = 0  # that counts the global step, which is updated like a bucket
+
+
+@dataclass(frozen=True)
+class PsReport:
+    """What one ps has: buckets and homes, bytes of their values without the optimizer's, tensors in a step."""
+
+    ps: int
+    buckets: int
+    homes: int
+    size_bytes: int
+    tensors: int
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """Of a plan as a whole.
+
+    balance: bytes of the fullest ps over the mean of all, at least 1; 1 without any bytes.
+    """
+
+    every_ps: tuple[PsReport, ...]
+    balance: float
+
+    @property
+    def buckets(self) -> int:
+        return sum(ps.buckets for ps in self.every_ps)
+
+    @property
+    def tensors(self) -> int:
+        """Between one worker and all ps in a step."""
+        return sum(ps.tensors for ps in self.every_ps)
+
+
+def report(plan: Plan, local_steps: int = 1) -> PlanReport:
+    """Counts what the plan says, for so many mini-batches a step."""
+    every_ps = tuple(_on(plan, ps, local_steps) for ps in range(plan.num_ps))
+    total = sum(ps.size_bytes for ps in every_ps)
+    fullest = max(ps.size_bytes for ps in every_ps)
+    return PlanReport(every_ps, fullest * plan.num_ps / total if total else 1.0)
+
+
+def tensors_of(bucket: Bucket, local_steps: int = 1) -> int:
+    """That travel for it in a step."""
+    return TABLE_TENSORS + LOOKUP_TENSORS * local_steps if bucket.is_table else DENSE_TENSORS
+
+
+def _on(plan: Plan, ps: int, local_steps: int) -> PsReport:
+    buckets = plan.on(ps)
+    homes = sum(home.ps == ps for home in plan.homes)
+    tensors = sum(tensors_of(bucket, local_steps) for bucket in buckets)
+    if buckets or ps == STEP_PS:
+        tensors += PS_TENSORS
+    return PsReport(ps, len(buckets), homes, plan.bytes_on(ps), tensors)

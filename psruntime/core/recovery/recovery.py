@@ -1,0 +1,51 @@
+"""What is done with what the ps hold when a view forms.  Pure.
+
+every ps prepared              adopted: live variables are never rolled back
+no ps prepared                 all from the newest checkpoint, or all anew without one
+some not (a ps was replaced)   `rollback`: all from the checkpoint; `partial`: those that were lost alone
+mode sync, and the buckets hold different rounds, or one was torn: all from the checkpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from psruntime.core.members.view import listed
+
+
+class Holding(Enum):
+    """What a ps holds: nothing; books, but variables that may be anything; all of it."""
+
+    FRESH = "fresh"
+    BEGUN = "begun"
+    PREPARED = "prepared"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """ps: those whose variables are replaced, none if all are adopted.  reason: why; empty then."""
+
+    ps: frozenset[int]
+    reason: str = ""
+
+
+def decide(holdings: Sequence[Holding], partial: bool, restore: bool, same_rounds: bool) -> Recovery:
+    """By what each ps holds.
+
+    partial: whether live variables stay when others are lost.  restore: the coordinator wants the checkpoint.
+    same_rounds: whether all buckets hold the same rounds; True in the modes without rounds.
+    """
+    everyone = frozenset(range(len(holdings)))
+    lost = frozenset(ps for ps, holding in enumerate(holdings) if holding is not Holding.PREPARED)
+    if lost == everyone:
+        begun = any(holding is Holding.BEGUN for holding in holdings)
+        return Recovery(everyone, "a preparation was cut off" if begun else "no ps holds anything")
+    if restore:
+        return Recovery(everyone, "a round was torn")
+    if not same_rounds:
+        return Recovery(everyone, "the buckets hold different rounds")
+    if not lost:
+        return Recovery(lost)
+    return Recovery(lost if partial else everyone, f"ps {listed(sorted(lost))} lost its variables")

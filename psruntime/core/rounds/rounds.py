@@ -1,0 +1,241 @@
+"""Rounds: who is in the round, who has contributed to it, and who does what next.
+
+A round is one aggregated update; an attempt is one try at it.  The members are fixed when a round opens.
+When all of them have contributed, the attempt is complete, and what they pushed is applied: the round closes.
+As a rule the next one opens at once, and whoever begins to work for it closes the one before first; a round that has to
+be closed by itself is closed by the chief.  A member that is lost before it contributed voids the attempt, and
+those who are left push what they kept as the next one.  A member that is lost after it contributed stays counted.
+
+Pure state.  Workers are named by their incarnations.
+
+Law: attempts are numbered upwards for ever, so what belongs to an older one is told by its number.
+Law: a round closes with exactly one contribution of each of its members.
+Law: an attempt that is complete cannot become void: some of it may be applied already.
+Law: a worker that contributes to a round has closed the one before, so at most one complete attempt is not known to be
+    closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from psruntime.core.members.view import listed
+from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Torn, Turn
+
+NAMED = 10  # workers that a message names
+
+
+@dataclass(frozen=True)
+class Part:
+    """One member's part in a closed round, enough to repeat it."""
+
+    worker: int
+    incarnation: int
+    batch: int
+    examples: float
+
+
+@dataclass(frozen=True)
+class PastRound:
+    """A round that was closed, or is to be, and its parts; the variables hold `global_step` updates then."""
+
+    round: int
+    attempt: int
+    global_step: int
+    parts: list[Part]
+
+    @property
+    def complete(self) -> Complete:
+        return Complete(self.round, self.attempt, len(self.parts), sum(part.examples for part in self.parts))
+
+
+class Rounds:
+    """The rounds of one coordinator.  `revision` grows whenever some worker's turn may have changed.
+
+    limit: the global step that ends the training, if there is one: the round that reaches it is closed by itself.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self.revision = 0
+        self.global_step = 0  # rounds that the variables are known to hold
+        self.attempt = 0  # the open one, or the last
+        self.opened = 0  # its first attempt
+        self.held = False  # whether rounds are held: the view is prepared and the job trains
+        self._members: dict[int, int] = {}  # of the open round: incarnation -> worker index
+        self._contributions: dict[int, Contribution] = {}  # by incarnation
+        self._before: PastRound | None = None  # complete, and closed by who contributes to the next
+        self._begun = False  # whether a round was opened in this view
+        self._present: dict[int, int] = {}  # who takes turns in this view: incarnation -> worker index
+
+    @property
+    def round(self) -> int:
+        """The open one, or the next."""
+        return self.global_step + 1 + self.unsettled
+
+    @property
+    def open(self) -> bool:
+        return bool(self._members)
+
+    @property
+    def closing(self) -> bool:
+        """Whether all members of the open round have contributed, so that the chief may be applying."""
+        return self.open and len(self._contributions) == len(self._members)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the round before the open one is complete, and nobody has said yet that it is closed."""
+        return self._before is not None
+
+    @property
+    def missing(self) -> list[int]:
+        """Workers, by index, that the open round waits for."""
+        return sorted(index for inc, index in self._members.items() if inc not in self._contributions)
+
+    # Inputs.
+
+    def begin(self, global_step: int, attempt: int) -> PastRound | None:
+        """The view is prepared, and holds `global_step` updates; its ps have seen attempts up to `attempt`.
+
+        Returns the round that was complete when the view before ended, if it turns out that the variables hold it.
+        """
+        past = self._past(self.round) if self.closing else self._before
+        is_held = past and past.round == global_step and past.attempt <= attempt
+        self._members, self._contributions, self._before = {}, {}, None
+        self.attempt = max(self.attempt, attempt)
+        self.global_step = global_step
+        self.held, self._begun = True, False
+        self.revision += 1
+        return past if is_held else None
+
+    def end(self) -> None:
+        """The view is void, or the job trains no more: nobody has a turn."""
+        if self.held:
+            self.held = False
+            self._present = {}
+            self.revision += 1
+
+    def enter(self, incarnation: int, index: int) -> None:
+        """A worker with a session on the view takes part from the next round on."""
+        if self.held:
+            self._present[incarnation] = index
+
+    def contribute(self, incarnation: int, contribution: Contribution) -> PastRound | None:
+        """A member has pushed.  Repeats, and what belongs to another attempt, change nothing.
+
+        Returns the round before, if this is the first word of its having been closed.
+        """
+        current = (contribution.round, contribution.attempt) == (self.round, self.attempt)
+        if not (self.held and current and incarnation in self._members):
+            return None
+        self._contributions.setdefault(incarnation, contribution)
+        if self.closing:
+            self.revision += 1
+        return self._settle()
+
+    def close(self, closed: Closed) -> PastRound | None:
+        """Returns the closed round.  A repeat, or another attempt, changes nothing and returns none."""
+        if self.settles(closed):
+            return self._settle()
+        if not self.is_closing(closed):
+            return None
+        past = self._past(closed.global_step)
+        self._members, self._contributions = {}, {}
+        self.global_step = closed.global_step
+        self.revision += 1
+        return past
+
+    def lose(self, incarnation: int) -> list[int]:
+        """A worker is gone; returns the workers whose contributions became void with its own."""
+        self._present.pop(incarnation, None)
+        if not self.held or incarnation not in self._members or incarnation in self._contributions:
+            return []
+        voided = sorted(self._members[inc] for inc in self._contributions)
+        self._members = {inc: index for inc, index in self._members.items() if inc in self._present}
+        self._contributions = {}
+        self.attempt += 1
+        self.revision += 1
+        return voided
+
+    def open_next(self, needed: int) -> bool:
+        """Opens the next round with all who are present, if none is open, or if the open one is closed by its members.
+
+        Only the first of a view waits until at least `needed` are there.
+        """
+        if not self.held or len(self._present) < (1 if self._begun else max(1, needed)):
+            return False
+        if self.open:
+            if not self._closes_on_the_way():
+                return False
+            self._before = self._past(self.round)
+        self._members, self._contributions = dict(self._present), {}
+        self.attempt += 1
+        self.opened = self.attempt
+        self._begun = True
+        self.revision += 1
+        return True
+
+    # Answers.
+
+    def is_closing(self, done: Closed | Torn) -> bool:
+        """Whether it is about the open attempt, which the chief closes now."""
+        return self.held and self.closing and (done.round, done.attempt) == (self.round, self.attempt)
+
+    def settles(self, done: Closed | Torn) -> bool:
+        """Whether it is about the attempt before, which anybody closes who contributes to the open one."""
+        before = self._before
+        return self.held and before is not None and (done.round, done.attempt) == (before.round, before.attempt)
+
+    def tears(self, torn: Torn) -> bool:
+        """Whether it is about the open attempt, or the one before."""
+        is_open = self.open and (torn.round, torn.attempt) == (self.round, self.attempt)
+        return (self.held and is_open) or self.settles(torn)
+
+    def turn_of(self, incarnation: int, chief: int | None) -> Turn:
+        """What a worker does now; `chief` is the chief's index."""
+        if not self.held or incarnation not in self._present:
+            return Turn(Duty.NONE, reason="no rounds are held in this view")
+        duty, closes, reason = Duty.WAIT, None, ""
+        if self.closing and self._present[incarnation] == chief:
+            duty, closes = Duty.CLOSE, self._past(self.round).complete
+        elif incarnation in self._members and incarnation not in self._contributions:
+            duty, closes = Duty.CONTRIBUTE, self._before.complete if self._before else None
+        else:
+            reason = self.waits_for(chief)
+        return Turn(duty, self.round, self.attempt, self.opened, closes, reason)
+
+    def waits_for(self, chief: int | None) -> str:
+        """Whom the round waits for.  A few are named, many are counted: this is asked for every one who waits."""
+        if not self.open:
+            return f"round {self.round} waits for more workers to have a session"
+        if self.closing:
+            return f"round {self.round} waits for worker {chief}, the chief, to close it"
+        count = len(self._members) - len(self._contributions)
+        who = f"worker {listed(self.missing)}" if count <= NAMED else f"{count} of {len(self._members)} workers"
+        return f"round {self.round} waits for {who}"
+
+    def absent(self, live: Iterable[int]) -> list[int]:
+        """Of the live workers, by index, those without a session on the view."""
+        return sorted(set(live) - set(self._present.values()))
+
+    def _closes_on_the_way(self) -> bool:
+        """Whether the open round is complete, and can be closed by those who contribute to the next."""
+        said = self._contributions.values()
+        last = self.limit is not None and self.round >= self.limit
+        return self.closing and not last and any(c.examples for c in said) and not any(c.apart for c in said)
+
+    def _settle(self) -> PastRound | None:
+        """The round before is closed."""
+        past, self._before = self._before, None
+        if past:
+            self.global_step = past.global_step
+        return past
+
+    def _past(self, global_step: int) -> PastRound:
+        """The open round, once closed."""
+        parts = [
+            Part(index, inc, self._contributions[inc].batch, self._contributions[inc].examples)
+            for inc, index in sorted(self._members.items(), key=lambda item: item[1])
+        ]
+        return PastRound(self.round, self.attempt, global_step, parts)

@@ -1,0 +1,110 @@
+"""The sync mode's side of the coordinator: takes turns, keeps the record of the rounds, names who is slow.
+
+The record is what somebody needs to repeat the training: each closed round with its parts, each attempt that
+became void, and where the variables began anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from psruntime.core.members.membership import tag_of
+from psruntime.core.members.view import listed
+from psruntime.core.rounds.round_messages import Closed, Contribution, Done
+from psruntime.core.rounds.rounds import NAMED, PastRound, Rounds
+
+Record = dict[str, Any]  # JSON; "record" says of what
+
+
+class Turns:
+    """Wraps the rounds of a coordinator.  `note(name, **facts)` tells what an operator wants to read.
+
+    limit: the global step that ends the training.
+    """
+
+    def __init__(self, warn_s: float, note: Callable[..., None], limit: int | None = None) -> None:
+        self.rounds = Rounds(limit)
+        self._warn_s = warn_s
+        self._note = note
+        self._waits: tuple[bool, int] = (False, 0)  # what is waited for: whether a round is open, its attempt
+        self._now_s = self._since_s = 0.0  # when that began
+        self._warned = False  # of it
+        self._records: list[Record] = []
+
+    def begin(self, view: int, global_step: int, attempt: int) -> None:
+        """A view is prepared: rounds are held in it.  `attempt`: the highest that its ps have seen."""
+        self._record_round(self.rounds.begin(global_step, attempt))  # only the word of its being applied was lost
+        self._records.append({"record": "prepared", "view": view, "global_step": global_step})
+
+    def take(self, incarnation: int, index: int, done: Done | None) -> None:
+        """A worker says what it has done since its last turn, and asks for the next."""
+        self.rounds.enter(incarnation, index)
+        if isinstance(done, Contribution):
+            self._record_round(self.rounds.contribute(incarnation, done))
+        elif isinstance(done, Closed):
+            self._record_round(self.rounds.close(done))
+
+    def lose(self, incarnation: int, index: int) -> None:
+        """A worker is gone."""
+        number, attempt = self.rounds.round, self.rounds.attempt
+        voided = self.rounds.lose(incarnation)
+        if self.rounds.attempt != attempt:
+            self._note("void", round=number, attempt=attempt, lost=f"worker {index}")
+            self._records.append(
+                {"record": "void", "round": number, "attempt": attempt, "lost": index, "voided": voided}
+            )
+
+    def advance(self, now_s: float, pause_s: float) -> None:
+        """Moves the time on; for `pause_s` of it nobody looked, so that counts for nothing."""
+        self._now_s = max(self._now_s, now_s)
+        self._since_s += pause_s
+
+    def look(self, live: Callable[[], list[int]], needed: int, chief: int | None) -> None:
+        """Opens the next round if it can be; warns, once, of one that waits for long.
+
+        The first round of a view waits until `needed` workers take turns, but not for ever.  `live` has the
+        indices of all.
+        """
+        rounds = self.rounds
+        rounds.open_next(needed if self.waited_s(self._now_s) <= self._warn_s else 1)
+        waits = (rounds.open, rounds.attempt)
+        if waits != self._waits or not rounds.held:
+            self._waits, self._since_s, self._warned = waits, self._now_s, False
+        waited_s = self.waited_s(self._now_s)
+        if waited_s > self._warn_s and not self._warned:
+            self._warned = True
+            reason = self.waits_for(live(), chief)
+            self._note("slow_round", attempt=rounds.attempt, waited_s=round(waited_s, 1), reason=reason)
+
+    def waits_for(self, live: Collection[int], chief: int | None) -> str:
+        """Whom the round waits for, also one that has not opened for lack of workers."""
+        text = self.rounds.waits_for(chief)
+        absent = self.rounds.absent(live)
+        return text if self.rounds.open or not absent else f"{text}; without one: worker {listed(absent[:NAMED])}"
+
+    def waited_s(self, now_s: float) -> float:
+        """For how long the round waits for the same; 0 while no rounds are held."""
+        return now_s - self._since_s if self.rounds.held else 0.0
+
+    def take_records(self) -> list[Record]:
+        """The records since the last call."""
+        records, self._records = self._records, []
+        return records
+
+    def _record_round(self, past: PastRound | None) -> None:
+        if past is None:
+            return
+        self._records.append(
+            {
+                "record": "round",
+                "round": past.round,
+                "attempt": past.attempt,
+                "applied": past.global_step >= past.round,  # not if no gradient was finite
+                "global_step": past.global_step,  # after it
+                "parts": [
+                    {"worker": p.worker, "incarnation": tag_of(p.incarnation), "batch": p.batch, "examples": p.examples}
+                    for p in past.parts
+                ],
+            }
+        )

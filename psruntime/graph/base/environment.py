@@ -1,0 +1,75 @@
+"""The process environment that TensorFlow needs, set before it is imported.
+
+GRPC_FAIL_FAST: a dead ps is an error at once instead of a hang.  The channel options make a paused or
+cut-off one an error too; `ping_timeout_ms` is needed beside the keepalive, else a 60 s timer decides.
+Pings queue behind data: a timeout shorter than a large tensor takes on a slow link is a false alarm,
+which is why it is a setting.  TensorFlow reads the options when it opens its first channel, not when it is
+imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from psruntime.errors import UsageError
+
+FORCED = {"GRPC_FAIL_FAST": "true"}
+# TensorFlow's C++ side would write its own lines between ours; a user who wants them sets the variable.
+# TF_USE_LEGACY_KERAS: tf.compat.v1.layers, and Keras models in a graph, are those of tf_keras; Keras 3 has neither.
+DEFAULTS = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
+
+
+def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> dict[str, str]:
+    """Sets the environment for this process and imports TensorFlow; returns the variables in force, for the log.
+
+    A second call changes the ping timeout, as long as TensorFlow has not opened a channel to another process.
+
+    Raises:
+        UsageError: TensorFlow was imported before, under other settings.
+    """
+    ms = int(ping_timeout_s * 1000)
+    options = {
+        "grpc.keepalive_time_ms": max(1000, ms * 2 // 3),
+        "grpc.keepalive_timeout_ms": ms,
+        "grpc.http2.ping_timeout_ms": ms,
+        "grpc.min_reconnect_backoff_ms": 2000,
+        "grpc.enable_http_proxy": 0,
+    }
+    os.environ["TF_GRPC_DEFAULT_OPTIONS"] = ",".join(f"{key}={value}" for key, value in options.items())
+    if "tensorflow" in sys.modules:
+        late = [name for name in FORCED if os.environ.get(name) != FORCED[name]]
+        if late:
+            raise UsageError(f"tensorflow was imported before psruntime set {', '.join(late)}; start psruntime first")
+        return _in_force()
+    os.environ.update(FORCED)
+    if hide_gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    with _stderr_closed():
+        import tensorflow  # noqa: F401
+    return _in_force()
+
+
+def _in_force() -> dict[str, str]:
+    return {name: os.environ.get(name, "") for name in (*FORCED, *DEFAULTS)}
+
+
+@contextmanager
+def _stderr_closed() -> Iterator[None]:
+    """Nothing reaches file descriptor 2 meanwhile: some lines of the import heed no log level.
+
+    observe/log.py has a descriptor of its own, so our lines are not lost.
+    """
+    saved = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)

@@ -1,0 +1,127 @@
+"""A second copy of a part of the graph, with other inputs: what runs once a mini-batch is built once and copied.
+
+Only what can give another result is copied: what depends on an input that changes, and what keeps state or draws
+random numbers.  The rest is shared, and so are variables and other resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.base.seeds import Reseeded
+
+AFTER = "psruntime/after"  # what stands for the operation that has to run before, in a copied definition
+TABLES = ("MutableDenseHashTable", "MutableDenseHashTableV2")  # resources that take inputs
+
+
+class Part:
+    """The operations from `inputs`, tensors, to `targets`, tensors and operations, that have to run once a copy.
+
+    boundary: operations at which the part ends on the other side.
+    """
+
+    def __init__(self, inputs: Iterable[Any], targets: Iterable[Any], boundary: Iterable[Any]) -> None:
+        self._inputs = list(inputs)
+        ends = {tensor.op for tensor in self._inputs} | set(boundary)
+        candidates = ancestors(targets, ends.__contains__)
+        self._operations = _changing({tensor.op for tensor in self._inputs}, candidates)
+        self._library = tf1.get_default_graph().as_graph_def().library  # once: it takes all of the graph
+
+    def copy(self, number: int, inputs: Iterable[Any], after: Any) -> Copy:
+        """Copy `number`, from 1, that reads `inputs` and begins when operation `after` has run.
+
+        Its random operations draw numbers of their own.
+
+        Raises:
+            ValueError: TensorFlow cannot import the definition of the part.
+        """
+        given = dict(zip(self._inputs, inputs, strict=True))
+        definition, outer = tf1.GraphDef(), {f"^{AFTER}": _waited_for(after)}
+        reseeded = Reseeded(self._library, number)
+        for op in self._operations:
+            node = definition.node.add()
+            node.CopyFrom(op.node_def)
+            node.attr.pop("_class", None)
+            if "frame_name" in node.attr:  # loops that run beside each other are told apart by it
+                node.attr["frame_name"].s += b"/minibatch_%d" % number
+            reseeded.reseed(node)
+            outer.update({t.name: given.get(t, t) for t in op.inputs if t.op not in self._operations})
+            outer.update({f"^{c.name}": _waited_for(c) for c in op.control_inputs if c not in self._operations})
+            if not any(each in self._operations for each in [*(t.op for t in op.inputs), *op.control_inputs]):
+                node.input.append(f"^{AFTER}")
+        definition.library.function.extend(reseeded.functions)
+        operations = list(self._operations)
+        used = {_as_input(name) for node in definition.node for name in node.input}
+        with tf1.device(None), tf1.control_dependencies(None):
+            copies = tf1.import_graph_def(
+                definition,
+                input_map={name: tensor for name, tensor in outer.items() if _as_input(name) in used},
+                return_elements=[op.name for op in operations],
+                name=f"minibatch_{number}",
+            )
+        for operation, copy in zip(operations, copies, strict=True):
+            for tensor, copied in zip(operation.outputs, copy.outputs, strict=True):
+                copied.set_shape(tensor.shape)  # what the model said of it in Python is not in the definition
+        return Copy(dict(zip(operations, copies, strict=True)), given)
+
+
+class Copy:
+    """Where what was copied is found."""
+
+    def __init__(self, operations: Mapping[Any, Any], inputs: Mapping[Any, Any]) -> None:
+        self._operations = operations
+        self._inputs = inputs
+
+    def of(self, original: Any) -> Any:
+        """The copy of a tensor or an operation; itself if it is shared."""
+        if original in self._inputs:
+            return self._inputs[original]
+        if not isinstance(original, tf1.Tensor):
+            return self._operations.get(original, original)
+        copied = self._operations.get(original.op)
+        return original if copied is None else copied.outputs[original.value_index]
+
+
+def _waited_for(operation: Any) -> Any:
+    """A tensor that stands for the operation where it is waited for: a mapping of inputs takes no operations."""
+    if operation.outputs:
+        return operation.outputs[0]
+    with tf1.control_dependencies([operation]):
+        return tf1.constant(0)
+
+
+def _as_input(name: str) -> str:
+    """How most nodes name a tensor that they read: without the number of the first output."""
+    return name.removesuffix(":0")
+
+
+def _changing(inputs: set[Any], candidates: set[Any]) -> dict[Any, None]:
+    """Of the candidates, those that have to be copied, in the order of their making.
+
+    A loop of the old control flow is copied whole: all of it is in one frame.
+    """
+    waiting = [op for op in candidates if _has_state(op) or op._get_control_flow_context() is not None]
+    waiting += [user for op in inputs for tensor in op.outputs for user in tensor.consumers()]
+    found: set[Any] = set()
+    while waiting:
+        op = waiting.pop()
+        if op in found or op not in candidates or _is_resource(op):
+            continue
+        found.add(op)
+        waiting += [user for tensor in op.outputs for user in tensor.consumers()] + op._control_outputs
+    return dict.fromkeys(sorted(found, key=lambda op: op._id))
+
+
+def _has_state(op: Any) -> bool:
+    definition = op.op_def
+    return definition is None or definition.is_stateful
+
+
+def _is_resource(op: Any) -> bool:
+    """Whether it is a variable, a table or the like, which is there between steps."""
+    made = any(t.dtype == tf1.resource or t.dtype._is_ref_dtype for t in op.outputs)
+    return op.type in TABLES or (made and not op.inputs)

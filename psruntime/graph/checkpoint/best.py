@@ -1,0 +1,130 @@
+"""The best checkpoint by a held-out metric, kept beside the others in `best/`.
+
+Each checkpoint that the chief has written is measured from its files, in a thread of its own: the value belongs to
+exactly these parameters, and the training goes on.  `best.json` says which one is the best, and its value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from glob import escape, glob
+from typing import Any, Protocol
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.errors import PsRuntimeError
+from psruntime.graph.base.background import await_end
+from psruntime.graph.base.errors import first_line
+from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished, names_of
+
+
+class Evaluation(Protocol):
+    """What measures a checkpoint; evaluate.py has the real one."""
+
+    def measure(self, path: str) -> dict[str, float]:
+        """Metrics by name, of the variables in the checkpoint `path`."""
+
+
+class BestCheckpoint:
+    """Keeps the best checkpoint of `folder` in `folder`/best.  metric: (its name, whether the greatest is best).
+
+    An evaluation that fails is logged, and the checkpoint passed over.
+    """
+
+    def __init__(self, evaluation: Evaluation, folder: str, metric: tuple[str, bool], log: Callable[..., None]) -> None:
+        self._evaluation = evaluation
+        self._folder = CheckpointFolder(os.path.join(folder, "best"), keep=1)
+        self._path = os.path.join(self._folder.path, "best.json")
+        self._metric, self._greatest = metric
+        self._log = log
+        self._thread: threading.Thread | None = None
+
+    def offer(self, path: str, global_step: int) -> None:
+        """Begins to measure the checkpoint `path`, to keep it if it is the best; waits for the one before."""
+        self.wait()
+        with self._failing(global_step), ExitStack() as stack:
+            self._folder.require_writable()
+            new = stack.enter_context(self._folder.unfinished(global_step))
+            _link(path, new.merged)  # so it stays, whatever is removed meanwhile
+            thread = threading.Thread(target=self._consider, args=(new, stack.pop_all()), name="best", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def wait(self) -> None:
+        """Until the checkpoint that was offered last is done with."""
+        if self._thread:
+            await_end(self._thread, "the checkpoint before to be measured", self._log)
+
+    @contextmanager
+    def _failing(self, global_step: int) -> Iterator[None]:
+        try:
+            yield
+        except (PsRuntimeError, OSError, ValueError, tf1.errors.OpError) as error:
+            self._log("best_failed", global_step=global_step, reason=first_line(error))
+
+    def _consider(self, new: Unfinished, stack: ExitStack) -> None:
+        with self._failing(new.global_step), stack:
+            values = self._evaluation.measure(new.merged)
+            value, best = values[self._metric], self._best()
+            is_better = best is None or (value > best if self._greatest else value < best)
+            kept = math.isfinite(value) and is_better
+            if kept:
+                self._keep(new, value)
+            self._log("measured", global_step=new.global_step, kept=kept, **values)
+
+    def _best(self) -> float | None:
+        """The value of the best one so far; None if there is none, or it was kept for another metric."""
+        listed = {os.path.basename(path) for path in self._folder.listed()}
+        noted = self._noted()
+        while isinstance(noted, dict):
+            try:
+                of_this = (noted["metric"], noted["greatest_is_best"]) == (self._metric, self._greatest)
+                if of_this and listed.intersection(names_of(noted["global_step"])):
+                    return float(noted["value"])
+            except (ValueError, KeyError, TypeError):
+                return None
+            noted = noted.get("before")
+        return None
+
+    def _keep(self, new: Unfinished, value: float) -> None:
+        """Until the new one is listed, the note is of the one before as well: this process may be killed any time."""
+        facts = {
+            "metric": self._metric,
+            "greatest_is_best": self._greatest,
+            "value": value,
+            "global_step": new.global_step,
+        }
+        self._note({**facts, "before": self._noted()}, new.folder)
+        path = self._folder.publish(new)
+        self._note({**facts, "checkpoint": os.path.basename(path)}, new.folder)
+
+    def _noted(self) -> Any:
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                return json.load(file)
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _note(self, facts: dict[str, Any], folder: str) -> None:
+        unfinished = os.path.join(folder, "best.json")
+        with open(unfinished, "w", encoding="utf-8") as file:
+            json.dump(facts, file, indent=1)
+        os.replace(unfinished, self._path)
+
+
+def _link(path: str, to: str) -> None:
+    """The files of the checkpoint `path` under another prefix: hard links, copies where there are none."""
+    for file in glob(escape(path) + ".*"):
+        name = to + file.removeprefix(path)
+        try:
+            os.link(file, name)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            shutil.copyfile(file, name)

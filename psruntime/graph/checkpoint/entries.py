@@ -1,0 +1,139 @@
+"""What a checkpoint holds: the variables on the ps under the model's own names.
+
+A variable `w` is saved as `w`, one slice of whole rows for each of its buckets, which every reader sees as one
+tensor; so are the parts of a variable that a partitioner made.  The optimizer's slots are named as stock TensorFlow
+names them, `w/Momentum`, `w/Adam`, `w/Adam_1`.  What the optimizer keeps once a bucket (Adam's powers of beta) is
+saved once a variable, that of its first bucket, as `w/beta1_power`; and once more under the stock name
+`beta1_power`, that of the first variable that has one (`beta1_power_1` of the second optimizer of the kind, ...).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from psruntime.core.plan.buckets import Bucket, Piece, VariableSpec
+from psruntime.core.recovery.checkpoint_names import Entry, Kind
+from psruntime.graph.model.capture import Partition
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.store.bucket_store import GLOBAL_STEP
+
+
+@dataclass(frozen=True)
+class Part:
+    """A variable on a ps as part of a checkpoint.
+
+    entry: the logical tensor that it is, or is a slice of.  shape: of the part there.
+    slice_spec: which slice of it, in the form of `tf.raw_ops.SaveV2`; empty for all of it.
+    offset: where the part begins in the variable, in entries.
+    """
+
+    entry: Entry
+    variable: Any
+    ps: int
+    shape: tuple[int, ...]
+    slice_spec: str = ""
+    offset: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.size * int(self.variable.dtype.size)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it is all of the variable."""
+        return bool(self.size == self.variable.shape.num_elements())
+
+
+def parts_of(graph: TrainGraph) -> list[Part]:
+    """All variables that a checkpoint restores, but for the global step; all parts of one variable together, those of
+    one entry in the order of buckets."""
+    parts = []
+    specs = {spec.name: spec for spec in graph.plan.specs}
+    stock_suffixes = _stock_suffixes(graph)
+
+    def slices(suffix: str, kind: Kind, variable: Any, bucket: Bucket) -> list[Part]:
+        return [_slice(suffix, kind, variable, bucket.ps, p, specs[p.variable], graph) for p in bucket.pieces]
+
+    for home in graph.plan.homes:
+        parts += slices("", Kind.VARIABLE, graph.model.homes.variables[home.name], home)
+    for bucket in graph.plan.buckets:
+        master, optimizer = graph.model.stores[bucket.name].master, graph.optimizers.get(bucket.name)
+        parts += slices("", Kind.VARIABLE, master, bucket)
+        if optimizer is None:
+            continue
+        for variable in optimizer.variables:
+            suffix = variable.op.name.rpartition("/")[2]
+            if optimizer.is_slot(variable, master):
+                parts += slices(f"/{suffix}", Kind.SLOT, variable, bucket)
+            else:
+                stock = suffix + stock_suffixes[optimizer.number]
+                parts += [_shared(f"{piece.variable}/{suffix}", stock, variable, bucket.ps) for piece in bucket.pieces]
+    return parts
+
+
+def _stock_suffixes(graph: TrainGraph) -> dict[int, str]:
+    """Rule -> what stock adds to the names of what its optimizer shares: it is the first of its kind, or `_1`, ..."""
+    kinds = {optimizer.number: optimizer.kind for optimizer in graph.optimizers.values()}
+    before = {number: [kinds[n] for n in kinds if n < number].count(kind) for number, kind in kinds.items()}
+    return {number: f"_{count}" if count else "" for number, count in before.items()}
+
+
+def step_part(graph: TrainGraph) -> Part:
+    """The global step, a scalar there."""
+    return Part(Entry(GLOBAL_STEP.name, (), GLOBAL_STEP.dtype), graph.global_step.master, GLOBAL_STEP.ps, ())
+
+
+def to_read(parts: list[Part]) -> list[Part]:
+    """The parts that are restored: what a bucket has once for all its variables comes from the first of them."""
+    read: list[Part] = []
+    for part in parts:
+        if part.entry.kind is not Kind.SHARED or not read or read[-1].variable is not part.variable:
+            read.append(part)
+    return read
+
+
+def to_write(parts: list[Part]) -> list[Part]:
+    """The parts that are saved: of what every bucket has its own copy, the first, and that under its stock name too."""
+    written: list[Part] = []
+    names: set[str] = set()
+    for part in parts:
+        if part.entry.kind is not Kind.SHARED:
+            written.append(part)
+            continue
+        for name in (part.entry.name, part.entry.stock):
+            if name not in names:
+                names.add(name)
+                written.append(replace(part, entry=replace(part.entry, name=name)))
+    return written
+
+
+def _shared(name: str, stock: str, variable: Any, ps: int) -> Part:
+    """A copy of what stock has once for all variables."""
+    shape = tuple(variable.shape.as_list())
+    return Part(Entry(name, shape, variable.dtype.base_dtype.name, Kind.SHARED, stock), variable, ps, shape)
+
+
+def _slice(
+    suffix: str, kind: Kind, variable: Any, ps: int, piece: Piece, spec: VariableSpec, graph: TrainGraph
+) -> Part:
+    """The piece's rows of the model's variable, or of the one that it is a part of."""
+    partition = graph.model.partitions.get(spec.name) or Partition(spec.name, spec.shape, (0,) * len(spec.shape))
+    entry = Entry(partition.whole + suffix, partition.shape, variable.dtype.base_dtype.name, kind)
+    start, rows = 0, spec.shape[0] if spec.shape else 1
+    if piece.size != spec.size:
+        row_size = spec.size // spec.shape[0]
+        start, rows = piece.start // row_size, piece.size // row_size
+    shape = (rows, *spec.shape[1:]) if spec.shape else ()
+    if shape == partition.shape:
+        return Part(entry, variable, ps, shape, offset=piece.offset)
+    offsets = (partition.offset[0] + start, *partition.offset[1:])
+    whole = " ".join(map(str, partition.shape))
+    axes = ":".join(f"{offset},{length}" for offset, length in zip(offsets, shape, strict=True))
+    return Part(entry, variable, ps, shape, f"{whole} {axes}", piece.offset)

@@ -1,0 +1,187 @@
+"""The folder of the checkpoints: how a new one becomes one of them.
+
+The file `checkpoint` lists them (checkpoint_list.py).  A new one is written into a folder of its own,
+`.unfinished-NAME-TOKEN`, moved out of it when it is complete and on the disk, and listed last; so whatever is listed is
+whole, at any moment.  What a process that was killed left behind is removed when the next one is begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from psruntime.errors import CheckpointError
+from psruntime.graph.checkpoint.listing import CheckpointList, is_remote
+
+_UNFINISHED = ".unfinished-"
+_PASSING = "passing"  # in an unfinished one, once it is moved: names of checkpoints that are there only if listed
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A checkpoint that is being written.
+
+    folder: for its files.  merged: the prefix there of those that are to be published.  path: where they will be.
+    listed: the checkpoints that were listed when it was begun.
+    """
+
+    folder: str
+    merged: str
+    path: str
+    global_step: int
+    listed: list[str]
+
+
+class CheckpointFolder:
+    """The folder `path`, in which the newest `keep` checkpoints are kept.  A checkpoint is the prefix of its files."""
+
+    def __init__(self, path: str, keep: int) -> None:
+        self._checkpoints = CheckpointList(path)
+        self.path = self._checkpoints.path
+        self._keep = keep
+
+    def require_writable(self) -> None:
+        """Makes the folder and proves that it can be written.
+
+        Raises:
+            CheckpointError: it cannot.
+        """
+        if is_remote(self.path):
+            raise CheckpointError(
+                f"checkpoint folder {self.path} is not in a file system of this machine; mount it, or give "
+                "another checkpoint_dir"
+            )
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            with self.scratch("probe"):
+                pass
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint folder {self.path} cannot be written: {error.strerror}; give another checkpoint_dir"
+            ) from error
+
+    def newest(self) -> str | None:
+        """As CheckpointList."""
+        return self._checkpoints.newest()
+
+    def listed(self) -> list[str]:
+        """As CheckpointList."""
+        return self._checkpoints.listed()
+
+    @contextlib.contextmanager
+    def scratch(self, name: str) -> Iterator[str]:
+        """A new folder within, while open."""
+        path = os.path.join(self.path, f"{_UNFINISHED}{name}-{secrets.token_hex(4)}")
+        os.mkdir(path)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def unfinished(self, global_step: int) -> Iterator[Unfinished]:
+        """A place to write a new checkpoint to, while open; what is in it then and was not published is removed.
+
+        Its name is never that of a listed one: one of the same step stays as it is until this one is listed.
+        """
+        for left_behind in glob.glob(os.path.join(glob.escape(self.path), f"{_UNFINISHED}*")):
+            self._clear(left_behind)
+        listed = self.listed()
+        usual, other = (os.path.join(self.path, name) for name in names_of(global_step))
+        path = other if usual in listed else usual
+        name = os.path.basename(path)
+        with self.scratch(name) as folder:
+            try:
+                yield Unfinished(folder, os.path.join(folder, name), path, global_step, listed)
+            finally:
+                self._clear(folder)
+
+    def publish(self, new: Unfinished) -> str:
+        """Makes the files with the prefix `new.merged` the newest checkpoint, and removes the oldest ones.
+
+        Raises:
+            CheckpointError: another process listed one meanwhile, so this one was paused and is behind.
+        """
+        if self.listed() != new.listed:
+            raise CheckpointError(
+                f"checkpoint {new.global_step} was not kept: another process wrote to {self.path} meanwhile"
+            )
+        others = [path for path in new.listed if os.path.basename(path) not in names_of(new.global_step)]
+        kept = [*others, new.path][-self._keep :]
+        with open(os.path.join(new.folder, _PASSING), "w", encoding="utf-8") as passing:
+            json.dump([*(os.path.basename(path) for path in new.listed), *names_of(new.global_step)], passing)
+        _remove(new.path)
+        for file in _files(new.merged):
+            _to_disk(file)
+            os.replace(file, os.path.join(self.path, os.path.basename(file)))
+        _to_disk(self.path)
+        self._list(kept, new.folder)
+        for path in new.listed:
+            if path not in kept:
+                _remove(path)
+        usual = os.path.join(self.path, names_of(new.global_step)[0])
+        return new.path if new.path == usual else self._rename(new.path, usual, kept, new.folder)
+
+    def _rename(self, path: str, usual: str, listed: list[str], folder: str) -> str:
+        """Gives the newest checkpoint its usual name, whose files are listed no more; returns the name that it has."""
+        try:
+            for file in _files(path):
+                os.link(file, usual + file.removeprefix(path))
+        except OSError:  # no hard links there: it keeps its name
+            _remove(usual)
+            return path
+        self._list([*listed[:-1], usual], folder)
+        _remove(path)
+        return usual
+
+    def _list(self, paths: list[str], folder: str) -> None:
+        """Writes the list, in `folder` first."""
+        names = [json.dumps(os.path.basename(path)) for path in paths]
+        lines = [f"model_checkpoint_path: {names[-1]}", *(f"all_model_checkpoint_paths: {name}" for name in names)]
+        unfinished = os.path.join(folder, "checkpoint")
+        with open(unfinished, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        _to_disk(unfinished)
+        os.replace(unfinished, os.path.join(self.path, "checkpoint"))
+        _to_disk(self.path)
+
+    def _clear(self, folder: str) -> None:
+        """Removes what a write has left behind: its folder, and what it moved and did not list, or did not remove."""
+        listed = self.listed()
+        with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, _PASSING), encoding="utf-8") as file:
+            for path in (os.path.join(self.path, name) for name in json.load(file)):
+                if path not in listed:
+                    _remove(path)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def names_of(global_step: int) -> tuple[str, str]:
+    """What a checkpoint of this step is called, and what while one of that name is listed."""
+    return f"model.ckpt-{global_step}", f"model.ckpt-again-{global_step}"
+
+
+def _files(path: str) -> list[str]:
+    """The files of a checkpoint, the index last: where it is moved in this order, it is whole if there is an index."""
+    return sorted(glob.glob(glob.escape(path) + ".*"), key=lambda name: name.endswith(".index"))
+
+
+def _to_disk(path: str) -> None:
+    """What is listed must be there after a crash of the machine, too.  path: a file or folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    """Removes the files of a checkpoint."""
+    for file in reversed(_files(path)):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(file)

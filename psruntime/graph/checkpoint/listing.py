@@ -1,0 +1,90 @@
+"""Which checkpoints a folder has: those in its file `checkpoint`, as stock TensorFlow writes it.
+
+The folder may be on any file system that TensorFlow knows (`gs://...`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.errors import CheckpointError
+from psruntime.graph.base.errors import first_line
+
+
+class CheckpointList:
+    """The list of the folder `path`.  A checkpoint is the prefix of its files, an absolute path."""
+
+    def __init__(self, path: str) -> None:
+        self.path = _absolute(path)
+
+    def newest(self) -> str | None:
+        """The newest checkpoint; None in a folder without any.
+
+        Raises:
+            CheckpointError: the list cannot be read, or names a file that is not there.
+        """
+        state = self._state()
+        if state is None or not state.model_checkpoint_path:
+            return None
+        path = self._found(state.model_checkpoint_path)
+        if not _is_there(path):
+            raise CheckpointError(
+                f"checkpoint {path} is missing but listed in {self.path}/checkpoint; "
+                "bring its files back, or give another checkpoint_dir"
+            )
+        return path
+
+    def listed(self) -> list[str]:
+        """The checkpoints that the list names and that lie in this folder, the newest last.
+
+        Raises:
+            CheckpointError: the list cannot be read.
+        """
+        state = self._state()
+        named = [*state.all_model_checkpoint_paths, state.model_checkpoint_path] if state else []
+        paths = dict.fromkeys(self._found(path) for path in named if path)
+        return [path for path in paths if os.path.dirname(path) == self.path]
+
+    def _state(self) -> Any:
+        """The list, its paths joined to the folder's; None where there is none."""
+        state = tf1.train.get_checkpoint_state(self.path)  # None as well if it cannot be read
+        if state is None:
+            self._require_none()
+        return state
+
+    def _require_none(self) -> None:
+        """CheckpointError if there is a list after all, or nobody can say."""
+        reason = ""
+        try:
+            if not tf1.gfile.Exists(f"{self.path}/checkpoint"):
+                return
+        except tf1.errors.OpError as error:
+            reason = f": {first_line(error)}"
+        raise CheckpointError(
+            f"the list of checkpoints {self.path}/checkpoint cannot be read{reason}; write the line "
+            'model_checkpoint_path: "NAME" into it, or give another checkpoint_dir'
+        )
+
+    def _found(self, path: str) -> str:
+        """Where a listed checkpoint is: stock TensorFlow lists absolute paths, and the folder may have been moved."""
+        path = _absolute(path)
+        moved = os.path.join(self.path, os.path.basename(path))
+        return moved if _is_there(moved) and not _is_there(path) else path
+
+
+def is_remote(path: str) -> bool:
+    """Whether it is on a file system that only TensorFlow reaches."""
+    return "://" in path
+
+
+def _absolute(path: str) -> str:
+    scheme, separator, rest = path.partition("://")
+    return f"{scheme}://{os.path.normpath(rest)}" if separator else os.path.abspath(path)
+
+
+def _is_there(path: str) -> bool:
+    """Whether the prefix has an index, or, of the oldest format, is the file itself or a pattern of files."""
+    return bool(tf1.gfile.Exists(f"{path}.index") or tf1.gfile.Glob(path))

@@ -1,0 +1,126 @@
+"""A copy of the variables on the ps, each beside its own, so that a checkpoint can be written while training goes on.
+
+A bucket's master, its optimizer's variables and its books are copied under its mutex, so they are of the same update.
+TensorFlow copies a dense variable only when it is next updated: until then both share their memory.
+
+Every ps holds one copy, whoever is the chief.  A number, drawn anew for each copy and written before it, tells whose
+it is: a chief that was paused finds that another has made one since.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.accounting.saved_state import BucketBooks, SavedState
+from psruntime.errors import CheckpointError
+from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.variable_copy import CopyOf
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, GLOBAL_STEP, BucketStore, counts_of
+from psruntime.graph.store.guard import locked
+from psruntime.graph.store.round_sum import APPLIED_ATTEMPT
+
+# Columns of what a bucket says with its copy: its version, in mode sync the last attempt that it applied, of the
+# global step's bucket the global step, and from there on its ledger.
+_VERSION, _ATTEMPT, _STEP, _LEDGER = range(4)
+
+
+class Snapshot:
+    """One copy of everything, in the graph of now.  `take`, then run what `read` makes, then `release`."""
+
+    def __init__(self, graph: TrainGraph) -> None:
+        self._graph = graph
+        self._every_ps = range(graph.plan.num_ps)
+        self._stores = [graph.stores_on(ps) for ps in self._every_ps]
+        self._rounds = {r.store.bucket.name: r for r in graph.rounds.stores} if graph.rounds else {}
+        self._copies: dict[str, CopyOf] = {}  # by the name of the variable's handle
+        self._stamps = [_Stamp(ps) for ps in self._every_ps]
+        self._taken = 0  # the stamp of the latest copy
+        books = [self._copy_ps(ps) for ps in self._every_ps]
+        homes = [self._copy_home(home.ps, graph.model.homes.variables[home.name]) for home in graph.plan.homes]
+        stamped = [stamp.write for stamp in self._stamps]
+        self._take = {"books": [b for b in books if b is not None], "rest": [*homes, *stamped]}
+        self._read_stamps = [stamp.value for stamp in self._stamps]
+        self._release = [copy.free() for copy in self._copies.values()]
+
+    def read(self, variable: Any) -> Any:
+        """The value of a variable's copy, on its ps."""
+        return self._copies[variable.handle.op.name].read()
+
+    def take(self, session: Any) -> SavedState:
+        """Copies everything as it is now.
+
+        Raises:
+            CheckpointError: mode sync, and the buckets do not hold the same rounds.
+        """
+        self._taken = secrets.randbelow(1 << 62) + 1
+        taken = session.run(self._take, {stamp.new: self._taken for stamp in self._stamps})
+        with_buckets = [ps for ps in self._every_ps if self._stores[ps]]
+        buckets, counts, attempts, global_step = {}, {}, set(), 0
+        for ps, (rows, pushed) in zip(with_buckets, taken["books"], strict=True):
+            counts[ps] = counts_of(pushed)
+            for store, row in zip(self._stores[ps], rows.tolist(), strict=True):
+                buckets[store.bucket.name] = BucketBooks(row[_VERSION], tuple(row[_LEDGER:]), ps)
+                attempts.add(row[_ATTEMPT])
+                global_step = max(global_step, row[_STEP])
+        if len(attempts) > 1:
+            raise CheckpointError("no checkpoint was made: others closed a round meanwhile")
+        return SavedState(global_step, buckets, counts)
+
+    def is_ours(self, session: Any) -> bool:
+        """Whether what every ps holds is the copy that was taken here last."""
+        return set(session.run(self._read_stamps)) == {self._taken}
+
+    def release(self, session: Any) -> None:
+        """Frees the memory of our copies."""
+        if self.is_ours(session):
+            session.run(self._release)
+
+    def _copy_ps(self, ps: int) -> tuple[Any, Any] | None:
+        """(what its buckets say, int64 [buckets, columns]; accepted and received pushes that each of them has of each
+        worker, int64 [max_workers, 2]), once they are copied; None without any."""
+        with tf1.control_dependencies([self._stamps[ps].write]):
+            copied = [self._copy_bucket(store) for store in self._stores[ps]]
+        if not copied:
+            return None
+        with tf1.device(ps_device(ps)):
+            return tf1.stack([said for said, _ in copied]), tf1.reduce_min(tf1.stack([p for _, p in copied]), axis=0)
+
+    def _copy_bucket(self, store: BucketStore) -> tuple[Any, Any]:
+        rounds = self._rounds.get(store.bucket.name)
+
+        def copy() -> tuple[Any, list[Any]]:
+            nothing = tf1.constant(0, tf1.int64)
+            attempt = rounds.books.read_value()[APPLIED_ATTEMPT] if rounds else nothing
+            step = store.master.read_value()[0] if store.bucket is GLOBAL_STEP else nothing
+            head = tf1.stack([store.version.read_value(), attempt, step])
+            said = tf1.concat([head, store.ledger.read_value()], axis=0)
+            return said, [said, *(self._copy(variable) for variable in self._graph.values_of(store))]
+
+        with tf1.name_scope(f"snapshot/{store.bucket.name}/"):
+            said, copied = locked(store, [], copy)
+            with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([copied]):
+                return said, tf1.gather(store.pushed.read_value(), [ACCEPTED, ARRIVED], axis=1)
+
+    def _copy_home(self, ps: int, home: Any) -> Any:
+        with tf1.control_dependencies([self._stamps[ps].write]):
+            return self._copy(home)
+
+    def _copy(self, variable: Any) -> Any:
+        copy = self._copies[variable.handle.op.name] = CopyOf(variable, "snapshot")
+        return copy.take()
+
+
+class _Stamp:
+    """Whose copy a ps holds, int64 [].  new: placeholder.  write: an operation.  value: a tensor."""
+
+    def __init__(self, ps: int) -> None:
+        name = f"psruntime/snapshot_stamp/ps_{ps}"
+        with tf1.device(ps_device(ps)):
+            self.new = tf1.placeholder(tf1.int64, [], name=f"snapshot_stamp_{ps}")
+            handle = tf1.raw_ops.VarHandleOp(dtype=tf1.int64, shape=[], shared_name=name)
+            self.write = tf1.raw_ops.AssignVariableOp(resource=handle, value=self.new)
+            self.value = tf1.raw_ops.ReadVariableOp(resource=handle, dtype=tf1.int64)

@@ -1,0 +1,170 @@
+"""Moves the parts of a checkpoint between the variables on the ps and files, by TensorFlow's own operations.
+
+Either the chief writes and reads all files, or, where all see the same folder, each ps those of its own variables.
+Parts are moved in portions, one after the other on each device, so that a process holds at most one portion besides
+the variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.devices import ps_device, worker_cpu
+from psruntime.graph.checkpoint.entries import Part
+from psruntime.graph.store.prepared_flag import WriteFence
+
+PORTION_BYTES = 256 << 20  # that a process holds at a time; each portion is a file, so a tenth makes ten times as many
+
+
+Value = Callable[[Any], Any]  # a variable's value on its ps: the variable's own, or that of a copy
+
+
+class Writer:
+    """Writes parts, of which `value` gives the values; in the current graph, for worker `index` as the chief."""
+
+    def __init__(self, parts: list[Part], index: int, value: Value) -> None:
+        self._whole = [_Saving(worker_cpu(index), portions(parts), value)]
+        self._sharded = [_Saving(ps_device(ps), portions(own), value) for ps, own in by_ps(parts)]
+        with tf1.device(worker_cpu(index)):
+            self._written = tf1.placeholder(tf1.string, [None], name="written")
+            self._merged = tf1.placeholder(tf1.string, [], name="merged")
+            self._merge = tf1.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=self._written, destination_prefix=self._merged, delete_old_dirs=False
+            )
+
+    def write(self, session: Any, folder: str, merged: str, sharded: bool) -> None:
+        """Writes the files of all parts into `folder`, then makes them one checkpoint with the prefix `merged`."""
+        savings = self._sharded if sharded else self._whole
+        prefixes = [[f"{folder}/part-{i}-{j}" for j in range(len(s.prefixes))] for i, s in enumerate(savings)]
+        feed = {t: p for s, ps in zip(savings, prefixes, strict=True) for t, p in zip(s.prefixes, ps, strict=True)}
+        session.run([saving.last for saving in savings], feed)
+        written = [prefix for of_device in prefixes for prefix in of_device]
+        session.run(self._merge, {self._written: written, self._merged: merged})
+
+
+class Reader:
+    """Reads parts; in the current graph, for worker `index` as the chief.
+
+    Reading takes minutes, in which another may have become chief, so the fence is asked before each portion is written.
+    """
+
+    def __init__(self, parts: list[Part], index: int, fence: WriteFence) -> None:
+        self._fence = fence
+        self._by_chief = {ps: _Restoring(worker_cpu(index), portions(own), fence) for ps, own in by_ps(parts)}
+        self._sharded = {ps: _Restoring(ps_device(ps), portions(own), fence) for ps, own in by_ps(parts)}
+
+    def read(
+        self, session: Any, path: str, sources: Mapping[str, str], sharded: bool, every_ps: Collection[int],
+        incarnation: int,
+    ) -> None:  # fmt: skip
+        """Restores the parts of these ps from the checkpoint `path`; `sources` are the names there of all entries."""
+        if sharded:
+            self._read(session, path, sources, [r for ps, r in self._sharded.items() if ps in every_ps], incarnation)
+            return
+        for ps, restoring in self._by_chief.items():  # one after the other, so that the chief holds one portion
+            if ps in every_ps:
+                self._read(session, path, sources, [restoring], incarnation)
+
+    def _read(
+        self, session: Any, path: str, sources: Mapping[str, str], restorings: list[_Restoring], incarnation: int
+    ) -> None:
+        feed: dict[Any, Any] = dict(self._fence.feed(incarnation))
+        for restoring in restorings:
+            feed[restoring.prefix] = path
+            feed.update({names: [sources[p.entry.name] for p in portion] for names, portion in restoring.portions})
+        session.run([restoring.last for restoring in restorings], feed)
+
+
+class _Saving:
+    """The writing of portions by one device.  prefixes: placeholders, one a portion.  last: runs after all."""
+
+    def __init__(self, device: str, portions: Iterable[list[Part]], value: Value) -> None:
+        self.prefixes: list[Any] = []
+        self.last: Any = None
+        for portion in portions:
+            with tf1.device(device):
+                self.prefixes.append(tf1.placeholder(tf1.string, [], name="prefix"))
+            with tf1.control_dependencies([self.last] if self.last else []):
+                tensors = [_shaped(part, value(part.variable)) for part in portion]
+                with tf1.device(device):
+                    self.last = tf1.raw_ops.SaveV2(
+                        prefix=self.prefixes[-1],
+                        tensor_names=[part.entry.name for part in portion],
+                        shape_and_slices=[part.slice_spec for part in portion],
+                        tensors=tensors,
+                    )
+
+
+class _Restoring:
+    """The reading of portions by one device.  portions: (placeholder of names, its parts).  last: runs after all."""
+
+    def __init__(self, device: str, portions: Iterable[list[Part]], fence: WriteFence) -> None:
+        self.portions: list[tuple[Any, list[Part]]] = []
+        self.last: Any = None
+        with tf1.device(device):
+            self.prefix = tf1.placeholder(tf1.string, [], name="prefix")
+        for portion in portions:
+            with tf1.device(device):
+                names = tf1.placeholder(tf1.string, [len(portion)], name="names")
+            with tf1.device(device), tf1.control_dependencies([self.last] if self.last else []):
+                tensors = tf1.raw_ops.RestoreV2(
+                    prefix=self.prefix,
+                    tensor_names=names,
+                    shape_and_slices=[part.slice_spec for part in portion],
+                    dtypes=[part.variable.dtype.base_dtype for part in portion],
+                )
+            self.portions.append((names, portion))
+            tensor_of = zip(portion, tensors, strict=True)
+            passed = [fence.passed(ps, list(tensors)) for ps in sorted({part.ps for part in portion})]
+            with tf1.control_dependencies(passed):
+                self.last = tf1.group(*[_assign(list(of_one)) for _, of_one in groupby(tensor_of, lambda p: _of(p[0]))])
+
+
+def _shaped(part: Part, value: Any) -> Any:
+    """The part's value, on its ps, in the shape that it has in a checkpoint."""
+    with tf1.device(ps_device(part.ps)):
+        own = value if part.is_all else value[part.offset : part.offset + part.size]
+        return own if own.shape == part.shape else tf1.reshape(own, part.shape)
+
+
+def _assign(parts: list[tuple[Part, Any]]) -> Any:
+    """Makes a variable what all its parts are."""
+    variable = parts[0][0].variable
+    with tf1.device(ps_device(parts[0][0].ps)):
+        for part, value in parts:
+            value.set_shape(part.shape)
+        flat = [tf1.reshape(value, [-1]) for _, value in parts] if len(parts) > 1 else []
+        value = tf1.concat(flat, axis=0) if flat else parts[0][1]
+        own = value if value.shape == variable.shape else tf1.reshape(value, variable.shape)
+        return variable.assign(own, read_value=False)
+
+
+def _of(part: Part) -> int:
+    """Which variable it is a part of."""
+    return id(part.variable)
+
+
+def by_ps(parts: list[Part]) -> list[tuple[int, list[Part]]]:
+    """(ps, its parts), for each ps that has any."""
+    return [(ps, [p for p in parts if p.ps == ps]) for ps in sorted({part.ps for part in parts})]
+
+
+def portions(parts: list[Part]) -> Iterator[list[Part]]:
+    """The parts in their order, in runs of at most PORTION_BYTES; those of one variable stay together, also if they
+    are more than that."""
+    portion: list[Part] = []
+    held = 0
+    for _, of_one in groupby(parts, _of):
+        together = list(of_one)
+        size_bytes = sum(part.size_bytes for part in together)
+        if portion and held + size_bytes > PORTION_BYTES:
+            yield portion
+            portion, held = [], 0
+        portion += together
+        held += size_bytes
+    if portion:
+        yield portion

@@ -1,0 +1,162 @@
+"""When a checkpoint is written: by the chief, in a thread of its own, while the training goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.accounting.saved_state import SavedState
+from psruntime.errors import CheckpointError, ReplacedError
+from psruntime.graph.base.background import Background, await_end
+from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.checkpoint.checkpoints import Checkpoints, Moved
+from psruntime.graph.step.train_graph import TrainGraph
+
+ABANDON_S = 10.0  # what a write gets to end after its session was lost; a disk may hang
+LATE_S = 10.0  # a write that takes longer, while the next one is due, is worth a line in the log
+
+
+class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """While this worker is the chief: saves every `save_steps` global steps, and when `closing` is run.
+
+    A periodic one is copied between two steps, and written while the next ones run.  One that is due before that has
+    ended is made once it has; if that takes long the log says so.
+
+    closing: a fetch, the global step; running it saves what the ps hold.  A lost session interrupts it like
+    a step: it is repeated in the next one.
+    global_step: gives it as this worker last saw it.
+    saved: called with each checkpoint that is written here, and its global step.
+
+    A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails while closing
+    is tried again for `retry_s`; then it is the job's failure.
+
+    require_chief: raises ReplacedError unless every ps still admits this worker on the session that is given: a chief
+    that was paused must not write over what its successor does, and what fails because of that one is no failure.
+    pause: waits a moment, and says why.
+    """
+
+    def __init__(
+        self,
+        graph: TrainGraph,
+        checkpoints: Checkpoints,
+        save_steps: int,
+        global_step: Callable[[], int],
+        is_chief: Callable[[], bool],
+        require_chief: Callable[[Any], None],
+        pause: Callable[[str], None],
+        retry_s: float,
+        saved: Callable[[str, int], None] | None,
+        log: Callable[..., None],
+    ) -> None:
+        self._graph = graph
+        self.closing = graph.step_reader()
+        self._checkpoints = checkpoints
+        self._save_steps = save_steps
+        self._global_step = global_step
+        self._is_chief = is_chief
+        self._require_chief = require_chief
+        self._pause = pause
+        self._retry_s = retry_s
+        self._saved = saved
+        self._log = log
+        self._saved_at = 0
+        self._writing: tuple[SavedState, Background[Moved]] | None = None
+        self._told_late = -1  # global step of the one of which the log says that the next waits for it
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        """The next one is due as if the sessions were one, so that they may come and go faster than checkpoints."""
+        self._finish(ABANDON_S)
+        global_step = int(session.run(self.closing))
+        newest = self._checkpoints.newest_step()
+        self._saved_at = global_step if newest is None or newest > global_step else newest
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+        if run_context.original_args.fetches is self.closing:
+            self._finish()
+            self._save(run_context.session)
+        elif self._graph.is_step(run_context):
+            if self._writing and not self._writing[1].is_alive():
+                self._finish()
+            global_step = self._global_step()
+            if global_step - self._saved_at >= self._save_steps and self._is_chief():
+                if self._writing:
+                    self._note_late(*self._writing)
+                else:
+                    self._begin(run_context.session, global_step)
+
+    def end(self, session: Any) -> None:  # noqa: ARG002
+        self._finish()
+
+    def _begin(self, session: Any, global_step: int) -> None:
+        """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
+        self._saved_at = global_step
+        try:
+            self._require_chief(session)
+            state = self._copy(session)
+        except (CheckpointError, ReplacedError) as error:
+            self._failed(str(error))
+        except LOST_SESSION as error:
+            self._failed(first_line(error))  # the next step finds the session lost
+        else:
+            if state:
+                write = partial(self._checkpoints.write, session, state)
+                self._writing = state, Background("checkpoint", write)
+
+    def _save(self, session: Any) -> None:
+        """The last one.  Nobody pushes any more, so nothing is lost while it is tried again."""
+        until_s = time.monotonic() + self._retry_s
+        while True:
+            self._require_chief(session)
+            try:
+                state = self._copy(session)
+                if state:
+                    self._written(state, self._checkpoints.write(session, state))
+                return
+            except CheckpointError as error:
+                self._require_chief(session)
+                if time.monotonic() > until_s:
+                    raise
+                self._failed(str(error))
+                self._pause(str(error))
+
+    def _copy(self, session: Any) -> SavedState | None:
+        spoilt = self._graph.model.copies.bring(session)
+        if spoilt:
+            self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
+        state = self._checkpoints.copy(session)
+        if state:
+            self._saved_at = state.global_step
+        return state
+
+    def _finish(self, within_s: float | None = None) -> None:
+        """Waits for what is being written, and says what became of it."""
+        if self._writing is None:
+            return
+        (state, writing), self._writing = self._writing, None
+        await_end(writing, f"checkpoint {state.global_step} to be written", self._log, within_s)
+        if writing.is_alive():
+            self._failed(f"checkpoint {state.global_step} is still being written, and its session is lost")
+        elif writing.result:
+            self._written(state, writing.result)
+        else:
+            self._failed(writing.failure)
+
+    def _note_late(self, state: SavedState, writing: Background[Moved]) -> None:
+        """Once for each that takes long."""
+        if writing.age_s >= LATE_S and self._told_late != state.global_step:
+            self._told_late = state.global_step
+            reason = f"checkpoint {state.global_step} is still being written, and the next one is due"
+            self._log("checkpoint_late", reason=reason)
+
+    def _written(self, state: SavedState, moved: Moved) -> None:
+        self._log("checkpoint", path=moved.path, sharded=moved.sharded, spread=state.spread)
+        if self._saved:
+            self._saved(moved.path, state.global_step)
+
+    def _failed(self, reason: str) -> None:
+        self._log("checkpoint_failed", reason=reason)
+        self._saved_at += max(1, self._save_steps // 10) - self._save_steps

@@ -1,0 +1,220 @@
+"""Steps of the async and the bounded mode: one run of the graph pulls, computes and pushes.
+
+With a pipeline several steps are under way, each in a thread of its own: while one computes, the next pulls and the
+last pushes.  They begin and end in order; between that they may overtake each other.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from psruntime.core.accounting.ledger import APPLIED
+from psruntime.errors import JobFailedError
+from psruntime.graph.base.errors import LOST_SESSION
+from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.loop.control_plane import Place
+from psruntime.graph.loop.hooks import ViewHook
+from psruntime.graph.loop.session import ViewSessionCreator
+from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
+from psruntime.graph.step.train_graph import TrainGraph
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step brought.
+
+    staleness: the largest of the applied updates, in versions.  dropped: buckets that refused theirs.
+    """
+
+    loss: float
+    global_step: int
+    examples: int
+    staleness: int
+    dropped: int
+
+
+@dataclass
+class _Step:
+    """One that was begun.  run: it, in the session in which it was begun last; None: that was lost."""
+
+    sequence: int
+    batch: list[Any]
+    run: tuple[Started, Future[Ran]] | None = None
+
+
+class PushSteps:
+    """Worker `index`, with so many steps under way as `pipeline` says.
+
+    A step that a lost session interrupted is repeated in the next one.  The repeat carries the same origin and sequence
+    number, also if this worker was admitted anew meanwhile, so a bucket that had already taken the first try counts
+    the second as repeated.
+
+    on_step: called with the result of every step.  has_stopped: whether a hook of the model wants no further one.
+    """
+
+    def __init__(
+        self,
+        graph: TrainGraph,
+        inputs: InputStream,
+        place: Place,
+        creator: ViewSessionCreator,
+        runner: StepRunner,
+        view: ViewHook,
+        index: int,
+        pipeline: int,
+        stop_on_nan: bool,
+        on_step: Callable[[StepResult], None],
+        has_stopped: Callable[[], bool],
+    ) -> None:
+        self._graph = graph
+        self._inputs = inputs
+        self._place = place
+        self._creator = creator
+        self._runner = runner
+        self._view = view
+        self._index = index
+        self._pipeline = pipeline
+        self._lanes = Lanes(pipeline)
+        self._stop_on_nan = stop_on_nan
+        self._on_step = on_step
+        self._has_stopped = has_stopped
+        self._begun = 0
+        self._origin = secrets.randbits(62)
+        self._under_way: deque[_Step] = deque()  # oldest first
+
+    def run(self, session: Any) -> None:
+        """Steps until training rests; then none is under way.
+
+        Raises:
+            JobFailedError: the loss is not finite, and that ends the job.
+        """
+        session.run_step_fn(self._train)  # again in the next session, when one is lost
+
+    def _train(self, step_context: Any) -> None:  # noqa: ARG002
+        try:
+            for step in self._under_way:
+                if step.run is None:
+                    self._send(step)
+            while True:
+                while self._is_over():
+                    self._end()
+                if self._begin():
+                    continue
+                if not self._under_way:
+                    return
+                self._end()
+        finally:
+            self._settle()
+
+    def _is_over(self) -> bool:
+        """Whether the oldest step is."""
+        step = self._under_way[0] if self._under_way else None
+        return step is not None and step.run is not None and step.run[1].done()
+
+    def _begin(self) -> bool:
+        """Begins a step if one may; whether it did.  What is under way is not kept waiting for a batch."""
+        under_way = len(self._under_way)
+        if under_way == self._pipeline or self._has_stopped() or (under_way and not self._inputs.is_ready):
+            return False
+        if not self._place.may_step(under_way):
+            return False
+        self._begun += 1
+        self._under_way.append(_Step(self._begun, self._inputs.draw_endlessly()))
+        self._send(self._under_way[-1])
+        return True
+
+    def _send(self, step: _Step) -> None:
+        assignment = self._creator.assignment
+        assert assignment is not None
+        feed = dict(zip(self._graph.model.batch, step.batch, strict=True))
+        push_id = (self._index, assignment.incarnation, step.sequence, self._origin)
+        feed[self._graph.header.fed] = self._graph.header.values(push_id, self._view.global_step)
+        started = self._runner.start(feed)
+        self._place.pushes()
+        step.run = started, self._lanes.submit(started.run)
+
+    def _end(self) -> None:
+        """Waits for the oldest step, and says what it brought."""
+        step = self._under_way[0]
+        assert step.run is not None
+        started, future = step.run
+        ran = future.result()
+        self._under_way.popleft()
+        result = _read(self._runner.finish(started, ran), self._inputs.examples(step.batch))
+        self._place.stepped(result.global_step)
+        self._on_step(result)
+        if self._stop_on_nan:
+            require_finite(result.loss, result.global_step)
+
+    def _settle(self) -> None:
+        """Waits until nothing runs; what a lost session interrupted has to be sent again."""
+        for step in self._under_way:
+            if step.run is not None and isinstance(step.run[1].exception(), LOST_SESSION):
+                step.run = None
+
+
+def require_finite(loss: float, global_step: int) -> None:
+    """Raises JobFailedError unless the loss is a finite number."""
+    if not math.isfinite(loss):
+        raise JobFailedError(
+            f"the loss is {loss} at global step {global_step}; its gradient was not applied "
+            "(--on-nan continue passes over such batches)"
+        )
+
+
+def _read(fetched: dict[str, Any], examples: int) -> StepResult:
+    outcomes = np.concatenate(fetched["outcomes"])
+    applied = outcomes[outcomes[:, 0] == APPLIED]
+    return StepResult(
+        loss=float(fetched["loss"]),
+        global_step=int(fetched["global_step"]),
+        examples=examples,
+        staleness=int(applied[:, 1].max(initial=0)),
+        dropped=len(outcomes) - len(applied),
+    )
+
+
+class Lanes:
+    """Runs what is submitted, in `count` threads; if that is 1, at once in the caller's.
+
+    The threads end with the process: nothing that they may hang in keeps it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._queue: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._call = self._queue.put  # does not block
+        self._alone = count == 1
+        for lane in range(0 if self._alone else count):
+            threading.Thread(target=self._serve, name=f"lane-{lane}", daemon=True).start()
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """What the call returns or raises, once it has ended."""
+        future: Future[Any] = Future()
+        if self._alone:
+            _run(call, future)
+        else:
+            self._call((call, future))
+        return future
+
+    def _serve(self) -> None:
+        while True:
+            _run(*self._queue.get())
+
+
+def _run(call: Callable[[], Any], future: Future[Any]) -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,110 @@
+"""When replicas are made: by the chief, every so many global steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.members.messages import Assignment
+from psruntime.errors import ReplacedError
+from psruntime.graph.base.background import Background, await_end
+from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.recovery.replicas import Replicas
+from psruntime.graph.step.train_graph import TrainGraph
+
+ABANDON_S = 10.0  # what sending gets to end after its session was lost
+
+
+class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """While this worker is the chief: copies what the ps hold, between two steps, every `every_steps` global steps.
+
+    It is sent while the next steps run.  If it takes longer than until the next is due, that waits: so fewer than twice
+    `every_steps` are lost with a ps.  Others push between two steps of the chief, and while it waits; so the next copy
+    is made before a step after which it would be late, and earlier if the last one was long on its way.
+
+    global_step: gives it as this worker last saw it.
+    require_admitted: raises ReplacedError unless every ps still admits this worker: a chief that was paused must not
+    say that what its successor writes is complete.
+    """
+
+    def __init__(
+        self,
+        graph: TrainGraph,
+        replicas: Replicas,
+        every_steps: int,
+        global_step: Callable[[], int],
+        is_chief: Callable[[], bool],
+        assignment: Callable[[], Assignment | None],
+        require_admitted: Callable[[Any, int], None],
+        log: Callable[..., None],
+    ) -> None:
+        self._graph = graph
+        self._replicas = replicas
+        self._every_steps = every_steps
+        self._global_step = global_step
+        self._is_chief = is_chief
+        self._assignment = assignment
+        self._require_admitted = require_admitted
+        self._log = log
+        self._made_at: int | None = None  # global step of the newest in this session
+        self._seen = 0  # global step after the last step
+        self._ahead = 0  # steps by which the next one is made earlier
+        self._sending: Background[int] | None = None
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        self._finish(ABANDON_S)
+        self._made_at = None
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+        if not self._graph.is_step(run_context):
+            return
+        global_step = self._global_step()
+        stride, self._seen = max(1, global_step - self._seen), global_step  # of all workers, in a step of this one
+        if self._sending and not self._sending.is_alive():
+            assert self._made_at is not None
+            took = global_step - self._made_at
+            self._ahead = min(took, self._every_steps // 2) if took > 2 * stride + 1 else 0
+            self._finish()
+        if self._is_due(global_step + stride + self._ahead) and self._is_chief():
+            self._finish()
+            self._made_at = global_step
+            self._begin(run_context.session)
+
+    def _is_due(self, next_step: int) -> bool:
+        return self._made_at is None or next_step > self._made_at + self._every_steps
+
+    def end(self, session: Any) -> None:  # noqa: ARG002
+        self._finish()
+
+    def _begin(self, session: Any) -> None:
+        """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
+        assignment = self._assignment()
+        assert assignment is not None
+        incarnation = assignment.incarnation
+        try:
+            self._require_admitted(session, incarnation)
+            self._graph.model.copies.bring(session)
+            global_step = self._replicas.begin(session)
+        except (*LOST_SESSION, ReplacedError) as error:
+            self._log("replica_failed", reason=first_line(error))  # the next step finds the session lost
+            return
+
+        def send() -> int:
+            self._replicas.send(session)
+            self._require_admitted(session, incarnation)
+            self._replicas.finish(session)
+            return global_step
+
+        self._sending = Background("replica", send)
+
+    def _finish(self, within_s: float | None = None) -> None:
+        """Waits for what is being sent."""
+        sending, self._sending = self._sending, None
+        if sending is None:
+            return
+        await_end(sending, f"replica {self._made_at} to be sent", self._log, within_s)
+        if sending.is_alive() or sending.result is None:
+            reason = "it is still being sent, and its session is lost" if sending.is_alive() else sending.failure
+            self._log("replica_failed", reason=reason)

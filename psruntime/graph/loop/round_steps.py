@@ -1,0 +1,247 @@
+"""Steps of the sync mode: a worker takes turns.  It keeps a gradient and contributes it, and closes the round before.
+
+A batch is drawn for a round and kept until another round asks for another one.  A contribution is repeated
+with what was kept when the attempt became void, or computed again from the same batch in a new view, unless
+its round turned out to be closed.  Until it is, the batch of the next one waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
+from psruntime.core.members.messages import Assignment
+from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Done, Duty, Torn, Turn
+from psruntime.errors import JobFailedError
+from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.loop.control_plane import Place
+from psruntime.graph.loop.push_steps import StepResult, require_finite
+from psruntime.graph.loop.session import ViewSessionCreator
+from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.step.round_graph import RoundGraph
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
+
+ACCEPTED = (PENDING, NOT_FINITE, REPEATED)  # repeated: a session was lost after the ps had taken the first try
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The `number`-th of the input, from 0."""
+
+    number: int
+    arrays: list[Any]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A gradient in the worker's variables, and what it is of.
+
+    weight: of its batch, 0 if it does not count.  shares: by which it was divided.  pushed: a contribution of it was
+    accepted.
+    """
+
+    assignment: Assignment
+    round: int
+    opened: int
+    batch: _Batch
+    weight: float
+    shares: int
+    pushed: bool = False
+
+
+class RoundSteps:
+    """Worker `index`.  on_step: called with the result of every contribution.  has_stopped: as of PushSteps."""
+
+    def __init__(
+        self,
+        graph: TrainGraph,
+        inputs: InputStream,
+        place: Place,
+        creator: ViewSessionCreator,
+        runner: StepRunner,
+        index: int,
+        stop_on_nan: bool,
+        on_step: Callable[[StepResult], None],
+        has_stopped: Callable[[], bool],
+    ) -> None:
+        assert graph.rounds is not None
+        self._graph = graph
+        self._rounds: RoundGraph = graph.rounds
+        self._inputs = inputs
+        self._place = place
+        self._creator = creator
+        self._runner = runner
+        self._index = index
+        self._stop_on_nan = stop_on_nan
+        self._on_step = on_step
+        self._has_stopped = has_stopped
+        self._drawn = 0  # batches
+        self._ahead: _Batch | None = None  # drawn for a round, when the one before turned out not to be closed
+        self._kept: _Kept | None = None
+
+    def run(self, session: Any) -> None:
+        """Takes turns until no rounds are held; one that has stopped takes part in no further round.
+
+        Raises:
+            JobFailedError: the loss is not finite, and that ends the job.
+        """
+        done: Done | None = None
+        while True:
+            assignment = self._creator.assignment
+            assert assignment is not None
+            turn = self._place.next_turn(assignment, done)
+            if turn is None:
+                return
+            stops = self._has_stopped() and self._needs_gradient(assignment, turn)
+            if stops and turn.closes is None:
+                return
+            if turn.closes and (stops or turn.duty is Duty.CLOSE):
+                done = self._close(session, assignment, turn.closes)
+            else:
+                done = self._contribute(session, assignment, turn)
+            if self._creator.assignment != assignment:
+                done = None  # it was said to ps that are no longer those of the view
+
+    def _needs_gradient(self, assignment: Assignment, turn: Turn) -> bool:
+        kept = self._kept
+        held = kept is not None and (kept.assignment, kept.opened) == (assignment, turn.opened)
+        return turn.duty is Duty.CONTRIBUTE and not held
+
+    def _contribute(self, session: Any, assignment: Assignment, turn: Turn) -> Done | None:
+        compute = self._needs_gradient(assignment, turn)
+        outcomes = (self._compute if compute else self._contribute_again)(session, assignment, turn)
+        if turn.closes and not _is_closed(outcomes, turn.closes):
+            return self._why_not_closed(session, assignment, turn, turn.closes)
+        if not np.isin(outcomes[:, 0], ACCEPTED).all():
+            return None  # void or fenced: the next turn says what follows
+        kept = self._kept
+        assert kept is not None
+        if self._creator.assignment == assignment:  # else it was said to ps that are no longer those of the view
+            self._kept = replace(kept, pushed=True)
+        apart = self._graph.model.spec.clip_norm is not None
+        return Contribution(turn.round, turn.attempt, kept.batch.number, kept.weight, apart)
+
+    def _why_not_closed(self, session: Any, assignment: Assignment, turn: Turn, closes: Complete) -> Torn | None:
+        """What to say after a step that pulled a bucket without the round before; None: this worker is fenced."""
+        found = self._close(session, assignment, closes)
+        if isinstance(found, Closed):  # by now; but the gradient may be in the sums of this round, which others know
+            return Torn(turn.round, turn.attempt, f"a bucket was pulled while round {closes.round} was applied to it")
+        return found
+
+    def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
+        """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
+        batch = self._batch_for(assignment, turn)
+        feed = dict(zip(self._graph.model.batch, batch.arrays, strict=True))
+        feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn.attempt))
+        feed[self._rounds.header.fed] = self._close_header(assignment, turn.closes)
+        shares = 1
+        if self._graph.shares is not None:
+            shares = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
+            feed[self._graph.shares] = shares
+
+        def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
+            started = self._runner.start(feed)
+            self._place.pushes()
+            return self._runner.finish(started, started.run())
+
+        fetched = session.run_step_fn(step)
+        outcomes = np.concatenate(fetched["outcomes"])
+        result = StepResult(
+            float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(batch.arrays), 0, 0
+        )
+        closed = turn.closes is None or _is_closed(outcomes, turn.closes)
+        if closed:
+            weight = float(fetched["examples"])
+            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, shares)
+        elif self._kept is None or batch is not self._kept.batch:
+            self._ahead = batch
+        self._place.stepped(result.global_step)
+        self._on_step(result)
+        if self._stop_on_nan and closed:  # else it may be of parameters that were applied in part
+            if turn.closes and not math.isfinite(result.loss):  # there is no contribution that would tell of it
+                self._place.next_turn(assignment, Closed(turn.closes.round, turn.closes.attempt, turn.closes.round))
+            require_finite(result.loss, result.global_step)
+        return outcomes
+
+    def _batch_for(self, assignment: Assignment, turn: Turn) -> _Batch:
+        """The next, unless that of a round in an earlier view is still wanted.
+
+        It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.
+        """
+        kept = self._kept
+        if kept and kept.assignment != assignment and not (kept.pushed and kept.round < turn.round):
+            return kept.batch
+        batch, self._ahead = self._ahead, None
+        if batch is None:
+            batch = _Batch(self._drawn, self._inputs.draw_endlessly())
+            self._drawn += 1
+        return batch
+
+    def _contribute_again(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
+        """What was kept, because the attempt was void; the outcomes."""
+        assert self._kept is not None
+        push_id = self._push_id(assignment, turn.attempt)
+        counts = self._kept.weight > 0
+        unit = self._kept.weight * self._kept.shares if counts else 0.0
+        header = self._rounds.header.values(push_id, turn.round - 1, finite=counts, unit=unit)
+
+        def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
+            run = self._runner.round_run("contribute")
+            self._place.pushes()
+            outcomes: list[Any] = run(header)
+            return outcomes
+
+        return np.concatenate(session.run_step_fn(contribute))
+
+    def _close(self, session: Any, assignment: Assignment, closes: Complete) -> Closed | Torn | None:
+        """Applies the round by itself, also one that somebody before began to apply."""
+        factor = self._factor(session, closes)
+        books = np.concatenate(self._run(session, "close", self._close_header(assignment, closes, factor)))
+        if reason := torn(books, closes):
+            return Torn(closes.round, closes.attempt, reason)
+        if not (books[:, APPLIED_ATTEMPT] == closes.attempt).all():
+            return None  # fenced: another incarnation is at work
+        return Closed(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
+
+    def _factor(self, session: Any, closes: Complete) -> float:
+        """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing."""
+        if closes.examples == 0:
+            return 0.0
+        clip_norm = self._graph.model.spec.clip_norm
+        if clip_norm is None:
+            return 1.0 / closes.examples
+        squares = self._run(session, "squares")
+        norm = math.sqrt(sum(map(float, squares))) / closes.examples
+        if not math.isfinite(norm):
+            if self._stop_on_nan:
+                raise JobFailedError(f"the norm of the gradient of round {closes.round} is {norm}; it was not applied")
+            return 0.0
+        return clip_norm / max(norm, clip_norm) / closes.examples
+
+    def _run(self, session: Any, name: str, *header: Any) -> Any:
+        def run(step_context: Any) -> Any:  # noqa: ARG001
+            return self._runner.round_run(name)(*header)
+
+        return session.run_step_fn(run)
+
+    def _close_header(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Any:
+        """The header of a run that closes this round, or none.  factor: by default, that of the mean."""
+        if closes is None:
+            return self._rounds.header.nothing
+        push_id = self._push_id(assignment, closes.attempt)
+        factor = 1.0 / closes.examples if factor is None else factor
+        return self._rounds.header.values(push_id, closes.round - 1, members=closes.members, factor=factor)
+
+    def _push_id(self, assignment: Assignment, attempt: int) -> tuple[int, int, int, int]:
+        return self._index, assignment.incarnation, attempt, assignment.incarnation
+
+
+def _is_closed(outcomes: Any, closes: Complete) -> bool:
+    """Whether every bucket had applied the attempt when it was pulled; outcomes: int64 [buckets, 2]."""
+    return bool((outcomes[:, 1] >= closes.attempt).all())

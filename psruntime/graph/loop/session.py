@@ -1,0 +1,148 @@
+"""Sessions on a view: our SessionCreator inside MonitoredSession.
+
+It opens a session only while the coordinator's last word is that the view is prepared and this worker is
+admitted, so nobody polls for 30 s and a replaced process does not steal its successor's place; and it uses
+the session only if every ps says so too, since that word may be older than the loss of a ps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+from tensorflow.python.client.session import _FetchHandler
+
+from psruntime.core.members.messages import Assignment, Prepared
+from psruntime.core.members.view import View
+from psruntime.errors import ReplacedError
+from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost
+from psruntime.graph.loop.control_plane import Place
+
+
+class ViewSession(tf1.Session):  # type: ignore[misc]
+    """A session whose every end by a lost ps is one of `LOST_SESSION`, which MonitoredSession recovers from."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        return or_lost(super().run, *args, **kwargs)
+
+    def calling(self, fetches: Any, feed_list: Sequence[Any]) -> Callable[..., Any]:
+        """What runs `fetches` with a value for each tensor of `feed_list`, taken apart once."""
+        return partial(or_lost, callable_of(self, fetches, feed_list))
+
+
+def callable_of(session: Any, fetches: Any, feed_list: Sequence[Any]) -> Callable[..., Any]:
+    """Runs `fetches`, of any structure, when called with a value for each tensor of `feed_list`.
+
+    tf1.Session.make_callable takes fetches and feeds apart once only without a feed list; with one it does so at each
+    call, and extends the session by what was added to the graph, under a lock.  This does it once, with feeds; the
+    names of TensorFlow that are not public stand here alone.
+    """
+    session._extend_graph()
+    handler = _FetchHandler(session.graph, fetches, {})
+    fetched = [tensor._as_tf_output() for tensor in handler.fetches()]
+    targets = [operation._c_op for operation in handler.targets()]
+    fed = [(tensor._as_tf_output(), tensor.dtype.as_numpy_dtype) for tensor in feed_list]
+
+    def call(*values: Any) -> Any:
+        feeds = {output: np.asarray(value, dtype) for (output, dtype), value in zip(fed, values, strict=True)}
+        return handler.build_results(session, session._call_tf_sessionrun(None, feeds, fetched, targets, None))
+
+    return call
+
+
+class Preparing(Protocol):
+    """What the creator needs of a Preparation."""
+
+    def run(self, session: Any, assignment: Assignment) -> Prepared:
+        """Prepares the view of the session.  ReplacedError: another does."""
+
+    def require(self, session: Any) -> None:
+        """UnavailableError unless every ps of the session is prepared."""
+
+
+class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
+    """Opens sessions on the current view; prepares it first when this worker is asked to.
+
+    assignment: that of the newest session.  initialise: makes a session on a prepared view ready; by default its
+    local variables and tables are initialised.  config: as `open_session`.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        address: str,
+        index: int,
+        graph: Any,
+        place: Place,
+        preparation: Preparing,
+        log: Callable[..., None],
+        initialise: Callable[[Any], None] | None = None,
+        config: Any = None,
+    ) -> None:
+        self.assignment: Assignment | None = None
+        self._target = target
+        self._worker = (index, address)
+        self._graph = graph
+        self._place = place
+        self._preparation = preparation
+        self._log = log
+        self._initialise = initialise or _local_init(graph)
+        self._config = config
+
+    def create_session(self) -> Any:
+        """A session on a prepared view.  Tries until there is one; the place ends the wait."""
+        while True:
+            assignment = self._place.await_view()
+            session = open_session(self._target, self._graph, assignment.view, self._worker, self._config)
+            try:
+                if assignment.prepare:
+                    self._place.report_prepared(assignment, self._preparation.run(session, assignment))
+                    session.close()
+                    continue
+                self._preparation.require(session)
+                self._initialise(session)
+            except (*LOST_SESSION, ReplacedError) as error:
+                session.close()
+                self._place.pause(f"no session on view {assignment.view.number}: {first_line(error)}")
+                continue
+            except BaseException:
+                session.close()
+                raise
+            self.assignment = assignment
+            self._place.entered(assignment)
+            self._log("session", view=assignment.view.number)
+            return session
+
+
+def _local_init(graph: Any) -> Callable[[Any], None]:
+    with graph.as_default():
+        operation = tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer())
+
+    def initialise(session: Any) -> None:
+        session.run(operation)
+
+    return initialise
+
+
+def open_session(target: str, graph: Any, view: View, worker: tuple[int, str], config: Any = None) -> Any:
+    """A session on `target`, this process's own server, in which the graph's ps are those of the view.
+
+    config: a ConfigProto of the user's, whose cluster is replaced; by default soft placement and GPUs that grow.
+    """
+    if config is None:
+        config = tf1.ConfigProto(allow_soft_placement=True)
+        config.gpu_options.allow_growth = True
+    else:
+        given, config = config, tf1.ConfigProto()
+        config.CopyFrom(given)
+        config.ClearField("cluster_def")
+    config.experimental.share_session_state_in_clusterspec_propagation = True
+    ps_job = config.cluster_def.job.add(name="ps")
+    for entry in view.ps:
+        ps_job.tasks[entry.index] = entry.address
+    index, address = worker
+    config.cluster_def.job.add(name="worker").tasks[index] = address
+    return ViewSession(target, graph=graph, config=config)

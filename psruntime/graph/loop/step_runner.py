@@ -1,0 +1,115 @@
+"""A training step on the newest session, with the hooks around it.
+
+It is what MonitoredSession.run does, at less cost: that takes the fetches of every run apart anew.  A step of which no
+hook wants anything goes through a callable that is made once for each session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.errors import UsageError
+from psruntime.graph.loop.hooks import ViewHook
+from psruntime.graph.step.train_graph import TrainGraph
+
+
+class Ran(NamedTuple):
+    """What a run brought: of the step, and by hook what that asked for."""
+
+    fetched: dict[str, Any]
+    asked: Mapping[Any, Any]
+    options: Any
+    metadata: Any
+
+
+class Started(NamedTuple):
+    """A step whose hooks were asked.  run: runs it; in any thread, while the session is open."""
+
+    context: Any
+    run: Callable[[], Ran]
+
+
+class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """hooks: that see each step, the view's first.  It is one of the session's hooks itself, so that it knows it."""
+
+    def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[Any]) -> None:
+        self._step = graph.step
+        self._rounds = graph.rounds
+        self._fed = [*graph.model.batch, graph.header.fed, *([graph.rounds.header.fed] if graph.rounds else [])]
+        self._fed += [] if graph.shares is None else [graph.shares]
+        self._view = view
+        self._hooks = [view, *hooks]
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        self._session = session
+        self._call = session.calling(self._step, self._fed)
+        if rounds := self._rounds:
+            self._round_calls = {
+                "contribute": session.calling(rounds.contribute, [rounds.header.fed]),
+                "squares": session.calling(rounds.squares, []),
+                "close": session.calling(rounds.close, [rounds.header.fed]),
+            }
+
+    def start(self, feed: dict[Any, Any]) -> Started:
+        """Asks the hooks.
+
+        feed: arrays, for the batch and the headers.
+
+        Raises:
+            AbortedError: the view was replaced.
+        """
+        context = tf1.train.SessionRunContext(tf1.train.SessionRunArgs(self._step, feed), self._session)
+        requests = {hook: request for hook in self._hooks if (request := hook.before_run(context)) is not None}
+        if requests:
+            return Started(context, _asking(self._session, self._step, feed, requests))
+        call, values = self._call, [feed[tensor] for tensor in self._fed]
+        return Started(context, lambda: Ran(call(*values), {}, None, None))
+
+    def round_run(self, name: str) -> Callable[..., Any]:
+        """A run of a round without a batch: `contribute` and `close`, to be called with the header, or `squares`.
+
+        Raises:
+            AbortedError: the view was replaced.
+        """
+        self._view.before_run(None)
+        call: Callable[..., Any] = self._round_calls[name]
+        return call
+
+    def finish(self, started: Started, ran: Ran) -> dict[str, Any]:
+        """Tells the hooks of a step that ran; what it fetched.
+
+        One that ran in a session that was lost meanwhile may have been undone since, with all that came after it: then
+        the global step is the one of the new session.
+        """
+        fetched, context = ran.fetched, started.context
+        if context.session is not self._session:
+            fetched = {**fetched, "global_step": min(int(fetched["global_step"]), self._view.global_step)}
+            context = tf1.train.SessionRunContext(context.original_args, self._session)
+        self._view.saw(int(fetched["global_step"]))
+        options = ran.options or tf1.RunOptions()
+        metadata = ran.metadata or tf1.RunMetadata()
+        for hook in self._hooks:
+            hook.after_run(context, tf1.train.SessionRunValues(ran.asked.get(hook), options, metadata))
+        return fetched
+
+
+def _asking(session: Any, step: dict[str, Any], feed: dict[Any, Any], requests: dict[Any, Any]) -> Callable[[], Ran]:
+    options, metadata = tf1.RunOptions(), tf1.RunMetadata()
+    feeds = dict(feed)
+    for request in requests.values():
+        for tensor, value in (request.feed_dict or {}).items():
+            if tensor in feeds:
+                raise UsageError(f"a hook feeds {tensor.name}, which is fed already")
+            feeds[tensor] = value
+        if request.options:
+            options.MergeFrom(request.options)
+    fetches = {hook: request.fetches for hook, request in requests.items() if request.fetches is not None}
+
+    def run() -> Ran:
+        fetched, asked = session.run((step, fetches), feeds, options=options, run_metadata=metadata)
+        return Ran(fetched, asked, options, metadata)
+
+    return run

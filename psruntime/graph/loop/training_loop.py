@@ -1,0 +1,87 @@
+"""The training loop of a worker: steps while the job trains, rests while it drains, closes it as the chief."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.members.messages import Assignment, Rest
+from psruntime.errors import ReplacedError
+from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.loop.control_plane import Place
+from psruntime.graph.loop.session import ViewSessionCreator
+from psruntime.graph.step.train_graph import TrainGraph
+
+
+class Steps(Protocol):
+    """How a mode trains."""
+
+    def run(self, session: Any) -> None:
+        """Steps until training rests."""
+
+
+class TrainingLoop:
+    """Runs `run()` once, in a thread of its own.
+
+    closing: a fetch, the global step; running it saves the last checkpoint.
+    close: called by the chief with the last global step, between the last checkpoint and the end of the job.
+    """
+
+    def __init__(
+        self,
+        graph: TrainGraph,
+        creator: ViewSessionCreator,
+        place: Place,
+        steps: Steps,
+        hooks: list[Any],
+        closing: Any,
+        close: Callable[[int], None],
+    ) -> None:
+        self._graph = graph
+        self._creator = creator
+        self._place = place
+        self._steps = steps
+        self._hooks = hooks
+        self._closing = closing
+        self._close = close
+        with graph.graph.as_default():
+            self._nothing = tf1.no_op()
+
+    def run(self) -> None:
+        """Returns when the job is done.
+
+        Raises:
+            StopRequested: the process was asked to stop.
+            PsRuntimeError: the job failed, or this worker cannot go on.
+        """
+        with (
+            self._graph.graph.as_default(),
+            tf1.train.MonitoredSession(session_creator=self._creator, hooks=self._hooks) as session,
+        ):
+            while True:
+                self._steps.run(session)
+                assignment = self._creator.assignment
+                assert assignment is not None
+                rest = self._place.rest(assignment)
+                if rest is Rest.OVER:
+                    return
+                if rest is Rest.RESUME:
+                    session.run(self._nothing)  # opens a session on the new view
+                else:
+                    self._finish(session, assignment)
+
+    def _finish(self, session: Any, assignment: Assignment) -> None:
+        """Last checkpoint and evaluation.  Whatever is lost meanwhile: the place says what comes next."""
+        try:
+            global_step = int(session.run(self._closing))
+            self._place.closed_part()
+            if not self._place.holds(assignment):
+                return
+            self._close(global_step)
+            self._place.report_finished(assignment)
+        except ReplacedError as error:
+            self._place.pause(str(error))
+        except LOST_SESSION as error:
+            self._place.pause(f"a ps was lost while the job ended: {first_line(error)}")

@@ -1,0 +1,223 @@
+"""Capture: learns a model's variables, then lets the model read those on the ps through views.
+
+A model_fn is built twice.  `record` runs it in a scratch graph and returns the specs, from which the plan is
+made.  `substitute` runs with the real graph: every variable is still made, so names, scopes, reuse and
+collections are the user's own, but reads of one that has a view go there.  Its own handle is never
+initialised or read.  One without a view is the worker's own copy.
+
+The private attributes of tf.Variable that this takes are named here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.errors import UsageError
+from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.base.seeds import WorkerGraph
+from psruntime.graph.base.variable_uses import uses_of
+from psruntime.graph.model.variable_kinds import is_global_step, is_worker_local, spec_of
+from psruntime.graph.model.views import View
+
+_ASSIGNS = (
+    "assign",
+    "assign_add",
+    "assign_sub",
+    "batch_scatter_update",
+    "count_up_to",
+    "load",
+    "scatter_add",
+    "scatter_div",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_nd_add",
+    "scatter_nd_sub",
+    "scatter_nd_update",
+    "scatter_sub",
+    "scatter_update",
+)
+
+
+class Partition(NamedTuple):
+    """Which part of a larger variable one is, by its name, shape and the offset in it; both in entries per axis."""
+
+    whole: str
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What the model made in the real graph, by name.
+
+    initial_values: the tensors that it would initialise its global variables with.
+    copies: the variables that the worker has for itself and every process must know: not trainable, not local.
+    constraints: functions of trainable variables, for those that have one.
+    partitions: of those that a partitioner made.
+    own_operations: variable -> names of the operations that came with it.
+    """
+
+    initial_values: dict[str, Any] = field(default_factory=dict)
+    copies: dict[str, Any] = field(default_factory=dict)
+    constraints: dict[str, Any] = field(default_factory=dict)
+    partitions: dict[str, Partition] = field(default_factory=dict)
+    own_operations: dict[str, set[str]] = field(default_factory=dict)
+
+
+def record(build: Callable[[], Iterable[str]]) -> tuple[VariableSpec, ...]:
+    """The variables that `build` makes in a graph of its own, in the order of their making.
+
+    Without the global step, and without local ones (metrics), which stay on the worker.  `build` returns the
+    names of those whose gradients are sparse.
+
+    Raises:
+        UsageError: a variable is of a kind that is not supported, or the model changes one that it must not.
+    """
+    made: list[tuple[Any, set[str]]] = []
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        variable = _made(next_creator, kwargs)
+        made.append((variable, _own_operations(variable)))
+        return variable
+
+    with tf1.Graph().as_default(), tf1.variable_creator_scope(creator):
+        sparse = frozenset(build())
+        specs = [spec_of(variable, uses_of(variable.handle, own)) for variable, own in made]
+    return tuple(replace(s, sparse=s.sparse or s.name in sparse) for s in specs if s is not None)
+
+
+@contextmanager
+def substitute(views: Mapping[str, View], global_step: View) -> Iterator[Captured]:
+    """While open, variables read as `views[name]`, and the model's global step as `global_step`.
+
+    The initial value of a table is computed where the table is: TensorFlow puts it beside the handle.
+
+    Raises:
+        UsageError: the model makes a trainable variable that has no view, or initialises one from a copy.
+    """
+    captured = Captured()
+    redirected: list[Any] = []
+
+    def at_home(op: Any) -> str:
+        view = views.get(op.name) if op.type == "VarHandleOp" else None
+        return view.home if view and view.home else op.device
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        with _same_everywhere(), tf1.device(at_home):
+            variable = _made(next_creator, kwargs)
+        name = variable.op.name
+        captured.own_operations[name] = _own_operations(variable)
+        if is_global_step(variable):
+            _redirect(variable, global_step)
+            variable.initialized_value = lambda: global_step.value
+        elif name in views:
+            captured.initial_values[name] = variable.initial_value
+            if variable.constraint is not None:
+                captured.constraints[name] = variable.constraint
+            _redirect(variable, views[name])
+        elif variable.trainable:
+            raise UsageError(
+                f"model_fn made variable {name} the second time only; it must make the same ones each time"
+            )
+        else:
+            if not is_worker_local(variable):
+                captured.initial_values[name] = variable.initial_value
+                captured.copies[name] = variable
+            return variable
+        redirected.append(variable)
+        _leave_global_collection(variable)
+        return variable
+
+    with tf1.variable_creator_scope(creator):
+        yield captured
+    for variable in [*redirected, *captured.copies.values()]:
+        if (info := variable._get_save_slice_info()) is not None:
+            partition = Partition(info.full_name, tuple(info.full_shape), tuple(info.var_offset))
+            captured.partitions[variable.op.name] = partition
+    _refuse_reads_of_copies(captured)
+
+
+def _refuse_reads_of_copies(captured: Captured) -> None:
+    """A copy may have changed when another variable is initialised, and on another worker it has another value.
+
+    A read that is guarded by whether the copy is initialised is that of its own initial value.
+    """
+    handles = {copy.handle.op: name for name, copy in captured.copies.items()}
+    if not handles:
+        return
+    for name, value in captured.initial_values.items():
+        reads = [op.inputs[0].op for op in ancestors([value]) if op.type == "ReadVariableOp"]
+        for read in sorted(handles[op] for op in reads if op in handles):
+            raise UsageError(
+                f"variable {name} is initialised from the value of variable {read}, which is not trainable; "
+                f"initialise it from {read}.initialized_value()"
+            )
+
+
+def _made(next_creator: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    """A resource variable, with the one method that only those of the old kind have."""
+    variable = next_creator(**{**settings, "use_resource": True})
+    variable.initialized_value = lambda: variable.initial_value
+    return variable
+
+
+def _own_operations(variable: Any) -> set[str]:
+    return {op.name for op in variable.handle.consumers()}
+
+
+def _same_everywhere() -> Any:
+    graph = tf1.get_default_graph()
+    return graph.initial_values() if isinstance(graph, WorkerGraph) else nullcontext()
+
+
+def _redirect(variable: Any, view: View) -> None:
+    """Makes every read of `variable`, and every gradient with respect to it, go to `view`, and every write raise.
+
+    `_cached_value` serves value() and conversion to a tensor, `_graph_element` a fetch by session.run;
+    tf.gather, read_value and gather_nd go round them, so they are replaced on the instance.  Hooks of TensorFlow
+    read the global step only if it is initialised, else its initial value.
+    """
+    name = variable.op.name
+
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
+        raise UsageError(f"model_fn assigns to variable {name}; only the optimizer on its ps may change it")
+
+    variable._cached_value = view.value
+    variable._graph_element = view.value
+    variable._read_variable_op = lambda *_args, **_kwargs: view.value
+    variable.sparse_read = view.sparse_read
+    variable.gather_nd = view.gather_nd
+    variable.is_initialized = lambda name=None: tf1.constant(True, name=name)
+    for method in _ASSIGNS:
+        setattr(variable, method, refuse)
+    variable.source_of_view = view.source
+    kind: Any = type(variable)
+    variable.__class__ = _redirected(kind)
+
+
+@cache
+def _redirected(kind: Any) -> type[Any]:
+    """A kind of variable like this one, whose gradients are those of its view: tf.gradients takes them of `handle`."""
+    return type(
+        f"Redirected{kind.__name__}",
+        (kind,),
+        {
+            "handle": property(lambda self: self.source_of_view),
+            "op": property(lambda self: self._handle.op),
+            "device": property(lambda self: self._handle.device),
+        },
+    )
+
+
+def _leave_global_collection(variable: Any) -> None:
+    """A handle that is never initialised must not be found by code that saves or checks global variables."""
+    collection = tf1.get_collection_ref(tf1.GraphKeys.GLOBAL_VARIABLES)
+    collection[:] = [v for v in collection if v is not variable]

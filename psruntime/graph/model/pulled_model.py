@@ -1,0 +1,217 @@
+"""A model on pulled buckets and tables: declares the store, pulls it, and builds the user's model_fn on the views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.plan.plan import Plan
+from psruntime.errors import UsageError
+from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.base.devices import worker_device
+from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model import capture
+from psruntime.graph.model.capture import Partition
+from psruntime.graph.model.non_trainable import Copies, Homes
+from psruntime.graph.model.spec_checks import check_spec
+from psruntime.graph.model.views import PulledView, TableView, View, flat_values
+from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore
+from psruntime.graph.store.optimizers import groups_of, rules_of
+from psruntime.graph.store.wire import FULL, Wire
+from psruntime.model import TRAIN, Model, ModelSpec
+from psruntime.usercode import blame
+
+
+@dataclass(frozen=True)
+class PulledModel:
+    """A model in the current graph.
+
+    step_view: int64 [] on the worker, the global step as the model reads it.
+    versions: bucket name -> int64 [], on the bucket's ps; the global step's too.
+    last: ps -> the bucket there that is pulled last, if they are to be closed.  views: variable name -> how the model
+        reads it.
+    homes: of the variables that are not trainable; copies: this worker's.
+    constraints: variable name -> function of it, of those that have one.
+    partitions: variable name -> which part it is, of those that a partitioner made.
+    initial_values: variable name -> the tensor that the model would initialise it with.
+    batch: the placeholders to feed.  examples: [], what it weighs.
+    updates: operations to be run in every step; none in evaluation.
+    """
+
+    spec: ModelSpec
+    global_step: BucketStore
+    step_view: Any
+    stores: dict[str, BucketStore]
+    versions: dict[str, Any]
+    last: dict[int, str]
+    views: dict[str, View]
+    homes: Homes
+    copies: Copies
+    constraints: dict[str, Any]
+    partitions: dict[str, Partition]
+    initial_values: dict[str, Any]
+    batch: list[Any]
+    examples: Any
+    updates: list[Any]
+
+    def begin_after(self, operations: dict[str, Any]) -> None:
+        """Makes the pull of each of these buckets begin after an operation on its ps, the last one's after all there.
+
+        Edges that are added later, since what an update is made of is not known before the model is built on the pull.
+
+        Raises:
+            UsageError: an operation needs the pull itself.
+        """
+        pulls = {version.op: name for name, version in self.versions.items()}
+        if read := ancestors(operations.values()) & set(pulls):
+            raise UsageError(
+                f"an optimizer or a constraint reads the model's variables, in bucket {pulls[min(read, key=str)]}; in "
+                "mode sync it can use only the value and the gradient that it is given"
+            )
+        ps_of = {name: store.bucket.ps for name, store in [*self.stores.items(), (GLOBAL_STEP.name, self.global_step)]}
+        for name, operation in operations.items():
+            self.versions[name].op._add_control_input(operation)
+            last = self.last.get(ps_of[name], name)
+            if last != name:
+                self.versions[last].op._add_control_input(operation)
+
+
+def learn_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableSpec, ...]:
+    """The model's variables, from a build in a scratch graph.
+
+    Raises:
+        UsageError: model_fn failed, or the model cannot be trained (no variable, a loss that is not a
+            scalar or that no variable has a gradient of).
+    """
+    groups: dict[str, int] = {}  # of the trainable variables; 0: under an optimizer that may need all of it
+    trained: set[str] = set()
+
+    def build() -> list[str]:
+        spec = _call(model, inputs, mode)[0]
+        is_sparse = check_spec(spec, f"model_fn of {model.name}", mode)
+        if mode == TRAIN:
+            names = [v.op.name for v in tf1.trainable_variables()]
+            groups.update(groups_of(names, rules_of(spec, f"model_fn of {model.name}")))
+            trained.update(is_sparse)
+        return [name for name, sparse in is_sparse.items() if sparse]
+
+    def completed(spec: VariableSpec) -> VariableSpec:
+        if not spec.trainable or spec.sparse:
+            return spec
+        group = groups.get(spec.name, 0)
+        whole = spec.whole or (mode == TRAIN and not group)
+        return replace(spec, whole=whole, group=group if spec.name in trained and not whole else 0)
+
+    specs = capture.record(build)
+    if not any(spec.trainable for spec in specs):
+        raise UsageError(f"model_fn of {model.name} makes no trainable variable: there is nothing to train")
+    return tuple(completed(spec) for spec in specs)
+
+
+def build_pulled_model(
+    model: Model,
+    inputs: InputStream,
+    mode: str,
+    plan: Plan,
+    index: int,
+    max_workers: int,
+    wire: Wire = FULL,
+    begins_last: bool = False,
+) -> PulledModel:
+    """Builds pull and model into the current graph, the model on worker `index`.
+
+    begins_last: whether nothing is computed of the batch before something was pulled from every ps, see `last`.
+    """
+    global_step = BucketStore(GLOBAL_STEP, max_workers)
+    stores = {bucket.name: BucketStore(bucket, max_workers) for bucket in plan.buckets}
+    homes = Homes(plan)
+    pulls = {name: s.pull_handle() if s.bucket.is_table else s.pull() for name, s in stores.items()}
+    worker = worker_device(index)
+    with tf1.device(worker):
+        flat = flat_values(plan, pulls, wire)
+        views: dict[str, View] = {
+            spec.name: TableView(stores[spec.name].bucket, pulls[spec.name][1], worker, wire)
+            if spec.sparse
+            else PulledView(tf1.reshape(flat[spec.name], spec.shape, name=f"view/{spec.name}"))
+            for spec in plan.trained
+        }
+        for home in plan.homes:
+            if home.is_table:
+                views[home.name] = TableView(home, tf1.identity(homes.variables[home.name].handle), worker)
+        version, count = global_step.pull()
+        step = PulledView(tf1.reshape(count, [], name="view/global_step"))
+        last = _last_pulled(stores, flat, pulls, step) if begins_last else {}
+        with capture.substitute(views, step) as captured:
+            spec, batch = _call(model, inputs, mode, [tensor for _, tensor in last.values()])
+            examples = inputs.layout.examples(batch, tf1.shape) if spec.examples is None else spec.examples
+            tf1.train.get_or_create_global_step()  # where hooks look for it
+    return PulledModel(
+        spec=spec,
+        global_step=global_step,
+        step_view=step.value,
+        stores=stores,
+        versions={**{name: pulled for name, (pulled, _) in pulls.items()}, GLOBAL_STEP.name: version},
+        last={ps: name for ps, (name, _) in last.items()},
+        views=views,
+        homes=homes,
+        copies=Copies(homes, captured, index),
+        constraints=captured.constraints,
+        partitions=captured.partitions,
+        initial_values=captured.initial_values,
+        batch=batch,
+        examples=examples,
+        updates=_updates(spec, batch) if mode == TRAIN else [],
+    )
+
+
+def _last_pulled(
+    stores: dict[str, BucketStore], flat: dict[str, Any], pulls: dict[str, tuple[Any, Any]], step: PulledView
+) -> dict[int, tuple[str, Any]]:
+    """ps -> (bucket, what is on this worker once it was pulled): the smallest that is pulled anyway, else a scalar."""
+    last = {GLOBAL_STEP.ps: (GLOBAL_STEP.name, step.value)}
+    by_size = sorted(stores.values(), key=lambda store: -store.bucket.size)
+    for bucket in [store.bucket for store in by_size if store.bucket.is_table]:
+        last[bucket.ps] = bucket.name, tf1.identity(pulls[bucket.name][0])
+    for bucket in [store.bucket for store in by_size if not store.bucket.is_table]:
+        last[bucket.ps] = bucket.name, tf1.identity(flat[bucket.pieces[0].variable])
+    return last
+
+
+def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
+    """The operations of the spec's updates, without those that need another input than the batch.
+
+    A Keras model that was called on tensors lists the updates for its own symbolic inputs as well.
+    """
+    given = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if spec.updates is None else spec.updates
+    fed = {tensor.op for tensor in batch}
+    operations = [getattr(update, "op", update) for update in given]
+    can_run: set[Any] = set()  # and needs nothing that is not here, so each part of the graph is walked once
+    for op in operations:
+        needs = ancestors([op], can_run.__contains__)
+        if not any(a.type == "Placeholder" and a not in fed for a in needs):
+            can_run |= needs
+    return [op for op in operations if op in can_run]
+
+
+def _call(model: Model, inputs: InputStream, mode: str, after: Sequence[Any] = ()) -> tuple[ModelSpec, list[Any]]:
+    features, labels, batch = inputs.layout.placeholders(after)
+    try:
+        with blame(f"model_fn of {model.name} (mode {mode})"):
+            spec = model.model_fn(features, labels, mode)
+    except UsageError as error:
+        if "Unsuccessful at finding variable psruntime/" not in str(error):
+            raise
+        raise UsageError(
+            f"model_fn of {model.name} reads a variable inside a function with a gradient of its own "
+            "(tf.custom_gradient, tf.recompute_grad), which is not supported; give the function the variable's value() "
+            "as an argument"
+        ) from error
+    if not isinstance(spec, ModelSpec):
+        raise UsageError(
+            f"model_fn of {model.name} returned {type(spec).__name__}; it must return a psruntime.ModelSpec"
+        )
+    return spec, batch

@@ -1,0 +1,84 @@
+"""Kinds of variables that a model makes, and which of them can be had on the ps.
+
+trainable                       a bucket on the ps, changed by updates
+the global step                 psruntime's own, on ps 0; read only
+local (LOCAL_VARIABLES)         on the worker, made anew in every session: metrics
+otherwise, changed by the model a copy on every worker, the chief's is saved: moving averages
+otherwise, only looked up       a table on the ps
+otherwise                       a copy on every worker
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
+from psruntime.errors import UsageError
+from psruntime.graph.base.variable_uses import LOOKUPS, Use
+
+
+def is_global_step(variable: Any) -> bool:
+    """Whether it is the one that tf.train.get_global_step finds."""
+    return _is_in(tf1.GraphKeys.GLOBAL_STEP, variable) or variable.op.name == "global_step"
+
+
+def is_worker_local(variable: Any) -> bool:
+    """Whether no other process has to know it."""
+    return _is_in(tf1.GraphKeys.LOCAL_VARIABLES, variable)
+
+
+def spec_of(variable: Any, uses: list[Use]) -> VariableSpec | None:
+    """What the plan has to know of a variable with these uses; None if nothing.
+
+    Raises:
+        UsageError: it is of a kind that is not supported, or the model changes it and must not.
+    """
+    name, changes = variable.op.name, [use for use in uses if use.changes]
+    if is_global_step(variable):
+        if changes:
+            raise UsageError(
+                f"model_fn changes the global step in operation {changes[0].operation}; psruntime counts it: leave "
+                "out the assignment, and do not give it to minimize"
+            )
+        return None
+    if variable.trainable:
+        _refuse_changes(name, changes)
+        return _spec(variable, TRAINED_DTYPES, whole=variable.constraint is not None)
+    if is_worker_local(variable):
+        return None
+    if not _is_in(tf1.GraphKeys.GLOBAL_VARIABLES, variable):
+        raise UsageError(
+            f"variable {name} is not trainable and in no collection that says who initialises it; make it in "
+            "tf.GraphKeys.GLOBAL_VARIABLES, or in LOCAL_VARIABLES if each worker has its own (tf.metrics has such)"
+        )
+    looked_up = bool(uses) and all(use.kind in LOOKUPS for use in uses)
+    return _spec(variable, tuple(DTYPE_BYTES), sparse=looked_up and variable.shape.rank != 0, trainable=False)
+
+
+def _refuse_changes(name: str, changes: list[Use]) -> None:
+    for use in changes:
+        where = f"model_fn changes trainable variable {name} in operation {use.operation} ({use.kind})"
+        if use.kind.startswith(("ResourceApply", "ResourceSparseApply")):
+            raise UsageError(
+                f"{where}; leave out minimize and apply_gradients, and return ModelSpec(loss, optimizer=...) instead"
+            )
+        raise UsageError(
+            f"{where}; only the optimizer on its ps may change it: write a penalty into the loss, a limit as the "
+            "variable's constraint, and make what is no parameter with trainable=False"
+        )
+
+
+def _spec(variable: Any, dtypes: tuple[str, ...], **kinds: bool) -> VariableSpec:
+    name, dtype = variable.op.name, variable.dtype.base_dtype.name
+    if not variable.shape.is_fully_defined():
+        raise UsageError(f"variable {name} has shape {variable.shape}; a global variable needs a fully defined one")
+    if dtype not in dtypes:
+        kind = "trainable one" if variable.trainable else "global one"
+        raise UsageError(f"variable {name} has dtype {dtype}; a {kind} needs one of {', '.join(dtypes)}")
+    return VariableSpec(name, tuple(variable.shape.as_list()), dtype, **kinds)
+
+
+def _is_in(collection: str, variable: Any) -> bool:
+    return any(member is variable for member in tf1.get_collection(collection))

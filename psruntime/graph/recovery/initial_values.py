@@ -1,0 +1,90 @@
+"""Gives every variable on the ps the model's own initial value.
+
+Values that are computed from other variables are assigned after these.  What is assigned in one run shares the
+random values that it has in common.  A table's value is computed on its ps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.buckets import Bucket
+from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.store.bucket_store import GLOBAL_STEP
+
+Assigned = tuple[int, Any]  # (ps, an operation that assigns there)
+
+
+class InitialValues:
+    """The operations, in groups to be run in order; the graph and the device are those of now."""
+
+    def __init__(self, graph: TrainGraph) -> None:
+        levels = _levels(graph)
+        self._groups: list[list[Assigned]] = [_made_anew(graph)]
+        for level in range(max(levels.values(), default=0) + 1):
+            self._groups.append(_assigned(graph, levels, level))
+
+    def assign(self, write: Callable[[list[Any]], None], every_ps: Collection[int]) -> None:
+        """Runs those of these ps, by `write(operations)`."""
+        for group in self._groups:
+            write([operation for ps, operation in group if ps in every_ps])
+
+
+def _made_anew(graph: TrainGraph) -> list[Assigned]:
+    """The global step, and what the optimizers keep."""
+    slots = [
+        (graph.model.stores[name].bucket.ps, variable.initializer)
+        for name, optimizer in graph.optimizers.items()
+        for variable in optimizer.variables
+    ]
+    return [(GLOBAL_STEP.ps, graph.global_step.master.initializer), *slots]
+
+
+def _levels(graph: TrainGraph) -> dict[str, int]:
+    """Variable -> how many others have to be initialised one after the other before it."""
+    levels: dict[str, int] = {}
+    sources = {view.source.op: name for name, view in graph.model.views.items()}
+    for name, value in graph.model.initial_values.items():  # in the order in which they were made
+        read = [levels[sources[op]] for op in ancestors([value]) if op in sources]
+        levels[name] = max(read, default=-1) + 1
+    return levels
+
+
+def _assigned(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Assigned]:
+    """Those of the variables of one level."""
+    values = {name: value for name, value in graph.model.initial_values.items() if levels[name] == level}
+    assigned = [
+        (home.ps, _assign(graph.model.homes.variables[home.name], values[home.name]))
+        for home in graph.plan.homes
+        if home.name in values
+    ]
+    for bucket in graph.plan.buckets:
+        if any(piece.variable in values for piece in bucket.pieces):
+            master = graph.model.stores[bucket.name].master
+            if bucket.is_table:
+                assigned.append((bucket.ps, _assign(master, values[bucket.name])))
+            else:
+                is_first = level == min(levels[piece.variable] for piece in bucket.pieces)
+                value = _of_bucket(bucket, values, None if is_first else master)
+                assigned.append((bucket.ps, master.assign(value, read_value=False)))
+    return assigned
+
+
+def _of_bucket(bucket: Bucket, values: dict[str, Any], master: Any) -> Any:
+    """The bucket's value; the variables that are not in `values` have what the master holds, or zeros without one."""
+    held = tf1.zeros([bucket.size], bucket.dtype) if master is None else master.read_value()
+    pieces = []
+    for piece in bucket.pieces:
+        start = piece.start if piece.variable in values else piece.offset
+        flat = tf1.reshape(values.get(piece.variable, held), [-1])
+        pieces.append(flat[start : start + piece.size])
+    return tf1.reshape(tf1.concat(pieces, axis=0), bucket.master_shape)
+
+
+def _assign(variable: Any, value: Any) -> Any:
+    with tf1.device(variable.device):
+        return variable.assign(value, read_value=False)

@@ -1,0 +1,183 @@
+"""What the chief does before a view may be used: initialise, restore or adopt its variables.
+
+core/recovery/recovery.py says which.  A ps is prepared when it carries the marker of the plan, which is written last.
+
+In mode sync live variables are adopted only if all buckets hold the same rounds: the view may have ended while
+one was being applied.  They are sealed first: what a session of an earlier view still has under way cannot
+close a round any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.accounting.saved_state import SavedState
+from psruntime.core.members.messages import Assignment, Prepared
+from psruntime.core.members.view import listed
+from psruntime.core.recovery.recovery import Holding, Recovery, decide
+from psruntime.errors import CheckpointError
+from psruntime.graph.base.devices import worker_device
+from psruntime.graph.checkpoint.checkpoints import Checkpoints, Moved
+from psruntime.graph.recovery.initial_values import InitialValues
+from psruntime.graph.recovery.replicas import Replica, Replicas
+from psruntime.graph.recovery.restored_counters import Books
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.store.bucket_store import GLOBAL_STEP
+from psruntime.graph.store.prepared_flag import Markers
+from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, ATTEMPT, BOOKS_SIZE, INTENT, RoundStore
+
+
+class Preparation:
+    """The operations of worker `index` as the chief, in the training graph.
+
+    partial: whether the variables of live ps stay as they are when others are lost; never in mode sync.
+    """
+
+    def __init__(
+        self,
+        graph: TrainGraph,
+        checkpoints: Checkpoints,
+        replicas: Replicas | None,
+        index: int,
+        partial: bool,
+        log: Callable[..., None],
+    ) -> None:
+        self._graph = graph
+        self._checkpoints = checkpoints
+        self._replicas = replicas
+        self._partial = partial and graph.rounds is None
+        self._log = log
+        every_ps = range(graph.plan.num_ps)
+        with graph.graph.as_default(), tf1.device(worker_device(index)):
+            held = [_variables_on(graph, ps) for ps in every_ps]
+            self._markers = Markers(graph.controls, graph.plan.marker, held, index)
+            of_replicas = [replicas.books_on(ps) if replicas else [] for ps in every_ps]
+            self._new_books = [[v.initializer for v in (*_books(graph, ps), *of_replicas[ps])] for ps in every_ps]
+            self._books = Books(graph)
+            self._seal = [r.seal() for r in _rounds(graph)]
+            self._round_books = [r.books.read_value() for r in _rounds(graph)]
+            self._attempt = tf1.placeholder(tf1.int64, [], name="attempt")
+            nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
+            self._no_round = [r.books.assign(nothing_pending, read_value=False) for r in _rounds(graph)]
+            self._initial_values = InitialValues(graph)
+            self._global_step = graph.global_step.master.read_value()[0]
+
+    def run(self, session: Any, assignment: Assignment) -> Prepared:
+        """Prepares the view of `session`.
+
+        Raises:
+            JobFailedError: a ps holds the variables of another plan.
+            CheckpointError: the folder cannot be written, or its checkpoint does not fit.
+            ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
+        """
+        try:
+            return self._prepare(session, assignment)
+        except CheckpointError:
+            self.require_admitted(session, assignment.incarnation)  # that other chief is why it failed
+            raise
+
+    def _prepare(self, session: Any, assignment: Assignment) -> Prepared:
+
+        def write(operations: list[Any], feed: Any = None) -> None:
+            self._markers.write(session, assignment.incarnation, operations, feed)
+
+        self._checkpoints.check_folder()
+        holdings = self._markers.read(session)
+        write([self._new_books[ps] for ps, holding in enumerate(holdings) if holding is Holding.FRESH])
+        write(self._seal)
+        attempt = self._last_attempt(session)
+        recovery = decide(holdings, self._partial, assignment.restore, self._same_rounds(session))
+        if not recovery.ps:
+            return Prepared(self._report("adopted", session), attempt)
+        live_step = int(session.run(self._global_step)) if holdings[GLOBAL_STEP.ps] is Holding.PREPARED else 0
+        path = self._checkpoints.latest()
+        state = self._checkpoints.state(path) if path else SavedState(0)
+        replica = self._newer_replica(session, holdings, state)
+        if replica:
+            recovery, state = Recovery(replica.ps, recovery.reason), replica.state
+        fresh = {ps for ps in recovery.ps if holdings[ps] is Holding.FRESH}
+        self._books.bring_back(write, fresh, state)  # before they are begun: they are fresh until then, and done again
+        self._markers.begin(session, assignment.incarnation, recovery.ps)
+        self._books.roll_back(write, recovery.ps - fresh, state)
+        write(self._no_round, {self._attempt: attempt})
+        self._markers.require_admitted(session, assignment.incarnation)
+        source: dict[str, object]
+        if replica:
+            replica.restore(session)
+            event, source = "restored", {"replica": state.global_step}
+        elif path:
+            moved = self._checkpoints.restore(session, path, state.global_step, recovery.ps, assignment.incarnation)
+            event, source = "restored", _facts(moved)
+        else:
+            self._initial_values.assign(write, recovery.ps)
+            event, source = "initialised", _facts(self._checkpoints.save(session))
+        self._markers.require_admitted(session, assignment.incarnation)
+        if GLOBAL_STEP.ps in recovery.ps:
+            self._graph.model.copies.restored(session)
+        if self._replicas and not replica:
+            self._replicas.forget(session)
+        self._markers.finish(session, assignment.incarnation, recovery.ps)
+        some = {} if len(recovery.ps) == self._graph.plan.num_ps else {"only_ps": listed(sorted(recovery.ps))}
+        global_step = self._report(event, session, **source, fresh_ps=len(fresh), **some, reason=recovery.reason)
+        return Prepared(global_step, attempt, max(0, live_step - state.global_step))
+
+    def require_admitted(self, session: Any, incarnation: int) -> None:
+        """ReplacedError unless every ps still admits this incarnation."""
+        self._markers.require_admitted(session, incarnation)
+
+    def require(self, session: Any) -> None:
+        """UnavailableError unless every ps of the session is prepared."""
+        self._markers.require(session)
+
+    def _same_rounds(self, session: Any) -> bool:
+        """Whether no round was cut off while it was applied."""
+        books = np.array(session.run(self._round_books), np.int64).reshape(-1, BOOKS_SIZE)
+        return len(np.unique(books[:, [INTENT, APPLIED_ATTEMPT]])) <= 1
+
+    def _last_attempt(self, session: Any) -> int:
+        books = np.array(session.run(self._round_books), np.int64).reshape(-1, BOOKS_SIZE)
+        return int(books[:, ATTEMPT].max(initial=0))
+
+    def _newer_replica(self, session: Any, holdings: list[Holding], state: SavedState) -> Replica | None:
+        """What the lost ps come back from, if it is not older than the checkpoint."""
+        if self._replicas is None:
+            return None
+        lost = {ps for ps, holding in enumerate(holdings) if holding is not Holding.PREPARED}
+        fresh = {ps for ps, holding in enumerate(holdings) if holding is Holding.FRESH}
+        replica = self._replicas.newest(session, lost, fresh)
+        newer = replica and replica.is_whole and replica.state.global_step >= state.global_step
+        return replica if newer else None
+
+    def _report(self, event: str, session: Any, **facts: object) -> int:
+        global_step = int(session.run(self._global_step))
+        self._log(event, global_step=global_step, **facts)
+        return global_step
+
+
+def _facts(moved: Moved | None) -> dict[str, object]:
+    return {"checkpoint": moved.path, "sharded": moved.sharded} if moved else {"checkpoint": None}
+
+
+def _rounds(graph: TrainGraph) -> list[RoundStore]:
+    return graph.rounds.stores if graph.rounds else []
+
+
+def _rounds_on(graph: TrainGraph, ps: int) -> list[RoundStore]:
+    return [r for r in _rounds(graph) if r.store.bucket.ps == ps]
+
+
+def _books(graph: TrainGraph, ps: int) -> list[Any]:
+    """What accounts for updates and restores on a ps, and what rounds are summed in."""
+    books = [v for s in graph.stores_on(ps) for v in s.books] + ([graph.model.homes.stamp] if ps == 0 else [])
+    return books + [v for r in _rounds_on(graph, ps) for v in r.variables]
+
+
+def _variables_on(graph: TrainGraph, ps: int) -> list[Any]:
+    """All of a ps, but of its control: masters, the optimizer's own, books, dense sums of rounds."""
+    variables = [v for store in graph.stores_on(ps) for v in (*graph.values_of(store), *store.books)]
+    variables += [v for r in _rounds_on(graph, ps) for v in r.variables]
+    return variables + [graph.model.homes.variables[home.name] for home in graph.plan.homes if home.ps == ps]

@@ -1,0 +1,87 @@
+"""One buffer of the replicas of one ps: the copies beside its variables, and those on the next ps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.recovery.replicas import holder_of
+from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.variable_copy import CopyOf
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.store.bucket_store import ACCEPTED, GLOBAL_STEP, BucketStore
+from psruntime.graph.store.guard import locked
+from psruntime.graph.store.round_sum import APPLIED_ATTEMPT
+
+
+class PsCopies:
+    """Of ps `ps`, in buffer `buffer`.  take, send, free_own: operations.  names: of its buckets, as `books` has them.
+
+    global_step: int64 [], of the copy beside; only on the ps that holds it.
+    restore, books: by whether it is the copy on the next ps, or in mode sync the one beside.
+    restore: operations that give the variables, but for the books, what was copied.
+    books: what was copied of them, (versions int64 [buckets], ledgers [buckets, LEDGER_SIZE], attempts applied
+    [buckets] in mode sync, accepted and received pushes of each worker that every bucket has [max_workers, 2]).
+    """
+
+    def __init__(self, graph: TrainGraph, ps: int, buffer: int) -> None:
+        self._graph = graph
+        self._device = ps_device(ps)
+        self._next = ps_device(holder_of(ps, graph.plan.num_ps))
+        self._suffix = f"replica_{buffer}"
+        self._rounds = {r.store.bucket.name: r for r in graph.rounds.stores} if graph.rounds else {}
+        self._stores = graph.stores_on(ps)
+        self._own: dict[str, CopyOf] = {}  # by the name of the variable's handle
+        self._on_next: dict[str, CopyOf] = {}
+        self.names = [store.bucket.name for store in self._stores]
+        homes = [graph.model.homes.variables[home.name] for home in graph.plan.homes if home.ps == ps]
+        self._values = [*(v for store in self._stores for v in graph.values_of(store)), *homes]
+        self.take = [*(self._copy_bucket(store) for store in self._stores), *(self._copy(home) for home in homes)]
+        self.send = [self._on_next[name].assign(copy.read()) for name, copy in self._own.items()]
+        self.free_own = [copy.free() for copy in self._own.values()]
+        if GLOBAL_STEP.ps == ps:
+            self.global_step = self._own[graph.global_step.master.handle.op.name].read()[0]
+        variants = (True, False) if graph.rounds else (True,)
+        self.restore = {from_next: self._restore(from_next) for from_next in variants}
+        self.books = {from_next: self._books(from_next) for from_next in variants}
+
+    def _restore(self, from_next: bool) -> list[Any]:
+        with tf1.device(self._device):
+            return [v.assign(self._copy_of(v, from_next).read(), read_value=False) for v in self._values]
+
+    def _books(self, from_next: bool) -> tuple[Any, Any, Any, Any]:
+        def read(variable: Any) -> Any:
+            return self._copy_of(variable, from_next).read()
+
+        with tf1.device(self._next if from_next else self._device):
+            rounds = [self._rounds[name].books for name in self.names if name in self._rounds]
+            if not self._stores:
+                none = tf1.zeros([0], tf1.int64)
+                return none, none[:, None], none, tf1.zeros([0, 2], tf1.int64)
+            pushed = tf1.reduce_min(tf1.stack([read(store.pushed)[:, ACCEPTED:] for store in self._stores]), axis=0)
+            return (
+                tf1.stack([read(store.version) for store in self._stores]),
+                tf1.stack([read(store.ledger) for store in self._stores]),
+                tf1.stack([read(books)[APPLIED_ATTEMPT] for books in rounds]) if rounds else tf1.zeros([0], tf1.int64),
+                pushed,
+            )
+
+    def _copy_bucket(self, store: BucketStore) -> Any:
+        rounds = self._rounds.get(store.bucket.name)
+        variables = [*self._graph.values_of(store), *store.books, *([rounds.books] if rounds else [])]
+
+        def copy() -> tuple[Any, list[Any]]:
+            return tf1.constant(0), [self._copy(variable) for variable in variables]
+
+        with tf1.name_scope(f"{store.bucket.name}/"):
+            return locked(store, [], copy)[1]
+
+    def _copy(self, variable: Any) -> Any:
+        name = variable.handle.op.name
+        self._own[name] = CopyOf(variable, f"{self._suffix}_own")
+        self._on_next[name] = CopyOf(variable, self._suffix, self._next)
+        return self._own[name].take()
+
+    def _copy_of(self, variable: Any, from_next: bool) -> CopyOf:
+        return (self._on_next if from_next else self._own)[variable.handle.op.name]

@@ -1,0 +1,129 @@
+"""Replicas: what each ps holds, copied to the next ps, so that the loss of one is made good without a disk.
+
+A copy has two halves.  `begin` copies every bucket beside itself, under its mutex: only for that the training pauses.
+`finish` takes these copies to the next ps while it goes on, and notes there that they are complete.  In mode sync each
+ps keeps its own copy as well, because all of them return to the same round.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.accounting.saved_state import BucketBooks, SavedState
+from psruntime.core.recovery.replicas import BUFFERS, Note, Notes, Source, holder_of, newest_source, next_buffer
+from psruntime.graph.base.devices import ps_device
+from psruntime.graph.recovery.replica_buffer import PsCopies
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.store.bucket_store import GLOBAL_STEP, counts_of, ps_variable
+
+
+class Replicas:
+    """The operations, in the training graph."""
+
+    def __init__(self, graph: TrainGraph) -> None:
+        self._num_ps = graph.plan.num_ps
+        self._sync = graph.rounds is not None
+        self._begun = (0, Note())  # buffer and note of the copy that was begun last
+        with graph.graph.as_default(), tf1.name_scope("replicas/"):
+            every_ps = range(self._num_ps)
+            self._on_next = [_NoteBook(f"of_ps_{ps}", holder_of(ps, self._num_ps)) for ps in every_ps]
+            self._own = [_NoteBook(f"own_of_ps_{ps}", ps) for ps in every_ps]
+            self._buffers = [[PsCopies(graph, ps, b) for ps in every_ps] for b in range(BUFFERS)]
+
+    def books_on(self, ps: int) -> list[Any]:
+        """The variables that this ps needs before anything is replicated."""
+        return [book.notes for book in (*self._on_next, *self._own) if book.ps == ps]
+
+    def begin(self, session: Any) -> int:
+        """Copies what every ps holds, beside it; returns the global step."""
+        replicas, _ = self._read(session)
+        buffer = next_buffer(self._num_ps, replicas)
+        self._note(session, buffer, Note())
+        copies = self._buffers[buffer]
+        session.run([of_ps.take for of_ps in copies])
+        step = int(session.run(copies[GLOBAL_STEP.ps].global_step))
+        self._begun = buffer, Note(secrets.randbelow(1 << 62) + 1, step)
+        return step
+
+    def send(self, session: Any) -> None:
+        """Takes what was copied last to the next ps."""
+        session.run([of_ps.send for of_ps in self._buffers[self._begun[0]]])
+
+    def finish(self, session: Any) -> None:
+        """Says that what was sent is complete; from then on it may be restored."""
+        buffer, note = self._begun
+        self._note(session, buffer, note)
+        if not self._sync:
+            session.run([of_ps.free_own for of_ps in self._buffers[buffer]])
+
+    def newest(self, session: Any, lost: Collection[int], fresh: Collection[int]) -> Replica | None:
+        """What the lost ps, in mode sync all, can be brought back from; None if there is nothing.
+
+        fresh: those that hold nothing at all.
+        """
+        replicas, own = self._read(session)
+        needed = range(self._num_ps) if self._sync else lost
+        source = newest_source(needed, fresh, self._num_ps, replicas, own if self._sync else None)
+        return Replica(session, self._buffers[source.buffer], needed, source) if source else None
+
+    def forget(self, session: Any) -> None:
+        """The ps will not go on from any of them: what is copied is of another history."""
+        for buffer in range(BUFFERS):
+            self._note(session, buffer, Note())
+
+    def _read(self, session: Any) -> tuple[Notes, Notes]:
+        """(what is noted on the next ps, what on the ps itself), of each ps."""
+        on_next, own = session.run([[book.value for book in books] for books in (self._on_next, self._own)])
+        return _notes(on_next), _notes(own)
+
+    def _note(self, session: Any, buffer: int, note: Note) -> None:
+        books = [*self._on_next, *self._own]
+        feed: dict[Any, Any] = {book.buffer: buffer for book in books}
+        feed.update({book.note: (note.stamp, note.global_step) for book in books})
+        session.run([book.write for book in books], feed)
+
+
+class Replica:
+    """One copy that these ps can be brought back from.  state: their books in it."""
+
+    def __init__(self, session: Any, copies: list[PsCopies], every_ps: Collection[int], source: Source) -> None:
+        self.ps = frozenset(every_ps)
+        self._restore = [copies[ps].restore[ps in source.from_next] for ps in sorted(self.ps)]
+        books = session.run({ps: copies[ps].books[ps in source.from_next] for ps in self.ps})
+        buckets: dict[str, BucketBooks] = {}
+        attempts: set[int] = set()
+        counts = {}
+        for ps, (versions, ledgers, of_rounds, pushed) in books.items():
+            rows = zip(versions.tolist(), map(tuple, ledgers.tolist()), strict=True)
+            buckets.update(zip(copies[ps].names, (BucketBooks(*row, ps) for row in rows), strict=True))
+            attempts.update(of_rounds.tolist())
+            counts[ps] = counts_of(pushed)
+        self.state = SavedState(source.note.global_step, buckets, counts)
+        self.is_whole = len(attempts) <= 1  # mode sync: all are of one round
+
+    def restore(self, session: Any) -> None:
+        """Gives the variables of `ps` what the copy holds."""
+        session.run(self._restore)
+
+
+class _NoteBook:
+    """The notes of the copies of one ps, where they are kept: on `ps`."""
+
+    def __init__(self, name: str, ps: int) -> None:
+        self.ps = ps
+        with tf1.device(ps_device(ps)):
+            self.notes = ps_variable(f"replicas/{name}", [BUFFERS, 2])
+            self.buffer = tf1.placeholder(tf1.int64, [], name=f"{name}/buffer")
+            self.note = tf1.placeholder(tf1.int64, [2], name=f"{name}/note")
+            self.write = tf1.raw_ops.ResourceScatterUpdate(
+                resource=self.notes.handle, indices=self.buffer, updates=self.note
+            )
+            self.value = self.notes.read_value()
+
+
+def _notes(rows: list[Any]) -> Notes:
+    return {ps: [Note(int(stamp), int(step)) for stamp, step in of_ps] for ps, of_ps in enumerate(rows)}

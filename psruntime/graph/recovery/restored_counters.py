@@ -1,0 +1,107 @@
+"""The books of the buckets in a recovery: what a ps that lost its own goes on from, and what a return to an older
+state does to those that are live.
+
+A version leaps as it comes back, which makes every push from before stale.  What an update did that is undone is
+moved from applied to rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.accounting.ledger import APPLIED, EMPTY, LEDGER_SIZE, ROLLED_BACK, brought_back
+from psruntime.core.accounting.saved_state import SavedState
+from psruntime.core.plan.buckets import Bucket
+from psruntime.graph.base.devices import ps_device
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.store.bucket_store import ACCEPTED, PUSHED_SIZE, RESTORE_LEAP, BucketStore
+from psruntime.graph.store.guard import locked, one
+
+Write = Callable[[list[Any], dict[Any, Any]], None]  # runs operations that write, with a feed
+
+
+class Books:
+    """The operations, in the graph of now."""
+
+    def __init__(self, graph: TrainGraph) -> None:
+        self._max_workers = int(graph.global_step.pushed.shape[0])
+        self._of_ps = [_PsBooks(ps, graph.stores_on(ps), self._max_workers) for ps in range(graph.plan.num_ps)]
+
+    def bring_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
+        """Fresh ps go on from the books that were saved."""
+        for ps in every_ps:
+            books = self._of_ps[ps]
+            saved = [state.buckets.get(bucket.name) for bucket in books.buckets]
+            versions = [of_bucket.version + RESTORE_LEAP if of_bucket else 0 for of_bucket in saved]
+            ledgers = [brought_back(of_bucket.ledger) if of_bucket else EMPTY for of_bucket in saved]
+            homes = sorted({of_bucket.ps for of_bucket in saved if of_bucket})
+            rows = [homes.index(of_bucket.ps) + 1 if of_bucket else 0 for of_bucket in saved]
+            feed = {books.version: versions, books.ledger: np.reshape(ledgers, [-1, LEDGER_SIZE])}
+            write(books.bring_back, {**feed, books.counts: self._counts(state, homes), books.rows: rows})
+
+    def roll_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
+        """Live books go on; the updates that the saved ones do not have are rolled back."""
+        for ps in every_ps:
+            books = self._of_ps[ps]
+            saved = [state.buckets.get(bucket.name) for bucket in books.buckets]
+            kept = [of_bucket.ledger[APPLIED] if of_bucket else 0 for of_bucket in saved]
+            write(books.roll_back, {books.kept: kept})
+
+    def _counts(self, state: SavedState, homes: list[int]) -> Any:
+        """None, and then those of each of these ps; int64 [1 + ps, max_workers, 2]."""
+        counts = np.zeros([1 + len(homes), self._max_workers, 2], np.int64)
+        for row, ps in enumerate(homes, start=1):
+            for worker, (accepted, received) in state.counts.get(ps, {}).items():
+                if worker < self._max_workers:
+                    counts[row, worker] = accepted, received
+        return counts
+
+
+class _PsBooks:
+    """Those of one ps.  bring_back, roll_back: lists of operations.
+
+    Placeholders, int64: version, kept, rows [buckets], ledger [buckets, LEDGER_SIZE], counts [any, max_workers, 2];
+    `rows` says which of the counts a bucket has.
+    """
+
+    def __init__(self, ps: int, stores: list[BucketStore], max_workers: int) -> None:
+        self.buckets: list[Bucket] = [store.bucket for store in stores]
+        count = len(stores)
+        with tf1.device(ps_device(ps)):
+            self.version = tf1.placeholder(tf1.int64, [count], name=f"saved_version_{ps}")
+            self.ledger = tf1.placeholder(tf1.int64, [count, LEDGER_SIZE], name=f"saved_ledger_{ps}")
+            self.counts = tf1.placeholder(tf1.int64, [None, max_workers, 2], name=f"saved_counts_{ps}")
+            self.rows = tf1.placeholder(tf1.int64, [count], name=f"saved_rows_{ps}")
+            self.kept = tf1.placeholder(tf1.int64, [count], name=f"kept_{ps}")
+            pushed = tf1.pad(self.counts, [[0, 0], [0, 0], [ACCEPTED, 0]])
+            self.bring_back = [
+                operation
+                for i, store in enumerate(stores)
+                for operation in (
+                    store.version.assign(self.version[i], read_value=False),
+                    store.ledger.assign(self.ledger[i], read_value=False),
+                    store.pushed.assign(pushed[self.rows[i]], read_value=False),
+                )
+            ]
+            self.roll_back = [_roll_back(store, self.kept[i]) for i, store in enumerate(stores)]
+
+
+def _roll_back(store: BucketStore, kept: Any) -> Any:
+    """Undoes all but `kept` of the applied updates in the books, and forgets which push was the last."""
+
+    def move() -> tuple[Any, list[Any]]:
+        ledger = store.ledger.read_value()
+        undone = tf1.maximum(ledger[APPLIED] - kept, 0) * (one(ROLLED_BACK) - one(APPLIED))
+        counts_only = tf1.concat([tf1.zeros([ACCEPTED], tf1.int64), tf1.ones([PUSHED_SIZE - ACCEPTED], tf1.int64)], 0)
+        return undone, [
+            store.ledger.assign(ledger + undone, read_value=False),
+            store.version.assign_add(RESTORE_LEAP, read_value=False),
+            store.pushed.assign(store.pushed.read_value() * counts_only, read_value=False),
+        ]
+
+    with tf1.name_scope(f"roll_back/{store.bucket.name}/"):
+        return locked(store, [kept], move)[1]

@@ -1,0 +1,50 @@
+"""Gradients as they are pushed: rounded for the wire, if it says so with what the rounding before left over.
+
+With that error feedback small gradients add up instead of being lost (Seide et al., 1-bit stochastic gradient descent,
+Interspeech 2014; Karimireddy et al., Error feedback fixes SignSGD, ICML 2019).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.devices import worker_device
+from psruntime.graph.store.gradient import BucketGradient
+from psruntime.graph.store.wire import Wire
+
+
+def packed_gradient(wire: Wire, name: str, gradient: BucketGradient, finite: Any, index: int) -> BucketGradient:
+    """The gradient of bucket `name` as worker `index` pushes it.
+
+    finite: bool [], whether it counts; if not, what is left stays.  What a push had in it that a ps
+    refuses for another cause is dropped with it.
+
+    There is no feedback for rows of a table: what is left of them would be as large as the table.
+    """
+    with tf1.device(worker_device(index)):
+        values = gradient.values
+        if not wire.feedback or gradient.indices is not None or not wire.rounds(values):
+            return gradient.with_values(wire.saturated(values))
+        residue = _residue(name, values)
+        before = residue.read_value()
+        total = tf1.where(finite, values + before, tf1.zeros_like(values))
+        sent = wire.saturated(total)
+        left = tf1.where(finite, total - tf1.cast(sent, values.dtype), before)
+        with tf1.control_dependencies([residue.assign(left, read_value=False)]):
+            return gradient.with_values(tf1.identity(sent))
+
+
+def _residue(name: str, values: Any) -> Any:
+    """Zeros in every new session: what a lost one left over is lost with it."""
+    with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
+        return tf1.get_variable(
+            f"psruntime/residue/{name}",
+            values.shape,
+            values.dtype,
+            initializer=tf1.zeros_initializer(),
+            trainable=False,
+            use_resource=True,
+            collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+        )

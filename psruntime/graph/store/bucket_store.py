@@ -1,0 +1,117 @@
+"""The store: the variables on the ps, the same declaration on every process that touches them.
+
+Per ps, made by the ps itself (`PsControl`): the fence, the staleness limit, the prepared marker.
+Per bucket, made by the chief (`BucketStore`): the master, its version, its ledger, the last push of each
+worker, and a mutex that keeps an update's reads and writes together.
+The global step is kept like a bucket of its own on ps 0, whose master counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.accounting.ledger import LEDGER_SIZE
+from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.graph.base.devices import ps_device
+
+# Columns of a worker's row in `pushed`.
+ORIGIN, SEQUENCE, WINDOW, ACCEPTED, ARRIVED = range(5)
+PUSHED_SIZE = 5
+
+NO_LIMIT = 1 << 31  # versions: more updates than a job makes while one worker computes a step
+RESTORE_LEAP = 1 << 32  # added to a version by a restore: beyond every limit, so older pushes are stale
+
+GLOBAL_STEP = Bucket("global_step", 0, (Piece("global_step", 0, 1),), "int64")
+
+
+class PsControl:
+    """What a ps holds once.
+
+    admitted: int64 [max_workers], the incarnation whose pushes are accepted, 0 for none.
+    max_staleness: int64 [], in versions.
+    prepared: int64 [], the marker of the plan whose variables are complete, 0 for none.
+    bytes_held: int64 [], bytes of all its variables, the optimizer's too, known once prepared.
+    """
+
+    def __init__(self, ps: int, max_workers: int) -> None:
+        with tf1.device(ps_device(ps)):
+            self.admitted = ps_variable(f"control/ps_{ps}/admitted", [max_workers])
+            self.max_staleness = ps_variable(f"control/ps_{ps}/max_staleness", [])
+            self.prepared = ps_variable(f"control/ps_{ps}/prepared", [])
+            self.bytes_held = ps_variable(f"control/ps_{ps}/bytes_held", [])
+
+    @property
+    def variables(self) -> list[Any]:
+        return [self.admitted, self.max_staleness, self.prepared, self.bytes_held]
+
+
+class BucketStore:
+    """The variables of one bucket, all on its ps.
+
+    master: [size] of the bucket's dtype; of a table, the variable's own shape, so that rows can be taken from it.
+    version: int64 [], updates applied.
+    ledger: int64 [LEDGER_SIZE].
+    pushed: int64 [max_workers, 5], of each worker: the origin of its last accepted push; the highest sequence number
+        that was accepted of it, and which of those below (see window.py); and how many pushes of its index were
+        accepted, and received.
+    """
+
+    def __init__(self, bucket: Bucket, max_workers: int) -> None:
+        self.bucket = bucket
+        with tf1.device(ps_device(bucket.ps)):
+            self.master = ps_variable(f"master/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
+            self.version = ps_variable(f"version/{bucket.name}", [])
+            self.ledger = ps_variable(f"ledger/{bucket.name}", [LEDGER_SIZE])
+            self.pushed = ps_variable(f"pushed/{bucket.name}", [max_workers, PUSHED_SIZE])
+            self.turn = tf1.raw_ops.MutexV2(shared_name=f"turn/{bucket.name}")
+            self.mutex = tf1.raw_ops.MutexV2(shared_name=f"mutex/{bucket.name}")
+
+    @property
+    def variables(self) -> list[Any]:
+        return [self.master, *self.books]
+
+    @property
+    def books(self) -> list[Any]:
+        """What accounts for updates, apart from the master and the optimizer's own variables."""
+        return [self.version, self.ledger, self.pushed]
+
+    def pull(self) -> tuple[Any, Any]:
+        """(version, master), read on the ps in this order: the tensor is never older than its version says."""
+        with tf1.device(ps_device(self.bucket.ps)):
+            version = self.version.read_value()
+            with tf1.control_dependencies([version]):
+                return version, self.master.read_value()
+
+    def pull_handle(self) -> tuple[Any, Any]:
+        """(version, handle of the master), for reads of single rows.
+
+        The handle itself waits for the version: a control dependency of the reads would be lost where they
+        are in a loop or a branch.
+        """
+        with tf1.device(ps_device(self.bucket.ps)):
+            version = self.version.read_value()
+            with tf1.control_dependencies([version]):
+                return version, tf1.identity(self.master.handle)
+
+
+def counts_of(pushes: Any) -> dict[int, tuple[int, int]]:
+    """Worker -> (accepted, received), of those that have any, from int64 [max_workers, 2]."""
+    return {int(worker): (int(pushes[worker, 0]), int(pushes[worker, 1])) for worker in np.flatnonzero(pushes[:, 1])}
+
+
+def ps_variable(name: str, shape: Sequence[int], dtype: Any = tf1.int64) -> Any:
+    """A variable outside the collections, known to every process by its name.  Zeros until somebody assigns."""
+    with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
+        return tf1.get_variable(
+            f"psruntime/{name}",
+            shape,
+            dtype,
+            initializer=tf1.zeros_initializer(),
+            trainable=False,
+            use_resource=True,
+            collections=[],
+        )

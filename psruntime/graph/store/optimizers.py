@@ -1,0 +1,178 @@
+"""The optimizers of a model: one for each bucket, chosen by the name of its variable.
+
+Everything that belongs to a bucket stays on its ps: the optimizer's own variables, and its learning rate,
+which is fed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.buckets import Bucket
+from psruntime.errors import UsageError
+from psruntime.graph.base.devices import ps_device
+from psruntime.model import ModelSpec
+from psruntime.usercode import blame
+
+EVERY = "*"
+# Their updates treat every entry alike and by itself, so a variable may be sliced and flattened under them.
+ELEMENT_WISE = (
+    tf1.train.GradientDescentOptimizer,
+    tf1.train.MomentumOptimizer,
+    tf1.train.AdamOptimizer,
+    tf1.train.AdagradOptimizer,
+    tf1.train.AdadeltaOptimizer,
+    tf1.train.RMSPropOptimizer,
+    tf1.train.FtrlOptimizer,
+    tf1.train.ProximalGradientDescentOptimizer,
+    tf1.train.ProximalAdagradOptimizer,
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Variables whose name matches `pattern` are updated by what `factory` makes, at this learning rate."""
+
+    pattern: str
+    factory: Callable[[Any], Any]
+    learning_rate: float | Callable[[int], float]
+
+
+def rules_of(spec: ModelSpec, where: str) -> list[Rule]:
+    """In the order in which they are tried.
+
+    Raises:
+        UsageError: the spec's optimizer or learning_rate is not what it must be; `where` is its model_fn.
+    """
+    factories = spec.optimizer if isinstance(spec.optimizer, Mapping) else {EVERY: spec.optimizer}
+    rates = (
+        spec.learning_rate if isinstance(spec.learning_rate, Mapping) else dict.fromkeys(factories, spec.learning_rate)
+    )
+    rules = []
+    for pattern, factory in factories.items():
+        if factory is None or not callable(factory):
+            raise UsageError(f"{where}: optimizer must be a class or function that makes one, got {factory!r}")
+        if pattern in rates:
+            rules.append(Rule(pattern, factory, rates[pattern]))
+        else:
+            raise UsageError(f"{where}: learning_rate has no entry for the optimizer of '{pattern}'")
+    for pattern, rate in rates.items():
+        if pattern not in factories:
+            raise UsageError(f"{where}: learning_rate has an entry for '{pattern}', for which there is no optimizer")
+        if isinstance(rate, tf1.Tensor | tf.Variable):
+            raise UsageError(
+                f"{where}: learning_rate is a tensor ({rate.name}); give a number or a Python function "
+                "of the global step, for example lambda step: 0.1 * 0.96 ** (step / 1000)"
+            )
+        if not callable(rate) and (isinstance(rate, bool) or not isinstance(rate, int | float)):
+            raise UsageError(f"{where}: learning_rate must be a number or a function of the global step, got {rate!r}")
+    return rules
+
+
+def rule_of(variable: str, rules: list[Rule]) -> int:
+    """The number of the first rule that matches.
+
+    Raises:
+        UsageError: none does.
+    """
+    for number, rule in enumerate(rules):
+        if fnmatchcase(variable, rule.pattern):
+            return number
+    raise UsageError(
+        f"no pattern of ModelSpec.optimizer matches variable {variable}: {', '.join(r.pattern for r in rules)}; "
+        "end the mapping with '*'"
+    )
+
+
+def groups_of(names: Iterable[str], rules: list[Rule]) -> dict[str, int]:
+    """Variable -> number of its rule from 1, if that is known to be element-wise, else 0.
+
+    Makes each optimizer once, in the current graph.
+
+    Raises:
+        UsageError: no optimizer for a variable, or it cannot be used.
+    """
+    rate = tf1.placeholder(tf1.float32, [])
+    element_wise = [type(_make(rule, rate)) in ELEMENT_WISE for rule in rules]
+    number_of = {name: rule_of(name, rules) for name in names}
+    return {name: number + 1 if element_wise[number] else 0 for name, number in number_of.items()}
+
+
+def learning_rates_at(rules: list[Rule], global_step: int) -> list[float]:
+    """Of each rule, for the update that follows this global step.
+
+    Raises:
+        UsageError: the user's function failed.
+    """
+    rates = [rule.learning_rate for rule in rules]
+    with blame("learning_rate"):
+        return [float(rate(global_step) if callable(rate) else rate) for rate in rates]
+
+
+class BucketOptimizer:
+    """The optimizer of one bucket, on its ps.
+
+    number: of its rule.  learning_rate: as it was given.  variables: its own, complete once the update is built.
+    """
+
+    def __init__(self, rules: list[Rule], bucket: Bucket, learning_rates: Sequence[Any]) -> None:
+        """learning_rates: float32 [] of each rule, on the ps."""
+        self.number = rule_of(bucket.variable, rules)
+        self.learning_rate = learning_rates[self.number]
+        self.variables: list[Any] = []
+        with tf1.device(ps_device(bucket.ps)), self._recorded():
+            self._optimizer = _make(rules[self.number], self.learning_rate)
+
+    @property
+    def kind(self) -> str:
+        return type(self._optimizer).__name__
+
+    def apply(self, gradient: Any, master: Any) -> Any:
+        """An operation that updates the master by the gradient, a tensor or IndexedSlices."""
+        with self._recorded():
+            return self._optimizer.apply_gradients([(gradient, master)])
+
+    def is_slot(self, variable: Any, master: Any) -> bool:
+        """Whether one of its variables has an entry for each of the master's; else it stands for all of them."""
+        known = [self._optimizer.get_slot(master, name) for name in self._optimizer.get_slot_names()]
+        return any(slot is variable for slot in known) or (variable.shape.rank != 0 and variable.shape == master.shape)
+
+    @contextmanager
+    def _recorded(self) -> Iterator[None]:
+        """What is made meanwhile is the optimizer's own, also where it does not count it itself."""
+
+        def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+            variable = next_creator(**{**kwargs, "use_resource": True, "collections": [], "trainable": False})
+            self.variables.append(variable)
+            return variable
+
+        with tf1.variable_creator_scope(creator):
+            yield
+
+
+def _make(rule: Rule, learning_rate: Any) -> Any:
+    optimizer = rule.factory(learning_rate)
+    kind = type(optimizer).__name__
+    if isinstance(optimizer, tf1.train.SyncReplicasOptimizer):
+        raise UsageError("optimizer made a SyncReplicasOptimizer; give the optimizer inside it, and run the job with "
+                         "--mode sync")  # fmt: skip
+    if not isinstance(optimizer, tf1.train.Optimizer):
+        raise UsageError(
+            f"optimizer made {kind}; it must make a tf.compat.v1.train.Optimizer, "
+            "for example optimizer=tf1.train.AdamOptimizer"
+        )
+    for method in ("minimize", "compute_gradients"):
+        if getattr(type(optimizer), method) is not getattr(tf1.train.Optimizer, method):
+            raise UsageError(
+                f"optimizer {kind} has a {method} of its own, which is not called here: gradients are taken on the "
+                "worker and applied on the ps; use ModelSpec.clip_norm or clip_value, change the loss, or change the "
+                "gradients in apply_gradients"
+            )
+    return optimizer

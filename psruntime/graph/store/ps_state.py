@@ -1,0 +1,156 @@
+"""A ps's view of its own state: a session on its own server, through which it writes the fence and reads
+its ledgers.  So status, metrics and fencing need no worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.accounting.ledger import (
+    APPLIED,
+    CAUSES,
+    LEDGER_SIZE,
+    MAX_STALENESS,
+    PENDING,
+    RECEIVED,
+    ROLLED_BACK,
+    is_balanced,
+)
+from psruntime.core.members.messages import PsStats
+from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.errors import first_line
+from psruntime.graph.store.bucket_store import (
+    ACCEPTED,
+    ARRIVED,
+    GLOBAL_STEP,
+    NO_LIMIT,
+    PUSHED_SIZE,
+    BucketStore,
+    PsControl,
+)
+
+CLEAR_MS = 5000  # to end a dead worker's session, which takes milliseconds
+
+
+class PsState:
+    """`learn_plan` belongs to one thread; everything else may be called by any."""
+
+    def __init__(self, target: str, index: int, max_workers: int) -> None:
+        self._target = target
+        self._index = index
+        self._max_workers = max_workers
+        with tf1.Graph().as_default() as graph, tf1.device(ps_device(index)):
+            control = PsControl(index, max_workers)
+            self._table = tf1.placeholder(tf1.int64, [max_workers])
+            self._limit = tf1.placeholder(tf1.int64, [])
+            write_limit = control.max_staleness.assign(self._limit, read_value=False)
+            with tf1.control_dependencies([write_limit]):  # so that nobody is admitted under an older, lower limit
+                self._write_fence = control.admitted.assign(self._table, read_value=False)
+            self._bytes = control.bytes_held.read_value()
+            setup = [v.initializer for v in control.variables]
+        with tf1.Graph().as_default():
+            self._nothing = tf1.no_op()
+        self._session = tf1.Session(target, graph=graph)
+        self._session.run(setup)
+        self._ledgers: LedgerReader | None = None
+
+    def write_fence(self, admitted: Mapping[int, int], max_staleness: int | None) -> None:
+        """From here on only these incarnations' pushes are applied, and none that is staler than the limit.
+
+        admitted: worker index -> incarnation.  max_staleness: in versions; None: no limit.
+        """
+        table = np.zeros([self._max_workers], np.int64)
+        for worker, incarnation in admitted.items():
+            table[worker] = incarnation
+        limit = NO_LIMIT if max_staleness is None else min(max_staleness, NO_LIMIT)
+        self._session.run(self._write_fence, {self._table: table, self._limit: limit})
+
+    def clear_session(self, worker: int) -> str:
+        """Ends what a worker that was killed has left of its session here; why not, if that failed.
+
+        A session under its index from another process ends those of the one before.
+        """
+        config = tf1.ConfigProto(operation_timeout_in_ms=CLEAR_MS)
+        config.experimental.share_session_state_in_clusterspec_propagation = True
+        config.cluster_def.job.add(name="worker").tasks[worker] = self._target.removeprefix("grpc://")
+        try:
+            with tf1.Session(self._target, graph=self._nothing.graph, config=config) as session:
+                session.run(self._nothing)
+        except tf1.errors.OpError as error:
+            return first_line(error)
+        return ""
+
+    def learn_plan(self, plan: Plan) -> None:
+        """Tells which buckets are here; known once the view is prepared."""
+        if self._ledgers is None:
+            self._ledgers = LedgerReader(self._target, self._index, plan, self._max_workers)
+
+    @property
+    def knows_plan(self) -> bool:
+        return self._ledgers is not None
+
+    def read(self) -> tuple[PsStats, int]:
+        """(sums over the buckets, global step); the step is 0 on a ps that does not hold it, or has no buckets."""
+        if self._ledgers:
+            return self._ledgers.read()
+        return PsStats(bytes_held=int(self._session.run(self._bytes))), 0
+
+    def accepted(self) -> dict[int, tuple[int, int]]:
+        """Worker index -> pushes that the buckets accepted of it: the fewest and the most."""
+        return self._ledgers.accepted() if self._ledgers else {}
+
+    def unbalanced(self) -> list[str]:
+        """Names of the buckets whose ledger says that an update is not accounted for: none, ever."""
+        ledgers = self._ledgers.ledgers() if self._ledgers else {}
+        return [name for name, row in ledgers.items() if not is_balanced(row)]
+
+
+class LedgerReader:
+    """Reads the ledgers of a ps's buckets.  The view must be prepared."""
+
+    def __init__(self, target: str, index: int, plan: Plan, max_workers: int) -> None:
+        buckets = [*plan.on(index), *([GLOBAL_STEP] if GLOBAL_STEP.ps == index else [])]
+        self.names = [bucket.name for bucket in buckets]
+        with tf1.Graph().as_default() as graph, tf1.device(ps_device(index)):
+            stores = [BucketStore(bucket, max_workers) for bucket in buckets]
+            self._ledgers = [store.ledger.read_value() for store in stores]
+            self._pushed = [store.pushed.read_value() for store in stores]
+            arrived = [pushed[:, ARRIVED] for pushed in self._pushed]
+            self._arrived = tf1.reduce_min(tf1.stack(arrived), axis=0) if arrived else tf1.zeros([0], tf1.int64)
+            self._bytes = PsControl(index, max_workers).bytes_held.read_value()
+            step = stores[-1].master.read_value()[0] if buckets and buckets[-1] is GLOBAL_STEP else tf1.constant(0)
+            self._step = step
+        self._session = tf1.Session(target, graph=graph)
+
+    def ledgers(self) -> dict[str, Any]:
+        """Bucket name -> int64 [LEDGER_SIZE]."""
+        return dict(zip(self.names, self._session.run(self._ledgers), strict=True))
+
+    def accepted(self) -> dict[int, tuple[int, int]]:
+        """Worker index -> pushes that the buckets accepted of it: the fewest and the most."""
+        rows = np.array(self._session.run(self._pushed), np.int64).reshape(len(self.names), -1, PUSHED_SIZE)
+        counts = rows[:, :, ACCEPTED]
+        fewest, most = counts.min(axis=0), counts.max(axis=0)
+        return {int(worker): (int(fewest[worker]), int(most[worker])) for worker in np.flatnonzero(most)}
+
+    def read(self) -> tuple[PsStats, int]:
+        """(sums over the buckets, global step)."""
+        ledgers, arrived, bytes_held, step = self._session.run([self._ledgers, self._arrived, self._bytes, self._step])
+        rows = np.array(ledgers, np.int64).reshape(len(self.names), LEDGER_SIZE)
+        totals = rows.sum(axis=0)
+        stats = PsStats(
+            bytes_held=int(bytes_held),
+            buckets=len(rows),
+            received=int(totals[RECEIVED]),
+            applied=int(totals[APPLIED]),
+            dropped={cause: int(totals[column]) for cause, column in CAUSES.items()},
+            rolled_back=int(totals[ROLLED_BACK]),
+            received_of={int(worker): int(arrived[worker]) for worker in np.flatnonzero(arrived)},
+            max_staleness=int(rows[:, MAX_STALENESS].max(initial=0)),
+            pending=int(totals[PENDING]),
+        )
+        return stats, int(step)

@@ -1,0 +1,164 @@
+"""A caller of the coordinator: typed, synchronous, every call with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from psruntime.config import JobConfig, split_address
+from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.rounds.round_messages import Turn
+from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
+from psruntime.rpc.security import job_token
+from psruntime.rpc.security.credentials import OPEN, Security
+from psruntime.rpc.security.tls_diagnosis import why_refused
+from psruntime.rpc.wire import member_messages, statuses
+from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
+from psruntime.rpc.wire.clock_messages import ClockReport, Floor, clock_report_to_wire, floor_from_wire
+from psruntime.rpc.wire.heartbeat_messages import Heartbeat, heartbeat_to_wire
+from psruntime.rpc.wire.member_messages import Leave, Report
+from psruntime.rpc.wire.status_messages import job_from_wire, status_from_wire
+from psruntime.rpc.wire.turn_messages import TurnRequest, turn_from_wire, turn_request_to_wire
+from psruntime.v1 import coordination_pb2 as pb
+from psruntime.v1 import coordination_pb2_grpc as pb_grpc
+
+LOOK_S = 0.1  # how often a call that may be called off asks whether it is still wanted
+PROBE_S = 2.0  # at most, of a call's time, to find out whether TLS is why it failed
+DEADLINE_S = 5.0  # an answer takes milliseconds; this leaves room for a machine that is busy with training
+
+
+class CoordinatorClient:
+    """Calls the coordinator at `address`.  May be used by several threads at once.
+
+    Each method makes one try that ends within `deadline_s` seconds, and raises what its RPC states in
+    protos/psruntime/v1, as the errors of statuses.py; UnreachableError where a repeat may help, CredentialsError
+    where both ends do not agree on certificates or the token.
+    """
+
+    def __init__(self, address: str, security: Security = OPEN) -> None:
+        split_address(address)
+        self.address = address
+        self._tls = security.tls
+        self._metadata = job_token.metadata(security.token)
+        if self._tls:
+            credentials = self._tls.channel_credentials()
+            self._channel = grpc.secure_channel(address, credentials, options=CALLER_OPTIONS)
+        else:
+            self._channel = grpc.insecure_channel(address, options=CALLER_OPTIONS)
+        self._stub: Any = pb_grpc.CoordinationServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    @property
+    def name(self) -> str:
+        """Whom it calls, for messages."""
+        return f"coordinator {self.address}"
+
+    def get_job(self, deadline_s: float = DEADLINE_S) -> JobConfig:
+        response: pb.GetJobResponse = self._call(self._stub.GetJob, pb.GetJobRequest(), deadline_s)
+        return job_from_wire(response.job)
+
+    def join(self, join: Join, deadline_s: float = DEADLINE_S) -> Answer | NotYet:
+        response: pb.JoinResponse = self._call(self._stub.Join, member_messages.join_to_wire(join), deadline_s)
+        return member_messages.join_result_from_wire(response)
+
+    def heartbeat(self, heartbeat: Heartbeat, deadline_s: float = DEADLINE_S) -> Answer:
+        """The deadline has to be longer than `heartbeat.max_wait_s`."""
+        request = heartbeat_to_wire(heartbeat)
+        response: pb.HeartbeatResponse = self._call(self._stub.Heartbeat, request, deadline_s)
+        return member_messages.answer_from_wire(response.answer)
+
+    def report_clock(
+        self, report: ClockReport, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S
+    ) -> Floor | None:
+        """None once the answer is not wanted any more.  The deadline has to be longer than `report.max_wait_s`."""
+        response = self._call_while(is_wanted, self._stub.ReportClock, clock_report_to_wire(report), deadline_s)
+        return None if response is None else floor_from_wire(response)
+
+    def get_model(self, deadline_s: float = DEADLINE_S) -> tuple[VariableSpec, ...] | None:
+        """The variables of the job; None while no worker has joined."""
+        response: pb.GetModelResponse = self._call(self._stub.GetModel, pb.GetModelRequest(), deadline_s)
+        return member_messages.specs_from_wire(response.model.variables) if response.HasField("model") else None
+
+    def report_prepared(self, report: Report, deadline_s: float = DEADLINE_S) -> Answer:
+        prepared = report.prepared
+        assert prepared is not None
+        request = pb.ReportPreparedRequest(
+            worker_index=report.worker_index,
+            incarnation=report.incarnation,
+            view_number=report.view,
+            global_step=prepared.global_step,
+            attempt=prepared.attempt,
+            lost_steps=prepared.steps_lost,
+        )
+        response: pb.ReportPreparedResponse = self._call(self._stub.ReportPrepared, request, deadline_s)
+        return member_messages.answer_from_wire(response.answer)
+
+    def report_finished(self, report: Report, deadline_s: float = DEADLINE_S) -> Answer:
+        request = pb.ReportFinishedRequest(
+            worker_index=report.worker_index, incarnation=report.incarnation, view_number=report.view
+        )
+        response: pb.ReportFinishedResponse = self._call(self._stub.ReportFinished, request, deadline_s)
+        return member_messages.answer_from_wire(response.answer)
+
+    def take_turn(
+        self, request: TurnRequest, is_wanted: Callable[[], bool] | None, deadline_s: float = DEADLINE_S
+    ) -> Turn | None:
+        """None once the answer is not wanted any more.  The deadline has to be longer than `request.max_wait_s`.
+
+        is_wanted: None for a call that cannot be called off, which costs less: grpc starts a thread for one that can.
+        """
+        rpc, wire = self._stub.TakeTurn, turn_request_to_wire(request)
+        if is_wanted is None:
+            return turn_from_wire(self._call(rpc, wire, deadline_s).turn)
+        response = self._call_while(is_wanted, rpc, wire, deadline_s)
+        return None if response is None else turn_from_wire(response.turn)
+
+    def leave(self, leave: Leave, deadline_s: float = DEADLINE_S) -> None:
+        self._call(self._stub.Leave, member_messages.leave_to_wire(leave), deadline_s)
+
+    def get_status(self, deadline_s: float = DEADLINE_S) -> tuple[JobStatus, JobConfig]:
+        response: pb.GetStatusResponse = self._call(self._stub.GetStatus, pb.GetStatusRequest(), deadline_s)
+        return status_from_wire(response.status), job_from_wire(response.job)
+
+    def close(self) -> None:
+        """Ends the calls that are under way; later ones raise UnreachableError.  May be repeated."""
+        self._channel.close()
+
+    def _call(self, rpc: Any, request: Any, deadline_s: float) -> Any:
+        until_s = time.monotonic() + deadline_s
+        try:
+            return rpc(request, timeout=deadline_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._error(error, until_s) from None
+        except ValueError as error:  # how grpc refuses a call on a closed channel
+            raise UnreachableError(f"{self.name}: {error}") from None
+
+    def _call_while(self, is_wanted: Callable[[], bool], rpc: Any, request: Any, deadline_s: float) -> Any:
+        until_s = time.monotonic() + deadline_s
+        try:
+            call = rpc.future(request, timeout=deadline_s, metadata=self._metadata)
+            while is_wanted():
+                try:
+                    return call.result(timeout=LOOK_S)
+                except grpc.FutureTimeoutError:
+                    continue
+            call.cancel()
+            return None
+        except grpc.FutureCancelledError:  # by closing our channel
+            raise UnreachableError(f"{self.name}: the call was cancelled") from None
+        except grpc.RpcError as error:
+            raise self._error(error, until_s) from None
+        except ValueError as error:  # as in `_call`
+            raise UnreachableError(f"{self.name}: {error}") from None
+
+    def _error(self, error: Any, until_s: float) -> PsRuntimeError:
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            left_s = min(PROBE_S, until_s - time.monotonic())
+            fault = why_refused(self.name, self.address, self._tls, left_s)
+            if fault:
+                return CredentialsError(fault)
+        cause = dict(error.trailing_metadata() or ()).get(statuses.CAUSE_KEY, "")
+        return statuses.error_of(error.code(), cause, statuses.one_line(error.details() or ""), self.name)

@@ -1,0 +1,36 @@
+"""The first exchange of a process with the coordinator: it learns the job."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from psruntime.config import JobConfig, contradictions
+from psruntime.errors import UnreachableError, UsageError
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.retry import retrying
+
+
+def learn_job(
+    client: CoordinatorClient,
+    given: dict[str, Any],
+    connect_timeout_s: float,
+    stop: threading.Event,
+    log: Callable[..., None],
+) -> JobConfig:
+    """The job's settings; waits for the coordinator to appear.
+
+    Raises:
+        UsageError: it did not within `connect_timeout_s`, or a setting of `given`, this process's own
+            flags, contradicts the job's.
+    """
+    try:
+        job = retrying(client.get_job, connect_timeout_s, stop, client.name, log)
+    except UnreachableError as error:
+        raise UsageError(str(error)) from error
+    log("job", id=job.job_id, mode=job.mode, coordinator=client.address)
+    wrong = contradictions(given, job)
+    if wrong:
+        raise UsageError(f"flags contradict the job's settings: {'; '.join(wrong)}; leave them out, ps 0 sets them")
+    return job

@@ -1,0 +1,100 @@
+"""The job's token: a secret that every call of the coordinator has to carry, in the metadata.
+
+It tells the members of one job from everybody else; who they are is for TLS to say, and without TLS whoever can
+listen to the network can read it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from psruntime.errors import CredentialsError, UsageError
+from psruntime.rpc.security.secret_files import read_secret_file
+from psruntime.rpc.wire import statuses
+
+KEY = "authorization"
+OPEN_TO_ALL = "/grpc.health.v1.Health/"  # whether a process lives is no secret
+PATTERN = re.compile(rb"[!-~]{16,512}")  # what a header takes, and more than can be guessed
+LOG_EVERY_S = 10.0  # a flood of refused calls is a line every so often
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+def read_token(path: str) -> str:
+    """The token in a file, which is its only line.
+
+    Raises:
+        UsageError: the file cannot be read, is open to others, or has no token.
+    """
+    return checked_token(read_secret_file("--token-file", path).removesuffix(b"\n"), f"--token-file {path}")
+
+
+def checked_token(token: bytes, where: str) -> str:
+    """The token as text.
+
+    Raises:
+        UsageError: it is none; the message says where it stands, and not what it is.
+    """
+    if not PATTERN.fullmatch(token):
+        raise UsageError(
+            f"{where} is not one line of 16 to 512 visible ASCII characters; openssl rand -hex 32 makes a token"
+        )
+    return token.decode("ascii")
+
+
+def metadata(token: str) -> Metadata:
+    """What a call carries; nothing without a token."""
+    return ((KEY, _header(token)),) if token else ()
+
+
+class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses every call without the token, before its request is read.  Health alone is open.
+
+    `log(event, **facts)` is told of refusals, the first at once and then every LOG_EVERY_S.
+    """
+
+    def __init__(self, token: str, log: Callable[..., None], now: Callable[[], float] = time.monotonic) -> None:
+        self._expected = _header(token).encode()
+        self._log = log
+        self._now = now
+        self._untold = 0  # refusals that the log has not been told of
+        self._quiet_until_s = 0.0
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], call: Any) -> Any:
+        """As grpc.aio.ServerInterceptor."""
+        given = dict(call.invocation_metadata or ()).get(KEY, b"")
+        given = given.encode("utf-8", "replace") if isinstance(given, str) else given
+        if call.method.startswith(OPEN_TO_ALL) or hmac.compare_digest(given, self._expected):
+            return await continuation(call)
+        fault = "another token than the job's" if given else "no token"
+        error = CredentialsError(
+            f"the coordinator refuses the call, which has {fault}: give the job's with --token-file or PSRUNTIME_TOKEN"
+        )
+        return grpc.stream_unary_rpc_method_handler(self._refusal(error))
+
+    def _refusal(self, error: CredentialsError) -> Callable[[Any, Any], Awaitable[None]]:
+        row = statuses.row_of(error)
+        assert row is not None
+
+        async def refuse(_requests: Any, context: Any) -> None:
+            self._note(context.peer(), error)
+            await context.abort(row.code, str(error))
+
+        return refuse
+
+    def _note(self, peer: str, error: CredentialsError) -> None:
+        self._untold += 1
+        now_s = self._now()
+        if now_s >= self._quiet_until_s:
+            self._log("refused", calls=self._untold, last_from=peer, reason=error)
+            self._untold, self._quiet_until_s = 0, now_s + LOG_EVERY_S
+
+
+def _header(token: str) -> str:
+    return f"Bearer {token}"

@@ -1,0 +1,141 @@
+"""A gRPC server in a thread of its own: health of this process, and on ps 0 the coordinator.
+
+One event loop serves every caller, so a caller that waits costs no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from psruntime.config import split_address
+from psruntime.rpc.security.credentials import OPEN, Security
+from psruntime.rpc.security.job_token import TokenCheck
+from psruntime.rpc.server.listener import make_server
+from psruntime.rpc.server.ports import in_use, require_free
+from psruntime.rpc.server.servicer import CoordinationServicer
+
+START_S = 30.0  # binding takes milliseconds; more means that the process does not run
+END_S = 5.0  # for closing the loop after the grace
+REST_S = 1.0  # of that, for calls that were cut off to end; gRPC prints a traceback of one that the loop's end cancels
+
+
+class RpcServer:
+    """Serves grpc.health.v1, and the coordinator if `service` makes one, at `address` (`host:port`).
+
+    `service` is called in the server's event loop.  Port 0 lets the system choose, and `port` is what it chose;
+    `flag` is the one that gives the port, for messages.  `security` says whom it serves: with TLS only who has a
+    certificate, with a token only who sends it, health apart; `log` is told of calls without it.
+    Health of "" is what `set_serving` said last, at first NOT_SERVING; health of the coordinator's name is SERVING
+    while it runs.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        service: Callable[[], CoordinationServicer] | None = None,
+        flag: str = "--port",
+        security: Security = OPEN,
+        log: Callable[..., None] = lambda *_, **__: None,
+    ) -> None:
+        self.address = address
+        self.port = split_address(address)[1]
+        self._make_service = service
+        self._flag = flag
+        self._security = security
+        self._log = log
+        self._health = health.aio.HealthServicer()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._grace_s = 0.0
+
+    def start(self) -> int:
+        """Binds and serves; returns the port.
+
+        Raises:
+            UsageError: the address is malformed, in use, or not one of this machine.
+        """
+        require_free(self.address, self._flag)
+        bound: futures.Future[int] = futures.Future()
+        self._thread = threading.Thread(target=self._run, args=(bound,), name="rpc-server", daemon=True)
+        self._thread.start()
+        self.port = bound.result(START_S)
+        return self.port
+
+    def set_serving(self, serving: bool) -> None:
+        """What health says of this process from now on.  From any thread; without effect on a server that stopped."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        setting = self._health.set("", _serving(serving))
+        try:
+            asyncio.run_coroutine_threadsafe(setting, loop).result(END_S)
+        except RuntimeError:  # the loop was closed just now
+            setting.close()
+        except futures.TimeoutError:  # the process is starved; health follows when the loop runs again
+            return
+
+    def stop(self, grace_s: float) -> None:
+        """Refuses new calls, answers held heartbeats, gives the rest `grace_s` seconds.  Bounded; may be repeated."""
+        loop, stopping, thread = self._loop, self._stopping, self._thread
+        if loop is None or stopping is None or thread is None:
+            return
+        self._grace_s = grace_s
+        try:
+            loop.call_soon_threadsafe(stopping.set)
+        except RuntimeError:  # the loop is closed already
+            return
+        thread.join(grace_s + END_S)
+
+    def _run(self, bound: futures.Future[int]) -> None:
+        asyncio.run(self._serve(bound))
+
+    async def _serve(self, bound: futures.Future[int]) -> None:
+        service = None
+        checks = [TokenCheck(self._security.token, self._log)] if self._security.token else []
+        server = make_server(checks)
+        try:
+            await self._health.set("", _serving(False))
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            service = self._make_service() if self._make_service else None
+            if service:
+                service.add_to(server)
+            port = self._bind(server)
+            await server.start()
+            if service:
+                service.open()
+                await self._health.set(service.name, _serving(True))
+        except BaseException as error:  # noqa: BLE001 - belongs to the caller of `start`, who waits for it
+            await server.stop(None)
+            bound.set_exception(error)
+            return
+        self._stopping, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        bound.set_result(port)
+        await self._stopping.wait()
+        await self._health.enter_graceful_shutdown()
+        if service:
+            await service.close()
+        await server.stop(self._grace_s)
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        if rest:
+            await asyncio.wait(rest, timeout=REST_S)
+
+    def _bind(self, server: Any) -> int:
+        tls = self._security.tls
+        try:
+            if tls:
+                return int(server.add_secure_port(self.address, tls.server_credentials()))
+            return int(server.add_insecure_port(self.address))
+        except RuntimeError:  # somebody took it since `require_free`
+            raise in_use(self.address, self._flag) from None
+
+
+def _serving(serving: bool) -> Any:
+    statuses = health_pb2.HealthCheckResponse
+    return statuses.SERVING if serving else statuses.NOT_SERVING

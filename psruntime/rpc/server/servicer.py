@@ -1,0 +1,272 @@
+"""The coordinator as a gRPC service: translates, calls the state machine, answers.
+
+All calls of the state machine are made in the event loop's thread and none of them waits, so there is no
+lock.  This is where the coordinator's clock is read and its incarnation numbers are drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+
+from psruntime.config import JobConfig
+from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.coordinator.status import job_status
+from psruntime.core.members import messages
+from psruntime.core.members.membership import Member
+from psruntime.core.members.messages import Answer, NotYet, PsBeat
+from psruntime.core.members.view import Phase
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.rounds.round_messages import Duty
+from psruntime.core.rounds.turns import Record
+from psruntime.rpc.server.clock_polls import HeldReports
+from psruntime.rpc.server.dead_holder_probe import Probes
+from psruntime.rpc.server.heartbeat_polls import HeldHeartbeats
+from psruntime.rpc.server.turn_polls import HeldTurns
+from psruntime.rpc.wire import clock_messages, heartbeat_messages, member_messages, statuses
+from psruntime.rpc.wire.status_messages import job_to_wire, status_to_wire
+from psruntime.rpc.wire.turn_messages import turn_request_from_wire, turn_to_wire
+from psruntime.v1 import coordination_pb2 as pb
+from psruntime.v1 import coordination_pb2_grpc as pb_grpc
+
+NEXT_BEAT_S = 1.0  # a live member sends its next heartbeat some milliseconds after an answer, or after the fence
+TICKS_PER_LEASE = 10  # a lost member is noticed within 1.1 leases; fewer than 3 would look like a paused coordinator
+
+T = TypeVar("T")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+def _rpc(
+    handler: Callable[[CoordinationServicer, Request], Awaitable[Response]],
+) -> Callable[[CoordinationServicer, Request, Any], Awaitable[Response]]:
+    """Makes a handler's errors the statuses of the table, and a defect INTERNAL with its details in the log only."""
+
+    @functools.wraps(handler)
+    async def answer(self: CoordinationServicer, request: Request, context: Any) -> Response:
+        try:
+            return await handler(self, request)
+        except Exception as error:  # noqa: BLE001 - the boundary: no exception may pass as a gRPC UNKNOWN
+            refusal = self.refusal(handler.__name__, error)
+        await context.abort(*refusal)
+        raise AssertionError("abort raises")
+
+    return answer
+
+
+class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
+    """See the module.  All of it runs in one event loop.
+
+    `make(now_s)` makes the state machine; `log(event, **facts)` is told what happened; `now` is a monotonic
+    clock in seconds; `record` keeps the record of the rounds, before the answer to whoever told that one is closed.
+
+    Raises:
+        UsageError: a setting of the job does not fit its field on the wire.
+    """
+
+    name = pb.DESCRIPTOR.services_by_name["CoordinationService"].full_name
+
+    def __init__(
+        self,
+        make: Callable[[float], Coordinator],
+        job: JobConfig,
+        log: Callable[..., None],
+        now: Callable[[], float] = time.monotonic,
+        record: Callable[[Record], None] = lambda _: None,
+    ) -> None:
+        self._job = job
+        self._record = record
+        self._settings = job_to_wire(job)
+        self._coordinator = make(now())
+        self._log = log
+        self._now = now
+        self._held = HeldHeartbeats(self._coordinator.standing)
+        self._turns = HeldTurns()
+        self._reports = HeldReports()
+        self._probes = Probes()
+        self._ticking: asyncio.Task[None] | None = None
+        self._model: tuple[tuple[VariableSpec, ...] | None, pb.GetModelResponse] = None, pb.GetModelResponse()
+
+    def add_to(self, server: Any) -> None:
+        """Registers the RPCs with a grpc.aio server that has not started."""
+        pb_grpc.add_CoordinationServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+
+    def open(self) -> None:
+        """Begins to move the coordinator's time on."""
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+
+    async def close(self) -> None:
+        """Answers the calls that are held, and ends what runs in the background."""
+        self._held.close()
+        self._turns.close()
+        self._reports.close()
+        await self._probes.close()
+        if self._ticking:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+
+    @_rpc
+    async def GetJob(self, _request: pb.GetJobRequest) -> pb.GetJobResponse:
+        return pb.GetJobResponse(job=self._settings)
+
+    @_rpc
+    async def Join(self, request: pb.JoinRequest) -> pb.JoinResponse:
+        join = member_messages.join_from_wire(request)
+        result = self._join(join)
+        if isinstance(result, NotYet) and result.holder and await self._is_gone(result.holder, join):
+            incarnation = result.holder.incarnation
+            self._act(lambda now_s: self._coordinator.confirm_lost(incarnation, now_s))
+            result = self._join(join)
+        return member_messages.join_result_to_wire(result)
+
+    @_rpc
+    async def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        beat = heartbeat_messages.heartbeat_from_wire(request)
+        who = (beat.role, beat.index, beat.incarnation)
+        others_may_care = self._tells_others(beat)
+        answer = self._act(lambda now_s: self._coordinator.heartbeat(*who, beat.beat, now_s))
+        if others_may_care:
+            self._held.wake_soon()
+        if answer.revision == beat.seen_revision:
+            max_wait_s = min(beat.max_wait_s, self._job.heartbeat_s)
+            answer = await self._held.news(*who, beat.seen_revision, max_wait_s)
+        return pb.HeartbeatResponse(answer=member_messages.answer_to_wire(answer))
+
+    @_rpc
+    async def ReportClock(self, request: pb.ReportClockRequest) -> pb.ReportClockResponse:
+        report = clock_messages.clock_report_from_wire(request)
+        floor = self._take_clock(report)
+        if report.wanted_floor > floor.steps and self._trains_in(report.view):
+            await self._reports.reached(report.wanted_floor, min(report.max_wait_s, self._job.heartbeat_s))
+            floor = self._take_clock(report)
+        return clock_messages.floor_to_wire(floor)
+
+    @_rpc
+    async def GetModel(self, _request: pb.GetModelRequest) -> pb.GetModelResponse:
+        specs = self._coordinator.specs
+        if self._model[0] is not specs:  # 100,000 variables take 0.2 s
+            model = None if specs is None else pb.Model(variables=member_messages.specs_to_wire(specs))
+            self._model = specs, pb.GetModelResponse(model=model)
+        return self._model[1]
+
+    @_rpc
+    async def ReportPrepared(self, request: pb.ReportPreparedRequest) -> pb.ReportPreparedResponse:
+        report = member_messages.report_from_wire(request)
+        chief, prepared = (report.worker_index, report.incarnation), report.prepared
+        assert prepared is not None
+        answer = self._act(lambda now_s: self._coordinator.report_prepared(*chief, report.view, prepared, now_s))
+        return pb.ReportPreparedResponse(answer=member_messages.answer_to_wire(answer))
+
+    @_rpc
+    async def ReportFinished(self, request: pb.ReportFinishedRequest) -> pb.ReportFinishedResponse:
+        report = member_messages.report_from_wire(request)
+        chief = (report.worker_index, report.incarnation)
+        answer = self._act(lambda now_s: self._coordinator.report_finished(*chief, report.view, now_s))
+        return pb.ReportFinishedResponse(answer=member_messages.answer_to_wire(answer))
+
+    @_rpc
+    async def TakeTurn(self, request: pb.TakeTurnRequest) -> pb.TakeTurnResponse:
+        asked = turn_request_from_wire(request)
+        worker = (asked.worker_index, asked.incarnation)
+        turn = self._act(lambda now_s: self._coordinator.take_turn(*worker, asked.view, asked.done, now_s))
+        if turn.duty is Duty.WAIT:
+            max_wait_s = min(asked.max_wait_s, self._job.heartbeat_s)
+            turn = await self._turns.change(lambda: self._coordinator.turn(*worker), max_wait_s)
+        return pb.TakeTurnResponse(turn=turn_to_wire(turn))
+
+    @_rpc
+    async def Leave(self, request: pb.LeaveRequest) -> pb.LeaveResponse:
+        leave = member_messages.leave_from_wire(request)
+        who = (leave.role, leave.index, leave.incarnation)
+        self._act(lambda now_s: self._coordinator.leave(*who, leave.kind, leave.reason, now_s))
+        return pb.LeaveResponse()
+
+    @_rpc
+    async def GetStatus(self, _request: pb.GetStatusRequest) -> pb.GetStatusResponse:
+        status = job_status(self._coordinator, self._now())
+        return pb.GetStatusResponse(status=status_to_wire(status), job=self._settings)
+
+    def refusal(self, rpc: str, error: Exception) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
+        """Status, details and trailing metadata that an error travels as; logs a defect."""
+        refusal = statuses.refusal(error)
+        if refusal is None:
+            self._defect(rpc, error)
+            return grpc.StatusCode.INTERNAL, f"{rpc} failed in the coordinator; the log of ps 0 has the details", ()
+        return refusal
+
+    def _defect(self, where: str, error: Exception) -> None:
+        self._log("defect", where=where, traceback="".join(traceback.format_exception(error)))
+
+    def _join(self, join: messages.Join) -> Answer | NotYet:
+        number = secrets.randbelow(1 << 62) + 1  # positive in an int64, where TensorFlow keeps it
+        return self._act(lambda now_s: self._coordinator.join(join, number, now_s))
+
+    def _take_clock(self, report: clock_messages.ClockReport) -> clock_messages.Floor:
+        who = (report.worker_index, report.incarnation)
+        floor, reason = self._act(lambda now_s: self._coordinator.report_clock(*who, report.view, report.steps, now_s))
+        return clock_messages.Floor(floor, reason)
+
+    def _trains_in(self, view: int) -> bool:
+        return self._coordinator.phase is Phase.TRAINING and self._coordinator.view.number == view
+
+    def _act(self, decide: Callable[[float], T]) -> T:
+        """Gives the coordinator one input, then publishes what came of it."""
+        try:
+            return decide(self._now())
+        finally:
+            events = self._coordinator.take_events()
+            for event in events:
+                self._log(event.name, **event.facts)
+            if events:
+                self._held.wake_soon()
+            for record in self._coordinator.turns.take_records():
+                self._record(record)
+            self._turns.look(self._coordinator.turns.rounds.revision)
+            coordinator = self._coordinator
+            if awaited := coordinator.pace.awaited.take_news():
+                self._held.wake_workers(set(awaited))
+            self._reports.moved(coordinator.pace.floor, (coordinator.view.number, coordinator.phase))
+
+    def _tells_others(self, heartbeat: heartbeat_messages.Heartbeat) -> bool:
+        """Whether these facts may change the standing of another member without an event.
+
+        A look at every member for every heartbeat would cost the square of their number.  Were a case
+        missing here, the next tick would bring its news.
+        """
+        new, coordinator = heartbeat.beat, self._coordinator
+        if isinstance(new, PsBeat):
+            return new.fence_revision != coordinator.ps_beats.get(heartbeat.incarnation, PsBeat()).fence_revision
+        old = coordinator.worker_beats.get(heartbeat.incarnation)
+        return (new.stopped, new.view) != (old.stopped, old.view)
+
+    async def _is_gone(self, holder: Member, join: messages.Join) -> bool:
+        """Whether the process that holds the claimed index is certainly dead.
+
+        A member whose heartbeat is held here is not, whatever its health address says.  One whose health
+        address the claimant listens at itself is: no two processes share a port.  But a claimant may lie, so
+        a holder gets the time for its next heartbeat.
+        """
+        if holder.health_address != join.health_address:
+            gone = await self._probes.nothing_listens(holder.incarnation, holder.health_address)
+            return gone and not self._held.holds(holder.incarnation)
+        if self._held.holds(holder.incarnation):
+            return False
+        await asyncio.sleep(min(NEXT_BEAT_S, self._job.heartbeat_s))
+        silent = self._coordinator.members.holder(holder.role, holder.index) == holder
+        return silent and not self._held.holds(holder.incarnation)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._job.lease_s / TICKS_PER_LEASE)
+            try:
+                self._act(self._coordinator.advance)
+                self._held.wake()
+            except Exception as error:  # noqa: BLE001 - leases must go on ending
+                self._defect("tick", error)

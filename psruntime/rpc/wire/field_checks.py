@@ -1,0 +1,128 @@
+"""Checks of single wire values.  Each takes the field's name and raises a UsageError that begins with it."""
+
+from __future__ import annotations
+
+import math
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
+from psruntime.errors import UsageError
+
+COUNT_LIMIT = 2**53  # what a float, so also a JSON reader, still counts exactly
+INDEX_LIMIT = 2**31
+INCARNATION_LIMIT = 2**63
+BYTES_LIMIT = 2**63  # of a sum over the life of a process: at 12.5 GB/s it passes COUNT_LIMIT within 9 days
+DURATION_LIMIT_S = 315_576_000_000  # of google.protobuf.Duration: 10,000 years
+ADDRESS_CHARS = 256
+JOIN_ID_CHARS = 64
+TAG_CHARS = 10
+NAME_CHARS = 1024
+TEXT_CHARS = 4096
+SPECS = 100_000
+AXES = 254  # TensorFlow has no more
+CAUSES = 64
+WORKERS = 100_000
+CAUSE_CHARS = 64
+
+
+def number(name: str, value: int, least: int = 0, limit: int = COUNT_LIMIT) -> int:
+    """A whole number with least <= value < limit."""
+    if not least <= value < limit:
+        raise UsageError(f"{name} must be from {least} to {limit - 1}, got {value}")
+    return value
+
+
+def index(name: str, value: int) -> int:
+    return number(name, value, limit=INDEX_LIMIT)
+
+
+def incarnation(name: str, value: int) -> int:
+    return number(name, value, least=1, limit=INCARNATION_LIMIT)
+
+
+def amount(name: str, value: float) -> float:
+    """A finite float from 0."""
+    if not (math.isfinite(value) and value >= 0):
+        raise UsageError(f"{name} must be a finite number from 0, got {value:g}")
+    return value
+
+
+def share(name: str, value: float) -> float:
+    """A part of a whole, 0 to 1."""
+    if not 0 <= value <= 1:
+        raise UsageError(f"{name} must be from 0 to 1, got {value:g}")
+    return value
+
+
+def text(name: str, value: str, limit: int, least: int = 0) -> str:
+    """A text of `least` to `limit` characters."""
+    if not least <= len(value) <= limit:
+        raise UsageError(f"{name} must have {least} to {limit} characters, got {len(value)}")
+    return value
+
+
+def address(name: str, value: str) -> str:
+    """A text that can be `host:port`; whether it is one is checked where it is used."""
+    text(name, value, ADDRESS_CHARS)
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise UsageError(f"{name} must have visible ASCII characters only")
+    return value
+
+
+def words(name: str, value: str, limit: int = TEXT_CHARS) -> str:
+    """A text for people, who read it in a terminal: one line, and nothing but what can be seen."""
+    text(name, value, limit)
+    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+
+
+def clipped(value: str, limit: int = TEXT_CHARS) -> str:
+    """A text made fit to be sent: cut at the limit, lone surrogates (as in file names) replaced."""
+    return value[:limit].encode("utf-8", "replace").decode("utf-8")
+
+
+def word(name: str, wire: EnumTypeWrapper, value: int) -> str:
+    """What a wire enum value is called, without the prefix of its enum."""
+    names = {number: word for word, number in wire.items() if number != 0}
+    prefix = wire.Name(0).removesuffix("UNSPECIFIED")
+    if value not in names:
+        raise UsageError(f"{name} must be one of {', '.join(names.values())}, got {value}")
+    return names[value].removeprefix(prefix)
+
+
+def seconds(name: str, value: Duration) -> float:
+    """Seconds from 0.  A whole number of nanoseconds, divided once, so that 0.7 comes back as 0.7."""
+    if not (0 <= value.seconds <= DURATION_LIMIT_S and 0 <= value.nanos < 10**9):
+        raise UsageError(f"{name} must be from 0 to {DURATION_LIMIT_S} s, got {value.seconds} s and {value.nanos} ns")
+    return (value.seconds * 10**9 + value.nanos) / 10**9
+
+
+def duration(value_s: float) -> Duration:
+    """The wire form of seconds; one below 0 becomes 0."""
+    whole, nanos = divmod(round(max(0.0, min(value_s, DURATION_LIMIT_S)) * 10**9), 10**9)
+    return Duration(seconds=whole, nanos=nanos)
+
+
+def variable(
+    name: str,
+    spec_name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    sparse: bool,
+    trainable: bool,
+    whole: bool,
+    group: int,
+) -> VariableSpec:
+    """One variable; `name` is the field's."""
+    text(f"{name}.name", spec_name, NAME_CHARS, least=1)
+    if len(shape) > AXES or any(not 0 <= n < COUNT_LIMIT for n in shape):
+        raise UsageError(f"{name}.shape of {spec_name} must have at most {AXES} axes of 0 to {COUNT_LIMIT - 1} entries")
+    dtypes = TRAINED_DTYPES if trainable else tuple(DTYPE_BYTES)
+    if dtype not in dtypes:
+        raise UsageError(f"{name}.dtype of {spec_name} must be one of {', '.join(dtypes)}, got '{dtype[:NAME_CHARS]}'")
+    if sparse and not shape:
+        raise UsageError(f"{name}.sparse of {spec_name} must be false, it is a scalar")
+    if not 0 <= group < COUNT_LIMIT:
+        raise UsageError(f"{name}.group of {spec_name} must be from 0 to {COUNT_LIMIT - 1}, got {group}")
+    return VariableSpec(spec_name, shape, dtype, sparse, trainable, whole, group)

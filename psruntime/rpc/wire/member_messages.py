@@ -1,0 +1,240 @@
+"""Wire messages of the conversation <-> core dataclasses: joining, answers, reports, leaving.
+
+Heartbeats are in convert_beat.py, settings and status in convert_status.py.
+
+`..._to_wire` trusts its argument.  `..._from_wire` gives a valid dataclass or raises UsageError with a line
+that names the field; nothing else comes out of it, whatever was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from psruntime.config import check_job_id
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, Standing
+from psruntime.core.members.view import Phase, PsEntry, View
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.errors import UsageError
+from psruntime.rpc.wire import field_checks
+from psruntime.v1 import coordination_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Report:
+    """The chief's word on a view: prepared, or finished (without `prepared`)."""
+
+    worker_index: int
+    incarnation: int
+    view: int
+    prepared: Prepared | None = None
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A member goes."""
+
+    role: Role
+    index: int
+    incarnation: int
+    kind: LeaveKind
+    reason: str
+
+
+def role_to_wire(role: Role) -> str:
+    return f"ROLE_{role.name}"
+
+
+def role_from_wire(value: int) -> Role:
+    return Role[field_checks.word("role", pb.Role, value)]
+
+
+def phase_to_wire(phase: Phase) -> str:
+    return f"PHASE_{phase.name}"
+
+
+def phase_from_wire(value: int) -> Phase:
+    return Phase[field_checks.word("phase", pb.Phase, value)]
+
+
+def specs_to_wire(specs: Iterable[VariableSpec]) -> list[pb.VariableSpec]:
+    return [
+        pb.VariableSpec(
+            name=s.name,
+            shape=s.shape,
+            dtype=s.dtype,
+            sparse=s.sparse,
+            fixed=not s.trainable,
+            whole=s.whole,
+            group=s.group,
+        )
+        for s in specs
+    ]
+
+
+def specs_from_wire(wire: Iterable[pb.VariableSpec]) -> tuple[VariableSpec, ...]:
+    specs = tuple(
+        field_checks.variable("variables", w.name, tuple(w.shape), w.dtype, w.sparse, not w.fixed, w.whole, w.group)
+        for w in wire
+    )
+    if len(specs) > field_checks.SPECS:
+        raise UsageError(f"variables must be at most {field_checks.SPECS}, got {len(specs)}")
+    if len({spec.name for spec in specs}) < len(specs):
+        raise UsageError("variables must differ in name")
+    return specs
+
+
+def view_to_wire(view: View, secrets: bool = True) -> pb.View:
+    """Without `secrets` the incarnations are left out."""
+    entries = [
+        pb.PsEntry(index=e.index, address=e.address, incarnation=e.incarnation if secrets else None) for e in view.ps
+    ]
+    return pb.View(number=view.number, ps=entries)
+
+
+def view_from_wire(wire: pb.View) -> View:
+    entries = tuple(
+        PsEntry(
+            field_checks.index("view.ps.index", e.index),
+            field_checks.address("view.ps.address", e.address),
+            field_checks.incarnation("view.ps.incarnation", e.incarnation) if e.HasField("incarnation") else 0,
+        )
+        for e in wire.ps
+    )
+    return View(field_checks.number("view.number", wire.number), entries)
+
+
+def join_to_wire(join: Join) -> pb.JoinRequest:
+    return pb.JoinRequest(
+        role=role_to_wire(join.role),
+        index=join.index,
+        address=join.address,
+        health_address=join.health_address,
+        join_id=join.join_id,
+        job_id=join.job_id,
+        waited=field_checks.duration(join.waited_s),
+        variables=specs_to_wire(join.specs),
+    )
+
+
+def join_from_wire(wire: pb.JoinRequest) -> Join:
+    role = role_from_wire(wire.role)
+    if role is Role.PS and wire.variables:
+        raise UsageError(f"variables must be empty for a ps, got {len(wire.variables)}")
+    return Join(
+        role,
+        field_checks.index("index", wire.index),
+        field_checks.address("address", wire.address),
+        field_checks.address("health_address", wire.health_address),
+        field_checks.text("join_id", wire.join_id, field_checks.JOIN_ID_CHARS, least=1),
+        check_job_id("job_id", wire.job_id),
+        field_checks.seconds("waited", wire.waited),
+        specs_from_wire(wire.variables),
+    )
+
+
+def join_result_to_wire(result: Answer | NotYet) -> pb.JoinResponse:
+    if isinstance(result, Answer):
+        return pb.JoinResponse(admitted=answer_to_wire(result))
+    return pb.JoinResponse(not_yet=pb.NotYet(reason=result.reason, holder_tag=result.tag))
+
+
+def join_result_from_wire(wire: pb.JoinResponse) -> Answer | NotYet:
+    which = wire.WhichOneof("result")
+    if which == "admitted":
+        return answer_from_wire(wire.admitted)
+    if which == "not_yet":
+        return NotYet(
+            wire.not_yet.reason,
+            field_checks.text("not_yet.holder_tag", wire.not_yet.holder_tag, field_checks.TAG_CHARS),
+        )
+    raise UsageError("result must be admitted or not_yet, got none")
+
+
+def answer_to_wire(answer: Answer) -> pb.Answer:
+    standing = answer.standing
+    return pb.Answer(
+        incarnation=answer.incarnation,
+        standing=pb.Standing(
+            phase=phase_to_wire(standing.phase),
+            reason=standing.reason,
+            view=view_to_wire(standing.view),
+            chief=standing.chief,
+            fenced_in=standing.fenced_in,
+            close=standing.close,
+            restore=standing.restore,
+            admitted=[pb.AdmittedWorker(index=index, incarnation=number) for index, number in standing.admitted],
+            fence_revision=standing.fence_revision,
+            clock_steps=standing.clock,
+            report_interval=field_checks.duration(standing.report_every_s) if standing.report_every_s > 0 else None,
+            max_staleness=standing.max_staleness,
+        ),
+        revision=answer.revision,
+        floor_steps=answer.floor,
+    )
+
+
+def answer_from_wire(wire: pb.Answer) -> Answer:
+    standing = wire.standing
+    admitted = tuple(
+        (field_checks.index("admitted.index", w.index), field_checks.incarnation("admitted.incarnation", w.incarnation))
+        for w in standing.admitted
+    )
+    return Answer(
+        field_checks.incarnation("incarnation", wire.incarnation),
+        Standing(
+            phase_from_wire(standing.phase),
+            standing.reason,
+            view_from_wire(standing.view),
+            chief=standing.chief,
+            fenced_in=standing.fenced_in,
+            close=standing.close,
+            restore=standing.restore,
+            admitted=admitted,
+            fence_revision=field_checks.number("fence_revision", standing.fence_revision),
+            clock=field_checks.number("clock_steps", standing.clock_steps),
+            report_every_s=field_checks.seconds("report_interval", standing.report_interval),
+            max_staleness=(
+                field_checks.number("max_staleness", standing.max_staleness)
+                if standing.HasField("max_staleness")
+                else None
+            ),
+        ),
+        field_checks.number("revision", wire.revision, least=1),
+        field_checks.number("floor_steps", wire.floor_steps),
+    )
+
+
+def report_from_wire(wire: pb.ReportPreparedRequest | pb.ReportFinishedRequest) -> Report:
+    worker_index = field_checks.index("worker_index", wire.worker_index)
+    incarnation = field_checks.incarnation("incarnation", wire.incarnation)
+    view = field_checks.number("view_number", wire.view_number, least=1)
+    if isinstance(wire, pb.ReportFinishedRequest):
+        return Report(worker_index, incarnation, view)
+    prepared = Prepared(
+        field_checks.number("global_step", wire.global_step),
+        field_checks.number("attempt", wire.attempt),
+        field_checks.number("lost_steps", wire.lost_steps),
+    )
+    return Report(worker_index, incarnation, view, prepared)
+
+
+def leave_to_wire(leave: Leave) -> pb.LeaveRequest:
+    return pb.LeaveRequest(
+        role=role_to_wire(leave.role),
+        index=leave.index,
+        incarnation=leave.incarnation,
+        kind=f"LEAVE_KIND_{leave.kind.name}",
+        reason=field_checks.clipped(leave.reason),
+    )
+
+
+def leave_from_wire(wire: pb.LeaveRequest) -> Leave:
+    return Leave(
+        role_from_wire(wire.role),
+        field_checks.index("index", wire.index),
+        field_checks.incarnation("incarnation", wire.incarnation),
+        LeaveKind[field_checks.word("kind", pb.LeaveKind, wire.kind)],
+        field_checks.words("reason", wire.reason),
+    )

@@ -1,0 +1,110 @@
+"""Turns of the sync mode: wire <-> core dataclasses.  Rules as in convert.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Done, Duty, Torn, Turn
+from psruntime.errors import UsageError
+from psruntime.rpc.wire import field_checks
+from psruntime.v1 import coordination_pb2 as pb
+
+
+@dataclass(frozen=True)
+class TurnRequest:
+    """What a worker has done since its last turn, and how long it waits for the next."""
+
+    worker_index: int
+    incarnation: int
+    view: int
+    done: Done | None = None
+    max_wait_s: float = 0.0
+
+
+def turn_request_to_wire(request: TurnRequest) -> pb.TakeTurnRequest:
+    wire = pb.TakeTurnRequest(
+        worker_index=request.worker_index,
+        incarnation=request.incarnation,
+        view_number=request.view,
+        max_wait=field_checks.duration(request.max_wait_s) if request.max_wait_s > 0 else None,
+    )
+    done = request.done
+    if isinstance(done, Contribution):
+        wire.contribution.round, wire.contribution.attempt = done.round, done.attempt
+        wire.contribution.batch, wire.contribution.examples = done.batch, done.examples
+        wire.contribution.apart = done.apart
+    elif isinstance(done, Closed):
+        wire.closed.round, wire.closed.attempt, wire.closed.global_step = done.round, done.attempt, done.global_step
+    elif done is not None:
+        wire.torn.round, wire.torn.attempt, wire.torn.reason = (
+            done.round,
+            done.attempt,
+            field_checks.clipped(done.reason),
+        )
+    return wire
+
+
+def turn_request_from_wire(wire: pb.TakeTurnRequest) -> TurnRequest:
+    return TurnRequest(
+        field_checks.index("worker_index", wire.worker_index),
+        field_checks.incarnation("incarnation", wire.incarnation),
+        field_checks.number("view_number", wire.view_number, least=1),
+        _done_from_wire(wire),
+        field_checks.seconds("max_wait", wire.max_wait),
+    )
+
+
+def turn_to_wire(turn: Turn) -> pb.Turn:
+    return pb.Turn(
+        duty=f"DUTY_{turn.duty.name}",
+        round=turn.round,
+        attempt=turn.attempt,
+        opened=turn.opened,
+        reason=field_checks.clipped(turn.reason),
+        closes=None if turn.closes is None else _complete_to_wire(turn.closes),
+    )
+
+
+def turn_from_wire(wire: pb.Turn) -> Turn:
+    duty = Duty[field_checks.word("turn.duty", pb.Duty, wire.duty)]
+    if duty is Duty.CLOSE and not wire.HasField("closes"):
+        raise UsageError("turn.closes is missing, though the duty is to close")
+    return Turn(
+        duty,
+        field_checks.number("turn.round", wire.round),
+        field_checks.number("turn.attempt", wire.attempt),
+        field_checks.number("turn.opened", wire.opened),
+        _complete_from_wire(wire.closes) if wire.HasField("closes") else None,
+        wire.reason,
+    )
+
+
+def _complete_to_wire(complete: Complete) -> pb.Complete:
+    return pb.Complete(
+        round=complete.round, attempt=complete.attempt, members=complete.members, examples=complete.examples
+    )
+
+
+def _complete_from_wire(wire: pb.Complete) -> Complete:
+    return Complete(
+        field_checks.number("closes.round", wire.round, least=1),
+        field_checks.number("closes.attempt", wire.attempt, least=1),
+        field_checks.number("closes.members", wire.members, least=1),
+        field_checks.amount("closes.examples", wire.examples),
+    )
+
+
+def _done_from_wire(wire: pb.TakeTurnRequest) -> Done | None:
+    which = wire.WhichOneof("done")
+    if which is None:
+        return None
+    part = getattr(wire, which)
+    number = field_checks.number(f"{which}.round", part.round, least=1)
+    attempt = field_checks.number(f"{which}.attempt", part.attempt, least=1)
+    if isinstance(part, pb.Contribution):
+        batch = field_checks.number("contribution.batch", part.batch)
+        examples = field_checks.amount("contribution.examples", part.examples)
+        return Contribution(number, attempt, batch, examples, part.apart)
+    if isinstance(part, pb.Closed):
+        return Closed(number, attempt, field_checks.number("closed.global_step", part.global_step))
+    return Torn(number, attempt, field_checks.words("torn.reason", part.reason))

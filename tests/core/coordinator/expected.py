@@ -1,0 +1,257 @@
+"""What must come of the calls of a coordinator: a model of it, slower and plainer.
+
+It counts the silence of each member instead of keeping leases, and remembers everything that anybody was ever told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from psruntime.config import JobConfig
+from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Answer, Join, NotYet, WorkerBeat
+from psruntime.core.members.view import Phase
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.errors import (
+    IndexHeldError,
+    JobDoneError,
+    JobFailedError,
+    ModelDiffersError,
+    OtherJobError,
+    UsageError,
+)
+from tests.core.coordinator import laws
+
+Admitted = tuple[tuple[int, int], ...]  # (worker index, incarnation), by index
+FIRST_INCARNATION = 1000  # so that nobody takes one for an index
+
+
+@dataclass
+class Seat:
+    """What the model knows of one live member."""
+
+    join: Join
+    heard_s: float  # when it was admitted or last heard
+    silent_s: float = 0.0  # since then, as far as the coordinator was running
+    base: int = 0  # worker: its clock when it was admitted, or when the view began
+    clock: int = 0
+    retired: bool = False  # worker: it has said in this view that it takes no further step
+    beat: WorkerBeat = field(default_factory=WorkerBeat)
+    rests: bool = False  # worker: it came, or had stopped, while the view drained
+    wrote: int | None = None  # ps: the fence revision that it last reported, if it had been told it by then
+
+
+@dataclass
+class Gone:
+    """A worker that left or was lost, while an update that was pulled before may be under way."""
+
+    for_s: float = 0.0
+    unmoved: dict[int, int] = field(default_factory=dict)  # who was there -> reports of progress still to come
+
+
+class Expected:
+    """What is expected of the coordinator `core` now, and what has been seen of it."""
+
+    def __init__(self, job: JobConfig) -> None:
+        self.job = job
+        self.core = Coordinator(job, 0.0)
+        self.now_s = self.judged_s = 0.0
+        self.live: dict[int, Seat] = {}  # by incarnation
+        self.joins: dict[int, Join] = {}  # by incarnation: all that ever asked, admitted or not
+        self.asked_s: dict[str, float] = {}  # join id -> when it was first asked
+        self.missing_s: dict[int, float] = {}  # lost ps, by index: for how long
+        self.gone: list[Gone] = []
+        self.chief: int | None = None  # incarnation
+        self.specs: tuple[VariableSpec, ...] | None = None
+        self.floor = self.global_step = self.steps_lost = 0
+        self.had_all_stopped = False  # when the latest call began
+        self.drains = False  # whether the job drained when the latest call began
+        self.waits: object = None  # what the end waited for then
+        self.waited_s = 0.0  # for how long, as far as the coordinator was running
+        self.cut_off: set[tuple[int, str]] = set()  # (worker index, address), in this drain
+        self.doomed = False  # nobody is left to end the job
+        self.over = False
+        self.unsettled_s = job.lease_s  # for which workers may yet return that were lost, or were there before
+        self.told: dict[int, Answer] = {}  # by incarnation: the last answer
+        self.fences: dict[int, dict[int, Admitted]] = {}  # ps incarnation -> fence revision -> table, as it was told
+        self.seen: Counter[str] = Counter()  # what happened, so that a test can show that it did
+
+    def draw_incarnation(self) -> int:
+        return FIRST_INCARNATION + len(self.joins)
+
+    def verdict(self, join: Join, asked_s: float) -> tuple[type, int | None]:
+        """What must come of a join, and who holds its index."""
+        holder = self.holder(join.role, join.index)
+        seat = self.live[holder] if holder else None
+        if self.failing():
+            return (JobDoneError if self.core.phase is Phase.DONE else JobFailedError), holder
+        if join.job_id != self.job.job_id:
+            return OtherJobError, holder
+        if not 0 <= join.index < (self.job.ps if join.role is Role.PS else self.job.max_workers):
+            return UsageError, holder
+        if not (is_address(join.address) and is_address(join.health_address)):
+            return UsageError, holder
+        if any(is_loopback(join) != is_loopback(other.join) for other in self.live.values()):
+            return UsageError, holder
+        if join.role is Role.WORKER and self.specs not in (None, join.specs):
+            return ModelDiffersError, holder
+        if seat is None or seat.join.join_id == join.join_id:
+            return Answer, holder
+        return (IndexHeldError if seat.heard_s > asked_s else NotYet), holder
+
+    def holder(self, role: Role, index: int) -> int | None:
+        """The live incarnation that holds an index."""
+        return next((n for n, s in self.live.items() if (s.join.role, s.join.index) == (role, index)), None)
+
+    def live_of(self, role: Role) -> list[int]:
+        """Live incarnations of a role, by index."""
+        return sorted((n for n, s in self.live.items() if s.join.role is role), key=lambda n: self.joins[n].index)
+
+    def view_is_void(self) -> bool:
+        return any(entry.incarnation not in self.live for entry in self.core.view.ps)
+
+    def failing(self) -> bool:
+        """Whether the job is over, or will be as soon as the coordinator looks at the time."""
+        return self.core.phase.over or self.doomed or max(self.missing_s.values(), default=0.0) > self.job.ps_timeout_s
+
+    def pass_time(self) -> None:
+        """What the coordinator does before anything else in a call, in its order."""
+        self.over = self.core.phase.over
+        gap_s, self.judged_s = self.now_s - self.judged_s, self.now_s
+        if gap_s > self.job.lease_s / 2:
+            self.seen["paused"] += 1
+            gap_s = 0.0
+        self.fall_silent(gap_s)
+        self.had_all_stopped = laws.all_stopped(self)
+        self.judge_the_end(gap_s)
+        self.over = self.failing()
+
+    def judge_the_end(self, gap_s: float) -> None:
+        """Whoever holds the end up for too long is cut off."""
+        phase = self.core.phase
+        drains = phase is Phase.DRAINING or (phase is Phase.TRAINING and self.settled and self.had_all_stopped)
+        self.drains = drains and not self.view_is_void()
+        waits, late = self.what_the_end_waits_for() if self.drains else (None, [])
+        self.waited_s = self.waited_s + gap_s if waits == self.waits and waits is not None else 0.0
+        self.waits = waits
+        if waits is None:
+            self.cut_off = set()
+            if not self.over:
+                self.fill_in_a_chief()
+        elif self.waited_s >= self.job.drain_timeout_s:
+            self.seen[f"cut off: {'nobody' if not late else 'closes' if self.had_all_stopped else 'steps'}"] += 1
+            self.cut_off |= {self.place(n) for n in late}
+            for incarnation in late:
+                self.drop(incarnation)
+            self.doomed = self.chief is None
+
+    def what_the_end_waits_for(self) -> tuple[object, list[int]]:
+        """As something to compare, and the workers that it is about."""
+        if not self.chief:
+            return "anybody", []
+        if not laws.all_stopped(self):
+            return "stop", [n for n in self.live_of(Role.WORKER) if not laws.has_stopped(self, n)]
+        return (self.chief, self.live[self.chief].beat.closed_parts), [self.chief]
+
+    def place(self, incarnation: int) -> tuple[int, str]:
+        return self.joins[incarnation].index, self.joins[incarnation].address
+
+    def may_be_chief(self) -> list[int]:
+        """Of the live workers, those that have not been cut off, by index."""
+        return [n for n in self.live_of(Role.WORKER) if not (self.drains and self.place(n) in self.cut_off)]
+
+    def fill_in_a_chief(self) -> None:
+        """If there is none, and one that may be."""
+        workers = self.may_be_chief()
+        self.seen["barred"] += not self.chief and len(workers) < len(self.live_of(Role.WORKER))
+        busy = [n for n in workers if self.core.phase is Phase.TRAINING and not laws.has_stopped(self, n)]
+        self.chief = self.chief or next(iter(busy or workers), None)
+
+    def fall_silent(self, gap_s: float) -> None:
+        """What the time since the last call does: it counts as silence."""
+        for index in self.missing_s:
+            self.missing_s[index] += gap_s
+        self.unsettled_s -= gap_s
+        for gone in self.gone:
+            gone.for_s += gap_s
+        self.gone = [gone for gone in self.gone if gone.for_s < self.job.lease_s or gone.unmoved]
+        for seat in self.live.values():
+            seat.silent_s += gap_s
+        for incarnation in self.live_of(Role.PS) + self.live_of(Role.WORKER):
+            if self.live[incarnation].silent_s < self.job.lease_s:
+                continue
+            self.lose(incarnation)
+            self.seen["lease ended"] += 1
+
+    @property
+    def settled(self) -> bool:
+        return self.unsettled_s <= 0
+
+    def lose(self, incarnation: int) -> None:
+        """Without a word, so it may return."""
+        if incarnation in self.live_of(Role.WORKER) and self.core.view.number:
+            self.unsettled_s = self.job.lease_s
+        self.drop(incarnation)
+
+    def drop(self, incarnation: int, for_good: bool = False) -> None:
+        """Takes out a member; `for_good`: with it the job is over, and nobody follows as chief."""
+        seat = self.live.pop(incarnation, None)
+        if seat and seat.join.role is Role.WORKER:
+            for gone in self.gone:
+                gone.unmoved.pop(incarnation, None)
+            others = [n for n in self.live_of(Role.WORKER) if self.core.view.number and not self.live[n].retired]
+            self.gone.append(Gone(unmoved=dict.fromkeys(others, 2)))
+        if seat and seat.join.role is Role.PS and self.core.view.number:
+            self.missing_s[seat.join.index] = 0.0
+        if not self.live_of(Role.WORKER) and not self.core.view.number:
+            self.specs = None
+        self.drains = self.drains and not self.view_is_void()
+        if not self.over and not for_good:
+            self.chief = None if self.chief == incarnation else self.chief
+            self.fill_in_a_chief()
+        self.raise_floor()
+
+    def pass_on_the_chief(self, phase: Phase) -> None:
+        """The chief is one that trains, while the training goes on."""
+        ends = self.job.train_steps is not None and self.global_step >= self.job.train_steps
+        trains = phase is Phase.TRAINING and not ends and not self.view_is_void()
+        if trains and laws.has_stopped(self, self.chief or 0):
+            busy = [n for n in self.live_of(Role.WORKER) if not laws.has_stopped(self, n)]
+            self.chief = busy[0] if busy else self.chief
+            self.seen["chief passed on"] += bool(busy)
+
+    def move(self, incarnation: int, clock: int) -> None:
+        """A worker tells its clock."""
+        if clock > self.live[incarnation].clock and not self.live[incarnation].retired:
+            self.live[incarnation].clock = clock
+            for gone in self.gone:
+                gone.unmoved[incarnation] = gone.unmoved.get(incarnation, 0) - 1
+                if gone.unmoved[incarnation] <= 0:
+                    del gone.unmoved[incarnation]
+
+    def retire(self, incarnation: int) -> None:
+        """A worker has stopped: nobody waits for it any more."""
+        self.live[incarnation].retired, self.live[incarnation].base = True, 0
+        for gone in self.gone:
+            gone.unmoved.pop(incarnation, None)
+        self.raise_floor()
+
+    def pacing(self) -> dict[int, int]:
+        """Worker index -> clock, of those that may take a step."""
+        seats = [self.live[n] for n in self.live_of(Role.WORKER)]
+        return {seat.join.index: seat.clock for seat in seats if not seat.retired}
+
+    def raise_floor(self) -> None:
+        self.floor = max(self.floor, min(self.pacing().values(), default=0))
+
+
+def is_address(text: str) -> bool:
+    found = re.fullmatch(r".+:(\d+)", text, re.DOTALL)
+    return found is not None and int(found[1]) < 2**16
+
+
+def is_loopback(join: Join) -> bool:
+    return join.address.startswith(("127.", "localhost:", "[::1]:"))

@@ -1,0 +1,169 @@
+"""Acts out the inputs of a scenario on a coordinator; test_scenarios.py says how one is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from psruntime.config import JobConfig
+from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.coordinator.status import job_status
+from psruntime.core.members.membership import Role, tag_of
+from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.rounds.round_messages import Closed, Contribution, Done, Duty, Torn
+from psruntime.errors import PsRuntimeError
+
+VARIABLES = "w[3,4]b[4]"  # of a worker of which nothing is said
+
+
+class Scenario:
+    """A coordinator, and what its members have heard and said so far."""
+
+    def __init__(self, settings: str) -> None:
+        pairs = (pair.split("=") for pair in settings.split())
+        values = {k: float(v) if k.endswith("_s") else int(v) if v.isdecimal() else v for k, v in pairs}
+        self.core = Coordinator(JobConfig(**values), 0.0)  # type: ignore[arg-type]
+        self.now_s = 0.0
+        self.latest: dict[str, int] = {}  # "worker 0" -> incarnation
+        self.asked_s: dict[str, float] = {}  # join id -> when it first asked
+        self.told: dict[int, Answer] = {}  # by incarnation
+        self.said: dict[int, str] = {}  # by incarnation: the facts of its last heartbeat
+        self.revision = 0  # of the rounds
+
+    def act(self, line: str) -> list[str]:
+        """The answer to one input, and the events."""
+        lines = self.answers(line)
+        for incarnation in range(1, 1 + max(self.latest.values(), default=0)):
+            lines = [text.replace(tag_of(incarnation), str(incarnation)) for text in lines]
+        return lines
+
+    def answers(self, line: str) -> list[str]:
+        verb, _, rest = line.partition(" ")
+        try:
+            if verb in ("wait", "pause", "status"):
+                return getattr(self, verb)(rest)
+            role, index, *facts = rest.split(" ", 2)
+            return getattr(self, verb)(f"{role} {index}", " ".join(facts)) + self.events()
+        except PsRuntimeError as error:
+            return [f"{type(error).__name__}: {error}", *self.events()]
+
+    def events(self) -> list[str]:
+        lines = [f"* {e.name} " + " ".join(f"{k}={v}" for k, v in e.facts.items()) for e in self.core.take_events()]
+        lines += [f"> {' '.join(f'{k}={v}' for k, v in record.items())}" for record in self.core.turns.take_records()]
+        if self.core.job.mode == "sync" and self.revision != self.core.turns.rounds.revision:
+            self.revision = self.core.turns.rounds.revision
+            lines.append("! look at your turns")
+        return lines
+
+    def who(self, member: str) -> tuple[Role, int, int]:
+        name, _, incarnation = member.partition("#")
+        role, index = name.split()
+        return Role(role), int(index), int(incarnation or self.latest[name])
+
+    def join(self, member: str, rest: str) -> list[str]:
+        role, index = member.split()
+        facts = dict(pair.split("=") for pair in rest.split())
+        host, join_id = facts["at"].rsplit(":", 1)[0], facts.get("as", f"{member} at {facts['at']}")
+        waited_s = self.now_s - self.asked_s.setdefault(join_id, self.now_s)
+        variables = re.findall(r"(\w+)\[([\d,]+)\]", facts.get("with", VARIABLES) if role == "worker" else "")
+        specs = tuple(VariableSpec(name, tuple(map(int, shape.split(","))), "float32") for name, shape in variables)
+        job_id = facts.get("of", self.core.job.job_id)
+        join = Join(Role(role), int(index), facts["at"], f"{host}:9", join_id, job_id, waited_s, specs)
+        answer = self.core.join(join, 1 + max(self.latest.values(), default=0), self.now_s)
+        if isinstance(answer, NotYet):
+            return [f"not yet: {answer.reason} (its health: {answer.holder and answer.holder.health_address})"]
+        self.latest[member] = answer.incarnation
+        return [self.heard(member, answer)]
+
+    def beat(self, member: str, said: str) -> list[str]:
+        role, index, incarnation = self.who(member)
+        self.said[incarnation] = said
+        facts = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", said)}
+        standing, step = self.told[incarnation].standing, facts.get("step", 0)
+        beat: PsBeat | WorkerBeat = PsBeat(standing.fence_revision, standing.view.number, step)
+        if role is Role.WORKER:
+            beat = WorkerBeat(
+                standing.view.number, facts.get("steps", 0), step, "stopped" in said, closed_parts=facts.get("parts", 0)
+            )
+        return [self.heard(member, self.core.heartbeat(role, index, incarnation, beat, self.now_s))]
+
+    def prepared(self, member: str, facts: str) -> list[str]:
+        said = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", facts)}
+        return self.report(self.core.report_prepared, member, Prepared(said["step"], said.get("attempt", 0)))
+
+    def finished(self, member: str, _: str) -> list[str]:
+        return self.report(self.core.report_finished, member)
+
+    def report(self, method: Callable[..., Answer], member: str, *prepared: Prepared) -> list[str]:
+        _, index, incarnation = self.who(member)
+        view = self.told[incarnation].standing.view.number
+        return [self.heard(member, method(index, incarnation, view, *prepared, self.now_s))]
+
+    def turn(self, member: str, rest: str) -> list[str]:
+        _, index, incarnation = self.who(member)
+        view, said = self.told[incarnation].standing.view.number, rest.split(" in view ")
+        view = int(said[1]) if len(said) == 2 else view
+        turn = self.core.take_turn(index, incarnation, view, done_of(said[0]), self.now_s)
+        text = f"{member.partition('#')[0]}#{incarnation}: {turn.duty} {turn.round}/{turn.attempt}"
+        if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE):
+            text += f", opened as {turn.opened}"
+        if closes := turn.closes:
+            text += (
+                f", closes {closes.round}/{closes.attempt} of {closes.members} members, {closes.examples:g} examples"
+            )
+        return [text + (f"; {turn.reason}" if turn.reason else "")]
+
+    def status(self, _: str) -> list[str]:
+        status = job_status(self.core, self.now_s)
+        return [f"{status.phase}, global step {status.global_step}, lost {status.steps_lost}; {status.reason}"]
+
+    def leave(self, member: str, facts: str) -> list[str]:
+        kind, _, reason = facts.partition(": ")
+        self.core.leave(*self.who(member), LeaveKind(kind), reason, self.now_s)
+        return []
+
+    def gone(self, member: str, _: str) -> list[str]:
+        self.core.confirm_lost(self.who(member)[2], self.now_s)
+        return []
+
+    def wait(self, rest: str) -> list[str]:
+        """A tick each second; members repeat their last heartbeat.  Tells when there is news, and which."""
+        seconds, *members = re.findall(r"\d+(?= s)|\w+ \d+(?=,| beat)", rest)
+        lines = []
+        for _ in range(int(seconds)):
+            news = self.pause("1 s")
+            for member in members:
+                news += self.beat(member, self.said.get(self.who(member)[2], "")) + self.events()
+            lines += [f"after {self.now_s:g} s: {line}" for line in news if "nothing new" not in line]
+        return lines
+
+    def pause(self, rest: str) -> list[str]:
+        self.now_s += int(rest.removesuffix(" s"))
+        self.core.advance(self.now_s)
+        return self.events()
+
+    def heard(self, member: str, answer: Answer) -> str:
+        last, self.told[answer.incarnation] = self.told.get(answer.incarnation), answer
+        s, name = answer.standing, f"{member.partition('#')[0]}#{answer.incarnation}"
+        if last is not None and last.revision == answer.revision:
+            return f"{name}: nothing new, floor {answer.floor}"
+        view = f"view {s.view.number} ({' '.join(e.address for e in s.view.ps)})" if s.view.number else "no view"
+        flags = [flag.replace("_", " ") for flag in ("chief", "restore", "fenced_in", "close") if getattr(s, flag)]
+        table = " ".join(f"worker {index}#{n}" for index, n in s.admitted)
+        fence = [f"admits {table or 'nobody'}"] if member.startswith("ps") else []
+        return f"{name}: {', '.join([s.phase.value, view, *flags, *fence, f'floor {answer.floor}'])}; {s.reason}"
+
+
+def done_of(text: str) -> Done | None:
+    """What `turn` says: `contributed 3/5 batch=0 examples=8 [apart]`, `closed 3/5 step=3`, `torn 3/5 REASON`."""
+    if not text:
+        return None
+    verb, numbers, facts = text.split(" ", 2)
+    number, attempt = map(int, numbers.split("/"))
+    if verb == "torn":
+        return Torn(number, attempt, facts)
+    values = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", facts)}
+    if verb == "closed":
+        return Closed(number, attempt, values["step"])
+    return Contribution(number, attempt, values["batch"], values["examples"], facts.endswith(" apart"))

@@ -1,0 +1,169 @@
+"""A coordinator under watch: every call goes through a model that knows what must come of it.
+
+expected.py has the model, laws.py what must hold after each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from psruntime.core.members.membership import Role, tag_of
+from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
+from psruntime.core.members.view import Phase
+from psruntime.errors import (
+    PsRuntimeError,
+    ReplacedError,
+)
+from tests.core.coordinator import laws
+from tests.core.coordinator.expected import Expected, Seat
+
+
+class Watched(Expected):
+    """Calls go in here; an AssertionError comes out when the coordinator breaks a law."""
+
+    def join(self, join: Join) -> None:
+        self.pass_time()
+        asked_s = self.asked_s.setdefault(join.join_id, self.now_s)
+        join = replace(join, waited_s=self.now_s - asked_s)
+        incarnation = self.draw_incarnation()
+        self.joins[incarnation] = join
+        kind, holder = self.verdict(join, asked_s)
+        if kind is Answer and holder is None:
+            self.live[incarnation] = Seat(join, self.now_s, base=self.floor, clock=self.floor)
+            if join.role is Role.PS:
+                self.missing_s.pop(join.index, None)
+            else:
+                self.specs = join.specs
+                self.live[incarnation].rests = self.drains
+                self.fill_in_a_chief()
+                self.pass_on_the_chief(self.core.phase)
+        result = self.call("join", holder or incarnation, self.core.join, join, incarnation, self.now_s)
+        assert type(result) is kind, result
+        if isinstance(result, NotYet):
+            assert result.holder is not None and result.holder.incarnation == holder
+            assert result.holder.health_address == self.joins[holder].health_address
+            assert result.tag == tag_of(holder)
+
+    def heartbeat(self, incarnation: int, beat: PsBeat | WorkerBeat) -> None:
+        self.pass_time()
+        join = self.joins[incarnation]
+        if seat := self.live.get(incarnation):
+            seat.heard_s, seat.silent_s = self.now_s, 0.0
+            if isinstance(beat, PsBeat):
+                seat.wrote = beat.fence_revision if beat.fence_revision in self.fences[incarnation] else None
+            else:
+                seat.rests = self.drains and laws.has_stopped(self, incarnation)
+                seat.beat = beat = replace(beat, stopped=True) if seat.rests else beat
+                if beat.view == self.core.view.number > 0:
+                    self.move(incarnation, seat.base + beat.steps)
+                    self.raise_floor()
+                    if beat.stopped:
+                        self.retire(incarnation)
+            usable = self.core.phase.prepared and not self.view_is_void() and not self.over
+            if beat.view == self.core.view.number and usable:
+                self.global_step = max(self.global_step, beat.global_step)
+            self.pass_on_the_chief(self.core.phase)
+        result = self.call(
+            "heartbeat", incarnation, self.core.heartbeat, join.role, join.index, incarnation, beat, self.now_s
+        )
+        assert type(result) is (Answer if incarnation in self.live else ReplacedError), result
+
+    def report_clock(self, incarnation: int, view: int, steps: int) -> int | None:
+        """Returns the floor; None for one that is no member."""
+        self.pass_time()
+        seat = self.live.get(incarnation)
+        if seat and view == self.core.view.number > 0:
+            self.move(incarnation, seat.base + steps)
+            self.raise_floor()
+        index = self.joins[incarnation].index
+        result = self.call(
+            "report_clock", incarnation, self.core.report_clock, index, incarnation, view, steps, self.now_s
+        )
+        if seat is None or seat.join.role is Role.PS:
+            assert type(result) is ReplacedError, result
+            return None
+        floor, reason = result
+        assert floor == (self.floor if view == self.core.view.number else 0)
+        if view == self.core.view.number:
+            waits = not seat.retired and self.job.bound is not None and seat.clock - self.floor > self.job.bound
+            assert (f"{seat.clock - self.floor} steps ahead of worker " in reason) if waits else reason == ""
+            self.seen["has to wait"] += waits
+        return int(floor)
+
+    def report(self, incarnation: int, view: int, global_step: int | None) -> None:
+        """`report_prepared`, or without a global step `report_finished`."""
+        self.pass_time()
+        index = self.joins[incarnation].index
+        accepted = incarnation in self.live and incarnation == self.chief
+        ready = view == self.core.view.number and incarnation == self.chief and not self.view_is_void()
+        if global_step is None:
+            arguments: tuple[Any, ...] = (self.core.report_finished, index, incarnation, view, self.now_s)
+            drains = self.core.phase is Phase.DRAINING or (
+                self.core.phase is Phase.TRAINING and self.settled and self.had_all_stopped
+            )
+            expected = Phase.DONE if ready and drains else None
+        else:
+            arguments = (self.core.report_prepared, index, incarnation, view, Prepared(global_step), self.now_s)
+            expected = Phase.TRAINING if ready and self.core.phase is Phase.PREPARING else None
+            if expected:
+                self.steps_lost += max(0, self.global_step - global_step)
+                self.global_step = global_step
+                self.pass_on_the_chief(Phase.TRAINING)
+        result = self.call("report", incarnation, *arguments, moves_to=expected)
+        assert type(result) is (Answer if accepted else ReplacedError), result
+
+    def leave(self, incarnation: int, kind: LeaveKind) -> None:
+        self.pass_time()
+        join = self.joins[incarnation]
+        fatal = kind is LeaveKind.FATAL and incarnation in self.live and not self.failing()
+        self.drop(incarnation, for_good=fatal)
+        result = self.call(
+            f"leave {kind}", None, self.core.leave, join.role, join.index, incarnation, kind, "broke", self.now_s,
+            moves_to=Phase.FAILED if fatal else None,
+        )  # fmt: skip
+        assert result is None
+
+    def confirm_lost(self, incarnation: int) -> None:
+        self.pass_time()
+        self.lose(incarnation)
+        assert self.call("confirm_lost", None, self.core.confirm_lost, incarnation, self.now_s) is None
+
+    def advance(self) -> None:
+        self.pass_time()
+        assert self.call("advance", None, self.core.advance, self.now_s) is None
+
+    def look(self, incarnation: int) -> None:
+        join = self.joins[incarnation]
+        result = self.call("standing", incarnation, self.core.standing, join.role, join.index, incarnation)
+        assert type(result) is (Answer if incarnation in self.live else ReplacedError), result
+
+    def call(
+        self,
+        name: str,
+        incarnation: int | None,
+        method: Callable[..., Any],
+        *arguments: Any,
+        moves_to: Phase | None = None,
+    ) -> Any:
+        """Makes the call and checks everything; gives back the answer or the error.  `moves_to`: what it must do."""
+        before = laws.Before.of(self.core)
+        try:
+            result = method(*arguments)
+        except PsRuntimeError as error:
+            result = error
+        self.seen[f"{name}: {type(result).__name__}"] += 1
+        if self.core.view.number != before.view.number:
+            self.floor = 0
+            for seat in self.live.values():
+                seat.base = seat.clock = 0
+                seat.retired = seat.rests = False
+            for gone in self.gone:
+                gone.unmoved = {}
+        laws.check_events(self, before, moves_to)
+        laws.check_state(self, before)
+        if isinstance(result, Answer):
+            assert incarnation is not None
+            laws.check_answer(self, incarnation, result)
+        return result

@@ -1,0 +1,172 @@
+"""The folder of the checkpoints: wherever a write is cut off, what is listed is whole, and the rest is cleared away."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psruntime.errors import CheckpointError
+from psruntime.graph.checkpoint import folder as folder_module
+from psruntime.graph.checkpoint.folder import CheckpointFolder
+
+SHARDS = 2
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it runs any more, its clearing up neither."""
+
+
+def write(folder: CheckpointFolder, step: int, text: str) -> str:
+    """A checkpoint all of whose files contain `text`."""
+    with folder.unfinished(step) as new:
+        for shard in range(SHARDS):
+            Path(f"{new.merged}.data-{shard:05d}-of-{SHARDS:05d}").write_text(text)
+        Path(new.folder, "part-0.index").write_text("not to be published")
+        Path(f"{new.merged}.index").write_text(text)
+        return folder.publish(new)
+
+
+def text_of(path: str) -> str:
+    """What a checkpoint contains, which is whole."""
+    files = list(Path(path).parent.glob(f"{Path(path).name}.*"))
+    assert len(files) == SHARDS + 1, files
+    texts = {file.read_text() for file in files}
+    assert len(texts) == 1, f"{path} is mixed from {texts}"
+    return texts.pop()
+
+
+def kill_at(monkeypatch: Any, count: int) -> list[str]:
+    """Ends the process at its change number `count` of the folder; returns the changes that it made."""
+    changes: list[str] = []
+
+    def counted(name: str) -> Any:
+        change = getattr(os, name)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if len(changes) == count:
+                monkeypatch.setattr(shutil, "rmtree", lambda *_args, **_kwargs: None)
+                raise Killed
+            changes.append(name)
+            return change(*args, **kwargs)
+
+        return run
+
+    for name in ("replace", "remove", "link", "mkdir"):
+        monkeypatch.setattr(folder_module.os, name, counted(name))
+    return changes
+
+
+@pytest.mark.parametrize("step", [10, 15])
+def test_cut_off_anywhere(step: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """While the newest one is written again, and while the oldest one is dropped."""
+    for count in range(100):
+        folder = CheckpointFolder(str(tmp_path / str(count)), keep=2)
+        folder.require_writable()
+        write(folder, 5, "oldest")
+        write(folder, 10, "before")
+        with monkeypatch.context() as patch:
+            changes = kill_at(patch, count)
+            try:
+                write(folder, step, "after")
+                killed = False
+            except Killed:
+                killed = True
+        newest = folder.newest()
+        assert newest
+        assert text_of(newest) in ("before", "after")
+        with_index = {str(file.with_suffix("")) for file in Path(folder.path).glob("*.index")}
+        assert with_index >= set(folder.listed()) and all(text_of(path) for path in with_index)
+        assert killed or text_of(newest) == "after"
+        last = write(folder, 20, "last")
+        assert text_of(last) == "last"
+        left = {file.name.partition(".index")[0].partition(".data")[0] for file in Path(folder.path).iterdir()}
+        assert left == {"checkpoint", *(os.path.basename(path) for path in folder.listed())}
+        if not killed:
+            assert len(changes) >= 8 and folder.newest() == last
+            return
+    raise AssertionError("it never ended")
+
+
+def test_the_same_step_again_has_the_same_name(tmp_path: Path) -> None:
+    folder = CheckpointFolder(str(tmp_path), keep=3)
+    for text in ("one", "two", "three"):
+        path = write(folder, 10, text)
+        assert (os.path.basename(path), text_of(path)) == ("model.ckpt-10", text)
+        assert folder.listed() == [path]
+
+
+def test_without_hard_links_it_has_another(tmp_path: Path, monkeypatch: Any) -> None:
+    def refuse(*_args: Any) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr(folder_module.os, "link", refuse)
+    folder = CheckpointFolder(str(tmp_path), keep=3)
+    names = [os.path.basename(write(folder, 10, text)) for text in ("one", "two", "three")]
+    assert names == ["model.ckpt-10", "model.ckpt-again-10", "model.ckpt-10"]
+    assert [text_of(path) for path in folder.listed()] == ["three"]
+
+
+def test_a_process_that_was_paused_does_not_list_its_own(tmp_path: Path) -> None:
+    folder = CheckpointFolder(str(tmp_path), keep=3)
+    write(folder, 5, "before")
+    with folder.unfinished(10) as new:
+        Path(f"{new.merged}.index").write_text("late")
+        after = write(CheckpointFolder(str(tmp_path), keep=3), 12, "the other's")
+        with pytest.raises(CheckpointError, match="checkpoint 10 was not kept: another process wrote"):
+            folder.publish(new)
+    assert folder.newest() == after
+    assert not list(tmp_path.glob("model.ckpt-10*"))
+
+
+def test_one_that_cannot_be_listed_is_removed(tmp_path: Path, monkeypatch: Any) -> None:
+    folder = CheckpointFolder(str(tmp_path), keep=3)
+    before = write(folder, 5, "before")
+    rename = os.replace
+
+    def refuse_list(old: str, new: str) -> None:
+        if new.endswith("/checkpoint"):
+            raise OSError("no space left")
+        rename(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder.os, "replace", refuse_list)
+        with pytest.raises(OSError, match="no space"):
+            write(folder, 10, "after")
+    assert folder.newest() == before
+    assert not list(tmp_path.glob("model.ckpt-10*"))
+
+
+def test_a_list_that_cannot_be_read_is_not_an_empty_folder(tmp_path: Path) -> None:
+    folder = CheckpointFolder(str(tmp_path), keep=3)
+    write(folder, 5, "before")
+    (tmp_path / "checkpoint").write_text("model_checkpoint_path ???")
+    for use in (folder.newest, lambda: write(folder, 10, "after")):
+        with pytest.raises(CheckpointError, match=r"list of checkpoints .*/checkpoint cannot be read"):
+            use()
+    assert len(list(tmp_path.glob("model.ckpt-5*"))) == SHARDS + 1
+
+
+def test_a_folder_that_only_tensorflow_reaches_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"folder gs://bucket/run is not in a file system of this machine; mount"):
+        CheckpointFolder("gs://bucket/run", keep=2).require_writable()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_stock_tensorflow_that_was_moved(tmp_path: Path) -> None:
+    """Its list has absolute paths; one of another folder is not counted."""
+    for name in ("stock.ckpt-3", "stock.ckpt-7"):
+        for end in ("index", "data-00000-of-00002", "data-00001-of-00002"):
+            (tmp_path / f"{name}.{end}").write_text(name)
+    lines = ['model_checkpoint_path: "/gone/run/stock.ckpt-7"']
+    lines += [f'all_model_checkpoint_paths: "/gone/run/stock.ckpt-{n}"' for n in (1, 3, 7)]
+    (tmp_path / "checkpoint").write_text("\n".join(lines))
+    folder = CheckpointFolder(str(tmp_path), keep=2)
+    assert folder.newest() == str(tmp_path / "stock.ckpt-7")
+    path = write(folder, 10, "ours")
+    assert folder.listed() == [str(tmp_path / "stock.ckpt-7"), path]
+    assert not list(tmp_path.glob("stock.ckpt-3*"))

@@ -1,0 +1,155 @@
+"""Variables that are not trainable: the chief's are saved, everybody takes them after a restore."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.graph.model.evaluate import evaluate
+from psruntime.model import Context, ModelSpec
+from tests.support.local_cluster import LocalCluster, train
+from tests.support.small_models import get, linear, model_of
+
+
+def norm_and_tables(x: Any, y: Any, ids: Any, *, updates: Any = None, training: bool = True) -> ModelSpec:
+    """Batch norm with moving averages, a frozen vector, and a frozen table."""
+    normed = tf1.layers.batch_normalization(x, training=training, momentum=0.5, name="norm")
+    scale = tf1.get_variable("scale", initializer=np.arange(1, 6, dtype=np.float32), trainable=False)
+    table = tf1.get_variable("table", initializer=np.arange(35, dtype=np.float32).reshape(7, 5), trainable=False)
+    kernel = get("kernel", [5, 1])
+    loss = linear(normed * scale + tf1.gather(table, ids), kernel, y)
+    metrics = {"moving_mean": tf1.metrics.mean(tf1.global_variables()[0])} if not training else None
+    return ModelSpec(loss, tf1.train.GradientDescentOptimizer, 1e-4, updates=updates, metrics=metrics)
+
+
+MODEL = model_of(norm_and_tables)
+
+
+def of_worker(run: Any, name: str) -> Any:
+    """The worker's own copy."""
+    with run.cluster.session(run.graph.graph) as session:
+        return session.run(f"{name}/Read/ReadVariableOp:0")
+
+
+def of_checkpoint(run: Any, name: str) -> Any:
+    return tf1.train.load_checkpoint(run.checkpoints.latest()).get_tensor(name)
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_moving_averages_move_and_the_chiefs_are_saved(mode: str, tmp_path: Any) -> None:
+    run = train(LocalCluster(2), MODEL, 5, checkpoint_dir=str(tmp_path), mode=mode)
+    for name in ("norm/moving_mean", "norm/moving_variance"):
+        saved = of_checkpoint(run, name)
+        assert not np.allclose(saved, 0.0)
+        assert not np.allclose(saved, 1.0)
+        np.testing.assert_array_equal(saved, of_worker(run, name))
+    np.testing.assert_array_equal(of_checkpoint(run, "scale"), [1, 2, 3, 4, 5])
+    np.testing.assert_array_equal(of_checkpoint(run, "table"), np.arange(35).reshape(7, 5))
+
+
+def test_kinds_are_told_by_what_the_model_does_with_a_variable() -> None:
+    run = train(LocalCluster(1), MODEL, 1)
+    fixed = [spec for spec in run.graph.plan.specs if not spec.trainable]
+    assert fixed == [
+        VariableSpec("norm/moving_mean", (5,), "float32", trainable=False),
+        VariableSpec("norm/moving_variance", (5,), "float32", trainable=False),
+        VariableSpec("scale", (5,), "float32", trainable=False),
+        VariableSpec("table", (7, 5), "float32", sparse=True, trainable=False),
+    ]
+    assert set(run.graph.model.copies.changed) == {"norm/moving_mean", "norm/moving_variance"}
+
+
+def test_a_worker_that_joins_takes_what_the_chief_saved_and_keeps_its_own_afterwards(tmp_path: Any) -> None:
+    cluster = LocalCluster(2)
+    first = train(cluster, MODEL, 5, checkpoint_dir=str(tmp_path))
+    saved = of_checkpoint(first, "norm/moving_mean")
+    joined = LocalCluster(0)
+    joined.ps, joined.states, joined.view = cluster.ps, cluster.states, cluster.view
+    second = train(joined, MODEL, 0, ps=2)
+    np.testing.assert_array_equal(of_worker(second, "norm/moving_mean"), saved)
+    copies = second.graph.model.copies
+    with joined.session(second.graph.graph) as session:
+        changing = next(iter(copies.changed["norm/moving_mean"]))
+        own = second.graph.graph.get_operation_by_name(changing)
+        x = np.ones([8, 5], np.float32)
+        batch = dict(zip(second.graph.model.batch, [np.zeros([8], np.int32), x, x[:, 0]], strict=True))
+        session.run(own, batch)
+        changed = session.run("norm/moving_mean/Read/ReadVariableOp:0")
+        assert not np.array_equal(changed, saved)
+        copies.take(session)  # as in a session after another one that was lost
+        np.testing.assert_array_equal(session.run("norm/moving_mean/Read/ReadVariableOp:0"), changed)
+        copies.restored(session)
+        copies.take(session)
+        np.testing.assert_array_equal(session.run("norm/moving_mean/Read/ReadVariableOp:0"), saved)
+
+
+def test_a_restored_job_goes_on_with_the_saved_averages(tmp_path: Any) -> None:
+    whole = train(LocalCluster(1), MODEL, 8, checkpoint_dir=str(tmp_path / "whole"))
+    train(LocalCluster(2), MODEL, 4, checkpoint_dir=str(tmp_path / "parts"))
+    rest = train(LocalCluster(3), skipping(4), 4, checkpoint_dir=str(tmp_path / "parts"))
+    assert rest.named("restored")
+    for name in ("kernel", "norm/gamma", "norm/moving_mean", "norm/moving_variance"):
+        np.testing.assert_array_equal(of_checkpoint(rest, name), of_checkpoint(whole, name), err_msg=name)
+
+
+def skipping(batches: int) -> Any:
+    model = model_of(norm_and_tables)
+    return type(model)(model.name, lambda context: model.input_fn(context).skip(batches), model.model_fn)
+
+
+def test_averages_that_are_not_finite_are_told_and_not_saved(tmp_path: Any) -> None:
+    def spoilt(context: Context) -> Any:
+        def at(number: Any, batch: Any) -> Any:
+            features, labels = batch
+            factor = tf1.where(tf1.equal(number, 4), np.nan, 1.0)
+            return {**features, "x": features["x"] * factor}, labels
+
+        return MODEL.input_fn(context).enumerate().map(at)
+
+    model = type(MODEL)("tests.spoilt", spoilt, MODEL.model_fn)
+    settings = {"checkpoint_dir": str(tmp_path), "on_nan": "continue", "save_steps": 3}
+    run = train(LocalCluster(1), model, 8, **settings)
+    (told,) = {facts["variables"] for facts in run.named("not_finite")}
+    assert told == "norm/moving_mean norm/moving_variance"
+    sound = train(LocalCluster(1), MODEL, 3, checkpoint_dir=str(tmp_path / "sound"))
+    np.testing.assert_array_equal(of_checkpoint(run, "norm/moving_mean"), of_checkpoint(sound, "norm/moving_mean"))
+
+
+def test_updates_that_no_step_runs_are_told() -> None:
+    run = train(LocalCluster(1), model_of(lambda *batch: norm_and_tables(*batch, updates=[])), 1)
+    assert run.graph.unmoved == ["norm/moving_mean", "norm/moving_variance"]
+
+
+def test_evaluation_reads_the_averages_and_the_tables(tmp_path: Any) -> None:
+    cluster = LocalCluster(2)
+    run = train(cluster, MODEL, 5, checkpoint_dir=str(tmp_path))
+
+    def in_evaluation(features: Any, labels: Any, mode: str) -> ModelSpec:
+        return norm_and_tables(features["x"], labels, features["id"], training=False)
+
+    def ten(context: Context) -> Any:
+        return MODEL.input_fn(context).take(10)
+
+    model = type(MODEL)("tests.table", ten, in_evaluation)
+    measured: list[int] = []
+    values = evaluate(
+        model, Context("eval", 0, 1, 8, "", 3), run.graph.plan, cluster.max_workers, cluster.session,
+        on_batch=lambda: measured.append(1),
+    )  # fmt: skip
+    assert len(measured) == 10, "each is a sign that it gets on"
+    saved = {name: of_checkpoint(run, name) for name in ("kernel", "scale", "table")}
+    norm = {name: of_checkpoint(run, f"norm/{name}") for name in ("gamma", "beta", "moving_mean", "moving_variance")}
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        batches = tf1.data.make_one_shot_iterator(ten(Context("eval", 0, 1, 8, "", 3))).get_next()
+        losses = []
+        for _ in range(10):
+            features, labels = session.run(batches)
+            deviation = np.sqrt(norm["moving_variance"] + 1e-3)
+            normed = (features["x"] - norm["moving_mean"]) / deviation * norm["gamma"] + norm["beta"]
+            predicted = (normed * saved["scale"] + saved["table"][features["id"]]) @ saved["kernel"]
+            losses.append(np.mean((predicted[:, 0] - labels) ** 2))
+    assert values["loss"] == pytest.approx(np.mean(losses), rel=1e-5)

@@ -1,0 +1,121 @@
+"""Mistakes in a model module: one line that says what and where."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime.errors import UsageError
+from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.model import Context, Model, ModelSpec, load_model
+
+CONTEXT = Context("train", 0, 1, 4, "", 0)
+
+
+def batches(context: Context) -> Any:
+    return tf1.data.Dataset.from_tensor_slices((np.ones([8, 3], np.float32), np.zeros([8]))).batch(context.batch_size)
+
+
+def spec(**changes: Any) -> ModelSpec:
+    weight = tf1.get_variable("weight", [3])
+    return ModelSpec(**{"loss": tf1.reduce_sum(weight), "optimizer": tf1.train.AdamOptimizer, **changes})
+
+
+def broken(*_: Any) -> ModelSpec:
+    raise RuntimeError("first line\nsecond line")
+
+
+MODELS = {
+    r"the loss must be a scalar float tensor, got shape \(3,\), dtype float32; reduce it": lambda *_: spec(
+        loss=tf1.get_variable("w", [3]) * 2.0
+    ),
+    r"the loss must be a scalar float tensor, got float": lambda *_: spec(loss=1.0),
+    r"the loss has no gradient with respect to any trainable variable \(weight\)": lambda *_: spec(
+        loss=tf1.constant(1.0)
+    ),
+    r"optimizer must be a class or function that makes one, got None": lambda *_: spec(optimizer=None),
+    r"learning_rate is a tensor \(Const.*\); give a number or a Python function": lambda *_: spec(
+        learning_rate=tf1.constant(0.1)
+    ),
+    r"clip_norm must be a number greater than 0, got 0$": lambda *_: spec(clip_norm=0),
+    r"clip_norm must be a number greater than 0, got 'a lot'$": lambda *_: spec(clip_norm="a lot"),
+    r"clip_value must be a number greater than 0, got nan$": lambda *_: spec(clip_value=float("nan")),
+    r"clip_value must be a number greater than 0, got -1.5$": lambda *_: spec(clip_value=-1.5),
+    r"clip_norm and clip_value are both given; give one of them$": lambda *_: spec(clip_norm=1.0, clip_value=2),
+    r"examples must be a scalar numeric tensor, the weight of the batch, got int$": lambda *_: spec(examples=8),
+    r"examples must be .*, got shape \(3,\), dtype float32$": lambda features, *_: spec(examples=features[0]),
+    r"examples must be .*, got shape \(\), dtype bool$": lambda *_: spec(examples=tf1.constant(True)),
+    r"makes no trainable variable": lambda features, *_: ModelSpec(tf1.reduce_sum(features), tf1.train.AdamOptimizer),
+    r"returned dict; it must return a psruntime.ModelSpec": lambda *_: {},
+    r"failed at .*test_user_mistakes.py:\d+: RuntimeError: first line$": broken,
+}
+
+
+@pytest.mark.parametrize("complaint", MODELS)
+def test_model_fn(complaint: str) -> None:
+    model = Model("my.model", batches, MODELS[complaint])
+    inputs = InputStream(model, CONTEXT)
+    with pytest.raises(UsageError, match=complaint) as caught:
+        learn_specs(model, inputs, "train")
+    assert "my.model" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+INPUTS = {
+    "returned list; it must return a tf.data.Dataset": lambda _: [1, 2],
+    "yields NoneType; batches must consist of tensors": lambda _: tf1.data.Dataset.from_tensors((1.0, None)),
+    r"failed at .*test_user_mistakes.py:\d+: RuntimeError: first line": broken,
+    "gave a dataset without a single batch": lambda context: batches(context).take(0),
+}
+
+
+@pytest.mark.parametrize("complaint", INPUTS)
+def test_input_fn(complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        InputStream(Model("my.model", INPUTS[complaint], spec), CONTEXT).draw_endlessly()
+
+
+def test_evaluation_data_without_an_end_are_refused() -> None:
+    endless = Model("my.model", lambda context: batches(context).repeat().prefetch(1), spec)
+    InputStream(endless, CONTEXT)
+    with pytest.raises(UsageError, match=r"mode eval\) gives data without an end; .* leave out repeat\(\)"):
+        InputStream(endless, replace(CONTEXT, mode="eval"))
+
+
+def test_an_error_in_the_data_names_the_function() -> None:
+    def input_fn(context: Context) -> Any:
+        return batches(context).map(lambda x, y: (tf1.debugging.check_numerics(x / 0.0, "bad pixel"), y))
+
+    with pytest.raises(UsageError, match=r"input_fn of my.model \(mode train\) failed.*bad pixel"):
+        InputStream(Model("my.model", input_fn, spec), CONTEXT).draw()
+
+
+def test_training_data_begin_again_and_evaluation_data_end() -> None:
+    training = InputStream(Model("m", batches, spec), CONTEXT)
+    assert [len(training.draw_endlessly()[0]) for _ in range(5)] == [4] * 5
+    held_out = InputStream(Model("m", batches, spec), replace(CONTEXT, mode="eval"))
+    drawn = [held_out.draw() for _ in range(3)]
+    assert [batch is None for batch in drawn] == [False, False, True]
+
+
+def test_no_such_module_and_no_such_function(tmp_path: Any, monkeypatch: Any) -> None:
+    with pytest.raises(UsageError, match=r"model module 'no\.such' cannot be imported: No module named 'no'"):
+        load_model("no.such")
+    (tmp_path / "half_model.py").write_text("def input_fn(context): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match=r"model module 'half_model' \(.*half_model.py\) has no function model_fn"):
+        load_model("half_model")
+    sys.modules.pop("half_model")
+
+
+def test_a_module_that_fails_while_it_is_imported(tmp_path: Any, monkeypatch: Any) -> None:
+    (tmp_path / "bad_model.py").write_text("x = 1\nraise ValueError('bad constant')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match=r"model module 'bad_model' failed .*bad_model.py:2: ValueError: bad constant"):
+        load_model("bad_model")

@@ -1,0 +1,116 @@
+"""Rounds of two workers, played in one session, equal plain TensorFlow on the joint batches."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.members.messages import Assignment
+from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Turn
+from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.loop.hooks import ViewHook
+from psruntime.graph.loop.round_steps import RoundSteps
+from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.model import Context
+from tests.graph.step.test_against_tensorflow import OPTIMIZERS
+from tests.graph.step.test_clipping import clipping
+from tests.support.embedding_model import embedding_model
+from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
+from tests.support.round_place import plain_batches
+
+ROUNDS, EXAMPLES = 4, (8, 3)  # the second worker's batches are smaller, and weigh less
+LOST = 2  # the round in which the first worker is lost when both have pushed; the second one pushes again what it kept
+MODELS = {
+    "dense": (linear_model(OPTIMIZERS["momentum"], 0.02), 64, 1.5),
+    "tables": (embedding_model(OPTIMIZERS["adagrad"], 0.05), 1 << 24, 5.0),
+}
+
+
+class AnyView(ViewHook):
+    """One that is never replaced."""
+
+    def __init__(self) -> None:
+        pass
+
+    def before_run(self, run_context: Any) -> None:
+        pass
+
+    def saw(self, global_step: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("kind", MODELS)
+def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path: Any) -> None:
+    model, slice_bytes, norm = MODELS[kind]
+    if clip:
+        model = clipping(model, clip_norm=norm)
+    cluster = LocalCluster(2)
+    run = train(cluster, model, 0, mode="sync", slice_bytes=slice_bytes, checkpoint_dir=str(tmp_path))
+    cluster.fence({0: INCARNATION, 1: INCARNATION + 1})
+    drawn: list[list[Any]] = []
+    factors: list[float] = []
+
+    class Inputs(InputStream):
+        """The batches of one worker: every second one of the data."""
+
+        def __init__(self, worker: int) -> None:
+            super().__init__(model, Context("train", worker, 2, 8, "", 3))
+            self.worker = worker
+            for _ in range(worker):
+                super().draw_endlessly()
+
+        def draw_endlessly(self) -> list[Any]:
+            batch = [array[: EXAMPLES[self.worker]] for array in super().draw_endlessly()]
+            super().draw_endlessly()
+            drawn.append(batch)
+            return batch
+
+    class Steps(RoundSteps):
+        def _factor(self, session: Any, closes: Complete) -> float:
+            factors.append(super()._factor(session, closes) * closes.examples)
+            return factors[-1] / closes.examples
+
+    creator: Any = SimpleNamespace(assignment=None)
+
+    def never() -> bool:
+        return False
+
+    runner = StepRunner(run.graph, AnyView(), [])
+    workers = [
+        Steps(run.graph, Inputs(w), run.place, creator, runner, w, True, run.results.append, never) for w in range(2)
+    ]
+    assignments = [Assignment(cluster.view, INCARNATION + worker, prepare=False) for worker in range(2)]
+    with run.graph.graph.as_default(), cluster.session(run.graph.graph) as session:
+        runner.after_create_session(session, None)
+        monitored: Any = SimpleNamespace(run_step_fn=lambda step: step(None))
+        complete: Complete | None = None
+        for number in range(1, ROUNDS + 1):
+            attempt = number + (10 if number <= LOST else 100)
+            turn = Turn(Duty.CONTRIBUTE, number, attempt, attempt, None if clip else complete)
+            for worker, (steps, assignment) in enumerate(zip(workers, assignments, strict=True)):
+                said = steps._contribute(monitored, assignment, turn)
+                assert said == Contribution(number, attempt, number - 1, EXAMPLES[worker], clip)
+            complete = Complete(number, attempt, 2, sum(EXAMPLES))
+            if number == LOST:
+                again = Turn(Duty.CONTRIBUTE, number, attempt + 50, attempt, turn.closes)
+                said = workers[1]._contribute(monitored, assignments[1], again)
+                assert said == Contribution(number, again.attempt, number - 1, EXAMPLES[1], clip)
+                complete = Complete(number, again.attempt, 1, EXAMPLES[1])
+            if number < ROUNDS and not clip:
+                continue  # the next one closes it
+            for chief in (0, 1):  # the second one finds it done
+                closed = workers[chief]._close(monitored, assignments[chief], complete)
+                assert closed == Closed(number, complete.attempt, number)
+        run.checkpoints.save(session)
+        units = session.run([rounds.unit.read_value() for rounds in run.graph.rounds.stores])
+    assert set(units) == {EXAMPLES[0] * (1 if clip else 2)}, "the first one's; it is divided where all take a share"
+    assert (min(factors) < 0.999) == clip, "some rounds are clipped"
+    reader = tf1.train.load_checkpoint(run.checkpoints.latest())
+    joint = [[2 * n + 1] if n == LOST - 1 else [2 * n, 2 * n + 1] for n in range(ROUNDS)]
+    for name, value in plain_batches(model, joint, drawn).items():
+        np.testing.assert_allclose(reader.get_tensor(name), value, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -1,0 +1,346 @@
+"""Wire <-> core: round trips, and whatever comes in is a valid dataclass or a UsageError that names the field."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psruntime.config import MODES, ON_NAN, PLANS, JobConfig
+from psruntime.core.members.membership import Member, Role, tag_of
+from psruntime.core.members.messages import (
+    Answer,
+    JobStatus,
+    Join,
+    LeaveKind,
+    MemberStatus,
+    Moved,
+    NotYet,
+    PsBeat,
+    PsStats,
+    PsTraffic,
+    Standing,
+    WorkerBeat,
+    WorkerStats,
+    WorkerTraffic,
+)
+from psruntime.core.members.view import Phase, PsEntry, View
+from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
+from psruntime.errors import UsageError
+from psruntime.rpc.wire import clock_messages, field_checks, heartbeat_messages, member_messages, status_messages
+from psruntime.v1 import coordination_pb2 as pb
+from tests.support.messages import messages
+
+relaxed = settings(deadline=None)  # the machine may be busy with other tests
+counts = st.integers(0, field_checks.COUNT_LIMIT - 1)
+indices = st.integers(0, field_checks.INDEX_LIMIT - 1)
+incarnations = st.integers(1, field_checks.INCARNATION_LIMIT - 1)
+spans = st.integers(0, 10**15).map(lambda ns: ns / 10**9)  # seconds, in nanoseconds that a float still tells apart
+texts = st.text(max_size=60)
+words = texts.filter(str.isprintable)  # for people
+addresses = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=field_checks.ADDRESS_CHARS)
+tags = incarnations.map(tag_of)
+specs = st.builds(
+    lambda name, shape, dtype, sparse, trainable, whole, group: VariableSpec(
+        name, shape, dtype, sparse and shape != (), trainable and dtype in TRAINED_DTYPES, whole, group
+    ),
+    st.text(min_size=1, max_size=20),
+    st.lists(counts, max_size=4).map(tuple),
+    st.sampled_from(sorted(DTYPE_BYTES)),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**31 - 1),
+)
+models = st.lists(specs, max_size=4, unique_by=lambda spec: spec.name).map(tuple)
+views = st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, incarnations), max_size=3).map(tuple))
+by_worker = st.dictionaries(indices, counts, max_size=3)
+sums = st.integers(0, field_checks.BYTES_LIMIT - 1)
+moved = st.none() | st.builds(Moved, sums, sums)
+amounts = st.floats(0, 1e300)
+ps_stats = st.builds(
+    PsStats,
+    *[counts] * 4,
+    dropped=st.dictionaries(words, counts, max_size=3),
+    max_staleness=counts,
+    pending=counts,
+    rolled_back=counts,
+    received_of=by_worker,
+    moved=moved,
+)
+worker_stats = st.builds(
+    WorkerStats,
+    *[counts] * 3,
+    amounts,
+    st.none() | st.floats(allow_nan=False),
+    words,
+    counts,
+    moved=moved,
+    step_tensors=st.none() | counts,
+)
+standings = st.builds(
+    Standing,
+    st.sampled_from(Phase),
+    texts,
+    views,
+    chief=st.booleans(),
+    restore=st.booleans(),
+    fenced_in=st.booleans(),
+    close=st.booleans(),
+    admitted=st.lists(st.tuples(indices, incarnations), max_size=3).map(tuple),
+    fence_revision=counts,
+    clock=counts,
+    report_every_s=spans,
+    max_staleness=st.none() | counts,
+)
+answers = st.builds(Answer, incarnations, standings, st.integers(1, field_checks.COUNT_LIMIT - 1), counts)
+job_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
+joins = st.builds(
+    Join, st.just(Role.WORKER), indices, addresses, addresses, st.text(min_size=1, max_size=64), job_ids, spans, models
+)
+beats = st.builds(
+    heartbeat_messages.Heartbeat,
+    st.just(Role.PS),
+    indices,
+    incarnations,
+    st.builds(PsBeat, counts, counts, counts, ps_stats),
+    counts,
+    spans,
+) | st.builds(
+    heartbeat_messages.Heartbeat,
+    st.just(Role.WORKER),
+    indices,
+    incarnations,
+    st.builds(WorkerBeat, counts, counts, counts, st.booleans(), worker_stats, counts),
+    counts,
+    spans,
+)
+leaves = st.builds(
+    member_messages.Leave, st.sampled_from(Role), indices, incarnations, st.sampled_from(LeaveKind), words
+)
+_place = {"index": indices, "address": addresses, "health_address": addresses, "incarnation": tags}
+_times = {"admitted_s": spans, "silent_s": spans}
+ps_traffic = st.builds(PsTraffic, amounts, amounts, st.none() | st.floats(0, 1), st.booleans())
+members = st.builds(
+    MemberStatus,
+    role=st.just(Role.PS),
+    **_place,
+    **_times,
+    ps_stats=st.none() | ps_stats,
+    ps_traffic=st.none() | ps_traffic,
+) | st.builds(
+    MemberStatus,
+    role=st.just(Role.WORKER),
+    **_place,
+    **_times,
+    chief=st.booleans(),
+    stopped=st.booleans(),
+    clock=counts,
+    lead=counts,
+    worker_stats=st.none() | worker_stats,
+    worker_traffic=st.none() | st.builds(WorkerTraffic, amounts, amounts),
+)
+job_statuses = st.builds(
+    JobStatus,
+    st.sampled_from(Phase),
+    texts,
+    st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, st.just(0)), max_size=3).map(tuple)),
+    counts,
+    counts,
+    counts,
+    st.lists(members, max_size=3).map(tuple),
+    counts,
+    st.booleans(),
+    by_worker,
+)
+clock_reports = st.builds(
+    clock_messages.ClockReport, indices, incarnations, counts.map(lambda n: n + (n == 0)), counts, counts, spans
+)
+_of_mode = {  # settings that belong to one mode
+    "async": {"max_staleness": st.none() | counts},
+    "bounded": {"bound": counts},
+    "sync": {"rounds_log": texts},
+}
+jobs = st.sampled_from(MODES).flatmap(
+    lambda mode: st.builds(
+        JobConfig,
+        job_id=st.just("") | job_ids,
+        mode=st.just(mode),
+        ps=st.integers(1, 2**31 - 1),
+        min_workers=st.integers(1, 8),
+        max_workers=st.integers(8, 2**31 - 1),
+        train_steps=st.none() | st.integers(1, field_checks.COUNT_LIMIT - 1),
+        checkpoint_dir=texts.filter(bool),
+        keep_best=st.sampled_from(["", "loss", "max:accuracy"]),
+        save_steps=st.integers(1, field_checks.COUNT_LIMIT - 1),
+        keep=st.integers(1, 2**31 - 1),
+        summary_steps=counts,
+        slice_bytes=st.integers(1, field_checks.COUNT_LIMIT - 1),
+        plan=st.sampled_from(PLANS),
+        on_nan=st.sampled_from(ON_NAN),
+        round_warn_s=spans,
+        lease_s=spans.map(lambda s: 0.5 + s / 10**6).map(lambda s: round(s, 9)),
+        ps_timeout_s=spans.map(lambda s: 20.0 + s),
+        drain_timeout_s=spans.map(lambda s: 1.0 + s),
+        ping_timeout_s=spans.map(lambda s: 1.0 + s),
+        linger_s=spans,
+        **_of_mode[mode],
+    )
+)
+
+
+@relaxed
+@given(joins)
+def test_a_join_comes_back(join):
+    assert member_messages.join_from_wire(member_messages.join_to_wire(join)) == join
+
+
+@relaxed
+@given(answers)
+def test_an_answer_comes_back(answer):
+    wire = member_messages.join_result_to_wire(answer)
+    assert member_messages.join_result_from_wire(wire) == answer
+
+
+@relaxed
+@given(texts, incarnations)
+def test_not_yet_comes_back_without_the_holder(reason, incarnation):
+    holder = Member(Role.WORKER, 0, "10.0.0.1:1", "10.0.0.1:2", "secret", incarnation, 0.0, 0.0, 0.0)
+    wire = member_messages.join_result_to_wire(NotYet(reason, holder.tag, holder))
+    assert member_messages.join_result_from_wire(wire) == NotYet(reason, tag_of(incarnation))
+
+
+@relaxed
+@given(beats)
+def test_a_heartbeat_comes_back(beat):
+    assert heartbeat_messages.heartbeat_from_wire(heartbeat_messages.heartbeat_to_wire(beat)) == beat
+
+
+@relaxed
+@given(clock_reports, counts, texts)
+def test_a_clock_report_and_its_answer_come_back(report, steps, reason):
+    assert clock_messages.clock_report_from_wire(clock_messages.clock_report_to_wire(report)) == report
+    floor = clock_messages.Floor(steps, reason)
+    assert clock_messages.floor_from_wire(clock_messages.floor_to_wire(floor)) == floor
+
+
+def test_a_loss_that_is_not_a_number_is_a_fact():
+    stats = heartbeat_messages.worker_stats_from_wire(
+        heartbeat_messages.worker_stats_to_wire(WorkerStats(loss=math.nan))
+    )
+    assert stats.loss is not None
+    assert math.isnan(stats.loss)
+
+
+@relaxed
+@given(leaves)
+def test_a_leave_comes_back(leave):
+    assert member_messages.leave_from_wire(member_messages.leave_to_wire(leave)) == leave
+
+
+@relaxed
+@given(job_statuses)
+def test_a_status_comes_back(status):
+    assert status_messages.status_from_wire(status_messages.status_to_wire(status)) == status
+
+
+@relaxed
+@given(job_statuses, views)
+def test_a_status_tells_no_incarnation(status, view):
+    back = status_messages.status_from_wire(status_messages.status_to_wire(replace(status, view=view)))
+    assert [(e.index, e.address, e.incarnation) for e in back.view.ps] == [(e.index, e.address, 0) for e in view.ps]
+
+
+@relaxed
+@given(jobs)
+def test_the_settings_come_back_to_the_digit(job):
+    back = status_messages.job_from_wire(status_messages.job_to_wire(job))
+    assert [(f.name, getattr(back, f.name)) for f in fields(job) if f.name[-2:] != "_s"] == [
+        (f.name, getattr(job, f.name)) for f in fields(job) if f.name[-2:] != "_s"
+    ]
+    for name in ("round_warn_s", "lease_s", "ps_timeout_s", "drain_timeout_s", "ping_timeout_s", "linger_s"):
+        assert getattr(back, name) == pytest.approx(getattr(job, name), abs=1e-9)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.7, 1.1, 3.3333, 10.0, 86399.9])
+def test_a_time_as_a_user_writes_it_comes_back_equal(seconds):
+    assert field_checks.seconds("lease", field_checks.duration(seconds)) == seconds
+
+
+def test_every_setting_has_a_field_on_the_wire():
+    wire = {field.name for field in pb.JobSettings.DESCRIPTOR.fields}
+    assert wire == {field.name.removesuffix("_s") for field in fields(JobConfig)}
+
+
+@pytest.mark.parametrize(
+    ("wire", "words"),
+    [
+        (pb.Role, [role.name for role in Role]),
+        (pb.Phase, [phase.name for phase in Phase]),
+        (pb.LeaveKind, [kind.name for kind in LeaveKind]),
+        (pb.Mode, [mode.upper() for mode in MODES]),
+        (pb.OnNan, [choice.upper() for choice in ON_NAN]),
+    ],
+)
+def test_every_word_is_on_the_wire_and_no_other(wire, words):
+    prefix = wire.Name(0).removesuffix("UNSPECIFIED")
+    assert sorted(wire.keys()) == sorted(prefix + word for word in ["UNSPECIFIED", *words])
+
+
+def test_a_setting_too_large_for_its_field_is_named():
+    with pytest.raises(UsageError, match="train_steps must be from 0 to"):
+        status_messages.job_to_wire(JobConfig(train_steps=2**60))
+
+
+def test_what_is_sent_is_cut_and_made_unicode():
+    leave = member_messages.Leave(Role.PS, 0, 1, LeaveKind.ERROR, "bad file \udcff " + "x" * 10_000)
+    wire = member_messages.leave_to_wire(leave)
+    assert wire.reason.startswith("bad file ? xx")
+    assert len(wire.reason) == field_checks.TEXT_CHARS
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "\x1b[31mred", "nul\0", "\u202egnal"])
+def test_what_people_read_is_one_line_that_can_be_seen(text):
+    leave = member_messages.leave_from_wire(
+        member_messages.leave_to_wire(member_messages.Leave(Role.PS, 0, 1, LeaveKind.ERROR, text))
+    )
+    assert leave.reason.isprintable()
+    assert len(leave.reason) == len(text)
+
+
+INCOMING = {
+    pb.JoinRequest: (member_messages.join_from_wire, Join),
+    pb.JoinResponse: (member_messages.join_result_from_wire, (Answer, NotYet)),
+    pb.Answer: (member_messages.answer_from_wire, Answer),
+    pb.HeartbeatRequest: (heartbeat_messages.heartbeat_from_wire, heartbeat_messages.Heartbeat),
+    pb.ReportPreparedRequest: (member_messages.report_from_wire, member_messages.Report),
+    pb.ReportFinishedRequest: (member_messages.report_from_wire, member_messages.Report),
+    pb.ReportClockRequest: (clock_messages.clock_report_from_wire, clock_messages.ClockReport),
+    pb.ReportClockResponse: (clock_messages.floor_from_wire, clock_messages.Floor),
+    pb.LeaveRequest: (member_messages.leave_from_wire, member_messages.Leave),
+    pb.JobSettings: (status_messages.job_from_wire, JobConfig),
+    pb.JobStatus: (status_messages.status_from_wire, JobStatus),
+    pb.Model: (lambda wire: member_messages.specs_from_wire(wire.variables), tuple),
+}
+
+
+@pytest.mark.parametrize("kind", INCOMING, ids=lambda kind: kind.__name__)
+def test_random_values_give_a_dataclass_or_a_usage_error(kind):
+    from_wire, wanted = INCOMING[kind]
+    outcomes = set()
+
+    @settings(relaxed, max_examples=60)
+    @given(messages(kind))
+    def check(wire):
+        try:
+            assert isinstance(from_wire(wire), wanted)
+            outcomes.add("valid")
+        except UsageError as error:
+            assert str(error)
+            outcomes.add("refused")
+
+    check()
+    assert "refused" in outcomes

@@ -1,0 +1,120 @@
+"""A malformed request is refused in a line that begins with the field's name."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Join, LeaveKind, WorkerBeat
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.errors import UsageError
+from psruntime.rpc.wire import field_checks, heartbeat_messages, member_messages, status_messages
+from psruntime.v1 import coordination_pb2 as pb
+
+A_JOIN = Join(Role.WORKER, 1, "127.0.0.1:1", "127.0.0.1:2", "id", "job", 0.5, (VariableSpec("w", (2,), "float32"),))
+A_BEAT = heartbeat_messages.Heartbeat(Role.WORKER, 1, 7, WorkerBeat())
+A_LEAVE = member_messages.Leave(Role.WORKER, 1, 7, LeaveKind.ASKED, "")
+
+
+def _join(**changes):
+    wire = member_messages.join_to_wire(A_JOIN)
+    wire.MergeFrom(pb.JoinRequest(**changes))
+    return member_messages.join_from_wire, wire
+
+
+def _beat(**changes):
+    wire = heartbeat_messages.heartbeat_to_wire(A_BEAT)
+    wire.MergeFrom(pb.HeartbeatRequest(**changes))
+    return heartbeat_messages.heartbeat_from_wire, wire
+
+
+def _leave(**changes):
+    wire = member_messages.leave_to_wire(A_LEAVE)
+    wire.MergeFrom(pb.LeaveRequest(**changes))
+    return member_messages.leave_from_wire, wire
+
+
+def _without(call, field):
+    from_wire, wire = call
+    wire.ClearField(field)
+    return from_wire, wire
+
+
+MANY = [pb.VariableSpec(name=str(i), dtype="float32") for i in range(field_checks.SPECS + 1)]
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (_join(role=9), "role must be one of ROLE_PS, ROLE_WORKER, got 9"),
+        (_without(_join(), "role"), "role must be one of"),
+        (_join(role="ROLE_PS"), "variables must be empty for a ps"),
+        (_join(index=-1), "index must be from 0 to 2147483647, got -1"),
+        (_join(address="x" * 257), "address must have 0 to 256 characters, got 257"),
+        (_join(join_id="x" * 65), "join_id must have 1 to 64 characters"),
+        (_without(_join(), "join_id"), "join_id must have 1 to 64 characters, got 0"),
+        (_join(job_id="a b"), "job_id must be 1 to 64 letters, digits, '.', '_' or '-'"),
+        (_join(job_id="x" * 65), "job_id must be 1 to 64 letters"),
+        (_without(_join(), "job_id"), "job_id must be 1 to 64 letters"),
+        (_join(waited={"seconds": -1}), "waited must be from 0"),
+        (_join(waited={"nanos": 2**31 - 1}), "waited must be from 0"),
+        (_join(variables=[pb.VariableSpec(name="v", dtype="int32")]), "variables.dtype of v must be one of float16"),
+        (_join(variables=[pb.VariableSpec(name="v", dtype="float32", sparse=True)]), "variables.sparse of v must be"),
+        (_join(variables=[pb.VariableSpec(name="v", shape=[-1], dtype="float32")]), "variables.shape of v must"),
+        (_join(variables=[pb.VariableSpec(name="v", shape=[2**53], dtype="float32")]), "variables.shape of v must"),
+        (_join(variables=[pb.VariableSpec(name="v", shape=[1] * 255, dtype="float32")]), "variables.shape of v must"),
+        (_join(variables=[pb.VariableSpec(dtype="float32")]), "variables.name must have 1 to"),
+        (_join(variables=[pb.VariableSpec(name="w", dtype="float32")]), "variables must differ in name"),
+        (_join(variables=MANY), "variables must be at most 100000"),
+        (_without(_beat(), "worker"), "beat must be that of a worker, got none"),
+        (_beat(ps=pb.PsBeat()), "beat must be that of a worker, got ps"),
+        (_without(_beat(), "incarnation"), "incarnation must be from 1"),
+        (_beat(incarnation=-5), "incarnation must be from 1"),
+        (_beat(seen_revision=-1), "seen_revision must be from 0"),
+        (_beat(max_wait={"seconds": 2**62}), "max_wait must be from 0"),
+        (_beat(worker={"completed_steps": -1}), "worker.completed_steps must be from 0"),
+        (_beat(worker={"completed_steps": 2**60}), "worker.completed_steps must be from 0"),
+        (_beat(worker={"stats": {"examples_per_s": math.inf}}), "stats.examples_per_s must be a finite number"),
+        (_beat(worker={"stats": {"waiting": "x" * 5000}}), "stats.waiting must have 0 to 4096 characters"),
+        (_beat(worker={"stats": {"moved": {"sent_bytes": -1}}}), "stats.moved.sent_bytes must be from 0"),
+        (_beat(worker={"stats": {"moved": {"received_bytes": -1}}}), "stats.moved.received_bytes must be from 0"),
+        (_beat(worker={"stats": {"step_tensors": -1}}), "stats.step_tensors must be from 0"),
+        (_leave(kind=7), "kind must be one of LEAVE_KIND_OVER"),
+        (_leave(reason="x" * 5000), "reason must have 0 to 4096 characters"),
+        ((member_messages.join_result_from_wire, pb.JoinResponse()), "result must be admitted or not_yet"),
+        ((member_messages.report_from_wire, pb.ReportPreparedRequest(incarnation=1)), "view_number must be from 1"),
+    ],
+)
+def test_a_malformed_request_is_refused_by_name(call, line):
+    from_wire, wire = call
+    with pytest.raises(UsageError) as refused:
+        from_wire(wire)
+    assert str(refused.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("role", "facts", "line"),
+    [
+        ("ROLE_PS", {"ps_traffic": {"sent_bytes_per_second": -1}}, "members.ps_traffic.sent_bytes_per_second must be"),
+        ("ROLE_PS", {"ps_traffic": {"received_bytes_per_second": math.inf}}, "members.ps_traffic.received_bytes_per"),
+        ("ROLE_PS", {"ps_traffic": {"share": 1.5}}, "members.ps_traffic.share must be from 0 to 1"),
+        ("ROLE_PS", {"ps_traffic": {"share": math.nan}}, "members.ps_traffic.share must be from 0 to 1"),
+        ("ROLE_PS", {"worker_traffic": {}}, "members.traffic must be that of a ps"),
+        ("ROLE_WORKER", {"ps_traffic": {}}, "members.traffic must be that of a worker"),
+        ("ROLE_WORKER", {"worker_traffic": {"sent_bytes_per_step": math.nan}}, "members.worker_traffic.sent_bytes_per"),
+        ("ROLE_WORKER", {"worker_traffic": {"received_bytes_per_step": -1}}, "members.worker_traffic.received_bytes"),
+    ],
+)
+def test_a_malformed_traffic_of_a_member_is_refused_by_name(role, facts, line):
+    member = pb.MemberStatus(role=role, incarnation="0123456789", **facts)
+    with pytest.raises(UsageError) as refused:
+        status_messages.status_from_wire(pb.JobStatus(phase="PHASE_TRAINING", members=[member]))
+    assert str(refused.value).startswith(line)
+
+
+def test_at_most_so_many_causes():
+    stats = pb.PsStats(dropped={str(i): 1 for i in range(field_checks.CAUSES + 1)})
+    with pytest.raises(UsageError, match=r"stats\.dropped must have at most 64"):
+        heartbeat_messages.ps_stats_from_wire(stats)

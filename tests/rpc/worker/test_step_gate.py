@@ -1,0 +1,380 @@
+"""The gate with a real coordinator: who waits and for whom, what ends a wait, and who makes the calls."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from psruntime.config import JobConfig
+from psruntime.core.clocks import stragglers
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Assignment, LeaveKind, Prepared, PsBeat, WorkerStats
+from psruntime.core.members.view import Phase
+from psruntime.errors import JobFailedError, ReplacedError, StopRequested, UsageError
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.membership_client import Seat
+from psruntime.rpc.wire.clock_messages import ClockReport, Floor
+from psruntime.rpc.wire.member_messages import Leave, Report
+from psruntime.rpc.worker.step_gate import Gate
+from psruntime.rpc.worker.worker_control import WorkerPlace
+from tests.rpc.conftest import JOB_ID, LONG, SPECS, Stage, a_beat, a_join
+from tests.support.polling import poll_until
+
+BOUND = 2
+JOB = JobConfig(
+    job_id=JOB_ID, mode="bounded", bound=BOUND, min_workers=3, train_steps=10**6, lease_s=LONG, ps_timeout_s=LONG
+)
+ALWAYS = lambda: True  # noqa: E731
+
+
+class CountingClient(CoordinatorClient):
+    """Counts the calls that reach the channel, by the thread that makes them."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.calls: Counter[str] = Counter()
+        self._stub = _Counted(self._stub, self.calls)
+
+
+class _Counted:
+    def __init__(self, stub: Any, calls: Counter[str]) -> None:
+        self._stub, self._calls = stub, calls
+
+    def __getattr__(self, rpc: str) -> Any:
+        call, calls = getattr(self._stub, rpc), self._calls
+
+        class Rpc:
+            def __call__(self, *arguments: Any, **options: Any) -> Any:
+                calls[threading.current_thread().name] += 1
+                return call(*arguments, **options)
+
+            def future(self, *arguments: Any, **options: Any) -> Any:
+                calls[threading.current_thread().name] += 1
+                return call.future(*arguments, **options)
+
+        return Rpc()
+
+
+@dataclass
+class Worker:
+    """A process's seat, place and gate."""
+
+    index: int
+    seat: Seat
+    client: CountingClient
+    place: WorkerPlace
+    gate: Gate | None
+    assignment: Assignment
+
+    def steps(self, count: int) -> None:
+        for step in range(count):
+            assert self.place.may_step()
+            self.place.stepped(step)
+
+
+class Job:
+    """A coordinator with one ps; workers join, prepare and enter."""
+
+    def __init__(self, stage: Stage, job: JobConfig) -> None:
+        self.stage, self.job = stage, job
+        self.server = stage.coordinator(job)
+        self.client = stage.client(self.server)
+        self.ps = self.client.join(a_join(Role.PS, 0))
+        self.fence = 0
+        self.stop = threading.Event()
+
+    def workers(self, *indices: int) -> list[Worker]:
+        seats = []
+        for index in indices:
+            client = CountingClient(f"127.0.0.1:{self.server.port}")
+            gate = None
+            if self.job.mode == "bounded":
+                gate = Gate(self.job, index, client, self.stop, self.stage.events)
+            stats: Callable[[str], WorkerStats] = lambda waiting: WorkerStats(waiting=waiting)  # noqa: E731
+            place = WorkerPlace(self.job, stats, self.stop, self.stage.events, gate)
+            seat = self.stage.seat(client, self.job, Role.WORKER, index, place.beat, place.hear, specs=SPECS)
+            place.attach(seat)
+            seat.take(30.0)
+            self.stage._at_exit.callback(client.close)
+            if gate:
+                self.stage._at_exit.callback(gate.close)
+            seats.append((index, client, place, gate, seat))
+        if indices[0] == 0:
+            seat = seats[0][-1]
+            answer = seat.wait_until(lambda a: a.standing.phase is Phase.PREPARING, 30)
+            self.client.report_prepared(Report(0, answer.incarnation, 1, Prepared(0)))
+        self.write_fence()
+        return [Worker(index, seat, client, place, gate, enter(place)) for index, client, place, gate, seat in seats]
+
+    def write_fence(self) -> None:
+        """What a ps does with its answer."""
+        self.ps = self.client.heartbeat(a_beat(self.ps, Role.PS, 0, PsBeat(self.fence)))
+        self.fence = self.ps.standing.fence_revision
+        self.client.heartbeat(a_beat(self.ps, Role.PS, 0, PsBeat(self.fence)))
+
+    def floor(self) -> int:
+        return self.client.get_status()[0].floor
+
+
+def enter(place: WorkerPlace) -> Assignment:
+    assignment = place.await_view()
+    place.entered(assignment)
+    return assignment
+
+
+@pytest.fixture
+def job(stage: Stage, pool: ThreadPoolExecutor) -> Iterator[Job]:
+    """Ends before the pool, so that no wait outlives a test that fails."""
+    job = Job(stage, JOB)
+    yield job
+    job.stop.set()
+
+
+def waits(pool: ThreadPoolExecutor, worker: Worker) -> Future[bool]:
+    """A worker at its bound asks to step; returns once the coordinator holds its call."""
+    turn = pool.submit(worker.place.may_step)
+    assert worker.gate
+    poll_until(lambda: worker.gate.reason != "" or turn.done(), 30, "the coordinator says for whom")
+    assert not turn.done()
+    return turn
+
+
+def test_a_worker_goes_bound_steps_ahead_and_on_when_the_slowest_reports(job, pool):
+    fast, slow, other = job.workers(0, 1, 2)
+    fast.steps(BOUND + 1)
+    other.steps(1)
+    turn = waits(pool, fast)
+    poll_until(lambda: fast.gate.reason == "3 steps ahead of worker 1, bound 2", 30, "the slowest is named")
+    slow.steps(1)
+    assert turn.result(30) is True
+    assert job.floor() == 1
+    assert fast.gate.max_lead == BOUND
+    assert job.client.get_status()[0].max_lead <= BOUND
+
+
+def test_steps_that_are_under_way_count_for_the_bound_and_are_not_waited_for(job, pool):
+    fast, slow, other = job.workers(0, 1, 2)
+    other.steps(2)
+    assert [fast.place.may_step(under_way) for under_way in range(BOUND + 2)] == [True] * (BOUND + 1) + [False]
+    assert fast.gate.max_lead == BOUND
+    slow.steps(1)
+    poll_until(lambda: job.client.get_status()[0].members[2].clock == 1, 30, "the report of the slow one")
+    fast.steps(1)
+    poll_until(lambda: fast.place.may_step(BOUND), 30, "its answer tells that the floor rose")
+    assert not fast.place.may_step(BOUND + 1)
+
+
+def test_the_step_thread_makes_no_call_whether_it_waits_or_not(job, pool):
+    workers = job.workers(0, 1, 2)
+
+    def train(worker: Worker) -> str:
+        worker.steps(100)
+        return threading.current_thread().name
+
+    threads = set(pool.map(train, workers))
+    for worker in workers:
+        assert all(worker.client.calls[name] == 0 for name in threads)
+        assert worker.client.calls["clock-reports"] > 0
+        assert worker.gate.max_lead <= BOUND
+    poll_until(lambda: job.floor() == 100, 30, "the last reports")
+
+
+def test_far_from_its_bound_a_worker_makes_1000_steps_on_what_it_knows(stage):
+    job = Job(stage, replace(JOB, bound=5000))
+    (fast, _, _) = job.workers(0, 1, 2)
+    step_thread = threading.current_thread().name
+    before = fast.client.calls[step_thread]
+    fast.steps(1000)
+    assert fast.client.calls[step_thread] == before
+    assert fast.gate.max_lead == 999
+    poll_until(lambda: job.client.get_status()[0].members[1].clock == 1000, 30, "the last report")
+    assert 0 < fast.client.calls["clock-reports"] < 500, "reports are coalesced"
+
+
+def test_at_its_bound_a_worker_does_not_wait_for_what_the_others_have_put_off(stage, pool, monkeypatch):
+    monkeypatch.setattr(stragglers, "REPORTS_PER_S", 0.001)  # three workers shall leave an hour between two reports
+    job = Job(stage, replace(JOB, bound=8))
+    workers = fast, slow, other = job.workers(0, 1, 2)
+    poll_until(lambda: all(worker.gate._every_s > 60 for worker in workers), 30, "all know it")
+    for worker in slow, other:
+        worker.steps(1)
+    poll_until(lambda: slow.gate._reports._reported == other.gate._reports._reported == 1, 30, "the urgent reports")
+    for worker in slow, other:
+        worker.steps(1)
+    fast.steps(9)
+    turn = pool.submit(fast.steps, 2)
+    try:
+        turn.result(30)
+        assert job.floor() == 2
+    finally:
+        job.stop.set()
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_in_other_modes_nothing_of_this_runs(stage, mode):
+    job = Job(stage, JobConfig(job_id=JOB_ID, mode=mode, min_workers=3, lease_s=LONG, ps_timeout_s=LONG))
+    (fast, _, _) = job.workers(0, 1, 2)
+    fast.steps(100)
+    assert fast.client.calls["clock-reports"] == 0
+    assert "clock-reports" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_slowest_worker_that_leaves_lets_the_others_go_on(job, pool):
+    fast, slow, other = job.workers(0, 1, 2)
+    other.steps(1)
+    fast.steps(BOUND + 1)
+    turn = waits(pool, fast)
+    slow.seat.leave(LeaveKind.ASKED, "enough")
+    assert turn.result(30) is True
+
+
+def test_a_late_joiner_enters_at_the_floor(job):
+    first = job.workers(0, 1, 2)
+    for worker in first:
+        worker.steps(2)
+    poll_until(lambda: job.floor() == 2, 30, "the floor")
+    (late,) = job.workers(7)
+    assert late.assignment.clock == 2
+    late.steps(BOUND + 1)
+    assert late.gate.max_lead == BOUND
+
+
+def test_being_asked_to_stop_ends_the_wait(job, pool):
+    fast, _, _ = job.workers(0, 1, 2)
+    fast.steps(BOUND + 1)
+    turn = waits(pool, fast)
+    job.stop.set()
+    with pytest.raises(StopRequested):
+        turn.result(30)
+    fast.gate._reporter.join(30)
+    assert not fast.gate._reporter.is_alive()
+
+
+def test_a_job_that_fails_ends_the_wait(job, pool):
+    fast, slow, _ = job.workers(0, 1, 2)
+    fast.steps(BOUND + 1)
+    turn = waits(pool, fast)
+    job.client.leave(Leave(Role.WORKER, slow.index, slow.assignment.incarnation, LeaveKind.FATAL, "nan"))
+    with pytest.raises(JobFailedError, match="nan"):
+        turn.result(30)
+
+
+def test_a_job_that_drains_ends_the_wait(job, pool):
+    fast, _, _ = job.workers(0, 1, 2)
+    fast.steps(BOUND + 1)
+    turn = waits(pool, fast)
+    number = job.ps.standing.view.number
+    job.client.heartbeat(a_beat(job.ps, Role.PS, 0, PsBeat(job.fence, number, JOB.train_steps)))
+    assert turn.result(30) is False
+
+
+def test_a_view_that_is_over_ends_the_wait_and_the_session_finds_out(job, pool):
+    fast, _, _ = job.workers(0, 1, 2)
+    fast.steps(BOUND + 1)
+    turn = waits(pool, fast)
+    job.client.leave(Leave(Role.PS, 0, job.ps.incarnation, LeaveKind.ERROR, "disk full"))
+    assert turn.result(30) is True
+    assert not fast.place.holds(fast.assignment)
+
+
+def test_a_session_lost_in_the_same_view_keeps_the_clock(job, pool):
+    fast, _, _ = job.workers(0, 1, 2)
+    fast.steps(BOUND + 1)
+    fast.assignment = enter(fast.place)
+    turn = waits(pool, fast)
+    job.stop.set()
+    with pytest.raises(StopRequested):
+        turn.result(30)
+
+
+def test_after_a_second_of_waiting_status_and_log_say_for_whom_once(job, pool):
+    fast, slow, other = job.workers(0, 1, 2)
+    other.steps(2)
+    reason = "3 steps ahead of worker 1, bound 2"
+    fast.steps(BOUND + 1)
+    turn = pool.submit(fast.place.may_step)
+    poll_until(lambda: fast.place.beat().stats.waiting == reason, 30, "the reason in the heartbeat")
+    slow.steps(1)
+    assert turn.result(30)
+    assert fast.place.beat().stats.waiting == ""
+    assert fast.place.beat().stats.max_lead == BOUND
+    fast.place.stepped(1)
+    turn = pool.submit(fast.place.may_step)
+    poll_until(lambda: fast.place.beat().stats.waiting == reason, 30, "the reason again")
+    slow.steps(1)
+    assert turn.result(30)
+    assert [e["reason"] for e in job.stage.events.named("waiting")].count(reason) == 1
+
+
+# The call.
+
+
+def plain(job: Job) -> list[int]:
+    """Incarnations of workers 0.. of a job that trains, without seats."""
+    incarnations = [job.client.join(a_join(Role.WORKER, i, f"w{i}")).incarnation for i in range(3)]
+    job.client.report_prepared(Report(0, incarnations[0], 1, Prepared(0)))
+    return incarnations
+
+
+def test_a_report_is_answered_at_once_without_a_wish(job):
+    mine, *_ = plain(job)
+    assert job.client.report_clock(ClockReport(0, mine, 1, 3), ALWAYS) == Floor(0, "3 steps ahead of worker 1, bound 2")
+    assert job.client.report_clock(ClockReport(0, mine, 1, 2), ALWAYS) == Floor(
+        0, "3 steps ahead of worker 1, bound 2"
+    ), "a late one changes nothing"
+    assert job.client.report_clock(ClockReport(0, mine, 1, 3, 0, LONG), ALWAYS).steps == 0
+    assert job.client.report_clock(ClockReport(0, mine, 2, 9, 9, LONG), ALWAYS) == Floor(0, "the view is 1, not 2")
+
+
+def test_a_wish_is_held_until_the_floor_is_there(job, pool):
+    mine, second, third = plain(job)
+    call = pool.submit(job.client.report_clock, ClockReport(0, mine, 1, 3, 2, LONG), ALWAYS, LONG)
+    poll_until(lambda: job.client.get_status()[0].members[1].clock == 3, 30, "the report is there")
+    job.client.report_clock(ClockReport(1, second, 1, 5), ALWAYS)
+    job.client.report_clock(ClockReport(2, third, 1, 1), ALWAYS)
+    assert not call.done(), "the floor is 1"
+    job.client.report_clock(ClockReport(2, third, 1, 2), ALWAYS)
+    assert call.result(30) == Floor(2, "")
+
+
+def test_the_wait_ends_by_itself(job):
+    mine, *_ = plain(job)
+    answer = job.client.report_clock(ClockReport(0, mine, 1, 3, 2, 0.05), ALWAYS)
+    assert answer == Floor(0, "3 steps ahead of worker 1, bound 2")
+
+
+def test_a_call_that_nobody_needs_is_called_off(job):
+    mine, *_ = plain(job)
+    asked = iter([True, False])
+    assert job.client.report_clock(ClockReport(0, mine, 1, 3, 2, LONG), lambda: next(asked), LONG) is None
+
+
+def test_a_worker_that_was_replaced_hears_it_and_so_does_one_that_waits(job, pool):
+    mine, *_ = plain(job)
+    with pytest.raises(ReplacedError):
+        job.client.report_clock(ClockReport(0, mine + 1, 1, 3), ALWAYS)
+    call = pool.submit(job.client.report_clock, ClockReport(0, mine, 1, 3, 2, LONG), ALWAYS, LONG)
+    poll_until(lambda: job.client.get_status()[0].members[1].clock == 3, 30, "the report is there")
+    job.client.leave(Leave(Role.WORKER, 0, mine, LeaveKind.ASKED, "enough"))
+    job.client.leave(Leave(Role.PS, 0, job.ps.incarnation, LeaveKind.ASKED, "enough"))
+    with pytest.raises(ReplacedError):
+        call.result(30)
+
+
+def test_a_malformed_report_is_refused(job):
+    with pytest.raises(UsageError, match="view_number must be from 1"):
+        job.client.report_clock(ClockReport(0, 5, 0, 3), ALWAYS)
+
+
+def test_a_coordinator_that_stops_answers_those_that_wait(job, pool):
+    mine, *_ = plain(job)
+    call = pool.submit(job.client.report_clock, ClockReport(0, mine, 1, 3, 2, LONG), ALWAYS, LONG)
+    poll_until(lambda: job.client.get_status()[0].members[1].clock == 3, 30, "the report is there")
+    job.server.stop(5.0)
+    assert call.result(30) == Floor(0, "3 steps ahead of worker 1, bound 2")
