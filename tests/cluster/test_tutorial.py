@@ -121,7 +121,8 @@ class Reader:
                 self._type(self._last)
             return not missing()
 
-        poll_until(all_there, 60 if of == "the job" or self._last[1] == "status" else 0, f"what {block} shows")
+        within_s = 60 if of == "the job" or self._last[1] == "status" else 0
+        poll_until(all_there, within_s, f"what {block} shows; {self._last} has printed {self._printed}")
 
 
 @pytest.mark.timeout(300)
