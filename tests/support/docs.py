@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _MARK = re.compile(r"<!-- check: (.+?) -->")
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
-_COMMANDS = ("python", "make", "launch/local.sh")
+_COMMANDS = ("psruntime", "python", "make", "launch/local.sh")
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,12 @@ def blocks(document: Path) -> list[Block]:
     return found
 
 
+def made_in(found: list[Block]) -> set[str]:
+    """The models that commands of these blocks write: `psruntime init NAME`."""
+    commands = [words for block in found for words in block.commands]
+    return {words[2] for words in commands if words[:2] == ["psruntime", "init"] and len(words) > 2}
+
+
 def block(document: str, file: str) -> Block:
     """The one that begins with `# FILE`."""
     (found,) = [b for b in blocks(ROOT / document) if b.file == file]
@@ -102,12 +108,13 @@ def table(document: str, check: str) -> list[list[str]]:
 
 
 def moved(text: str, diff: str) -> str:
-    """The text after a diff without line numbers: each removed line is replaced by the added one that follows it."""
-    lines = [line for line in diff.splitlines() if line]
-    for removed, added in zip(lines[::2], lines[1::2], strict=True):
-        assert removed[0] == "-" and added[0] == "+", (removed, added)
-        assert text.count(f"{removed[1:]}\n") == 1, f"not exactly once in the text: {removed[1:]}"
-        text = text.replace(f"{removed[1:]}\n", f"{added[1:]}\n")
+    """The text after a diff without line numbers: each run of removed lines is replaced by the added ones after it."""
+    for removed, added in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)+)", diff, re.MULTILINE):
+        before, after = (re.sub("^.", "", lines, flags=re.MULTILINE) for lines in (removed, added))
+        assert text.count(before) == 1, f"not exactly once in the text: {before}"
+        text = text.replace(before, after)
+        diff = diff.replace(removed + added, "", 1)
+    assert not diff.strip(), f"neither removed nor replaced: {diff}"
     return text
 
 

@@ -200,6 +200,7 @@ class Coordinator:
         if state.phase is Phase.PREPARING and view == state.view.number:
             lost = max(prepared.steps_lost, state.global_step - prepared.global_step)
             state.steps_lost, state.global_step = state.steps_lost + lost, prepared.global_step
+            state.began_at = prepared.global_step if state.began_at is None else state.began_at
             self._note("prepared", view=view, global_step=state.global_step, steps_lost=lost)
             state.restore = False
             if state.job.mode == "sync":

@@ -48,6 +48,7 @@ class JobState:
         # How the training goes.
         self.specs: tuple[VariableSpec, ...] | None = None  # of the model; None before the first worker
         self.global_step = 0
+        self.began_at: int | None = None  # the global step from which this coordinator's first view went on
         self.steps_lost = 0
         self.pace = Pace(job)
         self.turns = Turns(job.round_warn_s, note, job.train_steps)  # mode sync

@@ -79,6 +79,11 @@ def why_drain(state: JobState) -> str:
     """Why no training step may begin any more; empty while training goes on."""
     limit = state.job.train_steps
     if limit is not None and state.global_step >= limit:
+        if state.began_at is not None and state.began_at >= limit:
+            return (
+                f"already at global step {state.began_at} of {limit} (--train-steps): nothing to train; "
+                "raise --train-steps to go on"
+            )
         return f"global step {state.global_step} of {limit}"
     if state.grace.settled and all_stopped(state):
         return f"all workers have stopped, at global step {state.global_step}"

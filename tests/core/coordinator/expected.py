@@ -31,7 +31,7 @@ FIRST_INCARNATION = 1000  # so that nobody takes one for an index
 
 
 @dataclass
-class Seat:
+class LiveMember:
     """What the model knows of one live member."""
 
     join: Join
@@ -60,7 +60,7 @@ class Expected:
         self.job = job
         self.core = Coordinator(job, 0.0)
         self.now_s = self.judged_s = 0.0
-        self.live: dict[int, Seat] = {}  # by incarnation
+        self.live: dict[int, LiveMember] = {}  # by incarnation
         self.joins: dict[int, Join] = {}  # by incarnation: all that ever asked, admitted or not
         self.asked_s: dict[str, float] = {}  # join id -> when it was first asked
         self.missing_s: dict[int, float] = {}  # lost ps, by index: for how long
@@ -91,7 +91,7 @@ class Expected:
     def verdict(self, join: Join, asked_s: float) -> tuple[type, int | None]:
         """What must come of a join, and who holds its index."""
         holder = self.holder(join.role, join.index)
-        seat = self.live[holder] if holder else None
+        member = self.live[holder] if holder else None
         if self.failing():
             return (JobDoneError if self.state.phase is Phase.DONE else JobFailedError), holder
         if join.job_id != self.job.job_id:
@@ -104,9 +104,9 @@ class Expected:
             return UsageError, holder
         if join.role is Role.WORKER and self.specs not in (None, join.specs):
             return ModelDiffersError, holder
-        if seat is None or seat.join.join_id == join.join_id:
+        if member is None or member.join.join_id == join.join_id:
             return Answer, holder
-        return (IndexHeldError if seat.heard_s > asked_s else NotYet), holder
+        return (IndexHeldError if member.heard_s > asked_s else NotYet), holder
 
     def holder(self, role: Role, index: int) -> int | None:
         """The live incarnation that holds an index."""
@@ -184,8 +184,8 @@ class Expected:
         for gone in self.gone:
             gone.for_s += gap_s
         self.gone = [gone for gone in self.gone if gone.for_s < self.job.lease_s or gone.unmoved]
-        for seat in self.live.values():
-            seat.silent_s += gap_s
+        for member in self.live.values():
+            member.silent_s += gap_s
         for incarnation in self.live_of(Role.PS) + self.live_of(Role.WORKER):
             if self.live[incarnation].silent_s < self.job.lease_s:
                 continue
@@ -204,14 +204,14 @@ class Expected:
 
     def drop(self, incarnation: int, for_good: bool = False) -> None:
         """Takes out a member; `for_good`: with it the job is over, and nobody follows as chief."""
-        seat = self.live.pop(incarnation, None)
-        if seat and seat.join.role is Role.WORKER:
+        member = self.live.pop(incarnation, None)
+        if member and member.join.role is Role.WORKER:
             for gone in self.gone:
                 gone.unmoved.pop(incarnation, None)
             others = [n for n in self.live_of(Role.WORKER) if self.state.view.number and not self.live[n].retired]
             self.gone.append(Gone(unmoved=dict.fromkeys(others, 2)))
-        if seat and seat.join.role is Role.PS and self.state.view.number:
-            self.missing_s[seat.join.index] = 0.0
+        if member and member.join.role is Role.PS and self.state.view.number:
+            self.missing_s[member.join.index] = 0.0
         if not self.live_of(Role.WORKER) and not self.state.view.number:
             self.specs = None
         self.drains = self.drains and not self.view_is_void()
@@ -248,7 +248,7 @@ class Expected:
     def pacing(self) -> dict[int, int]:
         """Worker index -> clock, of those that may take a step."""
         seats = [self.live[n] for n in self.live_of(Role.WORKER)]
-        return {seat.join.index: seat.clock for seat in seats if not seat.retired}
+        return {member.join.index: member.clock for member in seats if not member.retired}
 
     def raise_floor(self) -> None:
         self.floor = max(self.floor, min(self.pacing().values(), default=0))

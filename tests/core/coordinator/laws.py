@@ -179,7 +179,7 @@ def check_memory(watched: Expected) -> None:
 
 
 def check_answer(watched: Expected, incarnation: int, answer: Answer) -> None:
-    state, instructions, seat = watched.state, answer.instructions, watched.live[incarnation]
+    state, instructions, member = watched.state, answer.instructions, watched.live[incarnation]
     assert answer.incarnation == incarnation
     assert (instructions.phase, instructions.reason, instructions.view) == (state.phase, state.reason, state.view)
     last = watched.told.get(incarnation)
@@ -188,10 +188,10 @@ def check_answer(watched: Expected, incarnation: int, answer: Answer) -> None:
     else:
         assert answer.revision == last.revision + (instructions != last.instructions)
     watched.told[incarnation] = answer
-    if seat.join.role is Role.PS:
+    if member.join.role is Role.PS:
         check_fence(watched, incarnation, answer)
     else:
-        assert instructions.clock == seat.base
+        assert instructions.clock == member.base
         assert instructions.fenced_in == is_fenced_in(watched, incarnation)
         assert instructions.chief == (incarnation == watched.chief)
         assert instructions.close == (instructions.chief and state.phase is Phase.DRAINING and all_stopped(watched))
@@ -228,8 +228,8 @@ def is_fenced_in(watched: Expected, incarnation: int) -> bool:
     worker = (watched.joins[incarnation].index, incarnation)
     entries = watched.state.view.ps
     for entry in entries:
-        seat = watched.live.get(entry.incarnation)
-        if seat is None or seat.wrote is None or worker not in watched.fences[entry.incarnation][seat.wrote]:
+        member = watched.live.get(entry.incarnation)
+        if member is None or member.wrote is None or worker not in watched.fences[entry.incarnation][member.wrote]:
             return False
     return bool(entries)
 
@@ -240,6 +240,6 @@ def all_stopped(watched: Expected) -> bool:
 
 
 def has_stopped(watched: Expected, incarnation: int) -> bool:
-    seat = watched.live.get(incarnation)
-    beat = seat.beat if seat else WorkerBeat()
-    return bool(seat and seat.rests) or (beat.stopped and beat.view == watched.state.view.number)
+    member = watched.live.get(incarnation)
+    beat = member.beat if member else WorkerBeat()
+    return bool(member and member.rests) or (beat.stopped and beat.view == watched.state.view.number)

@@ -18,7 +18,7 @@ from psruntime.errors import (
     ReplacedError,
 )
 from tests.core.coordinator import laws
-from tests.core.coordinator.expected import Expected, Seat
+from tests.core.coordinator.expected import Expected, LiveMember
 
 
 class Watched(Expected):
@@ -32,7 +32,7 @@ class Watched(Expected):
         self.joins[incarnation] = join
         kind, holder = self.verdict(join, asked_s)
         if kind is Answer and holder is None:
-            self.live[incarnation] = Seat(join, self.now_s, base=self.floor, clock=self.floor)
+            self.live[incarnation] = LiveMember(join, self.now_s, base=self.floor, clock=self.floor)
             if join.role is Role.PS:
                 self.missing_s.pop(join.index, None)
             else:
@@ -50,15 +50,15 @@ class Watched(Expected):
     def heartbeat(self, incarnation: int, beat: PsBeat | WorkerBeat) -> None:
         self.pass_time()
         join = self.joins[incarnation]
-        if seat := self.live.get(incarnation):
-            seat.heard_s, seat.silent_s = self.now_s, 0.0
+        if member := self.live.get(incarnation):
+            member.heard_s, member.silent_s = self.now_s, 0.0
             if isinstance(beat, PsBeat):
-                seat.wrote = beat.fence_revision if beat.fence_revision in self.fences[incarnation] else None
+                member.wrote = beat.fence_revision if beat.fence_revision in self.fences[incarnation] else None
             else:
-                seat.rests = self.drains and laws.has_stopped(self, incarnation)
-                seat.beat = beat = replace(beat, stopped=True) if seat.rests else beat
+                member.rests = self.drains and laws.has_stopped(self, incarnation)
+                member.beat = beat = replace(beat, stopped=True) if member.rests else beat
                 if beat.view == self.state.view.number > 0:
-                    self.move(incarnation, seat.base + beat.steps)
+                    self.move(incarnation, member.base + beat.steps)
                     self.raise_floor()
                     if beat.stopped:
                         self.retire(incarnation)
@@ -74,21 +74,21 @@ class Watched(Expected):
     def report_clock(self, incarnation: int, view: int, steps: int) -> int | None:
         """Returns the floor; None for one that is no member."""
         self.pass_time()
-        seat = self.live.get(incarnation)
-        if seat and view == self.state.view.number > 0:
-            self.move(incarnation, seat.base + steps)
+        member = self.live.get(incarnation)
+        if member and view == self.state.view.number > 0:
+            self.move(incarnation, member.base + steps)
             self.raise_floor()
         index = self.joins[incarnation].index
         report = ClockReport(index, incarnation, view, steps)
         result = self.call("report_clock", incarnation, self.core.report_clock, report, self.now_s)
-        if seat is None or seat.join.role is Role.PS:
+        if member is None or member.join.role is Role.PS:
             assert type(result) is ReplacedError, result
             return None
         floor, reason = result.floor, result.reason
         assert floor == (self.floor if view == self.state.view.number else 0)
         if view == self.state.view.number:
-            waits = not seat.retired and self.job.bound is not None and seat.clock - self.floor > self.job.bound
-            assert (f"{seat.clock - self.floor} steps ahead of worker " in reason) if waits else reason == ""
+            waits = not member.retired and self.job.bound is not None and member.clock - self.floor > self.job.bound
+            assert (f"{member.clock - self.floor} steps ahead of worker " in reason) if waits else reason == ""
             self.seen["has to wait"] += waits
         return int(floor)
 
@@ -156,9 +156,9 @@ class Watched(Expected):
         self.seen[f"{name}: {type(result).__name__}"] += 1
         if self.state.view.number != before.view.number:
             self.floor = 0
-            for seat in self.live.values():
-                seat.base = seat.clock = 0
-                seat.retired = seat.rests = False
+            for member in self.live.values():
+                member.base = member.clock = 0
+                member.retired = member.rests = False
             for gone in self.gone:
                 gone.unmoved = {}
         laws.check_events(self, before, moves_to)

@@ -1,0 +1,112 @@
+"""The hooks around every run of a session: the view's own, and those of the model.
+
+ViewHook ends a session whose view was replaced.  StepsOnly lets a hook of the model see this worker's training steps,
+and none of the runs in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.loop.session import ViewSessionCreator
+from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.usercode import blame
+
+
+class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Ends a session whose view was replaced, and knows the global step as this worker last saw it."""
+
+    def __init__(self, run: WorkerRun, creator: ViewSessionCreator) -> None:
+        self._graph = run.graph
+        self._creator = creator
+        self._control_plane = run.control_plane
+        self._log = run.log
+        self._read_step = run.graph.step_reader()
+        self._global_step = 0
+        self._stepped = False  # in the newest session
+
+    @property
+    def global_step(self) -> int:
+        """As this worker last saw it."""
+        return self._global_step
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        self._graph.model.worker_copies.take(session)
+        self._global_step = int(session.run(self._read_step))
+        self._stepped = False
+
+    def before_run(self, run_context: Any) -> None:  # noqa: ARG002
+        assignment = self._creator.assignment
+        if assignment is None or not self._control_plane.holds(assignment):
+            raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
+
+    def saw(self, global_step: int) -> None:
+        """A step ended; steps that ran beside each other may end in another order than they were counted in."""
+        self._global_step = max(self._global_step, global_step)
+        if not self._stepped:
+            self._stepped = True
+            self._log("first_step", global_step=self._global_step)
+
+
+class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Passes on to `hook` what concerns training steps; `is_step(run_context)` tells which runs are.
+
+    stop_requested: whether it asked for the end of this worker's training, and what had been trained then is there
+    still.  A stop of the session itself would keep the chief from writing the last checkpoint.
+    global_step: gives the global step as this worker last saw it.
+
+    Raises:
+        UsageError: the hook failed.
+    """
+
+    def __init__(
+        self, hook: Any, is_step: Callable[[Any], bool], global_step: Callable[[], int], log: Callable[..., None]
+    ) -> None:
+        self.stop_requested = False
+        self._stopped_at = 0
+        self._global_step = global_step
+        self._hook = hook
+        self._is_step = is_step
+        self._log = log
+        self._name = f"hook {type(hook).__name__}"
+
+    def begin(self) -> None:
+        with blame(self._name):
+            self._hook.begin()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.stop_requested = self.stop_requested and self._global_step() >= self._stopped_at
+        with blame(self._name, LOST_SESSION):
+            self._hook.after_create_session(session, coord)
+
+    def before_run(self, run_context: Any) -> Any:
+        return self._of_step(self._hook.before_run, run_context)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """The step is done and counted, so a session that is lost here must not make MonitoredSession repeat it."""
+        try:
+            self._of_step(lambda context: self._hook.after_run(context, run_values), run_context)
+        except LOST_SESSION as error:
+            self._log("hook_failed", hook=self._name, reason=first_line(error))
+
+    def end(self, session: Any) -> None:
+        """The training is over; ps may be gone already."""
+        try:
+            with blame(self._name, LOST_SESSION):
+                self._hook.end(session)
+        except LOST_SESSION as error:
+            self._log("hook_failed", hook=self._name, reason=first_line(error))
+
+    def _of_step(self, call: Callable[[Any], Any], run_context: Any) -> Any:
+        if not self._is_step(run_context):
+            return None
+        own = tf1.train.SessionRunContext(run_context.original_args, run_context.session)
+        with blame(self._name, LOST_SESSION):
+            result = call(own)
+        if own.stop_requested and not self.stop_requested:
+            self.stop_requested, self._stopped_at = True, self._global_step()
+        return result

@@ -1,0 +1,158 @@
+"""The processes that a launcher has started: their log files, their restarts, their end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from psruntime.errors import EXIT_DONE, EXIT_FAILED
+from psruntime.launch.backoff import Backoff, crashed
+from psruntime.launch.processes import ProcessSpec
+
+PROG = "psruntime run"
+END_S = 10.0  # for processes to leave after a signal, before they are killed
+
+
+class Child:
+    """A process of the job, started again when it crashes: the same command, the same log file."""
+
+    def __init__(self, spec: ProcessSpec, log: Path, restarts: int) -> None:
+        self.spec = spec
+        self.log = log
+        self.backoff = Backoff(restarts)
+        self.due_s: float | None = None  # when it is started again; None while it runs, or has ended for good
+        self._log_begins = 0  # byte of the log where its latest life does
+        log.write_bytes(b"")
+        self.start()
+
+    def start(self) -> None:
+        """Begins a life.  The log goes on."""
+        self.due_s = None
+        self._began_s = time.monotonic()
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *self.spec.arguments, "--lifeline"],
+                stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def code(self) -> int | None:
+        """How its latest life ended; None while it lives."""
+        return self.process.poll()
+
+    @property
+    def how(self) -> str:
+        """How its latest life ended, in words."""
+        code = self.process.wait()
+        return f"ended with code {code}" if code >= 0 else f"was killed by signal {-code} ({signal.strsignal(-code)})"
+
+    def lines(self) -> list[str]:
+        """What it has said in its latest life."""
+        with self.log.open("rb") as file:
+            file.seek(self._log_begins)
+            return file.read().decode(errors="replace").splitlines()
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it is a member of the job in its latest life."""
+        role, _, index = self.name.partition("-")
+        return any(line.startswith(f"READY {role} {index} ") for line in self.lines())
+
+    @property
+    def coordinator(self) -> str:
+        """The address of the coordinator as this process, ps 0, has announced it in its latest life; empty before."""
+        return next((line.split()[3] for line in self.lines() if line.startswith("READY coordinator 0 ")), "")
+
+    def plan_restart(self, now_s: float) -> bool:
+        """It has ended: whether it is started again, and then says when."""
+        code = self.process.wait()
+        pause_s = self.backoff.pause_s(now_s - self._began_s) if crashed(code) else None
+        if pause_s is None:
+            return False
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.due_s = now_s + pause_s
+        line = f"{self.name} {self.how}; restart {self.backoff.restarts} of {self.backoff.limit} in {pause_s:g} s"
+        complain(line)
+        with self.log.open("a") as log:
+            log.write(f"{line}\n")
+        self._log_begins = self.log.stat().st_size
+        return True
+
+
+class Children:
+    """Starts children and ends all of them.  A signal from the terminal reaches them through this process alone."""
+
+    def __init__(self, folder: Path, restarts: int) -> None:
+        self.folder = folder
+        self.all: list[Child] = []
+        self.signal: int | None = None  # that came for all of them
+        self._restarts = restarts
+
+    def start(self, spec: ProcessSpec) -> Child:
+        child = Child(spec, self.folder / f"{spec.name}.log", self._restarts)
+        self.all.append(child)
+        return child
+
+    def pass_on(self, signum: int, _frame: object) -> None:
+        """Signal handler: the children get the same signal; who waits for one of them sees it go."""
+        self.signal = signum
+        for child in self.living():
+            child.process.send_signal(signum)
+
+    @property
+    def done(self) -> bool:
+        """Whether the job is: ps 0, the first child, leaves after the others and ends with 0 then."""
+        return self.all[0].code == EXIT_DONE
+
+    def look(self, now_s: float) -> Child | None:
+        """Starts again what crashed, when that is due; returns a child that has failed for good, if there is one.
+
+        After a signal nothing is started any more.  Nor once the job is done, when only a failed evaluation counts.
+        """
+        done = self.done
+        for child in self.all:
+            if child.code in (None, EXIT_DONE) or (done and child.code != EXIT_FAILED):
+                continue
+            if done or self.signal is not None:
+                return child
+            if child.due_s is None and not child.plan_restart(now_s):
+                return child
+            if child.due_s is not None and now_s >= child.due_s:
+                child.start()
+        return None
+
+    def end_latecomers(self) -> None:
+        """SIGTERM to those that have not joined: the job is done, and there is no coordinator to tell them."""
+        for child in self.living():
+            if not child.has_joined:
+                complain(f"{child.name} came too late")
+                child.process.terminate()
+
+    def living(self) -> list[Child]:
+        return [child for child in self.all if child.code is None]
+
+    def end(self) -> None:
+        """SIGTERM to whoever is left, SIGKILL after END_S."""
+        deadline_s = time.monotonic() + END_S
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            left = self.living()
+            for child in left:
+                child.process.send_signal(signum)
+            for child in left:
+                try:
+                    child.process.wait(max(0.1, deadline_s - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    complain(f"{child.name} did not end within {END_S:g} s, killing it")
+
+
+def complain(text: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(f"{PROG}: {text}\n")
