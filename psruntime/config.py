@@ -23,6 +23,8 @@ ON_PS_LOSS = ("rollback", "partial")
 PLANS = ("packed", "per-variable")
 WIRES = ("float32", "bfloat16", "float16")
 SWITCH = ("off", "on")
+ON_DATA_ERROR = ("fail", "skip")
+TEXT_LOG, JSON_LOG = LOG_FORMATS = ("text", "json")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
 FROM_ONE = ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "local_steps", "pipeline")
 MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/store/push_window.py)
@@ -70,6 +72,8 @@ class JobConfig:
     slice_bytes: int = _setting(16 << 20, "a larger variable is cut into slices of about this many bytes")
     max_staleness: int | None = _setting(None, "mode async: a ps refuses an update staler than this many versions")
     on_nan: str = _setting("stop", "what a loss that is not finite does; its gradient is never applied", ON_NAN)
+    on_data_error: str = _setting("fail", "what a batch does that the input or the model cannot process: end the job, "
+                                  "or be passed over, counted and logged", ON_DATA_ERROR)  # fmt: skip
     on_ps_loss: str = _setting("rollback", "what goes back to the checkpoint when a ps lost its variables: all of "
                                "them, or in mode async and bounded those of that ps alone", ON_PS_LOSS)  # fmt: skip
     rounds_log: str = _setting("", "mode sync: file of ps 0 to which a line of JSON is added for every round")
@@ -85,6 +89,7 @@ class JobConfig:
     def __post_init__(self) -> None:
         _choose("mode", self.mode, MODES)
         _choose("on_nan", self.on_nan, ON_NAN)
+        _choose("on_data_error", self.on_data_error, ON_DATA_ERROR)
         _choose("plan", self.plan, PLANS)
         _choose("wire", self.wire, WIRES)
         _choose("wire_error_feedback", self.wire_error_feedback, SWITCH)
@@ -173,10 +178,12 @@ class ProcessConfig:
     port: int = 0
     health_port: int = 0
     connect_timeout_s: float = 60.0
+    log_format: str = TEXT_LOG
 
     def __post_init__(self) -> None:
         _at_least("index", self.index, 0)
         split_address(self.coordinator)
+        _choose("log_format", self.log_format, LOG_FORMATS)
         for name in ("port", "health_port"):
             value = getattr(self, name)
             if not 0 <= value <= 65535:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from psruntime.config import (
     DEFAULT_COORDINATOR,
     DEFAULT_MODEL,
+    LOG_FORMATS,
     JobConfig,
     ProcessConfig,
     SecurityConfig,
@@ -57,6 +58,7 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--health-port", type=int, default=0, help="port of grpc.health.v1 (default: any free one)")
     group.add_argument("--connect-timeout", dest="connect_timeout_s", type=float, default=60.0, metavar="S",
                        help="how long to try to reach the coordinator (default: 60)")  # fmt: skip
+    add_log_flag(group)
     group.add_argument(
         "--lifeline", action="store_true", help="end when stdin does, so that no process outlives its launcher"
     )
@@ -66,6 +68,11 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
 def add_coordinator_flag(parser: Any) -> None:
     parser.add_argument("--coordinator", default=DEFAULT_COORDINATOR, metavar="HOST:PORT",
                         help=f"the coordinator, which ps 0 hosts (default: {DEFAULT_COORDINATOR})")  # fmt: skip
+
+
+def add_log_flag(parser: Any) -> None:
+    parser.add_argument("--log-format", default=LOG_FORMATS[0], choices=LOG_FORMATS, help="form of the log on stderr; "
+                        f"json has one object a line (default: {LOG_FORMATS[0]})")  # fmt: skip
 
 
 def add_security_flags(parser: argparse.ArgumentParser) -> None:

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return usage_error(PROG, error)
     allocator.share_arenas()
     work = partial(_work, where, worker, flags.job_flags_given(arguments), security)
-    return run(Log("worker", where.index), work, arguments.lifeline)
+    return run(Log("worker", where.index, where.log_format), work, arguments.lifeline)
 
 
 def _work(

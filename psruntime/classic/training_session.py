@@ -50,6 +50,7 @@ def MonitoredTrainingSession(
     tls_cert: str = "",
     tls_key: str = "",
     token_file: str = "",
+    log_format: str = "text",
 ) -> ScriptSession:
     """Stock `tf.train.MonitoredTrainingSession` on a psruntime cluster: this process joins the job as worker `index`.
 
@@ -85,6 +86,7 @@ def MonitoredTrainingSession(
         connect_timeout_s: how long to try to reach the coordinator.
         tls_ca, tls_cert, tls_key, token_file: as the flags of psruntime.worker; from the environment, as there, if
             they are empty.
+        log_format: text, or json for one JSON object a line on stderr.
         The others are those of tf.train.MonitoredTrainingSession.
 
     Raises:
@@ -100,14 +102,14 @@ def MonitoredTrainingSession(
     try:
         if not isinstance(index, int):
             raise UsageError(f"index must be an integer, got {index!r}")
-        where = ProcessConfig(index, coordinator, host, connect_timeout_s=connect_timeout_s)
+        where = ProcessConfig(index, coordinator, host, connect_timeout_s=connect_timeout_s, log_format=log_format)
         files = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
         security = load_security(SecurityConfig.of(files))
         counting = _count_steps()
     except UsageError as error:
         sys.stderr.write(f"{NAME}: {error}\n")
         raise SystemExit(error.exit_code) from error
-    member = Member(where, security, Log("worker", index))
+    member = Member(where, security, Log("worker", index, log_format))
     try:
         return _open(member, index, stock, counting)
     except PsRuntimeError as error:
