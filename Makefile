@@ -54,6 +54,7 @@ check: $(READY)  ## lint, types, generated code is current
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tools/protos.py check
+	$(BIN)/python -m tools.rooms --check
 
 format: $(READY)  ## format the code
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
