@@ -18,7 +18,7 @@ _LIBRARIES = tuple(
     os.path.join(sysconfig.get_path("purelib"), name)
     for name in ("tensorflow", "keras", "tf_keras", "numpy", "sklearn")
 )
-_NOT_THE_USERS = (str(_PACKAGE), sysconfig.get_path("stdlib"), *_LIBRARIES, "<")
+_NOT_THE_USERS = (sysconfig.get_path("stdlib"), *_LIBRARIES, "<")
 
 
 @contextmanager
@@ -40,14 +40,20 @@ def blame(
 def users_line(frames: Iterable[traceback.FrameSummary]) -> str:
     """FILE:LINE of the innermost frame that is the user's, neither a library's nor ours; empty if there is none.
 
-    frames: outermost first.
+    frames: outermost first.  What stands before ours called us: a script that starts a worker is not to blame.
     """
+    called = list(frames)
+    ours = (number for number, frame in enumerate(called) if _is_ours(frame))
     users = [
         frame
-        for frame in frames
-        if frame.filename.startswith(_EXAMPLES) or not frame.filename.startswith(_NOT_THE_USERS)
+        for frame in called[next(ours, 0) :]
+        if not (_is_ours(frame) or frame.filename.startswith(_NOT_THE_USERS))
     ]
     return f"{users[-1].filename}:{users[-1].lineno}" if users else ""
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(str(_PACKAGE)) and not frame.filename.startswith(_EXAMPLES)
 
 
 def _first_line(error: Exception) -> str:

@@ -17,11 +17,11 @@ from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
 from psruntime.core.members.messages import LeaveKind, WorkerStats
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
-from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError
+from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError, UserCodeError
 from psruntime.graph.base import allocator
 from psruntime.model import EVAL, TRAIN, Context, load_model
 from psruntime.network import own_host
-from psruntime.observe.log import Log
+from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.meter import StepMeter
 from psruntime.observe.traffic import Peers, Traffic
 from psruntime.process import Process, run, usage_error
@@ -85,6 +85,7 @@ class _Trainer:
     """Puts the pieces of a worker together, in the order in which they can fail."""
 
     def __init__(self, where: ProcessConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
+        from psruntime.graph.base.data_errors import DataErrors
         from psruntime.graph.input.input_stream import InputStream
         from psruntime.graph.model.evaluate import check_evaluation
         from psruntime.graph.model.pulled_model import learn_specs
@@ -94,7 +95,8 @@ class _Trainer:
         self._meter = StepMeter()
         self._to_start = STARTED
         self._model = load_model(worker.model)
-        self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps)
+        input_errors = DataErrors(job.on_data_error == "skip", process.log, self._meter.skip)
+        self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps, input_errors)
         self._specs = learn_specs(self._model, self._inputs, TRAIN)
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         check_evaluation(self._model, self._context(EVAL), self._plan)
@@ -149,7 +151,7 @@ class _Trainer:
             self._seat.leave(LeaveKind.FATAL, str(error))  # or the job has failed already, then it tells nothing new
             raise
         except Exception as error:
-            self._seat.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
+            self._seat.leave(LeaveKind.ERROR, first_line_of(error))
             raise
         self._seat.leave(LeaveKind.OVER, "the job is done")
         if self._evaluation_error:
@@ -168,6 +170,7 @@ class _Trainer:
             self._graph, self._inputs, self._job, self._where.index, self._place,
             server=(self._server.target, self.address), on_step=self._on_step, close=self._evaluate,
             log=self._process.log, saved=self._best.offer if self._best else None,
+            on_skip=self._meter.skip,
         )  # fmt: skip
 
     def _best_checkpoint(self) -> BestCheckpoint | None:
@@ -213,7 +216,7 @@ class _Trainer:
                 lambda graph: open_session(self._server.target, graph, view, worker),
                 self._place.closed_part,
             )  # fmt: skip
-        except UsageError as error:  # the training is complete and saved: this is not its failure
+        except (UsageError, UserCodeError) as error:  # the training is complete and saved: this is not its failure
             self._evaluation_error = str(error)
             return
         text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())

@@ -14,7 +14,7 @@ from psruntime.errors import JobFailedError, PsRuntimeError, StopRequested, Usag
 from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
 from psruntime.network import own_host
-from psruntime.observe.log import Log
+from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.traffic import Peers, Traffic
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
@@ -57,9 +57,9 @@ class Member:
                 "MonitoredTrainingSession knows the modes async and bounded, and the job's is sync: a script's own "
                 "updates cannot wait until a round is complete; for mode sync write the model as a psruntime.ModelSpec"
             )
-        if self.job.local_steps > 1 or self.job.pipeline > 1 or self.job.wire != "float32":
+        if self.job.local_steps > 1 or self.job.pipeline > 1 or self.job.wire != "float32" or self.job.on_data_error != "fail":
             raise UsageError(
-                "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire, one of which the job sets: "
+                "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire nor on_data_error, one of which the job sets: "
                 "a script runs its own steps and updates; for these write the model as a psruntime.ModelSpec"
             )
         environment.prepare(self.job.ping_timeout_s)
@@ -128,7 +128,7 @@ class Member:
         elif isinstance(error, SystemExit) and not error.code:
             self.leave(LeaveKind.ASKED, "the script ended itself")
         else:
-            self.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
+            self.leave(LeaveKind.ERROR, first_line_of(error))
 
     def leave(self, kind: LeaveKind, reason: str) -> None:
         """Gives the place up and closes everything.  May be repeated."""

@@ -17,6 +17,7 @@ from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.rounds.round_messages import Closed, Torn, Turn
 from psruntime.core.rounds.rounds import Rounds
 from psruntime.graph.base.server import start_server
+from psruntime.graph.base.data_errors import DataErrors
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.assemble import assemble
@@ -166,7 +167,10 @@ class LocalCluster:
 
 @dataclass
 class Run:
-    """A training run on a LocalCluster, and what it left behind."""
+    """A training run on a LocalCluster, and what it left behind.
+
+    skipped: "input" or "step" for each batch that was passed over.
+    """
 
     cluster: LocalCluster
     job: JobConfig
@@ -174,6 +178,7 @@ class Run:
     place: LocalPlace
     results: list[StepResult] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
     checkpoints: Checkpoints = field(init=False)
 
     def saved(self) -> dict[str, Any]:
@@ -197,20 +202,28 @@ def train(
 ) -> Run:
     """Trains `steps` steps in this thread."""
     job = JobConfig(**{"ps": len(cluster.ps), "max_workers": cluster.max_workers, **settings})
-    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3), job.local_steps)
+    events: list[tuple[str, dict[str, Any]]] = []
+    skipped: list[str] = []
+
+    def log(event: str, **facts: Any) -> None:
+        events.append((event, facts))
+
+    input_errors = DataErrors(job.on_data_error == "skip", log, lambda: skipped.append("input"))
+    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3), job.local_steps, input_errors)
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
     graph = build_training(model, inputs, plan, job, 0)
     place = make_place(cluster.view, steps)
-    run = Run(cluster, job, graph, place)
-
-    def log(event: str, **facts: Any) -> None:
-        run.events.append((event, facts))
-
+    run = Run(cluster, job, graph, place, events=events, skipped=skipped)
     server = (cluster.worker.target, cluster.address)
-    loop = assemble(graph, inputs, job, 0, place, server, run.results.append, close, log, saved)
+    loop = assemble(
+        graph, inputs, job, 0, place, server, run.results.append, close, log, saved,
+        lambda: skipped.append("step"),
+    )  # fmt: skip
     run.checkpoints = loop._hooks[-1]._checkpoints
-    loop.run()
-    inputs.close()
+    try:
+        loop.run()
+    finally:
+        inputs.close()
     return run
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from psruntime.config import JobConfig
+from psruntime.graph.base.data_errors import DataErrors
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.checkpoint_hook import CheckpointHook
@@ -36,10 +37,12 @@ def assemble(
     close: Callable[[int], None],
     log: Callable[..., None],
     saved: Callable[[str, int], None] | None = None,
+    on_skip: Callable[[], None] = lambda: None,
 ) -> TrainingLoop:
     """The training loop of worker `index`, whose own server is (target, address).
 
-    on_step: called with the result of every step.  close: as TrainingLoop.  saved: as CheckpointHook.
+    on_step: called with the result of every step.  close: as TrainingLoop.  saved: as CheckpointHook.  on_skip: called for
+    every batch that the model could not process and that was passed over.
     """
     target, address = server
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, index)
@@ -61,6 +64,7 @@ def assemble(
         job.drain_timeout_s / 2, saved, log,
     )  # fmt: skip
     stop_on_nan = job.on_nan == "stop"
+    data_errors = DataErrors(job.on_data_error == "skip", log, on_skip)
     of_steps = partial(is_step, graph=graph)
     users = [StepsOnly(hook, of_steps, global_step, log) for hook in graph.model.spec.hooks]
     hooks: list[Any] = [
@@ -80,9 +84,10 @@ def assemble(
     steps: Steps
     if graph.rounds is None:
         steps = PushSteps(
-            graph, inputs, place, creator, runner, view, index, job.pipeline, stop_on_nan, on_step, has_stopped
-        )
+            graph, inputs, place, creator, runner, view, index, job.pipeline, stop_on_nan, data_errors, on_step,
+            has_stopped,
+        )  # fmt: skip
     else:
-        steps = RoundSteps(graph, inputs, place, creator, runner, index, stop_on_nan, on_step, has_stopped)
+        steps = RoundSteps(graph, inputs, place, creator, runner, index, stop_on_nan, data_errors, on_step, has_stopped)
     closing = checkpoint_hook.closing
     return TrainingLoop(graph, creator, place, steps, [view, runner, *hooks], closing, close)

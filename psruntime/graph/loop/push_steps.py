@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED
 from psruntime.errors import JobFailedError
+from psruntime.graph.base.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.control_plane import Place
 from psruntime.graph.loop.session import LOST_SESSION, ViewSessionCreator
@@ -48,6 +50,7 @@ class _Step:
     sequence: int
     batch: list[Any]
     run: tuple[Started, Future[Ran]] | None = None
+    failures: int = 0  # of this batch, in the user's code
 
 
 class PushSteps:
@@ -57,6 +60,7 @@ class PushSteps:
     number, also if this worker was admitted anew meanwhile, so a bucket that had already taken the first try counts
     the second as repeated.
 
+    data_errors: what becomes of a step that fails in the user's code.  Nor does a repeat of such a step count twice.
     on_step: called with the result of every step.  has_stopped: whether a hook of the model wants no further one.
     """
 
@@ -71,6 +75,7 @@ class PushSteps:
         index: int,
         pipeline: int,
         stop_on_nan: bool,
+        data_errors: DataErrors,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
     ) -> None:
@@ -84,6 +89,7 @@ class PushSteps:
         self._pipeline = pipeline
         self._lanes = Lanes(pipeline)
         self._stop_on_nan = stop_on_nan
+        self._data_errors = data_errors
         self._on_step = on_step
         self._has_stopped = has_stopped
         self._begun = 0
@@ -146,13 +152,25 @@ class PushSteps:
         step = self._under_way[0]
         assert step.run is not None
         started, future = step.run
-        ran = future.result()
+        try:
+            ran = future.result()
+        except tf1.errors.OpError as error:
+            self._repeat(step, error)
+            return
+        self._data_errors.worked()
         self._under_way.popleft()
         result = _read(self._runner.finish(started, ran), self._inputs.examples(step.batch))
         self._place.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan:
             require_finite(result.loss, result.global_step)
+
+    def _repeat(self, step: _Step, error: tf1.errors.OpError) -> None:
+        """Sends a step again that failed in the user's code, with another batch if this one was given up."""
+        step.failures += 1
+        if self._data_errors.step_failed(error, self._graph.graph, step.failures):
+            step.batch, step.failures = self._inputs.draw_endlessly(), 0
+        self._send(step)
 
     def _settle(self) -> None:
         """Waits until nothing runs; what a lost session interrupted has to be sent again."""

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Done, Duty, Torn, Turn
 from psruntime.errors import JobFailedError
+from psruntime.graph.base.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.control_plane import Place
 from psruntime.graph.loop.push_steps import StepResult, require_finite
@@ -57,7 +59,7 @@ class _Kept:
 
 
 class RoundSteps:
-    """Worker `index`.  on_step: called with the result of every contribution.  has_stopped: as of PushSteps."""
+    """Worker `index`.  data_errors: as of PushSteps; another batch takes part in the same round.  on_step: called with the result of every contribution.  has_stopped: as of PushSteps."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class RoundSteps:
         runner: StepRunner,
         index: int,
         stop_on_nan: bool,
+        data_errors: DataErrors,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
     ) -> None:
@@ -80,6 +83,7 @@ class RoundSteps:
         self._runner = runner
         self._index = index
         self._stop_on_nan = stop_on_nan
+        self._data_errors = data_errors
         self._on_step = on_step
         self._has_stopped = has_stopped
         self._drawn = 0  # batches
@@ -137,21 +141,15 @@ class RoundSteps:
 
     def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
-        batch = self._batch_for(assignment, turn)
-        feed = dict(zip(self._graph.model.batch, batch.arrays, strict=True))
-        feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn.attempt))
-        feed[self._rounds.header.fed] = self._close_header(assignment, turn.closes)
+        headers = {
+            self._graph.header.fed: self._graph.header.values(self._push_id(assignment, turn.attempt)),
+            self._rounds.header.fed: self._close_header(assignment, turn.closes),
+        }
         shares = 1
         if self._graph.shares is not None:
             shares = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
-            feed[self._graph.shares] = shares
-
-        def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
-            started = self._runner.start(feed)
-            self._place.pushes()
-            return self._runner.finish(started, started.run())
-
-        fetched = session.run_step_fn(step)
+            headers[self._graph.shares] = shares
+        batch, fetched = self._step(session, self._batch_for(assignment, turn), headers)
         outcomes = np.concatenate(fetched["outcomes"])
         result = StepResult(
             float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(batch.arrays), 0, 0
@@ -170,6 +168,32 @@ class RoundSteps:
             require_finite(result.loss, result.global_step)
         return outcomes
 
+    def _step(self, session: Any, batch: _Batch, headers: dict[Any, Any]) -> tuple[_Batch, dict[str, Any]]:
+        """Runs the step with a batch, or with the next ones if that is given up; (the batch that worked, what it fetched).
+
+        A step that failed may be repeated: what it pushed and closed carries the same attempt, so it counts once.
+        """
+        failures = 0
+        while True:
+            feed = {**headers, **dict(zip(self._graph.model.batch, batch.arrays, strict=True))}
+            try:
+                fetched = session.run_step_fn(self._with(feed))
+            except tf1.errors.OpError as error:
+                failures += 1
+                if self._data_errors.step_failed(error, self._graph.graph, failures):
+                    batch, failures = self._next_batch(), 0
+                continue
+            self._data_errors.worked()
+            return batch, fetched
+
+    def _with(self, feed: dict[Any, Any]) -> Callable[[Any], dict[str, Any]]:
+        def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
+            started = self._runner.start(feed)
+            self._place.pushes()
+            return self._runner.finish(started, started.run())
+
+        return step
+
     def _batch_for(self, assignment: Assignment, turn: Turn) -> _Batch:
         """The next, unless that of a round in an earlier view is still wanted.
 
@@ -179,9 +203,11 @@ class RoundSteps:
         if kept and kept.assignment != assignment and not (kept.pushed and kept.round < turn.round):
             return kept.batch
         batch, self._ahead = self._ahead, None
-        if batch is None:
-            batch = _Batch(self._drawn, self._inputs.draw_endlessly())
-            self._drawn += 1
+        return batch or self._next_batch()
+
+    def _next_batch(self) -> _Batch:
+        batch = _Batch(self._drawn, self._inputs.draw_endlessly())
+        self._drawn += 1
         return batch
 
     def _contribute_again(self, session: Any, assignment: Assignment, turn: Turn) -> Any:

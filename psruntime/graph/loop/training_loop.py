@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.messages import Assignment, Rest
 from psruntime.errors import ReplacedError
+from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.loop.control_plane import Place
 from psruntime.graph.loop.session import LOST_SESSION, ViewSessionCreator, first_line
 from psruntime.graph.step.train_graph import TrainGraph
@@ -56,6 +57,7 @@ class TrainingLoop:
             PsRuntimeError: the job failed, or this worker cannot go on.
         """
         with (
+            users_errors(self._graph.graph),
             self._graph.graph.as_default(),
             tf1.train.MonitoredSession(session_creator=self._creator, hooks=self._hooks) as session,
         ):

@@ -12,6 +12,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import Plan
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import build_pulled_model, learn_specs
 from psruntime.model import EVAL, Context, Model, ModelSpec
@@ -55,6 +56,7 @@ def evaluate(
 
     Raises:
         UsageError: input_fn or model_fn failed.
+        UserCodeError: the input or an operation of the model did.
     """
     inputs = InputStream(model, context)
     index = context.worker_index
@@ -128,9 +130,10 @@ class _Metrics:
 
     def over(self, session: Any, inputs: InputStream, on_batch: Callable[[], None]) -> dict[str, float]:
         """Their values over the rest of the data."""
-        session.run(self._init)
-        while (drawn := inputs.draw()) is not None:
-            feed = {self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))}
-            session.run(self._updates, feed_dict=feed)
-            on_batch()
-        return {name: float(value) for name, value in session.run(self._values).items()}
+        with users_errors(session.graph):
+            session.run(self._init)
+            while (drawn := inputs.draw()) is not None:
+                feed = {self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))}
+                session.run(self._updates, feed_dict=feed)
+                on_batch()
+            return {name: float(value) for name, value in session.run(self._values).items()}

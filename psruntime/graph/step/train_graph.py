@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,7 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
         rules = rules_of(one.spec, f"model_fn of {model.name}")
         shares = make_shares(index) if job.mode == "sync" else None
         pulled, gradients = with_local_steps(one, bucket_gradients(one, plan, index, shares), inputs, index)
-        finite = _is_finite(pulled, index)
+        finite = _is_finite(pulled, index, gradients if job.on_data_error == "skip" else {})
         if job.mode == "sync":
             examples, unit = _weight_and_unit(pulled, shares, index)
             # A step of mode sync applies nothing, so it tells no learning rate; the close of its round does.
@@ -125,9 +125,14 @@ def _unmoved(pulled: PulledModel, step: dict[str, Any]) -> list[str]:
     return [name for name, changing in pulled.copies.changed.items() if not changing & run]
 
 
-def _is_finite(pulled: PulledModel, index: int) -> Any:
-    """Whether the loss of this run is, bool [] on the worker."""
-    with tf1.device(worker_device(index)):
+def _is_finite(pulled: PulledModel, index: int, after: Mapping[str, BucketGradient]) -> Any:
+    """Whether the loss of this run is, bool [] on the worker.
+
+    after: gradients without all of which there is no answer.  No ps takes a push without it, so a step that fails in the
+    model has pushed nothing, and what it would have pushed can be left out.
+    """
+    gradients = [tensor for gradient in after.values() for tensor in gradient.tensors]
+    with tf1.device(worker_device(index)), tf1.control_dependencies(gradients):
         return tf1.is_finite(pulled.spec.loss)
 
 
