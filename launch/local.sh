@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts a whole job on this machine: launch/local.sh --ps P --workers W [job and worker flags]
+# `psruntime run` from a clone, without an installation: launch/local.sh --ps P --workers W [job and worker flags]
 # launch/local.sh --help lists them.  PYTHON names the interpreter; default: the repository's .venv, else python3.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -8,4 +8,4 @@ if [ -z "$python" ]; then
     python=python3
     [ -x "$root/.venv/bin/python" ] && python=$root/.venv/bin/python
 fi
-PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} exec "$python" "$root/launch/local.py" "$@"
+PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m psruntime.run "$@"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     tf1: Any
 
+__version__ = "0.1.0"
 __all__ = ["Context", "ModelSpec", "MonitoredTrainingSession", "tf1"]
 
 

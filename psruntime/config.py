@@ -10,10 +10,11 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from psruntime.errors import UsageError
+from psruntime.settings import at_least, check_choices, flag_of, setting
 
 DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"
@@ -32,10 +33,6 @@ AT_MOST = {"pipeline": MOST_UNDER_WAY, "local_steps": 256}  # each mini-batch of
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def _setting(default: Any, help: str, choices: tuple[str, ...] | None = None) -> Any:  # noqa: A002
-    return field(default=default, metadata={"help": help, "choices": choices})
-
-
 @dataclass(frozen=True)
 class JobConfig:
     """The job's settings, the same for every process.
@@ -46,56 +43,78 @@ class JobConfig:
         UsageError: a value is out of range; the message names the setting and the range.
     """
 
-    mode: str = _setting("async", "how workers are kept together", MODES)
-    bound: int | None = _setting(None, "mode bounded: steps that a worker may start ahead of the slowest")
-    ps: int = _setting(1, "number of ps processes")
-    min_workers: int = _setting(1, "workers that must be there before training starts")
-    max_workers: int = _setting(1024, "worker indices are below this; each costs 40 bytes per bucket on its ps")
-    train_steps: int | None = _setting(None, "global step at which the job ends, if its workers do not end it before")
-    checkpoint_dir: str = _setting("", "folder of the checkpoints; none are written without it")
-    save_steps: int = _setting(1000, "global steps between checkpoints")
-    keep: int = _setting(5, "checkpoints kept")
-    summary_steps: int = _setting(100, "global steps between the model's summaries, beside the checkpoints; 0: none")
-    keep_best: str = _setting("", "also keep the checkpoint that is best by a held-out metric, which is the least loss "
-                              "or the greatest of any other; min:NAME and max:NAME say so")  # fmt: skip
-    replicate_every: int = _setting(0, "global steps between copies of each ps on the next one, from which it comes "
-                                    "back without a disk; 0: none")  # fmt: skip
-    plan: str = _setting("packed", "how variables are kept on the ps: small ones packed together, or each by itself",
-                         PLANS)  # fmt: skip
-    wire: str = _setting(
-        "float32", "how float32 travels between workers and ps; half precision halves the bytes", WIRES
+    mode: str = setting("consistency", "async", "how workers are kept together", choices=MODES)
+    bound: int | None = setting("consistency", None, "mode bounded: steps that a worker may start ahead of the slowest")
+    ps: int = setting("job", 1, "number of ps processes")
+    min_workers: int = setting("job", 1, "workers that must be there before training starts")
+    max_workers: int = setting("job", 1024, "worker indices are below this; each costs 40 bytes per bucket on its ps")
+    train_steps: int | None = setting("job", None, "global step at which the job ends; without it, when its workers do")
+    checkpoint_dir: str = setting("checkpoints", "", "folder of the checkpoints; none are written without it")
+    save_steps: int = setting("checkpoints", 1000, "global steps between checkpoints")
+    keep: int = setting("checkpoints", 5, "checkpoints kept")
+    summary_steps: int = setting(
+        "checkpoints", 100, "global steps between the model's summaries, beside the checkpoints; 0: none"
     )
-    wire_error_feedback: str = _setting("off", "keep what the rounding of a push left over, and add it to the next one",
-                                        SWITCH)  # fmt: skip
-    local_steps: int = _setting(1, "mini-batches of which a worker takes the gradients before it pushes their mean")
-    pipeline: int = _setting(1, "mode async and bounded: steps that a worker has under way at a time")
-    slice_bytes: int = _setting(16 << 20, "a larger variable is cut into slices of about this many bytes")
-    max_staleness: int | None = _setting(None, "mode async: a ps refuses an update staler than this many versions")
-    on_nan: str = _setting("stop", "what a loss that is not finite does; its gradient is never applied", ON_NAN)
-    on_data_error: str = _setting("fail", "what a batch does that the input or the model cannot process: end the job, "
-                                  "or be passed over, counted and logged", ON_DATA_ERROR)  # fmt: skip
-    on_ps_loss: str = _setting("rollback", "what goes back to the checkpoint when a ps lost its variables: all of "
-                               "them, or in mode async and bounded those of that ps alone", ON_PS_LOSS)  # fmt: skip
-    rounds_log: str = _setting("", "mode sync: file of ps 0 to which a line of JSON is added for every round")
-    round_warn_s: float = _setting(30.0, "mode sync: a round that waits for longer names whom it waits for, once")
-    lease_s: float = _setting(10.0, "a member that is silent for longer is lost")
-    ps_timeout_s: float = _setting(300.0, "the job fails when a lost ps does not return within this time")
-    drain_timeout_s: float = _setting(300.0, "at the end a worker that does not stop for longer is cut off, and so is "
-                                      "a chief that does not get on with closing")  # fmt: skip
-    ping_timeout_s: float = _setting(10.0, "TensorFlow gives up on a ps that does not answer a ping for this time")
-    linger_s: float = _setting(30.0, "how long ps 0 goes on telling latecomers that the job is done")
-    job_id: str = _setting("", "name of the job, a word; without one it is made of the other settings")
+    keep_best: str = setting(
+        "checkpoints", "", "also keep the checkpoint that is best by a held-out metric, which is the least loss or the "
+        "greatest of any other; min:NAME and max:NAME say so", metavar="METRIC",
+    )  # fmt: skip
+    replicate_every: int = setting(
+        "faults", 0, "global steps between copies of each ps on the next one, from which it comes back without a disk; "
+        "0: none",
+    )  # fmt: skip
+    plan: str = setting(
+        "network", "packed", "how variables are kept on the ps: small ones packed together, or each by itself",
+        choices=PLANS,
+    )  # fmt: skip
+    wire: str = setting(
+        "network", "float32", "how float32 travels between workers and ps; half precision halves the bytes",
+        choices=WIRES,
+    )  # fmt: skip
+    wire_error_feedback: str = setting(
+        "network", "off", "keep what the rounding of a push left over, and add it to the next one", choices=SWITCH
+    )
+    local_steps: int = setting(
+        "consistency", 1, "mini-batches of which a worker takes the gradients before it pushes their mean"
+    )
+    pipeline: int = setting("consistency", 1, "mode async and bounded: steps that a worker has under way at a time")
+    slice_bytes: int = setting("network", 16 << 20, "a larger variable is cut into slices of about this many bytes")
+    max_staleness: int | None = setting(
+        "consistency", None, "mode async: a ps refuses an update staler than this many versions"
+    )
+    on_nan: str = setting(
+        "faults", "stop", "what a loss that is not finite does; its gradient is never applied", choices=ON_NAN
+    )
+    on_data_error: str = setting(
+        "faults", "fail", "what a batch does that the input or the model cannot process: end the job, or be passed over, "
+        "counted and logged", choices=ON_DATA_ERROR,
+    )  # fmt: skip
+    on_ps_loss: str = setting(
+        "faults", "rollback", "what goes back to the checkpoint when a ps lost its variables: all of them, or in mode "
+        "async and bounded those of that ps alone", choices=ON_PS_LOSS,
+    )  # fmt: skip
+    rounds_log: str = setting(
+        "consistency", "", "mode sync: file of ps 0 to which a line of JSON is added for every round", metavar="FILE"
+    )
+    round_warn_s: float = setting(
+        "consistency", 30.0, "mode sync: a round that waits longer logs whom it waits for, once"
+    )
+    lease_s: float = setting("faults", 10.0, "a member that is silent for longer is lost")
+    ps_timeout_s: float = setting("faults", 300.0, "the job fails when a lost ps does not return within this time")
+    drain_timeout_s: float = setting(
+        "faults", 300.0, "at the end a worker that does not stop for longer is cut off, and so is a chief that makes "
+        "no progress with closing",
+    )  # fmt: skip
+    ping_timeout_s: float = setting("faults", 10.0, "TensorFlow gives up on a ps that answers no ping for this time")
+    linger_s: float = setting("faults", 30.0, "how long ps 0 goes on telling latecomers that the job is done")
+    job_id: str = setting(
+        "job", "", "name of the job, a word; without one it is made of the other settings", metavar="NAME"
+    )
 
     def __post_init__(self) -> None:
-        _choose("mode", self.mode, MODES)
-        _choose("on_nan", self.on_nan, ON_NAN)
-        _choose("on_data_error", self.on_data_error, ON_DATA_ERROR)
-        _choose("plan", self.plan, PLANS)
-        _choose("wire", self.wire, WIRES)
-        _choose("wire_error_feedback", self.wire_error_feedback, SWITCH)
-        _choose("on_ps_loss", self.on_ps_loss, ON_PS_LOSS)
+        check_choices(self)
         for name in FROM_ONE:
-            _at_least(name, getattr(self, name), 1)
+            at_least(name, getattr(self, name), 1)
         if self.wire_error_feedback == "on" and (self.wire == "float32" or self.pipeline > 1):
             raise UsageError(
                 "wire_error_feedback is for wire bfloat16 or float16, and pipeline 1: a push needs what the last left"
@@ -103,21 +122,21 @@ class JobConfig:
         for name, most in AT_MOST.items():
             if getattr(self, name) > most:
                 raise UsageError(f"{name} must be at most {most}, got {getattr(self, name)}")
-        _at_least("summary_steps", self.summary_steps, 0)
-        _at_least("replicate_every", self.replicate_every, 0)
+        at_least("summary_steps", self.summary_steps, 0)
+        at_least("replicate_every", self.replicate_every, 0)
         if self.replicate_every and self.ps < 2:
             raise UsageError("replicate_every needs ps 2 at least: the copy of a ps is on the next one")
         if self.train_steps is not None:
-            _at_least("train_steps", self.train_steps, 1)
+            at_least("train_steps", self.train_steps, 1)
         self._check_mode()
         self._check_best()
         if self.min_workers > self.max_workers:
             raise UsageError(f"min_workers ({self.min_workers}) must not exceed max_workers ({self.max_workers})")
-        _at_least("lease_s", self.lease_s, 0.5)
-        _at_least("ps_timeout_s", self.ps_timeout_s, self.lease_s)
-        _at_least("drain_timeout_s", self.drain_timeout_s, 1.0)
-        _at_least("ping_timeout_s", self.ping_timeout_s, 1.0)
-        _at_least("linger_s", self.linger_s, 0.0)
+        at_least("lease_s", self.lease_s, 0.5)
+        at_least("ps_timeout_s", self.ps_timeout_s, self.lease_s)
+        at_least("drain_timeout_s", self.drain_timeout_s, 1.0)
+        at_least("ping_timeout_s", self.ping_timeout_s, 1.0)
+        at_least("linger_s", self.linger_s, 0.0)
         object.__setattr__(self, "job_id", check_job_id("job_id", self.job_id or _made_of(self)))
 
     def _check_mode(self) -> None:
@@ -125,7 +144,7 @@ class JobConfig:
             value = getattr(self, name)
             if value is None:
                 continue
-            _at_least(name, value, 0)
+            at_least(name, value, 0)
             if self.mode != mode:
                 raise UsageError(f"{name} is for mode {mode}, the mode is {self.mode}")
         if self.mode == "bounded" and self.bound is None:
@@ -138,7 +157,7 @@ class JobConfig:
             raise UsageError(
                 "pipeline is for mode async and bounded: a round of mode sync begins when the last is applied"
             )
-        _at_least("round_warn_s", self.round_warn_s, 0.0)
+        at_least("round_warn_s", self.round_warn_s, 0.0)
 
     def _check_best(self) -> None:
         which, colon, name = self.keep_best.partition(":")
@@ -172,36 +191,48 @@ class ProcessConfig:
     of the route to the coordinator.  Port 0 lets the system choose.
     """
 
-    index: int
-    coordinator: str = DEFAULT_COORDINATOR
-    host: str = ""
-    port: int = 0
-    health_port: int = 0
-    connect_timeout_s: float = 60.0
-    log_format: str = TEXT_LOG
+    index: int = setting("job", MISSING, "index of this process in its role, from 0")
+    coordinator: str = setting(
+        "network", DEFAULT_COORDINATOR, "address of the coordinator, which ps 0 hosts", metavar="HOST:PORT"
+    )
+    host: str = setting(
+        "network", "", "address at which the others reach this process", metavar="ADDRESS",
+        default_is="the local address of the route to the coordinator",
+    )  # fmt: skip
+    port: int = setting("network", 0, "port of TensorFlow's server", default_is="any free one")
+    health_port: int = setting("network", 0, "port of grpc.health.v1", default_is="any free one")
+    connect_timeout_s: float = setting("network", 60.0, "how long to try to reach the coordinator")
+    log_format: str = setting(
+        "job", TEXT_LOG, "form of the log on stderr: lines of text, or one JSON object a line", choices=LOG_FORMATS
+    )
 
     def __post_init__(self) -> None:
-        _at_least("index", self.index, 0)
+        check_choices(self)
+        at_least("index", self.index, 0)
         split_address(self.coordinator)
-        _choose("log_format", self.log_format, LOG_FORMATS)
         for name in ("port", "health_port"):
             value = getattr(self, name)
             if not 0 <= value <= 65535:
                 raise UsageError(f"{name} must be from 0 to 65535, got {value}")
-        _at_least("connect_timeout_s", self.connect_timeout_s, 0.0)
+        at_least("connect_timeout_s", self.connect_timeout_s, 0.0)
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
     """What a worker runs: the module with the model, and what its `input_fn` is told."""
 
-    model: str = DEFAULT_MODEL
-    data_dir: str = ""
-    batch_size: int = 64
-    seed: int = 0
+    model: str = setting("data and model", DEFAULT_MODEL, "module with input_fn and model_fn", metavar="MODULE")
+    data_dir: str = setting("data and model", "", "folder that input_fn is told (context.data_dir)", metavar="FOLDER")
+    batch_size: int = setting("data and model", 64, "examples in a batch")
+    seed: int = setting("data and model", 0, "context.seed is this plus the worker's index")
 
     def __post_init__(self) -> None:
-        _at_least("batch_size", self.batch_size, 1)
+        at_least("batch_size", self.batch_size, 1)
+
+
+def _file(name: str, help: str, or_else: str = "") -> Any:  # noqa: A002
+    default_is = f"the environment's PSRUNTIME_{name.upper()}{or_else}"
+    return setting("security", "", help, metavar="FILE", default_is=default_is)
 
 
 @dataclass(frozen=True)
@@ -212,10 +243,12 @@ class SecurityConfig:
     token: the token itself, which only the environment gives; `token_file` goes over it.
     """
 
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    token_file: str = ""
+    tls_ca: str = _file("tls_ca", "certificates of the CAs that this process trusts (PEM)")
+    tls_cert: str = _file("tls_cert", "certificate of this process (PEM)")
+    tls_key: str = _file("tls_key", "its key (PEM)")
+    token_file: str = _file(
+        "token_file", "file with the job's token, its only line", ", or the token in PSRUNTIME_TOKEN"
+    )
     token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -266,16 +299,6 @@ def contradictions(given: dict[str, Any], job: JobConfig) -> list[str]:
     ]
 
 
-def flag_of(setting: str) -> str:
-    """The command-line flag of a setting; the unit of times is left out, it is always seconds."""
-    return "--" + setting.removesuffix("_s").replace("_", "-")
-
-
-def job_fields() -> list[Any]:
-    """The settings in their order of declaration, with type, default and help."""
-    return list(fields(JobConfig))
-
-
 def _made_of(job: JobConfig) -> str:
     """8 hexadecimal digits, others for other settings.  A default does not count, so a setting that is new neither."""
     given = [
@@ -284,13 +307,3 @@ def _made_of(job: JobConfig) -> str:
         if (value := getattr(job, f.name)) != f.default
     ]
     return hashlib.sha256("\n".join(given).encode("utf-8", "backslashreplace")).hexdigest()[:8]
-
-
-def _at_least(name: str, value: float, least: float) -> None:
-    if not value >= least:
-        raise UsageError(f"{name} must be at least {least}, got {value}")
-
-
-def _choose(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name} must be one of {', '.join(choices)}, got '{value}'")

@@ -1,25 +1,17 @@
-"""Command lines: one flag for each setting, the same names as in config.py and in a job file."""
+"""Command lines: one flag for each setting, the same names as in the configs and in a job file."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from psruntime.config import (
-    DEFAULT_COORDINATOR,
-    DEFAULT_MODEL,
-    LOG_FORMATS,
-    JobConfig,
-    ProcessConfig,
-    SecurityConfig,
-    WorkerConfig,
-    flag_of,
-    job_fields,
-)
+from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.errors import EXIT_USAGE, UsageError
+from psruntime.settings import HEADINGS, default_text, flag_of, settings_of, suggestion
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,136 +19,153 @@ else:
     import tomli as tomllib
 
 _TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "int | None": int}
-_SECURITY = {
-    "tls_ca": "certificates of the CAs that this process trusts (PEM)",
-    "tls_cert": "certificate of this process (PEM)",
-    "tls_key": "its key (PEM)",
-    "token_file": "file with the job's token, its only line",
-}
-_JOB_NAMES = [f.name for f in job_fields()]
+_HELP_COLUMN = 34
+MOST_USED = "most used"
+_Config = TypeVar("_Config")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaint is one line."""
+    """The flags of one command: first those that everybody needs, then the others under their headings.
+
+    A complaint is one line, and says what was probably meant.
+    """
+
+    def __init__(self, prog: str, description: str, first: Sequence[str] = (), usage: str = "") -> None:
+        """first: names of the settings that everybody needs."""
+        super().__init__(
+            prog=prog, description=description, usage=usage or f"{prog} [flags]", allow_abbrev=False, add_help=False,
+            formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=_HELP_COLUMN),
+        )  # fmt: skip
+        self._first = first
+        self._headings = {title: self.add_argument_group(title) for title in (MOST_USED, *HEADINGS)}
+        self._headings[MOST_USED].add_argument("-h", "--help", action="help", help="show this text and end")
+
+    def heading(self, title: str) -> argparse._ArgumentGroup:
+        """Where flags go that are no settings."""
+        return self._headings[title]
+
+    def add_settings(self, config: type, only: Iterable[str] = (), defaults: Mapping[str, Any] | None = None) -> None:
+        """The flags of a config, or of some of its settings.  A flag that is not given is absent from the namespace.
+
+        defaults: what the help says of those for which this command has a default of its own.
+        """
+        for setting in settings_of(config):
+            if not only or setting.name in only:
+                first = setting.name in self._first
+                heading = self._headings[MOST_USED if first else setting.metadata["heading"]]
+                own = (defaults or {}).get(setting.name)
+                _add(heading, setting, default_text(setting) if own is None else f"default: {own}")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Unknown flags come first: that one is misspelt tells more than that the right one is missing."""
+        words = list(sys.argv[1:] if args is None else args)
+        for word in words[: words.index("--")] if "--" in words else words:
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and flag not in self._option_string_actions:
+                hint = suggestion(flag.replace("_", "-"), self._option_string_actions)
+                self.error(f"unrecognized argument {flag}{hint}")
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}; --help lists the flags\n")
+        hint = "" if message.endswith("?") else "; --help lists the flags"
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}{hint}\n")
 
 
-def make_parser(prog: str, description: str) -> Parser:
-    return Parser(prog=prog, description=description, allow_abbrev=False)
+def _add(heading: argparse._ArgumentGroup, setting: Field[Any], default: str) -> None:
+    switch = setting.default == "off"
+    text = setting.metadata["help"]
+    heading.add_argument(
+        flag_of(setting.name),
+        dest=setting.name,
+        type=_TYPES[str(setting.type)],
+        nargs="?" if switch else None,
+        const="on" if switch else None,
+        default=argparse.SUPPRESS,
+        required=setting.default is MISSING,
+        metavar=_metavar(setting),
+        help=f"{text} ({default})" if default else text,
+    )
 
 
-def add_process_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags of ProcessConfig."""
-    group = parser.add_argument_group("this process")
-    group.add_argument("--index", type=int, required=True, help="index of this process in its role, from 0")
-    add_coordinator_flag(group)
-    group.add_argument("--host", default="", help="address at which the others reach this process (default: the local "
-                       "address of the route to the coordinator)")  # fmt: skip
-    group.add_argument("--port", type=int, default=0, help="port of TensorFlow's server (default: any free one)")
-    group.add_argument("--health-port", type=int, default=0, help="port of grpc.health.v1 (default: any free one)")
-    group.add_argument("--connect-timeout", dest="connect_timeout_s", type=float, default=60.0, metavar="S",
-                       help="how long to try to reach the coordinator (default: 60)")  # fmt: skip
-    add_log_flag(group)
-    group.add_argument(
+def _metavar(setting: Field[Any]) -> str:
+    if setting.metadata["choices"]:
+        return "{" + ",".join(setting.metadata["choices"]) + "}"
+    if setting.metadata["metavar"]:
+        return str(setting.metadata["metavar"])
+    if setting.name.endswith("_s"):
+        return "S"
+    return "FOLDER" if setting.name.endswith("_dir") else "N"
+
+
+def add_process_flags(parser: Parser) -> None:
+    """Where a process stands, and what protects it."""
+    parser.add_settings(ProcessConfig)
+    parser.heading("faults").add_argument(
         "--lifeline", action="store_true", help="end when stdin does, so that no process outlives its launcher"
     )
-    add_security_flags(parser)
+    parser.add_settings(SecurityConfig)
 
 
-def add_coordinator_flag(parser: Any) -> None:
-    parser.add_argument("--coordinator", default=DEFAULT_COORDINATOR, metavar="HOST:PORT",
-                        help=f"the coordinator, which ps 0 hosts (default: {DEFAULT_COORDINATOR})")  # fmt: skip
+def add_job_file_flag(parser: Parser) -> None:
+    """For whoever sets the job's settings."""
+    parser.heading("job").add_argument("--job", default="", metavar="FILE", help="TOML file with the job's settings")
 
 
-def add_log_flag(parser: Any) -> None:
-    parser.add_argument("--log-format", default=LOG_FORMATS[0], choices=LOG_FORMATS, help="form of the log on stderr; "
-                        f"json has one object a line (default: {LOG_FORMATS[0]})")  # fmt: skip
-
-
-def add_security_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags of SecurityConfig."""
-    group = parser.add_argument_group("security", "For every process of a job; see README.md, Security.")
-    for name, text in _SECURITY.items():
-        default = f"the environment's PSRUNTIME_{name.upper()}"
-        if name == "token_file":
-            default += ", or the token in PSRUNTIME_TOKEN"
-        group.add_argument(flag_of(name), default="", metavar="FILE", help=f"{text} (default: {default})")
-
-
-def add_insecure_flag(parser: argparse.ArgumentParser) -> None:
+def add_insecure_flag(parser: Parser) -> None:
     """For whoever starts ps 0."""
-    parser.add_argument("--insecure", action="store_true", help="let the coordinator, which ps 0 hosts, serve other "
-                        "machines without TLS: whoever reaches it can change the job")  # fmt: skip
+    parser.heading("security").add_argument(
+        "--insecure", action="store_true", help="let the coordinator, which ps 0 hosts, serve other machines without "
+        "TLS: whoever reaches it can change the job",
+    )  # fmt: skip
 
 
-def add_worker_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags of WorkerConfig."""
-    group = parser.add_argument_group("this worker")
-    group.add_argument("--model", default=DEFAULT_MODEL, metavar="MODULE",
-                       help=f"module with input_fn and model_fn (default: {DEFAULT_MODEL})")  # fmt: skip
-    group.add_argument("--data-dir", default="", help="folder that input_fn is told (context.data_dir)")
-    group.add_argument("--batch-size", type=int, default=WorkerConfig.batch_size,
-                       help=f"examples in a batch (default: {WorkerConfig.batch_size})")  # fmt: skip
-    group.add_argument("--seed", type=int, default=0, help="context.seed is this plus the worker's index (default: 0)")
+def given(arguments: argparse.Namespace, config: type) -> dict[str, Any]:
+    """The settings of a config that stand on the command line."""
+    names = [setting.name for setting in settings_of(config)]
+    return {name: value for name, value in vars(arguments).items() if name in names}
 
 
-def add_job_flags(parser: argparse.ArgumentParser, where: str) -> None:
-    """Flags of JobConfig; one that is not given is absent from the namespace.  `where` heads them in the help."""
-    group = parser.add_argument_group(where)
-    for setting in job_fields():
-        default = "none" if setting.default in (None, "") else setting.default
-        group.add_argument(
-            flag_of(setting.name),
-            dest=setting.name,
-            type=_TYPES[setting.type],
-            nargs="?" if setting.default == "off" else None,
-            const="on" if setting.default == "off" else None,
-            default=argparse.SUPPRESS,
-            metavar="S" if setting.name.endswith("_s") else None,
-            help=f"{setting.metadata['help']} (default: {default})",
-        )
+def config_of(config: type[_Config], arguments: argparse.Namespace) -> _Config:
+    """A config with the settings that stand on the command line, and its defaults.
 
-
-def job_flags_given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The job settings that stand on the command line."""
-    return {name: value for name, value in vars(arguments).items() if name in _JOB_NAMES}
+    Raises:
+        UsageError: a value is out of range.
+    """
+    return config(**given(arguments, config))
 
 
 def security_config(arguments: argparse.Namespace) -> SecurityConfig:
-    return SecurityConfig.of(security_given(arguments))
-
-
-def security_given(arguments: argparse.Namespace) -> dict[str, str]:
-    """The settings of SecurityConfig that stand on the command line."""
-    return {name: value for name in _SECURITY if (value := getattr(arguments, name))}
+    """What protects the control plane: the flags, over the environment."""
+    return SecurityConfig.of(given(arguments, SecurityConfig))
 
 
 def process_config(arguments: argparse.Namespace) -> ProcessConfig:
-    return ProcessConfig(**{f.name: getattr(arguments, f.name) for f in fields(ProcessConfig)})
+    return config_of(ProcessConfig, arguments)
 
 
 def worker_config(arguments: argparse.Namespace) -> WorkerConfig:
-    return WorkerConfig(**{f.name: getattr(arguments, f.name) for f in fields(WorkerConfig)})
+    return config_of(WorkerConfig, arguments)
 
 
 def read_job_file(path: str) -> dict[str, Any]:
-    """Settings of a TOML file with the names of JobConfig.
+    """Settings of a TOML file with the names of JobConfig; without a path there are none.
 
     Raises:
         UsageError: the file cannot be read, is no TOML, or has a setting of another name or type.
     """
+    if not path:
+        return {}
     try:
         settings = tomllib.loads(Path(path).read_text())
     except OSError as error:
         raise UsageError(f"job file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"job file {path} is not TOML: {error}") from error
-    known = {f.name: f.type for f in job_fields()}
+    known = {setting.name: str(setting.type) for setting in settings_of(JobConfig)}
     for name, value in settings.items():
         if name not in known:
-            raise UsageError(f"job file {path}: unknown setting '{name}'; known are {', '.join(known)}")
+            hint = suggestion(name, known) or f"; known are {', '.join(known)}"
+            raise UsageError(f"job file {path}: unknown setting '{name}'{hint}")
         wanted = _TYPES[known[name]]
         if isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
             raise UsageError(f"job file {path}: {name} must be of type {wanted.__name__}, got {value!r}")
@@ -165,5 +174,4 @@ def read_job_file(path: str) -> dict[str, Any]:
 
 def job_config(arguments: argparse.Namespace) -> JobConfig:
     """The job as ps 0 is given it: defaults, over them the job file, over that the flags."""
-    from_file = read_job_file(arguments.job) if arguments.job else {}
-    return JobConfig(**{**from_file, **job_flags_given(arguments)})
+    return JobConfig(**{**read_job_file(arguments.job), **given(arguments, JobConfig)})

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from psruntime.errors import UsageError
+from psruntime.settings import suggestion
 from psruntime.usercode import blame
 
 TRAIN = "train"
 EVAL = "eval"
+EXAMPLES_NEED = {"psruntime.examples.digits": ("sklearn",)}  # packages that a plain install lacks
 
 
 @dataclass(frozen=True)
@@ -80,21 +84,60 @@ class Model:
     model_fn: Callable[[Any, Any, str], ModelSpec]
 
 
+def find_model(name: str) -> None:
+    """Looks for a model module without importing it, so that a wrong name is known before anything is started.
+
+    Raises:
+        UsageError: there is no such module, or it is an example that needs a package that is not installed.
+    """
+    _check_name(name)
+    package = name.partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        raise _not_found(name, f"No module named '{package}'")
+    missing = [package for package in EXAMPLES_NEED.get(name, ()) if importlib.util.find_spec(package) is None]
+    if missing:
+        raise _lacks(name, missing[0])
+
+
 def load_model(name: str) -> Model:
     """Imports a model module by its dotted name.
 
     Raises:
         UsageError: there is no such module, it fails while it is imported, or it lacks one of the two functions.
     """
+    _check_name(name)
     try:
         with blame(f"model module '{name}'", passing=(ModuleNotFoundError,)):
             module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"model module '{name}' cannot be imported: {error}; --model takes a dotted name, for example "
-            "psruntime.examples.digits, found from the current folder or PYTHONPATH"
-        ) from error
+        if error.name in EXAMPLES_NEED.get(name, ()):
+            raise _lacks(name, str(error.name)) from error
+        if name == error.name or name.startswith(f"{error.name}."):
+            raise _not_found(name, str(error)) from error
+        with blame(f"model module '{name}'"):  # it is there, and imports something that is not
+            raise
     for function in ("input_fn", "model_fn"):
         if not callable(getattr(module, function, None)):
             raise UsageError(f"model module '{name}' ({module.__file__}) has no function {function}")
     return Model(name, module.input_fn, module.model_fn)
+
+
+def _check_name(name: str) -> None:
+    module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
+    if name != module and module.replace(".", "").isidentifier():
+        raise UsageError(f"--model takes the name of a module, not of its file: --model {module} instead of {name}")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise _not_found(name, "this is no name of a module")
+
+
+def _not_found(name: str, why: str) -> UsageError:
+    hint = suggestion(name, [path.stem for path in Path().glob("*.py")])
+    where = "--model takes a dotted name, for example psruntime.examples.digits, found from the current folder or "
+    return UsageError(f"model module '{name}' cannot be imported: {why}{hint or f'; {where}PYTHONPATH'}")
+
+
+def _lacks(name: str, package: str) -> UsageError:
+    return UsageError(
+        f"model '{name}' needs {package}, which is not installed: pip install 'psruntime[examples]', "
+        "or give a model of your own with --model (psruntime init my_model writes one)"
+    )

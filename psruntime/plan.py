@@ -23,19 +23,25 @@ from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.render_plan import as_tables
 from psruntime.process import usage_error
 
-PROG = "psruntime.plan"
+PROG = "psruntime plan"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Builds the model once, in this process."""
-    parser = flags.make_parser(PROG, "Shows where the variables of a model would live.")
-    flags.add_worker_flags(parser)
-    flags.add_job_flags(parser, "the job: ps, plan, slice-bytes and local-steps count here")
-    parser.add_argument("--what-if", default="", metavar="N,N,...", help="other numbers of ps to compare with")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser = flags.Parser(
+        PROG,
+        "Shows where the variables of a model would live, without a job.  Of the job's settings --ps, --plan, "
+        "--slice-bytes and --local-steps count here.",
+        first=("model", "ps", "plan"),
+    )
+    parser.add_settings(WorkerConfig)
+    parser.add_settings(JobConfig)
+    most_used = parser.heading(flags.MOST_USED)
+    most_used.add_argument("--what-if", default="", metavar="N,N,...", help="other numbers of ps to compare with")
+    most_used.add_argument("--json", action="store_true", help="one JSON object on stdout")
     arguments = parser.parse_args(argv)
     try:
-        job = JobConfig(**flags.job_flags_given(arguments))
+        job = flags.config_of(JobConfig, arguments)
         others = _numbers(arguments.what_if)
         specs = _specs(flags.worker_config(arguments), job)
         plans = [make_plan(specs, num_ps, job.slice_bytes, job.pack_bytes) for num_ps in [job.ps, *others]]

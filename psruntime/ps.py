@@ -37,7 +37,7 @@ from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import RpcServer
 from psruntime.rpc.server.servicer import CoordinationServicer
 
-PROG = "psruntime.ps"
+PROG = "psruntime ps"
 LOOK_S = 0.05  # how often the last process looks whether the others are gone
 TELL_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 NAMED = 10  # members that a line names
@@ -59,18 +59,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return usage_error(PROG, error)
     allocator.share_arenas()
     allocator.keep_freed_memory()
-    work = partial(_work, where, job, flags.job_flags_given(arguments), security)
+    work = partial(_work, where, job, flags.given(arguments, JobConfig), security)
     return run(Log("ps", where.index, where.log_format), work, arguments.lifeline)
 
 
 def _parser() -> flags.Parser:
-    parser = flags.make_parser(
-        PROG, "A parameter server; index 0 hosts the coordinator and is given the job's settings."
+    parser = flags.Parser(
+        PROG,
+        "A parameter server.  Index 0 hosts the coordinator and is given the job's settings; the others learn them "
+        "from it, and a flag that contradicts one of them is refused.",
+        first=("index", "coordinator", "ps", "train_steps", "checkpoint_dir"),
     )
     flags.add_process_flags(parser)
     flags.add_insecure_flag(parser)
-    parser.add_argument("--job", default="", metavar="FILE", help="TOML file with the job's settings (ps 0)")
-    flags.add_job_flags(parser, "the job (ps 0 sets it; elsewhere a flag that contradicts it is refused)")
+    flags.add_job_file_flag(parser)
+    parser.add_settings(JobConfig)
     return parser
 
 
@@ -126,7 +129,7 @@ class _Ps:
     ) -> None:
         from psruntime.graph.base import environment
 
-        environment.prepare(job.ping_timeout_s, hide_gpus=True)
+        process.log("environment", **environment.prepare(job.ping_timeout_s, hide_gpus=True))
         from psruntime.graph.base.server import start_server
         from psruntime.graph.store.ps_state import PsState
 

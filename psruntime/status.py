@@ -14,33 +14,34 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from psruntime import flags
-from psruntime.config import split_address
+from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.observe.render import as_json, as_tables, progress_line
 from psruntime.process import usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
 
-PROG = "psruntime.status"
+PROG = "psruntime status"
 FOLLOW_S = 1.0
 SPEED_WINDOW = 10  # looks, for the steps/s from which the time left follows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Asks the coordinator once, or with --follow until the job is over."""
-    parser = flags.make_parser(PROG, "Shows a running job.")
-    flags.add_coordinator_flag(parser)
-    flags.add_security_flags(parser)
-    group = parser.add_mutually_exclusive_group()
+    parser = flags.Parser(PROG, "Shows a running job.", first=("coordinator",))
+    parser.add_settings(ProcessConfig, only=("coordinator",))
+    parser.add_settings(SecurityConfig)
+    group = parser.heading(flags.MOST_USED).add_mutually_exclusive_group()
     group.add_argument("--json", action="store_true", help="one JSON object on stdout")
     group.add_argument("--follow", action="store_true", help="one progress line, kept up to date until the job is over")
     arguments = parser.parse_args(argv)
+    coordinator = getattr(arguments, "coordinator", DEFAULT_COORDINATOR)
     try:
-        split_address(arguments.coordinator)
+        split_address(coordinator)
         security = load_security(flags.security_config(arguments), serves=False)
     except UsageError as error:
         return usage_error(PROG, error)
-    client = CoordinatorClient(arguments.coordinator, security)
+    client = CoordinatorClient(coordinator, security)
     try:
         if arguments.follow:
             return _follow(client)

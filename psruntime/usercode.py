@@ -45,9 +45,7 @@ def users_line(frames: Iterable[traceback.FrameSummary]) -> str:
     called = list(frames)
     ours = (number for number, frame in enumerate(called) if _is_ours(frame))
     users = [
-        frame
-        for frame in called[next(ours, 0) :]
-        if not (_is_ours(frame) or frame.filename.startswith(_NOT_THE_USERS))
+        frame for frame in called[next(ours, 0) :] if not (_is_ours(frame) or frame.filename.startswith(_NOT_THE_USERS))
     ]
     return f"{users[-1].filename}:{users[-1].lineno}" if users else ""
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from psruntime.graph.checkpoint.best import BestCheckpoint
     from psruntime.graph.loop.push_steps import StepResult
 
-PROG = "psruntime.worker"
+PROG = "psruntime worker"
 STOP_S = 0.2  # for health calls under way at the end; a process that is asked to end has 5 s in all
 PROGRESS_S = 10.0  # between two progress lines in the log
 STARTED = 3  # steps, after which nothing is built any more
@@ -43,19 +43,28 @@ STARTED = 3  # steps, after which nothing is built any more
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs until the job is over or a signal comes; returns the exit code."""
-    parser = flags.make_parser(PROG, "A worker: trains the job's model.")
-    flags.add_process_flags(parser)
-    flags.add_worker_flags(parser)
-    flags.add_job_flags(parser, "the job (learned from the coordinator; a flag that contradicts it is refused)")
-    arguments = parser.parse_args(argv)
+    arguments = _parser().parse_args(argv)
     try:
         where, worker = flags.process_config(arguments), flags.worker_config(arguments)
         security = load_security(flags.security_config(arguments))
     except UsageError as error:
         return usage_error(PROG, error)
     allocator.share_arenas()
-    work = partial(_work, where, worker, flags.job_flags_given(arguments), security)
+    work = partial(_work, where, worker, flags.given(arguments, JobConfig), security)
     return run(Log("worker", where.index, where.log_format), work, arguments.lifeline)
+
+
+def _parser() -> flags.Parser:
+    parser = flags.Parser(
+        PROG,
+        "A worker: trains the job's model.  It learns the job's settings from the coordinator; a flag that contradicts "
+        "one of them is refused.",
+        first=("index", "coordinator", "model", "data_dir", "batch_size"),
+    )
+    parser.add_settings(WorkerConfig)
+    flags.add_process_flags(parser)
+    parser.add_settings(JobConfig)
+    return parser
 
 
 def _work(
@@ -73,7 +82,7 @@ def _work(
 
     from psruntime.graph.base import environment
 
-    environment.prepare(job.ping_timeout_s)
+    process.log("environment", **environment.prepare(job.ping_timeout_s))
     trainer = _Trainer(where, worker, job, process)
     trainer.join(client, host, f"{host}:{health.port}")
     health.set_serving(True)

@@ -15,10 +15,10 @@ from psruntime.config import (
     WorkerConfig,
     check_job_id,
     contradictions,
-    job_fields,
     split_address,
 )
 from psruntime.errors import EXIT_USAGE, UsageError
+from psruntime.settings import settings_of
 
 JOB_REFUSALS = [
     ("mode", "stale", "mode must be one of async, bounded, sync, got 'stale'"),
@@ -45,7 +45,7 @@ JOB_REFUSALS = [
     ("keep_best", "loss", "keep_best needs checkpoint_dir, the folder of the checkpoints"),
     ("replicate_every", -1, "replicate_every must be at least 0, got -1"),
     ("replicate_every", 20, "replicate_every needs ps 2 at least: the copy of a ps is on the next one"),
-    ("plan", "packs", "plan must be one of packed, per-variable, got 'packs'"),
+    ("plan", "packs", "plan must be one of packed, per-variable, got 'packs'; did you mean packed?"),
     ("wire", "int8", "wire must be one of float32, bfloat16, float16, got 'int8'"),
     ("wire_error_feedback", "yes", "wire_error_feedback must be one of off, on, got 'yes'"),
     (
@@ -147,7 +147,7 @@ def test_a_job_cannot_be_changed() -> None:
 
 
 def test_every_job_setting_comes_with_its_help() -> None:
-    for field in job_fields():
+    for field in settings_of(JobConfig):
         assert field.metadata["help"], field.name
         choices = field.metadata["choices"]
         assert choices is None or field.default in choices

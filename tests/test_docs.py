@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
+import os
 import re
-import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.tf.layers.:UserWarning")  # as 
 BLOCKS = [block for document in DOCUMENTS for block in docs.blocks(document)]
 MODELS = [block for block in BLOCKS if block.check == "model"]
 STRATEGY, ESTIMATOR, SCRIPT = "docs/migrating-strategy.md", "docs/migrating-estimator.md", "docs/migrating.md"
-MODEL = "docs/model.md"
+MODEL, DECISIONS = "docs/model.md", "docs/decisions.md"
 EXCHANGEABLE = [row for row in docs.table(STRATEGY, "optimizers") if "none" not in row[1]]
 RUN_ELSEWHERE = {"train.py", "strategy.py", "convert.py"}  # tests/cluster/test_docs_scripts.py
 RUN_HERE = {"export.py"}
@@ -99,7 +100,10 @@ def test_commands_are_accepted(document: Path) -> None:
     found = docs.blocks(document)
     scripts = {block.file: block.text for block in found if block.file}
     refused = {
-        " ".join(words): said for block in found for words in block.commands if (said := complaint(words, scripts))
+        " ".join(words): said
+        for block in found
+        for words in block.commands
+        if (said := complaint(words, scripts, docs.made_in(found)))
     }
     assert not refused
 
@@ -108,10 +112,20 @@ def test_commands_are_accepted(document: Path) -> None:
     ("command", "said"),
     [
         ("python -m psruntime.ps --index 0 --mode bounded", "mode bounded needs bound"),
-        ("python -m psruntime.ps --index 0 --train_steps 5", "unrecognized arguments: --train_steps 5"),
+        (
+            "python -m psruntime.ps --index 0 --train_steps 5",
+            "unrecognized argument --train_steps; did you mean --train-steps?",
+        ),
         ("python -m psruntime.worker --index 0 --model no_model", "neither ours nor in the document"),
-        ("python -m psruntime.status --watch", "unrecognized arguments: --watch"),
-        ("launch/local.sh --ps 2 --mode fast", "code 2"),
+        ("python -m psruntime.status --watch", "unrecognized argument --watch"),
+        ("launch/local.sh --ps 2 --mode fast", "mode must be one of"),
+        ("psruntime run --ps 0", "ps must be at least 1"),
+        ("psruntime run --model no_model", "neither ours nor in the document"),
+        ("psruntime --verson", "did you mean --version?"),
+        ("psruntime runn", "did you mean run?"),
+        ("psruntime init my-model", "no name of a Python module"),
+        ("pip install psruntime[example]", "there is no extra example"),
+        ("pip install tensorboard", "no installation of psruntime"),
         ("python other.py", "the document has no other.py"),
         ("python script.py --job-name ps", "script.py has no --job-name"),
         ("make tests", "the Makefile has no tests"),
@@ -132,6 +146,12 @@ def test_flags_and_links_exist(document: Path) -> None:
         target = (document.parent / path) if path else document
         assert target.exists(), link
         assert not anchor or anchor in docs.anchors(target), link
+
+
+def test_the_index_of_decisions_has_every_entry() -> None:
+    listed = {link for link in docs.links(ROOT / DECISIONS) if link.startswith("#")}
+    entries = docs.anchors(ROOT / DECISIONS) - {"decisions", "index-by-subject"}
+    assert listed == {f"#{entry}" for entry in entries}
 
 
 def test_the_softmax_script_moves_by_the_two_lines_of_the_readme() -> None:
@@ -177,7 +197,7 @@ def test_manifest_starts_ps_and_workers_that_find_each_other() -> None:
         for index in range(spec["completions"]):
             words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["command"]]
             assert complaint(words, scripts) == ""
-    assert [command[:3] for command in commands] == [["python", "-m", f"psruntime.{r}"] for r in ("ps", "worker")]
+    assert [command[:2] for command in commands] == [["psruntime", role] for role in ("ps", "worker")]
     assert f"--ps={jobs[0]['spec']['completions']}" in commands[0]
 
 
@@ -235,9 +255,12 @@ def test_the_export_gives_what_the_checkpoint_holds(modules: Path, data: Path) -
     run = trained(load(docs.block(ESTIMATOR, "digits_model.py"), modules, data), checkpoint_dir=str(modules / "run"))
     script = modules / "export.py"
     script.write_text(docs.block(ESTIMATOR, "export.py").text)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sys, "argv", [str(script), str(modules / "run"), str(modules / "export")])
-        runpy.run_path(str(script), run_name="__main__")
+    environment = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    command = [sys.executable, "export.py", "run", "export"]  # a process of its own, where psruntime sets nothing
+    done = subprocess.run(
+        command, cwd=modules, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
     pixels = np.load(data / "eval.npz")["x"]
     with tf1.Graph().as_default(), tf1.Session() as session:
         served = tf1.saved_model.loader.load(session, ["serve"], str(modules / "export"))

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from psruntime import flags
-from psruntime.config import JobConfig, ProcessConfig, WorkerConfig, job_fields
+from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
 from psruntime.errors import UsageError
+from psruntime.settings import HEADINGS, flag_of, settings_of
 
 
 def parse(*argv: str) -> argparse.Namespace:
-    parser = flags.make_parser("test", "a test")
+    return parser().parse_args(["--index", "0", *argv])
+
+
+def parser() -> flags.Parser:
+    parser = flags.Parser("test", "a test", first=("index", "ps"))
     flags.add_process_flags(parser)
-    flags.add_worker_flags(parser)
-    parser.add_argument("--job", default="")
-    flags.add_job_flags(parser, "the job")
-    return parser.parse_args(["--index", "0", *argv])
+    parser.add_settings(WorkerConfig)
+    flags.add_job_file_flag(parser)
+    parser.add_settings(JobConfig)
+    return parser
 
 
 def test_defaults_are_those_of_the_configs() -> None:
@@ -27,13 +33,13 @@ def test_defaults_are_those_of_the_configs() -> None:
     assert flags.process_config(arguments) == ProcessConfig(index=0)
     assert flags.worker_config(arguments) == WorkerConfig()
     assert flags.job_config(arguments) == JobConfig()
-    assert flags.job_flags_given(arguments) == {}
+    assert flags.given(arguments, JobConfig) == {}
 
 
 def test_every_setting_of_the_job_has_a_flag() -> None:
     values = {"str": "x", "int": "7", "float": "7", "int | None": "7"}
-    for setting in job_fields():
-        given = flags.job_flags_given(parse(flags.flag_of(setting.name), values[setting.type]))
+    for setting in settings_of(JobConfig):
+        given = flags.given(parse(flag_of(setting.name), values[setting.type]), JobConfig)
         assert given == {setting.name: "x" if setting.type == "str" else 7}
 
 
@@ -45,7 +51,8 @@ def test_a_flag_goes_over_the_job_file_and_that_over_the_default(tmp_path: Path)
 
 
 BAD_FILES: dict[str, Any] = {
-    "unknown setting 'pss'; known are mode, bound, ps, ": "pss = 3",
+    "unknown setting 'pss'; did you mean ps\\?": "pss = 3",
+    "unknown setting 'zzz'; known are mode, bound, ps, ": "zzz = 3",
     "ps must be of type int, got '3'": 'ps = "3"',
     "ps must be of type int, got True": "ps = true",
     "lease_s must be of type float, got '4'": 'lease_s = "4"',
@@ -72,3 +79,60 @@ def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         parse("--ps", "two")
     assert ended.value.code == 2
     assert capsys.readouterr().err == "test: argument --ps: invalid int value: 'two'; --help lists the flags\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--train-step", "3"), "unrecognized argument --train-step; did you mean --train-steps?"),
+        (("--train_steps=3",), "unrecognized argument --train_steps; did you mean --train-steps?"),
+        (("--zzz", "--ps", "two"), "unrecognized argument --zzz; --help lists the flags"),
+        (("five",), "unrecognized arguments: five; --help lists the flags"),
+    ],
+)
+def test_an_unknown_flag_is_one_line_with_what_was_probably_meant(
+    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(*argv)
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", f"test: {said}\n")
+
+
+def test_a_misspelt_flag_is_named_before_one_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--indx", "0"])
+    assert capsys.readouterr().err == "test: unrecognized argument --indx; did you mean --index?\n"
+    with pytest.raises(SystemExit):
+        parser().parse_args([])
+    assert "required: --index" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"mode": "asinc"}, "mode must be one of async, bounded, sync, got 'asinc'; did you mean async?"),
+        ({"wire": "bfloat"}, "wire must be one of float32, bfloat16, float16, got 'bfloat'; did you mean bfloat16?"),
+        ({"on_nan": "x"}, "on_nan must be one of stop, continue, got 'x'"),
+    ],
+)
+def test_a_misspelt_choice_is_named_with_what_was_probably_meant(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        JobConfig(**settings)
+    assert str(refused.value) == said
+
+
+def test_the_help_begins_with_what_everybody_needs_and_has_a_heading_for_the_rest() -> None:
+    sections = re.findall(r"^(\S.*):\n((?:  .*\n)+)", parser().format_help(), re.MULTILINE)
+    assert [title for title, _ in sections] == [flags.MOST_USED, *HEADINGS]
+    assert re.findall(r"^  (--\S+)", sections[0][1], re.MULTILINE) == ["--index", "--ps"]
+    for setting in settings_of(JobConfig):
+        assert flag_of(setting.name) in parser().format_help()
+
+
+def test_the_help_shows_all_choices() -> None:
+    shown = " ".join(parser().format_help().split())
+    chosen = [setting for setting in settings_of(JobConfig) if setting.metadata["choices"]]
+    assert len(chosen) == 6
+    for setting in chosen:
+        assert f"{{{','.join(setting.metadata['choices'])}}}" in shown

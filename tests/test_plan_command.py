@@ -12,7 +12,7 @@ from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
 
 ROOT = Path(__file__).parents[1]
-COMPLAINT = "psruntime.plan: --what-if must be numbers of ps from 1, with commas between them, got '1,x'"
+COMPLAINT = "psruntime plan: --what-if must be numbers of ps from 1, with commas between them, got '1,x'"
 
 
 def plan_command(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -49,5 +49,5 @@ def test_what_is_wrong_is_said_in_one_line() -> None:
     shown = plan_command("--ps=2", "--what-if=1,x")
     assert shown.returncode == 2 and shown.stdout == ""
     assert (
-        shown.stderr == "psruntime.plan: --what-if must be numbers of ps from 1, with commas between them, got '1,x'\n"
+        shown.stderr == "psruntime plan: --what-if must be numbers of ps from 1, with commas between them, got '1,x'\n"
     )

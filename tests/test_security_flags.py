@@ -48,7 +48,7 @@ def test_the_three_files_of_tls_belong_together(given: dict[str, str], missing: 
 @pytest.mark.parametrize("main", [ps.main, worker.main, status.main], ids=lambda main: main.__module__)
 def test_every_command_says_it_in_one_line(main, capsys: pytest.CaptureFixture[str], started: list[str]) -> None:
     index = [] if main is status.main else ["--index", "0"]
-    prog = main.__module__
+    prog = main.__module__.replace(".", " ")
     assert main([*index, "--tls-ca", "a"]) == 2
     assert main([*index, "--token-file", "/no/token"]) == 2
     assert capsys.readouterr() == (
@@ -72,7 +72,7 @@ def test_without_tls_the_coordinator_serves_no_other_machine(
     argv = ["--index", "0", "--coordinator", address]
     assert ps.main(argv) == 2
     assert capsys.readouterr().err == (
-        f"psruntime.ps: coordinator {address} would serve other machines without TLS: give --tls-ca, --tls-cert and "
+        f"psruntime ps: coordinator {address} would serve other machines without TLS: give --tls-ca, --tls-cert and "
         "--tls-key, or --insecure if all that reach it may change the job (README.md, Security)\n"
     )
     assert not started

@@ -39,7 +39,7 @@ Place = tuple[str, str]  # file as the document has it, and `Class.method`, `fun
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
     """File as the document has it, without `psruntime/`, and what is in it."""
-    for folder in ("psruntime", "launch"):
+    for folder in ("psruntime",):
         for file in sorted((ROOT / folder).rglob("*.py")):
             name = file.relative_to(ROOT).as_posix()
             if not name.startswith(GENERATED):

@@ -27,11 +27,13 @@ GENERATED = "psruntime.v1"
 SPLIT = ("core", "rpc", "graph")  # packages whose folders are rooms of their own
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("ps", "worker", "status", "plan"),  # entry points
-    ("examples",),
+    ("__main__",),
+    ("cli",),  # finds the entry points by their names
+    ("ps", "worker", "status", "plan", "run", "init"),  # entry points
+    ("examples", "templates"),
     ("psruntime",),  # the public names
     ("classic",),
-    ("process", "flags", "network"),
+    ("process", "flags", "network", "launch"),
     ("rpc.worker",),
     ("rpc.client", "rpc.server"),
     ("rpc.security",),
@@ -51,6 +53,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.plan",),
     ("model",),
     ("usercode", "config"),
+    ("settings",),
     ("errors", "v1"),
 )
 STRANGERS = ("rpc", "graph")  # packages that do not know each other

@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.classic.counting import StepCounting
 from psruntime.classic.sessions import ScriptSessions
 from psruntime.classic.writers import LateWriter, late_writers
+from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.loop.control_plane import Place
-from psruntime.graph.loop.session import LOST_SESSION, first_line
 
 
 @dataclass

@@ -19,8 +19,8 @@ from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.recovery.recovery import Holding, decide
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.listing import CheckpointList
-from psruntime.graph.loop.session import LOST_SESSION, first_line
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.store.prepared_flag import Markers
 

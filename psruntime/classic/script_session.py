@@ -14,7 +14,7 @@ from psruntime.classic.member import Member
 from psruntime.classic.sessions import ScriptSessions
 from psruntime.core.members.messages import LeaveKind, Rest
 from psruntime.errors import JobDoneError, PsRuntimeError, ReplacedError
-from psruntime.graph.loop.session import LOST_SESSION, first_line
+from psruntime.graph.base.errors import LOST_SESSION, first_line
 
 CLEAN_ENDS = (None, tf1.errors.OutOfRangeError, StopIteration)  # of a `with` block, as stock has them
 

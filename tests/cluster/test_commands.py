@@ -61,12 +61,12 @@ def test_the_end_of_the_launcher_is_the_end_of_the_job(commands: Commands) -> No
 
 
 MISTAKES = {
-    ("--mode", "fast"): "launch/local.sh: mode must be one of async, bounded, sync, got 'fast'",
-    ("--ps", "0"): "launch/local.sh: ps must be at least 1, got 0",
-    ("--workers", "-1"): "launch/local.sh: --workers must be at least 1, got -1",
-    ("--save-steps", "-3"): "launch/local.sh: save_steps must be at least 1, got -3",
-    ("--job", "no.toml"): "launch/local.sh: job file no.toml cannot be read: No such file or directory",
-    ("--bogus",): "launch/local.sh: unrecognized arguments: --bogus; --help lists the flags",
+    ("--mode", "fast"): "psruntime run: mode must be one of async, bounded, sync, got 'fast'",
+    ("--ps", "0"): "psruntime run: ps must be at least 1, got 0",
+    ("--workers", "-1"): "psruntime run: workers must be at least 1, got -1",
+    ("--save-steps", "-3"): "psruntime run: save_steps must be at least 1, got -3",
+    ("--job", "no.toml"): "psruntime run: job file no.toml cannot be read: No such file or directory",
+    ("--bogus",): "psruntime run: unrecognized argument --bogus; --help lists the flags",
 }
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.children import Child, Children
+from psruntime.launch.children import Child, Children
+from psruntime.launch.processes import ProcessSpec
 from tests.support.polling import poll_until
 
 OBEDIENT = """
@@ -34,7 +35,7 @@ def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Childr
     monkeypatch.chdir(tmp_path)
     children = Children(tmp_path, restarts=2)
     for name in ("ps-0", "worker-0"):
-        children.start(name, ["obedient", name])
+        children.start(ProcessSpec(name, ("obedient", name)))
     yield children
     children.end()
     assert not children.living()
@@ -96,7 +97,7 @@ def test_nothing_is_started_again_once_the_job_is_done(children: Children) -> No
 
 def test_who_comes_after_the_end_is_sent_away_and_who_is_leaving_is_not(children: Children) -> None:
     first, worker = children.all
-    late = children.start("worker-1", ["obedient", "worker-1", "late"])
+    late = children.start(ProcessSpec("worker-1", ("obedient", "worker-1", "late")))
     poll_until(lambda: late.lines() and worker.lines(), 30, "both run")
     end(first, 0)
     children.end_latecomers()

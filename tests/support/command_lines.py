@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from launch import local
-from psruntime import plan, ps, status, worker
+from psruntime import cli, init, plan, ps, run, status, worker
 from psruntime.config import SecurityConfig
-from psruntime.errors import UnreachableError, UsageError
+from psruntime.errors import UnreachableError
 from psruntime.rpc.security.credentials import Security
 from tests.support.docs import ROOT, flags_in, flags_of_script
 
-ELSEWHERE = {"cp"}  # commands that are not ours
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ELSEWHERE = {"cat", "cd", "cp", "head", "ls", "mkdir", "tail", "venv"}  # commands that are not ours
 FLAGS_ELSEWHERE = {  # of Slurm and systemd
     "--kill-on-bad-exit", "--now", "--open-mode", "--requeue", "--wait",
 }  # fmt: skip
 
 
-def _launch(argv: list[str]) -> int:
-    try:
-        local._job_flags(local._parser().parse_args(argv))
-    except UsageError as error:
-        print(error)
-        return 2
-    return 0
+def _run(argv: list[str]) -> int:
+    with patch.multiple(run, run_job=lambda *_: 0, find_model=lambda _: None, _log_folder=Path):
+        return run.main(argv)
+
+
+def _init(argv: list[str]) -> int:
+    with patch.multiple(init, write_model=lambda *_: None):
+        return init.main(argv)
 
 
 def _ask_nobody(*_: Any) -> Any:
@@ -60,23 +66,32 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime.worker": worker.main,
     "psruntime.status": _status,
     "psruntime.plan": _plan,
-    "launch/local.sh": _launch,
+    "psruntime.run": _run,
+    "psruntime.init": _init,
 }
 
 
-def complaint(words: list[str], scripts: Mapping[str, str]) -> str:
+def complaint(words: list[str], scripts: Mapping[str, str], made: Collection[str] = ()) -> str:
     """What is wrong with a command line; empty if nothing.
 
-    scripts: file name -> text, of those in the same document.
+    scripts: file name -> text, of those in the same document.  made: the models that its `psruntime init` writes.
     """
     program, argv = (words[2], words[3:]) if words[:2] == ["python", "-m"] else (words[0], words[1:])
+    if program == "launch/local.sh":
+        program = "psruntime.run"
+    if program == "psruntime":
+        if not argv or argv[0] not in cli.COMMANDS:
+            return _of_dispatch(argv)
+        program, argv = f"psruntime.{argv[0]}", argv[1:]
     if program in PROGRAMS:
-        return _of_program(program, argv, scripts)
+        return _of_program(program, argv, scripts, made)
     if program.startswith("psruntime.examples."):
         example = ROOT / Path(*program.split(".")).with_suffix(".py")
         return _of_script([example.name, *argv], {example.name: example.read_text()})
     if program == "python":
         return _of_script(argv, scripts)
+    if program == "pip":
+        return _of_pip(argv)
     if program == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return "" if argv[0] in targets else f"the Makefile has no {argv[0]}"
@@ -95,7 +110,7 @@ def known_flags() -> set[str]:
     return flags_in(text) | FLAGS_ELSEWHERE
 
 
-def _of_program(program: str, argv: list[str], scripts: Mapping[str, str]) -> str:
+def _of_program(program: str, argv: list[str], scripts: Mapping[str, str], made: Collection[str]) -> str:
     with _nothing_runs() as output:
         try:
             code = PROGRAMS[program](argv)
@@ -105,8 +120,25 @@ def _of_program(program: str, argv: list[str], scripts: Mapping[str, str]) -> st
         return output.getvalue() or f"code {code}"
     for flag, model in re.findall(r"(--model)[ =](\S+)", " ".join(argv)):
         ours = (ROOT / Path(*model.split("."))).with_suffix(".py").is_file()
-        if not ours and f"{model}.py" not in scripts:
+        if not ours and f"{model}.py" not in scripts and model not in made:
             return f"{flag} {model} is neither ours nor in the document"
+    return ""
+
+
+def _of_dispatch(argv: list[str]) -> str:
+    with redirect_stderr(io.StringIO()) as complaints, redirect_stdout(io.StringIO()):
+        return complaints.getvalue() if cli.main(argv) else ""
+
+
+def _of_pip(argv: list[str]) -> str:
+    """An installation of the folder or of psruntime, with extras that there are."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for word in argv[1:] if argv[:1] == ["install"] else ["?"]:
+        found = re.fullmatch(r"(?:-e|\.|psruntime|[\w./-]+\.whl)(?:\[([\w,]+)\])?", word)
+        if not found:
+            return f"pip {' '.join(argv)} is no installation of psruntime"
+        if found[1] and (unknown := set(found[1].split(",")) - set(extras)):
+            return f"there is no extra {', '.join(sorted(unknown))}"
     return ""
 
 

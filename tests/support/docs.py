@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _MARK = re.compile(r"<!-- check: (.+?) -->")
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
-_COMMANDS = ("python", "make", "launch/local.sh")
+_COMMANDS = ("psruntime", "python", "make", "launch/local.sh")
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,12 @@ def blocks(document: Path) -> list[Block]:
         if token.type != "html_block":
             mark = ""
     return found
+
+
+def made_in(found: list[Block]) -> set[str]:
+    """The models that commands of these blocks write: `psruntime init NAME`."""
+    commands = [words for block in found for words in block.commands]
+    return {words[2] for words in commands if words[:2] == ["psruntime", "init"] and len(words) > 2}
 
 
 def block(document: str, file: str) -> Block:

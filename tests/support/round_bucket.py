@@ -10,14 +10,13 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.graph.store.apply import applying
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
-from psruntime.graph.store.gradients import BucketGradient, applying
+from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.guard import PUSH_ID_SIZE, Push
 from psruntime.graph.store.optimizers import BucketOptimizer, Rule
-from psruntime.graph.store.round_close import close
-from psruntime.graph.store.round_contribution import contribute
-from psruntime.graph.store.round_sum import RoundStore
-from psruntime.graph.store.step_header import Arrived
+from psruntime.graph.store.round_sum import RoundStore, close, contribute
+from psruntime.graph.store.step_messages import Arrived
 from tests.support.local_cluster import LocalCluster
 
 ROWS, WIDTH = 6, 2

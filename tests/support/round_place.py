@@ -14,7 +14,7 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.core.rounds.round_messages import Closed, Contribution, Torn, Turn
 from psruntime.core.rounds.rounds import PastRound
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.loop.callables import callable_of
+from psruntime.graph.loop.session import callable_of
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.round_sum import RoundStore

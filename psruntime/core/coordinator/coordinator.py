@@ -48,6 +48,7 @@ class Coordinator:
         self.specs: tuple[VariableSpec, ...] | None = None
         self.chief: int | None = None  # worker index
         self.global_step = 0
+        self.began_at: int | None = None  # the global step from which this coordinator's first view goes on
         self.steps_lost = 0
         self.restore = False  # whether the view that forms shall not adopt what its ps hold
         self.fence = Fence()
@@ -164,6 +165,7 @@ class Coordinator:
         if self.phase is Phase.PREPARING and view == self.view.number:
             lost = max(prepared.steps_lost, self.global_step - prepared.global_step)
             self.steps_lost, self.global_step = self.steps_lost + lost, prepared.global_step
+            self.began_at = self.global_step if self.began_at is None else self.began_at
             self._note("prepared", view=view, global_step=self.global_step, steps_lost=lost)
             self.restore = False
             if self.job.mode == "sync":

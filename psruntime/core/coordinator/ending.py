@@ -23,6 +23,11 @@ def why_drain(c: Coordinator) -> str:
     """Why no training step shall begin any more; empty while the training goes on."""
     limit = c.job.train_steps
     if limit is not None and c.global_step >= limit:
+        if c.began_at is not None and c.began_at >= limit:
+            return (
+                f"already at global step {c.began_at} of {limit} (--train-steps): nothing to train; "
+                "raise --train-steps to go on"
+            )
         return f"global step {c.global_step} of {limit}"
     if c.absence.settled and all_stopped(c):
         return f"all workers have stopped, at global step {c.global_step}"

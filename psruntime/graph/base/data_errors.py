@@ -20,7 +20,10 @@ class DataErrors:
     """
 
     def __init__(
-        self, skip: bool = False, log: Callable[..., None] = lambda *_, **__: None, on_skip: Callable[[], None] = lambda: None
+        self,
+        skip: bool = False,
+        log: Callable[..., None] = lambda *_, **__: None,
+        on_skip: Callable[[], None] = lambda: None,
     ) -> None:
         self._skip = skip
         self._log = log

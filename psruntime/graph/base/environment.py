@@ -18,11 +18,12 @@ from psruntime.errors import UsageError
 
 FORCED = {"GRPC_FAIL_FAST": "true"}
 # TensorFlow's C++ side would write its own lines between ours; a user who wants them sets the variable.
+# TF_USE_LEGACY_KERAS: tf.compat.v1.layers, and Keras models in a graph, are those of tf_keras; Keras 3 has neither.
 DEFAULTS = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
 
 
-def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> None:
-    """Sets the environment for this process and imports TensorFlow.
+def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> dict[str, str]:
+    """Sets the environment for this process and imports TensorFlow; returns the variables in force, for the log.
 
     A second call changes the ping timeout, as long as TensorFlow has not opened a channel to another process.
 
@@ -42,7 +43,7 @@ def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> None:
         late = [name for name in FORCED if os.environ.get(name) != FORCED[name]]
         if late:
             raise UsageError(f"tensorflow was imported before psruntime set {', '.join(late)}; start psruntime first")
-        return
+        return _in_force()
     os.environ.update(FORCED)
     if hide_gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -50,6 +51,11 @@ def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> None:
         os.environ.setdefault(name, value)
     with _stderr_closed():
         import tensorflow  # noqa: F401
+    return _in_force()
+
+
+def _in_force() -> dict[str, str]:
+    return {name: os.environ.get(name, "") for name in (*FORCED, *DEFAULTS)}
 
 
 @contextmanager

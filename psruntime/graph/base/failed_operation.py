@@ -46,7 +46,9 @@ def user_error(error: tf1.errors.OpError, graph: Any) -> UserCodeError | None:
                     f"operation {node}, made at {line}, failed: {type(error).__name__}: {first_line(error)}"
                 )
                 made = "".join(traceback.format_list(frames)).rstrip()
-                found.detail = f"{error.message.strip()}\n\nThe operation was made here (most recent call last):\n{made}"
+                found.detail = (
+                    f"{error.message.strip()}\n\nThe operation was made here (most recent call last):\n{made}"
+                )
                 return found
     return None
 

@@ -22,15 +22,15 @@ from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.core.recovery.checkpoint_names import Kind, find_sources
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.entries import parts_of, step_part, to_read, to_write
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.checkpoint.shared_folder import SharedFolder
 from psruntime.graph.checkpoint.snapshot import Snapshot
 from psruntime.graph.checkpoint.transfer import Reader, Writer
-from psruntime.graph.loop.session import LOST_SESSION, first_line
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
-from psruntime.graph.store.write_fence import WriteFence
+from psruntime.graph.store.prepared_flag import WriteFence
 
 
 @dataclass(frozen=True)

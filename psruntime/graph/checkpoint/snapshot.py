@@ -18,9 +18,8 @@ from psruntime.core.accounting.saved_state import BucketBooks, SavedState
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.variable_copy import CopyOf
-from psruntime.graph.recovery.restored_counters import counts_of
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, GLOBAL_STEP, BucketStore
+from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, GLOBAL_STEP, BucketStore, counts_of
 from psruntime.graph.store.guard import locked
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT
 

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_cpu
 from psruntime.graph.checkpoint.entries import Part
-from psruntime.graph.store.write_fence import WriteFence
+from psruntime.graph.store.prepared_flag import WriteFence
 
 PORTION_BYTES = 256 << 20  # that a process holds at a time; each portion is a file, so a tenth makes ten times as many
 

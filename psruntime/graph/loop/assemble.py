@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from psruntime.config import JobConfig
@@ -12,6 +11,7 @@ from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.checkpoint_hook import CheckpointHook
 from psruntime.graph.loop.control_plane import Place
+from psruntime.graph.loop.hooks import StepsOnly, ViewHook
 from psruntime.graph.loop.push_steps import PushSteps, StepResult
 from psruntime.graph.loop.replica_hook import ReplicaHook
 from psruntime.graph.loop.round_steps import RoundSteps
@@ -19,8 +19,6 @@ from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.loop.summaries import SummaryHook
 from psruntime.graph.loop.training_loop import Steps, TrainingLoop
-from psruntime.graph.loop.user_hooks import StepsOnly
-from psruntime.graph.loop.view_hook import ViewHook, is_step
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.step.train_graph import TrainGraph
@@ -65,7 +63,7 @@ def assemble(
     )  # fmt: skip
     stop_on_nan = job.on_nan == "stop"
     data_errors = DataErrors(job.on_data_error == "skip", log, on_skip)
-    of_steps = partial(is_step, graph=graph)
+    of_steps = graph.is_step
     users = [StepsOnly(hook, of_steps, global_step, log) for hook in graph.model.spec.hooks]
     hooks: list[Any] = [
         *users,

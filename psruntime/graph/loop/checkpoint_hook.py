@@ -12,9 +12,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.saved_state import SavedState
 from psruntime.errors import CheckpointError, ReplacedError
 from psruntime.graph.base.background import Background, await_end
+from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Moved
-from psruntime.graph.loop.session import LOST_SESSION, first_line
-from psruntime.graph.loop.view_hook import is_step, step_reader
 from psruntime.graph.step.train_graph import TrainGraph
 
 ABANDON_S = 10.0  # what a write gets to end after its session was lost; a disk may hang
@@ -54,7 +53,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         log: Callable[..., None],
     ) -> None:
         self._graph = graph
-        self.closing = step_reader(graph)
+        self.closing = graph.step_reader()
         self._checkpoints = checkpoints
         self._save_steps = save_steps
         self._global_step = global_step
@@ -79,7 +78,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if run_context.original_args.fetches is self.closing:
             self._finish()
             self._save(run_context.session)
-        elif is_step(run_context, self._graph):
+        elif self._graph.is_step(run_context):
             if self._writing and not self._writing[1].is_alive():
                 self._finish()
             global_step = self._global_step()

@@ -1,17 +1,19 @@
 """Steps of the async and the bounded mode: one run of the graph pulls, computes and pushes.
 
-With a pipeline several steps are under way: while one computes, the next pulls and the last pushes.  They begin and end
-in order; between that they may overtake each other.
+With a pipeline several steps are under way, each in a thread of its own: while one computes, the next pulls and the
+last pushes.  They begin and end in order; between that they may overtake each other.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -20,12 +22,12 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.data_errors import DataErrors
+from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.control_plane import Place
-from psruntime.graph.loop.session import LOST_SESSION, ViewSessionCreator
+from psruntime.graph.loop.hooks import ViewHook
+from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
-from psruntime.graph.loop.step_threads import Lanes
-from psruntime.graph.loop.view_hook import ViewHook
 from psruntime.graph.step.train_graph import TrainGraph
 
 
@@ -198,3 +200,39 @@ def _read(fetched: dict[str, Any], examples: int) -> StepResult:
         staleness=int(applied[:, 1].max(initial=0)),
         dropped=len(outcomes) - len(applied),
     )
+
+
+class Lanes:
+    """Runs what is submitted, in `count` threads; if that is 1, at once in the caller's.
+
+    The threads end with the process: nothing that they may hang in keeps it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._queue: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._call = self._queue.put  # does not block
+        self._alone = count == 1
+        for lane in range(0 if self._alone else count):
+            threading.Thread(target=self._serve, name=f"lane-{lane}", daemon=True).start()
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """What the call returns or raises, once it has ended."""
+        future: Future[Any] = Future()
+        if self._alone:
+            _run(call, future)
+        else:
+            self._call((call, future))
+        return future
+
+    def _serve(self) -> None:
+        while True:
+            _run(*self._queue.get())
+
+
+def _run(call: Callable[[], Any], future: Future[Any]) -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -10,8 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import Assignment
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.background import Background, await_end
-from psruntime.graph.loop.session import LOST_SESSION, first_line
-from psruntime.graph.loop.view_hook import is_step
+from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.step.train_graph import TrainGraph
 
@@ -59,7 +58,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._made_at = None
 
     def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
-        if not is_step(run_context, self._graph):
+        if not self._graph.is_step(run_context):
             return
         global_step = self._global_step()
         stride, self._seen = max(1, global_step - self._seen), global_step  # of all workers, in a step of this one

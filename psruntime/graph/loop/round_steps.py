@@ -27,8 +27,7 @@ from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.step.round_graph import RoundGraph
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.round_close import torn
-from psruntime.graph.store.round_sum import APPLIED_ATTEMPT
+from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
 
 ACCEPTED = (PENDING, NOT_FINITE, REPEATED)  # repeated: a session was lost after the ps had taken the first try
 

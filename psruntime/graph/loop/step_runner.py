@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.loop.view_hook import ViewHook
+from psruntime.graph.loop.hooks import ViewHook
 from psruntime.graph.step.train_graph import TrainGraph
 
 

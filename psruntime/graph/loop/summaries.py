@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.loop.session import first_line
+from psruntime.graph.base.errors import first_line
 from psruntime.graph.step.train_graph import TrainGraph
 
 

@@ -18,8 +18,8 @@ from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.subgraph_copy import Copy, Part
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import PulledModel
+from psruntime.graph.store.gradient import BucketGradient, summed
 from psruntime.graph.store.gradient_store import summing
-from psruntime.graph.store.gradients import BucketGradient, summed
 
 
 def with_local_steps(

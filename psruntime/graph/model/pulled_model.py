@@ -18,8 +18,7 @@ from psruntime.graph.model import capture
 from psruntime.graph.model.capture import Partition
 from psruntime.graph.model.non_trainable import Copies, Homes
 from psruntime.graph.model.spec_checks import check_spec
-from psruntime.graph.model.unpacked_buckets import flat_values
-from psruntime.graph.model.views import PulledView, TableView, View
+from psruntime.graph.model.views import PulledView, TableView, View, flat_values
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore
 from psruntime.graph.store.optimizers import groups_of, rules_of
 from psruntime.graph.store.wire import FULL, Wire

@@ -17,9 +17,8 @@ from psruntime.core.accounting.saved_state import BucketBooks, SavedState
 from psruntime.core.recovery.replicas import BUFFERS, Note, Notes, Source, holder_of, newest_source, next_buffer
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.recovery.replica_buffer import PsCopies
-from psruntime.graph.recovery.restored_counters import counts_of
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.bucket_store import GLOBAL_STEP, ps_variable
+from psruntime.graph.store.bucket_store import GLOBAL_STEP, counts_of, ps_variable
 
 
 class Replicas:

@@ -90,11 +90,6 @@ class _PsBooks:
             self.roll_back = [_roll_back(store, self.kept[i]) for i, store in enumerate(stores)]
 
 
-def counts_of(pushes: Any) -> dict[int, tuple[int, int]]:
-    """Worker -> (accepted, received), of those that have any, from int64 [max_workers, 2]."""
-    return {int(worker): (int(pushes[worker, 0]), int(pushes[worker, 1])) for worker in np.flatnonzero(pushes[:, 1])}
-
-
 def _roll_back(store: BucketStore, kept: Any) -> Any:
     """Undoes all but `kept` of the applied updates in the books, and forgets which push was the last."""
 

@@ -17,14 +17,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_device
 from psruntime.graph.step.error_feedback import packed_gradient
+from psruntime.graph.store.apply import Apply
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
+from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.gradient_store import GradientStore
-from psruntime.graph.store.gradients import Apply, BucketGradient
-from psruntime.graph.store.round_close import close
-from psruntime.graph.store.round_contribution import contribute
-from psruntime.graph.store.round_sum import RoundStore
-from psruntime.graph.store.step_header import Arrived, Header
-from psruntime.graph.store.step_outcomes import Outcomes
+from psruntime.graph.store.round_sum import RoundStore, close, contribute
+from psruntime.graph.store.step_messages import Arrived, Header, Outcomes
 from psruntime.graph.store.wire import Wire
 
 

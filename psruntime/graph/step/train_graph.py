@@ -14,17 +14,18 @@ from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import ps_device, worker_device
 from psruntime.graph.base.seeds import WorkerGraph
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.backward import bucket_gradients
 from psruntime.graph.model.local_steps import with_local_steps
 from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
 from psruntime.graph.step.error_feedback import packed_gradient
 from psruntime.graph.step.mean_share import make_shares, unit_of
 from psruntime.graph.step.round_graph import RoundGraph, Trained, build_rounds
+from psruntime.graph.store.apply import Apply, applying
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
-from psruntime.graph.store.gradients import Apply, BucketGradient, applying, bucket_gradients, clipped
+from psruntime.graph.store.gradient import BucketGradient, clipped
 from psruntime.graph.store.guard import Push, at_hand, guarded_update
 from psruntime.graph.store.optimizers import BucketOptimizer, rules_of
-from psruntime.graph.store.step_header import Header
-from psruntime.graph.store.step_outcomes import Outcomes
+from psruntime.graph.store.step_messages import Header, Outcomes
 from psruntime.graph.store.wire import Wire
 from psruntime.model import TRAIN, Model
 
@@ -64,6 +65,15 @@ class TrainGraph:
         """The variables of a bucket, but for its books: its master, and what its optimizer keeps for it."""
         optimizer = self.optimizers.get(store.bucket.name)
         return [store.master, *(optimizer.variables if optimizer else [])]
+
+    def is_step(self, run_context: Any) -> bool:
+        """Whether this run of a session is a training step; any other pushes nothing and counts for nothing."""
+        return run_context.original_args.fetches is self.step
+
+    def step_reader(self) -> Any:
+        """A new tensor that reads the global step on ps 0, int64 []."""
+        with self.graph.as_default():
+            return self.global_step.master.read_value()[0]
 
     def stores_on(self, ps: int) -> list[BucketStore]:
         """All buckets of a ps, the global step included."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import LEDGER_SIZE
@@ -95,6 +96,11 @@ class BucketStore:
             version = self.version.read_value()
             with tf1.control_dependencies([version]):
                 return version, tf1.identity(self.master.handle)
+
+
+def counts_of(pushes: Any) -> dict[int, tuple[int, int]]:
+    """Worker -> (accepted, received), of those that have any, from int64 [max_workers, 2]."""
+    return {int(worker): (int(pushes[worker, 0]), int(pushes[worker, 1])) for worker in np.flatnonzero(pushes[:, 1])}
 
 
 def ps_variable(name: str, shape: Sequence[int], dtype: Any = tf1.int64) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.store.bucket_store import ps_variable
-from psruntime.graph.store.gradients import BucketGradient, summed
+from psruntime.graph.store.gradient import BucketGradient, summed
 
 
 def summing(dtype: Any) -> Any:

@@ -37,7 +37,7 @@ from psruntime.graph.store.bucket_store import (
     BucketStore,
     PsControl,
 )
-from psruntime.graph.store.gradients import BucketGradient
+from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.push_window import is_in, with_one_more
 
 PUSH_ID_SIZE = 4

@@ -150,7 +150,9 @@ def test_a_batch_that_fails_once_is_taken_the_second_time() -> None:
 
 
 def test_where_every_batch_is_bad_the_job_fails() -> None:
-    with pytest.raises(UserCodeError, match=rf"^{LIMIT} batches in a row were passed over; the last: operation .*{HERE}"):
+    with pytest.raises(
+        UserCodeError, match=rf"^{LIMIT} batches in a row were passed over; the last: operation .*{HERE}"
+    ):
         run(lambda i: np.zeros([7 if i >= 2 else 8]), on_data_error="skip")
 
 

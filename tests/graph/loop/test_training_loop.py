@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, RECEIVED, REPEATED
 from psruntime.core.members.messages import Assignment, Rest
 from psruntime.errors import StopRequested
-from psruntime.graph.loop.callables import callable_of
+from psruntime.graph.loop.hooks import ViewHook
+from psruntime.graph.loop.session import callable_of
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
-from psruntime.graph.loop.view_hook import ViewHook
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalPlace, Run, linear_model, train, with_spec
 

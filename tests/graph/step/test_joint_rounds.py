@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Turn
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.loop.hooks import ViewHook
 from psruntime.graph.loop.round_steps import RoundSteps
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.loop.view_hook import ViewHook
 from psruntime.model import Context
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_clipping import clipping

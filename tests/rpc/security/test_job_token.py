@@ -51,7 +51,7 @@ def test_the_status_command_says_it_in_one_line(server, tmp_path, monkeypatch, c
     if token:
         monkeypatch.setenv("PSRUNTIME_TOKEN", token)
     assert status.main(["--coordinator", f"127.0.0.1:{server.port}"]) == 2
-    assert capsys.readouterr() == ("", f"psruntime.status: {line}\n")
+    assert capsys.readouterr() == ("", f"psruntime status: {line}\n")
 
 
 def test_the_status_command_finds_it_in_file_and_environment(server, tmp_path, monkeypatch, capsys):

@@ -123,7 +123,7 @@ def test_each_fault_is_one_line_of_the_status_command(stage, authority, stranger
     output = capsys.readouterr()
     expected = line.replace("HERE", address).replace("CERT", files.tls_cert)
     expected = re.sub(r"--tls-ca CA\b", f"--tls-ca {files.tls_ca}", expected)
-    assert (output.out, output.err) == ("", f"psruntime.status: {expected}\n")
+    assert (output.out, output.err) == ("", f"psruntime status: {expected}\n")
 
 
 @pytest.mark.parametrize("fault", ["a server of another CA", "a server without TLS", "a server that trusts another CA"])

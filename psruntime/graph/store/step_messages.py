@@ -1,8 +1,8 @@
-"""The header of a run: the numbers that a worker tells every ps with it, in one message each.
+"""The messages of a run between a worker and each ps: the header that goes there, and the outcomes that come back.
 
 A placeholder that is fed on a ps is not there at once: TensorFlow sends it from the worker, as a message of its own,
-and as a second one to whatever only waits for it.  So all numbers are one vector, made on the worker and copied to
-each ps once.
+and as a second one to whatever only waits for it.  So all numbers of a run are one vector, the header, made on the
+worker and copied to each ps once; and the outcomes of all buckets of a ps come back as one tensor.
 """
 
 from __future__ import annotations
@@ -98,3 +98,30 @@ class Header:
 
 def _bits(number: float) -> int:
     return int(np.float64(number).view(np.int64))
+
+
+class Outcomes:
+    """Of the buckets of `num_ps` ps, whose outcomes are int64 [2]."""
+
+    def __init__(self, num_ps: int) -> None:
+        self._of: list[list[Any]] = [[] for _ in range(num_ps)]
+
+    def add(self, ps: int, outcome: Any) -> None:
+        self._of[ps].append(outcome)
+
+    def bring(self, global_step: Any, index: int) -> tuple[list[Any], Any]:
+        """(per ps that has buckets int64 [buckets, 2], the global step int64 []), on worker `index`.
+
+        global_step: int64 [] on ps 0.
+        """
+        with tf1.device(ps_device(0)):
+            self._of[0].append(tf1.stack([global_step, 0]))  # a further row, so that it costs no message
+        brought = []
+        for ps, outcomes in enumerate(self._of):
+            if outcomes:
+                with tf1.device(ps_device(ps)):
+                    stacked = tf1.stack(outcomes)
+                with tf1.device(worker_cpu(index)):
+                    brought.append(tf1.identity(stacked))
+        with tf1.device(worker_cpu(index)):
+            return [brought[0][:-1], *brought[1:]], brought[0][-1, 0]

@@ -8,19 +8,19 @@ import sys
 import time
 from pathlib import Path
 
-from launch.backoff import Backoff, crashed
 from psruntime.errors import EXIT_DONE, EXIT_FAILED
+from psruntime.launch.backoff import Backoff, crashed
+from psruntime.launch.processes import ProcessSpec
 
-PROG = "launch/local.sh"
+PROG = "psruntime run"
 END_S = 10.0  # for processes to leave after a signal, before they are killed
 
 
 class Child:
     """A process of the job, started again when it crashes: the same command, the same log file."""
 
-    def __init__(self, name: str, arguments: list[str], log: Path, restarts: int) -> None:
-        self.name = name
-        self.arguments = arguments
+    def __init__(self, spec: ProcessSpec, log: Path, restarts: int) -> None:
+        self.spec = spec
         self.log = log
         self.backoff = Backoff(restarts)
         self.due_s: float | None = None  # when it is started again; None while it runs, or has ended for good
@@ -34,9 +34,13 @@ class Child:
         self._began_s = time.monotonic()
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *self.arguments, "--lifeline"],
+                [sys.executable, "-m", *self.spec.arguments, "--lifeline"],
                 stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
 
     @property
     def code(self) -> int | None:
@@ -60,6 +64,11 @@ class Child:
         """Whether it is a member of the job in its latest life."""
         role, _, index = self.name.partition("-")
         return any(line.startswith(f"READY {role} {index} ") for line in self.lines())
+
+    @property
+    def coordinator(self) -> str:
+        """The address of the coordinator as this process, ps 0, has announced it in its latest life; empty before."""
+        return next((line.split()[3] for line in self.lines() if line.startswith("READY coordinator 0 ")), "")
 
     def plan_restart(self, now_s: float) -> bool:
         """It has ended: whether it is started again, and then says when."""
@@ -87,8 +96,8 @@ class Children:
         self.signal: int | None = None  # that came for all of them
         self._restarts = restarts
 
-    def start(self, name: str, arguments: list[str]) -> Child:
-        child = Child(name, arguments, self.folder / f"{name}.log", self._restarts)
+    def start(self, spec: ProcessSpec) -> Child:
+        child = Child(spec, self.folder / f"{spec.name}.log", self._restarts)
         self.all.append(child)
         return child
 
@@ -146,4 +155,4 @@ class Children:
 
 def complain(text: str) -> None:
     """One line on stderr."""
-    print(f"{PROG}: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"{PROG}: {text}\n")

@@ -1,0 +1,71 @@
+"""The command `psruntime`: finds the subcommand and hands it the rest of the command line.
+
+Imports nothing of a subcommand before it is asked for, so --version and --help answer at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from psruntime import __version__
+from psruntime.errors import EXIT_DONE, EXIT_USAGE
+from psruntime.settings import suggestion
+
+PROG = "psruntime"
+COMMANDS = {  # name -> what it does; psruntime.NAME has its main()
+    "init": "write a small model module with its data into the current folder",
+    "run": "run a whole job on this machine",
+    "ps": "start one parameter server; ps 0 hosts the coordinator",
+    "worker": "start one worker",
+    "status": "show a running job",
+    "plan": "show where a model's variables would live, without a job",
+}
+OPTIONS = ("--help", "--version")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a subcommand; returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    first = words[0] if words else ""
+    if first in COMMANDS:
+        _find_modules_in_the_current_folder()
+        command = importlib.import_module(f"psruntime.{first}")
+        code: int = command.main(words[1:])
+        return code
+    if first == "--version":
+        sys.stdout.write(f"{PROG} {__version__}\n")
+        return EXIT_DONE
+    if first in ("-h", "--help"):
+        sys.stdout.write(_help())
+        return EXIT_DONE
+    if not first:
+        sys.stderr.write(_help())
+        return EXIT_USAGE
+    what, known = ("argument", OPTIONS) if first.startswith("-") else ("command", tuple(COMMANDS))
+    hint = suggestion(first, known) or f"; known are {', '.join(known)}"
+    sys.stderr.write(f"{PROG}: unknown {what} '{first}'{hint}\n")
+    return EXIT_USAGE
+
+
+def _help() -> str:
+    lines = [f"  {name:<8} {text}" for name, text in COMMANDS.items()]
+    return "\n".join([
+        f"usage: {PROG} COMMAND [flags]",
+        "",
+        "Parameter-server training of TensorFlow graphs.",
+        "",
+        *lines,
+        "",
+        f"{PROG} COMMAND --help lists the flags of a command, {PROG} --version says the version.",
+        "",
+    ])  # fmt: skip
+
+
+def _find_modules_in_the_current_folder() -> None:
+    """As `python -m` does: --model my_model names ./my_model.py."""
+    here = os.getcwd()
+    if sys.path[:1] != [here] and not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, here)

@@ -1,0 +1,61 @@
+"""Which processes a job on this machine has, as data: names and command lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psruntime.launch.config import LauncherConfig
+from psruntime.settings import flag_of
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process: its name, which is that of its log file too, and what follows `python -m`."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LocalJob:
+    """A job on this machine, as settings of its processes.
+
+    job: those of ps 0, which the others learn from it.  worker: those of each worker.  security: those of all.
+    """
+
+    launcher: LauncherConfig
+    ps: int
+    job: Mapping[str, Any]
+    worker: Mapping[str, Any]
+    security: Mapping[str, str]
+    insecure: bool
+
+    def first(self, coordinator: str) -> ProcessSpec:
+        """ps 0, with the coordinator at this address."""
+        insecure = ("--insecure",) if self.insecure else ()
+        return self._process("ps", 0, coordinator, insecure + _flags(self.job))
+
+    def others(self, coordinator: str) -> list[ProcessSpec]:
+        """All but ps 0."""
+        timeout = _flags({"connect_timeout_s": f"{self.launcher.connect_timeout_s:g}"})
+        return [
+            *(self._process("ps", index, coordinator, timeout) for index in range(1, self.ps)),
+            *(
+                self._process("worker", index, coordinator, timeout + _flags(self.worker))
+                for index in range(self.launcher.workers)
+            ),
+        ]
+
+    def progress(self, coordinator: str) -> tuple[str, ...]:
+        """What shows the progress line."""
+        return ("psruntime.status", "--follow", "--coordinator", coordinator, *_flags(self.security))
+
+    def _process(self, role: str, index: int, coordinator: str, more: tuple[str, ...]) -> ProcessSpec:
+        where = ("--index", str(index), "--coordinator", coordinator, *_flags({"log_format": self.launcher.log_format}))
+        return ProcessSpec(f"{role}-{index}", (f"psruntime.{role}", *where, *_flags(self.security), *more))
+
+
+def _flags(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{flag_of(name)}={value}" for name, value in settings.items())

@@ -1,0 +1,37 @@
+"""The progress line of a job: the status command, which follows the coordinator."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from psruntime.launch.children import END_S, Child
+
+
+class Progress:
+    """Shows the progress line.  It ends with the coordinator, so each life of ps 0 gets its own."""
+
+    def __init__(self, first: Child, arguments: Sequence[str]) -> None:
+        """arguments: what follows `python -m`."""
+        self._first = first
+        self._command = [sys.executable, "-m", *arguments]
+        self._start()
+
+    def update(self) -> None:
+        """Starts it again when ps 0 is back."""
+        anew = self._of_life != self._first.backoff.restarts
+        if anew and self._process.poll() is not None and self._first.coordinator:
+            self._start()
+
+    def end(self) -> None:
+        """Takes the line away."""
+        self._process.terminate()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _start(self) -> None:
+        self._of_life = self._first.backoff.restarts
+        self._process = subprocess.Popen(self._command)

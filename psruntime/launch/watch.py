@@ -1,0 +1,121 @@
+"""Runs a job on this machine: starts its processes, watches over them, says how it went."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from psruntime.launch.children import END_S, Child, Children, complain
+from psruntime.launch.processes import LocalJob
+from psruntime.launch.progress import Progress
+
+START_S = 60.0  # for ps 0 to say where its coordinator is; importing TensorFlow comes after that
+LOOK_S = 0.1  # how often the children are looked at
+WHY = re.compile(
+    r'^\S+ (ps|worker) \d+ (error|crash) |"event": "(error|crash)"|^psruntime '
+)  # what a process ended with
+NOTHING_TO_TRAIN = re.compile(r"already at global step \d+ of \d+ [^\"]*")  # in the log of ps 0
+
+
+def run_job(job: LocalJob, folder: Path, patience_s: float) -> int:
+    """Until the job is over; returns the exit code.  No process outlives it.
+
+    folder: of the log files.  patience_s: how long the processes of a job that is done may take to leave.
+    """
+    children = Children(folder, job.launcher.restart)
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, children.pass_on)
+    try:
+        return _report(children, _failed(children, job, patience_s))
+    finally:
+        children.end()
+
+
+def _failed(children: Children, job: LocalJob, patience_s: float) -> Child | None:
+    """Starts the processes and waits for their end; returns the one that has failed, if there is one."""
+    _say(f"logs: {children.folder}")
+    first = children.start(job.first(job.launcher.coordinator))
+    address = _coordinator_of(first, children)
+    if not address:
+        return first
+    _say(f"coordinator: {address}")
+    first.spec = job.first(address)  # the others know this address: it comes back there
+    for spec in job.others(address):
+        children.start(spec)
+    progress = Progress(first, job.progress(address))
+    try:
+        return _watch(children, progress, patience_s)
+    finally:
+        progress.end()
+
+
+def _coordinator_of(first: Child, children: Children) -> str:
+    """The address that ps 0 announces; empty if it ends instead."""
+    deadline_s = time.monotonic() + START_S
+    while first.code is None and children.signal is None and time.monotonic() < deadline_s:
+        if address := first.coordinator:
+            return address
+        time.sleep(LOOK_S)
+    return ""
+
+
+def _watch(children: Children, progress: Progress, patience_s: float) -> Child | None:
+    """Until all children are gone (None if all went well) or one has failed for good.
+
+    Once the job is done, they have `patience_s` to go, and after a signal END_S.
+    """
+    until_s: float | None = None
+    while True:
+        now_s = time.monotonic()
+        living = children.living()
+        failed = children.look(now_s)
+        if failed or (children.done and not living):
+            return failed
+        if until_s is None and children.done:
+            until_s = now_s + patience_s
+            children.end_latecomers()
+        if children.signal is not None:
+            until_s = min(until_s or math.inf, now_s + END_S)
+        if until_s is not None and now_s > until_s:
+            complain(f"{', '.join(child.name for child in living)} did not leave in time")
+            return None
+        progress.update()
+        time.sleep(LOOK_S)
+
+
+def _report(children: Children, failed: Child | None) -> int:
+    """Says how it went: what the workers printed, or the last lines of the process that failed."""
+    if children.signal is not None:
+        complain(f"ended by {signal.Signals(children.signal).name}")
+        return 128 + children.signal
+    if failed is not None:
+        return _report_failure(failed)
+    if found := NOTHING_TO_TRAIN.search("\n".join(children.all[0].lines())):
+        _say(found[0])
+    for child in children.all:
+        for line in child.log.read_text(errors="replace").splitlines():
+            if line.startswith("held out"):
+                _say(f"{child.name}: {line}")
+    return EXIT_DONE
+
+
+def _report_failure(failed: Child) -> int:
+    if failed.code is None:
+        complain(f"{failed.name} did not announce its coordinator within {START_S:g} s")
+        failed.process.kill()
+    restarts = f", after {failed.backoff.restarts} restarts" if failed.backoff.restarts else ""
+    lines = failed.lines()
+    why = [line for line in lines if WHY.search(line)] or lines[-3:]
+    complain(f"{failed.name} {failed.how}{restarts}; its log is {failed.log}")
+    sys.stderr.write("".join(f"{line}\n" for line in why))
+    return EXIT_USAGE if failed.code == EXIT_USAGE else EXIT_FAILED
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,87 @@
+"""Runs a whole job on this machine: ps, workers, a progress line, one log file per process.
+
+psruntime run [--ps P] [--workers W] [--model MODULE] [settings of the job and its workers]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from psruntime import flags
+from psruntime.config import JobConfig, SecurityConfig, WorkerConfig
+from psruntime.errors import UsageError
+from psruntime.launch.children import END_S, PROG
+from psruntime.launch.config import LauncherConfig
+from psruntime.launch.processes import LocalJob
+from psruntime.launch.watch import run_job
+from psruntime.model import find_model
+from psruntime.process import usage_error
+
+TRAIN_STEPS = 2000  # a model has no end of its own
+LINGER_S = 0.0  # every process of the job was started here: there are no latecomers to wait for
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Until the job is over or a signal comes; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        job, patience_s = local_job(arguments)
+        find_model(flags.worker_config(arguments).model)
+        folder = _log_folder(job.launcher.log_dir)
+    except UsageError as error:
+        return usage_error(PROG, error)
+    return run_job(job, folder, patience_s)
+
+
+def parser() -> flags.Parser:
+    """The flags of this command."""
+    parser = flags.Parser(
+        PROG, "Runs a whole job on this machine and watches over it.",
+        first=("model", "ps", "workers", "train_steps", "checkpoint_dir"),
+    )  # fmt: skip
+    parser.add_settings(WorkerConfig)
+    parser.add_settings(LauncherConfig)
+    parser.add_settings(
+        JobConfig,
+        defaults={"train_steps": TRAIN_STEPS, "linger_s": f"{LINGER_S:g}", "min_workers": "that of --workers"},
+    )
+    flags.add_job_file_flag(parser)
+    parser.add_settings(SecurityConfig)
+    flags.add_insecure_flag(parser)
+    return parser
+
+
+def local_job(arguments: argparse.Namespace) -> tuple[LocalJob, float]:
+    """The job, and how long its processes may take to leave it once it is done.  All settings are checked.
+
+    Raises:
+        UsageError: one is out of range.
+    """
+    launcher = flags.config_of(LauncherConfig, arguments)
+    defaults = {"train_steps": TRAIN_STEPS, "linger_s": LINGER_S, "min_workers": launcher.workers}
+    settings = {**defaults, **flags.read_job_file(arguments.job), **flags.given(arguments, JobConfig)}
+    job = JobConfig(**settings)
+    flags.worker_config(arguments)
+    flags.security_config(arguments)
+    local = LocalJob(
+        launcher, job.ps, settings, flags.given(arguments, WorkerConfig), flags.given(arguments, SecurityConfig),
+        arguments.insecure,
+    )  # fmt: skip
+    return local, job.drain_timeout_s + END_S
+
+
+def _log_folder(path: str) -> Path:
+    try:
+        folder = Path(path or tempfile.mkdtemp(prefix="psruntime-"))
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--log-dir {path} cannot be made: {error.strerror}") from error
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())

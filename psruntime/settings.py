@@ -1,0 +1,71 @@
+"""How a setting is declared and checked: its default, its help, the heading of its flag, its choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, Field, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from psruntime.errors import UsageError
+
+HEADINGS = ("job", "data and model", "consistency", "checkpoints", "faults", "network", "security")
+
+
+def setting(
+    heading: str,
+    default: Any,
+    help: str,  # noqa: A002
+    *,
+    choices: Sequence[str] | None = None,
+    metavar: str | None = None,
+    default_is: str = "",
+) -> Any:
+    """A field of a config that has a flag.
+
+    default: MISSING makes the flag required.  default_is: what the help says instead of the default.
+    """
+    metadata = {"heading": heading, "help": help, "choices": choices, "metavar": metavar, "default_is": default_is}
+    return field(default=default, metadata=metadata)
+
+
+def settings_of(config: type) -> list[Field[Any]]:
+    """The fields that have flags, in their order of declaration."""
+    return [f for f in fields(config) if "heading" in f.metadata]
+
+
+def flag_of(name: str) -> str:
+    """The command-line flag of a setting; the unit of times is left out, it is always seconds."""
+    return "--" + name.removesuffix("_s").replace("_", "-")
+
+
+def default_text(setting: Field[Any]) -> str:
+    """What the help says of the default; empty if there is none."""
+    if setting.default is MISSING:
+        return "required"
+    if setting.metadata["default_is"]:
+        return f"default: {setting.metadata['default_is']}"
+    if setting.default in (None, ""):
+        return ""
+    return f"default: {setting.default:g}" if isinstance(setting.default, float) else f"default: {setting.default}"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, as the end of a complaint; empty if none is close."""
+    close = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Raises UsageError if the value is less."""
+    if not value >= least:
+        raise UsageError(f"{name} must be at least {least}, got {value}")
+
+
+def check_choices(config: Any) -> None:
+    """Raises UsageError if a setting of a config that has choices is none of them."""
+    for setting in settings_of(type(config)):
+        value, choices = getattr(config, setting.name), setting.metadata["choices"]
+        if choices and value not in choices:
+            hint = suggestion(value, choices)
+            raise UsageError(f"{setting.name} must be one of {', '.join(choices)}, got '{value}'{hint}")
