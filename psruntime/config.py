@@ -86,8 +86,8 @@ class JobConfig:
         "faults", "stop", "what a loss that is not finite does; its gradient is never applied", choices=ON_NAN
     )
     on_data_error: str = setting(
-        "faults", "fail", "what a batch does that the input or the model cannot process: end the job, or be passed over, "
-        "counted and logged", choices=ON_DATA_ERROR,
+        "faults", "fail", "what a batch does that the input or the model cannot process: end the job, or be passed "
+        "over, counted and logged", choices=ON_DATA_ERROR,
     )  # fmt: skip
     on_ps_loss: str = setting(
         "faults", "rollback", "what goes back to the checkpoint when a ps lost its variables: all of them, or in mode "

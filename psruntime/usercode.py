@@ -1,4 +1,4 @@
-"""Errors of the user's own code: one line that names what failed and the place in the user's file, and the traceback."""
+"""Errors of the user's own code: one line that names what failed and where in the user's file, and the traceback."""
 
 from __future__ import annotations
 

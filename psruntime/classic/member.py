@@ -57,16 +57,13 @@ class Member:
                 "MonitoredTrainingSession knows the modes async and bounded, and the job's is sync: a script's own "
                 "updates cannot wait until a round is complete; for mode sync write the model as a psruntime.ModelSpec"
             )
-        if (
-            self.job.local_steps > 1
-            or self.job.pipeline > 1
-            or self.job.wire != "float32"
-            or self.job.on_data_error != "fail"
-        ):
+        if self.job.local_steps > 1 or self.job.pipeline > 1 or self.job.wire != "float32":
             raise UsageError(
-                "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire nor on_data_error, one of which the job sets: "
+                "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire, one of which the job sets: "
                 "a script runs its own steps and updates; for these write the model as a psruntime.ModelSpec"
             )
+        if self.job.on_data_error != "fail":
+            raise UsageError("on_data_error skip is not for MonitoredTrainingSession: a script sees its own errors")
         self.log("environment", **environment.prepare(self.job.ping_timeout_s))
         return self.job
 

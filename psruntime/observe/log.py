@@ -3,7 +3,7 @@
     2026-01-31T12:00:00.123Z worker 1 member_joined member="ps 0" after_s=0.25
     {"time": "2026-01-31T12:00:00.123Z", "role": "worker", "index": 1, "event": "member_joined", "member": "ps 0", ...}
 
-An entry is one line.  Only the fact `traceback` has several: as text they stand below the line, indented by four spaces.
+An entry is one line.  Only the fact `traceback` has several; as text they stand below the line, indented.
 """
 
 from __future__ import annotations

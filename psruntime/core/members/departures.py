@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.messages import Departure, LeaveKind
@@ -16,31 +16,20 @@ KEPT = 16  # the latest; older ones are in the log of ps 0
 NAMED = 3  # in one line of the status
 
 
-@dataclass(frozen=True)
-class _Gone:
-    member: Member
-    kind: LeaveKind | None
-    reason: str
-    at_s: float
-
-
 class Departures:
     """The latest ones.  Times are those of the coordinator, in seconds."""
 
     def __init__(self) -> None:
-        self._gone: deque[_Gone] = deque(maxlen=KEPT)
+        self._gone: deque[tuple[float, Departure]] = deque(maxlen=KEPT)  # (when, with no time since)
 
     def add(self, member: Member, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
         """A member is gone; without a `kind` it said nothing."""
         if kind is not LeaveKind.OVER:
-            self._gone.append(_Gone(member, kind, reason, now_s))
+            self._gone.append((now_s, Departure(member.role, member.index, member.tag, kind, reason, 0.0)))
 
     def at(self, now_s: float) -> tuple[Departure, ...]:
         """All that are kept, the latest last."""
-        return tuple(
-            Departure(g.member.role, g.member.index, g.member.tag, g.kind, g.reason, max(0.0, now_s - g.at_s))
-            for g in self._gone
-        )
+        return tuple(replace(departure, ago_s=max(0.0, now_s - when_s)) for when_s, departure in self._gone)
 
 
 def missing(departures: Iterable[Departure], role: Role, live: Collection[int]) -> list[str]:

@@ -24,7 +24,8 @@ from psruntime.usercode import blame
 class InputStream:
     """Batches of one dataset.  One for training begins again at its end: `train_steps` ends a job.
 
-    local_steps: mini-batches that a training step takes.  data_errors: what becomes of one that the input fails to make.
+    local_steps: mini-batches that a training step takes.  data_errors: what becomes of one that
+    the input fails to make.
     """
 
     def __init__(

@@ -39,8 +39,8 @@ def assemble(
 ) -> TrainingLoop:
     """The training loop of worker `index`, whose own server is (target, address).
 
-    on_step: called with the result of every step.  close: as TrainingLoop.  saved: as CheckpointHook.  on_skip: called for
-    every batch that the model could not process and that was passed over.
+    on_step: called with the result of every step.  close: as TrainingLoop.  saved: as CheckpointHook.  on_skip:
+    called for every batch that the model could not process and that was passed over.
     """
     target, address = server
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, index)

@@ -58,7 +58,11 @@ class _Kept:
 
 
 class RoundSteps:
-    """Worker `index`.  data_errors: as of PushSteps; another batch takes part in the same round.  on_step: called with the result of every contribution.  has_stopped: as of PushSteps."""
+    """Worker `index`.
+
+    data_errors: as of PushSteps; instead of a batch that is given up the next one takes part in the same round.
+    on_step: called with the result of every contribution.  has_stopped: as of PushSteps.
+    """
 
     def __init__(
         self,
@@ -168,7 +172,7 @@ class RoundSteps:
         return outcomes
 
     def _step(self, session: Any, batch: _Batch, headers: dict[Any, Any]) -> tuple[_Batch, dict[str, Any]]:
-        """Runs the step with a batch, or with the next ones if that is given up; (the batch that worked, what it fetched).
+        """Runs the step with a batch, or with the next if that is given up; (the one that worked, what it fetched).
 
         A step that failed may be repeated: what it pushed and closed carries the same attempt, so it counts once.
         """

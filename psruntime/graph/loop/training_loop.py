@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.messages import Assignment, Rest
 from psruntime.errors import ReplacedError
-from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.loop.control_plane import Place
 from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.step.train_graph import TrainGraph

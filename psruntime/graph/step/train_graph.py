@@ -138,8 +138,8 @@ def _unmoved(pulled: PulledModel, step: dict[str, Any]) -> list[str]:
 def _is_finite(pulled: PulledModel, index: int, after: Mapping[str, BucketGradient]) -> Any:
     """Whether the loss of this run is, bool [] on the worker.
 
-    after: gradients without all of which there is no answer.  No ps takes a push without it, so a step that fails in the
-    model has pushed nothing, and what it would have pushed can be left out.
+    after: gradients without all of which there is no answer.  No ps takes a push without it, so a step that
+    fails in the model has pushed nothing, and its batch can be left out.
     """
     gradients = [tensor for gradient in after.values() for tensor in gradient.tensors]
     with tf1.device(worker_device(index)), tf1.control_dependencies(gradients):
