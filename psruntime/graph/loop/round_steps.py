@@ -19,14 +19,11 @@ from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Done, Duty, Torn, Turn
 from psruntime.errors import JobFailedError
-from psruntime.graph.base.data_errors import DataErrors
-from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.loop.control_plane import Place
 from psruntime.graph.loop.push_steps import StepResult, require_finite
 from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.step.round_graph import RoundGraph
-from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.step.train_graph import RoundGraph
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
 
 ACCEPTED = (PENDING, NOT_FINITE, REPEATED)  # repeated: a session was lost after the ps had taken the first try
@@ -44,7 +41,7 @@ class _Batch:
 class _Kept:
     """A gradient in the worker's variables, and what it is of.
 
-    weight: of its batch, 0 if it does not count.  shares: by which it was divided.  pushed: a contribution of it was
+    weight: of its batch, 0 if it does not count.  divisor: what it was divided by.  pushed: a contribution of it was
     accepted.
     """
 
@@ -53,40 +50,37 @@ class _Kept:
     opened: int
     batch: _Batch
     weight: float
-    shares: int
+    divisor: int
     pushed: bool = False
 
 
 class RoundSteps:
-    """Worker `index`.
+    """Takes turns in the rounds of the job.
 
-    data_errors: as of PushSteps; instead of a batch that is given up the next one takes part in the same round.
-    on_step: called with the result of every contribution.  has_stopped: as of PushSteps.
+    A step that failed in the user's code is repeated (data_errors.py).  What it pushed and closed carries the same attempt,
+    so it counts once; instead of a batch that is given up the next one takes part in the same round.
+
+    on_step: called with the result of every contribution.  has_stopped: as in PushSteps.
     """
 
     def __init__(
         self,
-        graph: TrainGraph,
-        inputs: InputStream,
-        place: Place,
+        run: WorkerRun,
         creator: ViewSessionCreator,
         runner: StepRunner,
-        index: int,
-        stop_on_nan: bool,
-        data_errors: DataErrors,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
     ) -> None:
-        assert graph.rounds is not None
-        self._graph = graph
-        self._rounds: RoundGraph = graph.rounds
-        self._inputs = inputs
-        self._place = place
+        assert run.graph.rounds is not None
+        self._graph = run.graph
+        self._rounds: RoundGraph = run.graph.rounds
+        self._inputs = run.inputs
+        self._control_plane = run.control_plane
+        self._index = run.index
+        self._stop_on_nan = run.job.on_nan == "stop"
+        self._data_errors = run.data_errors
         self._creator = creator
         self._runner = runner
-        self._index = index
-        self._stop_on_nan = stop_on_nan
-        self._data_errors = data_errors
         self._on_step = on_step
         self._has_stopped = has_stopped
         self._drawn = 0  # batches
@@ -103,7 +97,7 @@ class RoundSteps:
         while True:
             assignment = self._creator.assignment
             assert assignment is not None
-            turn = self._place.next_turn(assignment, done)
+            turn = self._control_plane.next_turn(assignment, done)
             if turn is None:
                 return
             stops = self._has_stopped() and self._needs_gradient(assignment, turn)
@@ -148,10 +142,10 @@ class RoundSteps:
             self._graph.header.fed: self._graph.header.values(self._push_id(assignment, turn.attempt)),
             self._rounds.header.fed: self._close_header(assignment, turn.closes),
         }
-        shares = 1
-        if self._graph.shares is not None:
-            shares = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
-            headers[self._graph.shares] = shares
+        divisor = 1
+        if self._graph.mean_divisor is not None:
+            divisor = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
+            headers[self._graph.mean_divisor] = divisor
         batch, fetched = self._step(session, self._batch_for(assignment, turn), headers)
         outcomes = np.concatenate(fetched["outcomes"])
         result = StepResult(
@@ -160,22 +154,21 @@ class RoundSteps:
         closed = turn.closes is None or _is_closed(outcomes, turn.closes)
         if closed:
             weight = float(fetched["examples"])
-            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, shares)
+            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, divisor)
         elif self._kept is None or batch is not self._kept.batch:
             self._ahead = batch
-        self._place.stepped(result.global_step)
+        self._control_plane.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan and closed:  # else it may be of parameters that were applied in part
             if turn.closes and not math.isfinite(result.loss):  # there is no contribution that would tell of it
-                self._place.next_turn(assignment, Closed(turn.closes.round, turn.closes.attempt, turn.closes.round))
+                self._control_plane.next_turn(
+                    assignment, Closed(turn.closes.round, turn.closes.attempt, turn.closes.round)
+                )
             require_finite(result.loss, result.global_step)
         return outcomes
 
     def _step(self, session: Any, batch: _Batch, headers: dict[Any, Any]) -> tuple[_Batch, dict[str, Any]]:
-        """Runs the step with a batch, or with the next if that is given up; (the one that worked, what it fetched).
-
-        A step that failed may be repeated: what it pushed and closed carries the same attempt, so it counts once.
-        """
+        """Runs the step with a batch, or with the next if that is given up; (the one that worked, what it fetched)."""
         failures = 0
         while True:
             feed = {**headers, **dict(zip(self._graph.model.batch, batch.arrays, strict=True))}
@@ -192,7 +185,7 @@ class RoundSteps:
     def _with(self, feed: dict[Any, Any]) -> Callable[[Any], dict[str, Any]]:
         def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
             started = self._runner.start(feed)
-            self._place.pushes()
+            self._control_plane.pushes()
             return self._runner.finish(started, started.run())
 
         return step
@@ -218,12 +211,12 @@ class RoundSteps:
         assert self._kept is not None
         push_id = self._push_id(assignment, turn.attempt)
         counts = self._kept.weight > 0
-        unit = self._kept.weight * self._kept.shares if counts else 0.0
-        header = self._rounds.header.values(push_id, turn.round - 1, finite=counts, unit=unit)
+        scale = self._kept.weight * self._kept.divisor if counts else 0.0
+        header = self._rounds.header.values(push_id, turn.round - 1, finite=counts, scale=scale)
 
         def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
             run = self._runner.round_run("contribute")
-            self._place.pushes()
+            self._control_plane.pushes()
             outcomes: list[Any] = run(header)
             return outcomes
 
