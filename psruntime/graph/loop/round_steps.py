@@ -57,8 +57,8 @@ class _Kept:
 class RoundSteps:
     """Takes turns in the rounds of the job.
 
-    A step that failed in the user's code is repeated (data_errors.py).  What it pushed and closed carries the same attempt,
-    so it counts once; instead of a batch that is given up the next one takes part in the same round.
+    A step that failed in the user's code is repeated (data_errors.py).  What it pushed and closed carries the same
+    attempt, so it counts once.  Instead of a batch that is given up the next one takes part in the same round.
 
     on_step: called with the result of every contribution.  has_stopped: as in PushSteps.
     """
