@@ -49,7 +49,7 @@ class ControlPlane(Protocol):
         """Reports that this worker has stopped, and blocks until it is clear what comes next."""
 
     def closed_part(self) -> None:
-        """Reports progress of the shutdown: the last checkpoint, or a batch of the evaluation.  Resets the drain timeout."""
+        """Reports progress of the shutdown, the last checkpoint or a batch evaluated; resets the drain timeout."""
 
     def report_finished(self, assignment: Assignment) -> None:
         """Reports, as the chief, that the last checkpoint is written."""

@@ -33,7 +33,7 @@ class Started(NamedTuple):
 
 
 class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Runs steps, with `hooks` around them, the view's first.  It is itself a hook of the session, to know the newest."""
+    """Runs steps, with `hooks` around them, the view's first.  It is a hook of the session itself, to know it."""
 
     def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[Any]) -> None:
         self._step = graph.step
