@@ -29,7 +29,7 @@ _VERSION, _ATTEMPT, _STEP, _LEDGER = range(4)
 
 
 class Snapshot:
-    """One copy of everything, in the graph of now.  `take`, then run what `read` makes, then `release`."""
+    """One copy of everything, in the current graph.  `take`, then run what `read` builds, then `release`."""
 
     def __init__(self, graph: TrainGraph) -> None:
         self._graph = graph
