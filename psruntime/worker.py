@@ -96,6 +96,7 @@ class _Trainer:
 
     def __init__(self, where: ProcessConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
         self._where, self._worker, self._job, self._process = where, worker, job, process
+        self._progress = _Progress(process)
         self._evaluation_error = ""
 
     def build(self) -> None:
@@ -124,7 +125,6 @@ class _Trainer:
         self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index)  # 4
         self._step_tensors = None if job.mode == "sync" else report(self._plan, job.local_steps).tensors
         self._log_plan()
-        self._progress = _Progress(self._process)
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and joins the job."""
