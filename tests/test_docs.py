@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.tf.layers.:UserWarning")  # as 
 BLOCKS = [block for document in DOCUMENTS for block in docs.blocks(document)]
 MODELS = [block for block in BLOCKS if block.check == "model"]
 STRATEGY, ESTIMATOR, SCRIPT = "docs/migrating-strategy.md", "docs/migrating-estimator.md", "docs/migrating.md"
-MODEL = "docs/model.md"
+MODEL, DECISIONS = "docs/model.md", "docs/decisions.md"
 EXCHANGEABLE = [row for row in docs.table(STRATEGY, "optimizers") if "none" not in row[1]]
 RUN_ELSEWHERE = {"train.py", "strategy.py", "convert.py"}  # tests/cluster/test_docs_scripts.py
 RUN_HERE = {"export.py"}
@@ -148,6 +148,12 @@ def test_flags_and_links_exist(document: Path) -> None:
         assert not anchor or anchor in docs.anchors(target), link
 
 
+def test_the_index_of_decisions_has_every_entry() -> None:
+    listed = {link for link in docs.links(ROOT / DECISIONS) if link.startswith("#")}
+    entries = docs.anchors(ROOT / DECISIONS) - {"decisions", "index-by-subject"}
+    assert listed == {f"#{entry}" for entry in entries}
+
+
 def test_the_softmax_script_moves_by_the_two_lines_of_the_readme() -> None:
     (block,) = [b for b in BLOCKS if b.check == "diff of softmax.py"]
     moved = docs.moved(STOCK.read_text(), block.text)
@@ -191,7 +197,7 @@ def test_manifest_starts_ps_and_workers_that_find_each_other() -> None:
         for index in range(spec["completions"]):
             words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["command"]]
             assert complaint(words, scripts) == ""
-    assert [command[:3] for command in commands] == [["python", "-m", f"psruntime.{r}"] for r in ("ps", "worker")]
+    assert [command[:2] for command in commands] == [["psruntime", role] for role in ("ps", "worker")]
     assert f"--ps={jobs[0]['spec']['completions']}" in commands[0]
 
 

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import os
+import re
 import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from psruntime import errors
+from psruntime.config import JobConfig, flag_of
 from psruntime.launch.backoff import crashed
 from tests.support import docs
 from tests.support.command_lines import complaint
 
+# Functions that log, or hand an event on -> which of their arguments it is.
+LOGGED = {"log": 0, "_log": 0, "note": 0, "_note": 0, "traceback": 0, "_report": 0, "_forget": 1}
+
 OPERATIONS = docs.ROOT / "docs" / "operations.md"
 BLOCKS = docs.blocks(OPERATIONS)
 UNITS = [block for block in BLOCKS if block.check == "unit"]
-FAKE_PYTHON = """#!/bin/sh
+FAKE_COMMAND = """#!/bin/sh
 # Writes down how it was called, and ends with the first of the codes that are left.
-echo "python $*" >> calls
+echo "psruntime $*" >> calls
 code=$(head -n 1 codes)
 sed -i 1d codes
 exit "$code"
@@ -52,9 +60,9 @@ def run(
 def test_a_unit_starts_what_there_is(block: docs.Block, index: int) -> None:
     unit = configparser.ConfigParser(interpolation=None)
     unit.read_string(block.text)
-    interpreter, *words = shlex.split(unit["Service"]["ExecStart"].replace("%i", str(index)))
-    assert interpreter.endswith("/python")
-    assert complaint(["python", *words], {}) == ""
+    program, *words = shlex.split(unit["Service"]["ExecStart"].replace("%i", str(index)))
+    assert Path(program).is_absolute()
+    assert complaint([Path(program).name, *words], {}) == ""
 
 
 def test_the_unit_restarts_what_the_table_says() -> None:
@@ -73,18 +81,76 @@ def test_the_table_of_exit_codes_is_what_the_launcher_goes_by() -> None:
         assert rows[str(code)].startswith("yes") == crashed(code), code
 
 
+def test_the_table_of_settings_has_them_all_with_their_defaults() -> None:
+    rows = {row[0].strip("`"): row[1] for row in docs.table("docs/operations.md", "settings")}
+    assert rows == {flag_of(setting.name): shown(setting) for setting in fields(JobConfig)}
+
+
+def shown(setting: Field[Any]) -> str:
+    """The default as the table has it."""
+    if setting.default in (None, ""):
+        return "none"
+    return f"{setting.default:g} s" if setting.name.endswith("_s") else str(setting.default)
+
+
+def test_the_table_of_log_events_has_them_all() -> None:
+    named = [
+        event for row in docs.table("docs/operations.md", "log events") for event in re.findall(r"`(\w+)`", row[0])
+    ]
+    assert len(named) == len(set(named))
+    assert set(named) == {event for file in (docs.ROOT / "psruntime").rglob("*.py") for event in events(file)}
+
+
+def events(file: Path) -> Iterator[str]:
+    """What a module logs: the texts that its log, or what hands an event on to one, is called with first."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            place = LOGGED.get(called, len(node.args))
+            yield from (text for argument in node.args[place : place + 1] for text in texts(argument))
+        elif isinstance(node, ast.Assign) and "event" in ast.unparse(node.targets[0]):
+            yield from texts(node.value)
+
+
+def texts(node: ast.AST) -> list[str]:
+    """The text that this is, or those that it may be."""
+    if isinstance(node, ast.IfExp):
+        return texts(node.body) + texts(node.orelse)
+    if isinstance(node, ast.Tuple):
+        return texts(node.elts[0])
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+
+
+@pytest.mark.parametrize(
+    ("statement", "logged"),
+    [
+        ('self._log("exit", code=1)', ["exit"]),
+        ('member.log("error" if code else "over", reason=error)', ["error", "over"]),
+        ('self._forget(member, "cut_off", now_s)', ["cut_off"]),
+        ('event, source = "restored", {"replica": 1}', ["restored"]),
+        ("self._note({**facts}, folder)", []),
+        ('print("exit")', []),
+    ],
+)
+def test_an_event_is_found(statement: str, logged: list[str], tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(statement)
+    assert list(events(tmp_path / "a.py")) == logged
+
+
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        (0, "python -m psruntime.ps --index 0 --insecure --ps 2 "),
-        (1, "python -m psruntime.ps --index 1 --insecure --ps 2 "),
-        (2, "python -m psruntime.worker --index 0 --model "),
-        (5, "python -m psruntime.worker --index 3 --model "),
+        (0, "psruntime ps --index 0 --insecure --ps 2 "),
+        (1, "psruntime ps --index 1 --insecure --ps 2 "),
+        (2, "psruntime worker --index 0 --model "),
+        (5, "psruntime worker --index 3 --model "),
     ],
 )
 def test_a_slurm_task_is_what_its_number_says(tmp_path: Path, task: int, said: str) -> None:
     (tmp_path / "codes").write_text("0\n")
-    done = run(script_of("slurm task"), tmp_path, {"python": FAKE_PYTHON}, SLURM_PROCID=task, COORDINATOR="node1:2222")
+    done = run(
+        script_of("slurm task"), tmp_path, {"psruntime": FAKE_COMMAND}, SLURM_PROCID=task, COORDINATOR="node1:2222"
+    )
     assert done.returncode == 0, done.stderr
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert call.startswith(said) and call.endswith(" --coordinator node1:2222")
@@ -96,7 +162,7 @@ def test_a_slurm_task_is_what_its_number_says(tmp_path: Path, task: int, said: s
 )
 def test_a_slurm_task_starts_again_what_crashed(tmp_path: Path, codes: list[int], pauses: int) -> None:
     (tmp_path / "codes").write_text("".join(f"{code}\n" for code in codes))
-    programs = {"python": FAKE_PYTHON, "sleep": '#!/bin/sh\necho "$1" >> pauses\n'}
+    programs = {"psruntime": FAKE_COMMAND, "sleep": '#!/bin/sh\necho "$1" >> pauses\n'}
     done = run(script_of("slurm task"), tmp_path, programs, SLURM_PROCID=1, COORDINATOR="node1:2222")
     assert done.returncode == codes[-1]
     assert len(set((tmp_path / "calls").read_text().splitlines())) == 1, "always the same command"

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import PsRuntimeError
-from psruntime.graph.loop.session import first_line
+from psruntime.graph.base.errors import first_line
 
 T = TypeVar("T")
 TELL_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log

@@ -1,9 +1,14 @@
-"""Random operations of a model: the same seeds in model_fn give other numbers on every worker."""
+"""Seeds of random operations: each worker, and each mini-batch of a step, draws numbers of its own.
+
+TensorFlow combines the seed of an operation with that of its graph once, when the operation is made.  So the graph of a
+worker moves its seed by the worker's index, and a copy of a part of the graph moves the seed of each operation in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -42,3 +47,44 @@ class WorkerGraph(tf1.Graph):  # type: ignore[misc]
             yield
         finally:
             self._index = index
+
+
+class Reseeded:
+    """Copy `number` of functions, from those of a graph's `library`, FunctionDefLibrary.
+
+    functions: those that had to be copied, for the library of the copied part.
+    """
+
+    def __init__(self, library: Any, number: int) -> None:
+        self._definitions: Mapping[str, Any] = {f.signature.name: f for f in library.function}
+        self._number = number
+        self._names: dict[str, str] = {}  # function -> its copy, or itself if it draws nothing
+        self.functions: list[Any] = []
+
+    def reseed(self, node: Any) -> bool:
+        """Changes a NodeDef, if it draws or calls what does; whether it was changed."""
+        changed = False
+        if "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):  # 0 and 0: no seed was given
+            node.attr["seed2"].i = (node.attr["seed2"].i + self._number * STRIDE) % SPACE
+            changed = True
+        for value in node.attr.values():
+            for function in [value.func] if value.HasField("func") else value.list.func:
+                copied = self._copied(function.name)
+                changed |= copied != function.name
+                function.name = copied
+        if node.op in self._definitions:
+            copied = self._copied(node.op)
+            changed |= copied != node.op
+            node.op = copied
+        return changed
+
+    def _copied(self, name: str) -> str:
+        if name not in self._names:
+            self._names[name] = name  # one that calls itself, meanwhile
+            if name in self._definitions:
+                copy = type(self._definitions[name])()
+                copy.CopyFrom(self._definitions[name])
+                if sum(self.reseed(node) for node in copy.node_def):
+                    copy.signature.name = self._names[name] = f"{name}_minibatch_{self._number}"
+                    self.functions.append(copy)
+        return self._names[name]

@@ -12,13 +12,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.ancestors import ancestors
-from psruntime.graph.base.reseed import Reseeded
+from psruntime.graph.base.seeds import Reseeded
 
 AFTER = "psruntime/after"  # what stands for the operation that has to run before, in a copied definition
 TABLES = ("MutableDenseHashTable", "MutableDenseHashTableV2")  # resources that take inputs
 
 
-class Part:
+class Subgraph:
     """The operations from `inputs`, tensors, to `targets`, tensors and operations, that have to run once a copy.
 
     boundary: operations at which the part ends on the other side.

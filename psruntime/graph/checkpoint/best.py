@@ -20,8 +20,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import PsRuntimeError
 from psruntime.graph.base.background import await_end
+from psruntime.graph.base.errors import first_line
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished, names_of
-from psruntime.graph.loop.session import first_line
 
 
 class Evaluation(Protocol):

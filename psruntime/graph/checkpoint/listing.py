@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError
-from psruntime.graph.loop.session import first_line
+from psruntime.graph.base.errors import first_line
 
 
 class CheckpointList:

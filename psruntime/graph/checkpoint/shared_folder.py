@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.loop.session import LOST_SESSION, first_line
+from psruntime.graph.base.errors import LOST_SESSION, first_line
 
 
 class SharedFolder:

@@ -1,30 +1,30 @@
 """Steps of the async and the bounded mode: one run of the graph pulls, computes and pushes.
 
-With a pipeline several steps are under way: while one computes, the next pulls and the last pushes.  They begin and end
-in order; between that they may overtake each other.
+With a pipeline several steps are under way, each in a thread of its own: while one computes, the next pulls and the
+last pushes.  They begin and end in order; between that they may overtake each other.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from psruntime.core.accounting.ledger import APPLIED
 from psruntime.errors import JobFailedError
-from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.loop.control_plane import Place
-from psruntime.graph.loop.session import LOST_SESSION, ViewSessionCreator
+from psruntime.graph.base.errors import LOST_SESSION
+from psruntime.graph.loop.hooks import ViewHook
+from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
-from psruntime.graph.loop.step_threads import Lanes
-from psruntime.graph.loop.view_hook import ViewHook
-from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.loop.worker_run import WorkerRun
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Step:
 
 
 class PushSteps:
-    """Worker `index`, with so many steps under way as `pipeline` says.
+    """Takes steps as long as training goes on, with at most `pipeline` of them under way.
 
     A step that a lost session interrupted is repeated in the next one.  The repeat carries the same origin and sequence
     number, also if this worker was admitted anew meanwhile, so a bucket that had already taken the first try counts
@@ -62,28 +62,23 @@ class PushSteps:
 
     def __init__(
         self,
-        graph: TrainGraph,
-        inputs: InputStream,
-        place: Place,
+        run: WorkerRun,
         creator: ViewSessionCreator,
         runner: StepRunner,
         view: ViewHook,
-        index: int,
-        pipeline: int,
-        stop_on_nan: bool,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
     ) -> None:
-        self._graph = graph
-        self._inputs = inputs
-        self._place = place
+        self._graph = run.graph
+        self._inputs = run.inputs
+        self._control_plane = run.control_plane
+        self._index = run.index
+        self._pipeline = run.job.pipeline
+        self._stop_on_nan = run.job.on_nan == "stop"
         self._creator = creator
         self._runner = runner
         self._view = view
-        self._index = index
-        self._pipeline = pipeline
-        self._lanes = Lanes(pipeline)
-        self._stop_on_nan = stop_on_nan
+        self._threads = StepThreads(run.job.pipeline)
         self._on_step = on_step
         self._has_stopped = has_stopped
         self._begun = 0
@@ -124,7 +119,7 @@ class PushSteps:
         under_way = len(self._under_way)
         if under_way == self._pipeline or self._has_stopped() or (under_way and not self._inputs.is_ready):
             return False
-        if not self._place.may_step(under_way):
+        if not self._control_plane.may_step(under_way):
             return False
         self._begun += 1
         self._under_way.append(_Step(self._begun, self._inputs.draw_endlessly()))
@@ -138,8 +133,8 @@ class PushSteps:
         push_id = (self._index, assignment.incarnation, step.sequence, self._origin)
         feed[self._graph.header.fed] = self._graph.header.values(push_id, self._view.global_step)
         started = self._runner.start(feed)
-        self._place.pushes()
-        step.run = started, self._lanes.submit(started.run)
+        self._control_plane.pushes()
+        step.run = started, self._threads.submit(started.run)
 
     def _end(self) -> None:
         """Waits for the oldest step, and says what it brought."""
@@ -149,7 +144,7 @@ class PushSteps:
         ran = future.result()
         self._under_way.popleft()
         result = _read(self._runner.finish(started, ran), self._inputs.examples(step.batch))
-        self._place.stepped(result.global_step)
+        self._control_plane.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan:
             require_finite(result.loss, result.global_step)
@@ -180,3 +175,39 @@ def _read(fetched: dict[str, Any], examples: int) -> StepResult:
         staleness=int(applied[:, 1].max(initial=0)),
         dropped=len(outcomes) - len(applied),
     )
+
+
+class StepThreads:
+    """Runs what is submitted, in `count` threads; if that is 1, at once in the caller's.
+
+    The threads end with the process: nothing that they may hang in keeps it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._queue: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._call = self._queue.put  # does not block
+        self._alone = count == 1
+        for lane in range(0 if self._alone else count):
+            threading.Thread(target=self._serve, name=f"lane-{lane}", daemon=True).start()
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """What the call returns or raises, once it has ended."""
+        future: Future[Any] = Future()
+        if self._alone:
+            _run(call, future)
+        else:
+            self._call((call, future))
+        return future
+
+    def _serve(self) -> None:
+        while True:
+            _run(*self._queue.get())
+
+
+def _run(call: Callable[[], Any], future: Future[Any]) -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        future.set_exception(error)
+    else:
+        future.set_result(result)

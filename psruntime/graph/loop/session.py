@@ -8,38 +8,59 @@ the session only if every ps says so too, since that word may be older than the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow.compat.v1 as tf1
+from tensorflow.python.client.session import _FetchHandler
 
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import View
 from psruntime.errors import ReplacedError
-from psruntime.graph.loop.callables import callable_of
-from psruntime.graph.loop.control_plane import Place
+from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost
+from psruntime.graph.loop.control_plane import ControlPlane
 
-LOST_SESSION = (tf1.errors.AbortedError, tf1.errors.UnavailableError)
+
+@dataclass(frozen=True)
+class WorkerServer:
+    """The TensorFlow server of worker `index`: its sessions run on `target`, others reach it at `address`."""
+
+    index: int
+    target: str
+    address: str
 
 
 class ViewSession(tf1.Session):  # type: ignore[misc]
     """A session whose every end by a lost ps is one of `LOST_SESSION`, which MonitoredSession recovers from."""
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        return _or_lost(super().run, *args, **kwargs)
+        return or_lost(super().run, *args, **kwargs)
 
     def calling(self, fetches: Any, feed_list: Sequence[Any]) -> Callable[..., Any]:
-        """What runs `fetches` with a value for each tensor of `feed_list`, taken apart once: see callables.py."""
-        return partial(_or_lost, callable_of(self, fetches, feed_list))
+        """What runs `fetches` with a value for each tensor of `feed_list`, taken apart once."""
+        return partial(or_lost, callable_of(self, fetches, feed_list))
 
 
-def _or_lost(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    try:
-        return call(*args, **kwargs)
-    except (tf1.errors.CancelledError, tf1.errors.DeadlineExceededError) as error:
-        raise tf1.errors.UnavailableError(error.node_def, error.op, error.message) from error
-    except UnicodeDecodeError as error:  # a session that another process took over may fail with raw bytes
-        raise tf1.errors.UnavailableError(None, None, "TensorFlow failed with a text that is not UTF-8") from error
+def callable_of(session: Any, fetches: Any, feed_list: Sequence[Any]) -> Callable[..., Any]:
+    """Runs `fetches`, of any structure, when called with a value for each tensor of `feed_list`.
+
+    tf1.Session.make_callable takes fetches and feeds apart once only without a feed list; with one it does so at each
+    call, and extends the session by what was added to the graph, under a lock.  This does it once, with feeds; the
+    names of TensorFlow that are not public stand here alone.
+    """
+    session._extend_graph()
+    handler = _FetchHandler(session.graph, fetches, {})
+    fetched = [tensor._as_tf_output() for tensor in handler.fetches()]
+    targets = [operation._c_op for operation in handler.targets()]
+    fed = [(tensor._as_tf_output(), tensor.dtype.as_numpy_dtype) for tensor in feed_list]
+
+    def call(*values: Any) -> Any:
+        feeds = {output: np.asarray(value, dtype) for (output, dtype), value in zip(fed, values, strict=True)}
+        return handler.build_results(session, session._call_tf_sessionrun(None, feeds, fetched, targets, None))
+
+    return call
 
 
 class Preparing(Protocol):
@@ -61,47 +82,44 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
 
     def __init__(
         self,
-        target: str,
-        address: str,
-        index: int,
+        server: WorkerServer,
         graph: Any,
-        place: Place,
+        control_plane: ControlPlane,
         preparation: Preparing,
         log: Callable[..., None],
         initialise: Callable[[Any], None] | None = None,
         config: Any = None,
     ) -> None:
         self.assignment: Assignment | None = None
-        self._target = target
-        self._worker = (index, address)
+        self._server = server
         self._graph = graph
-        self._place = place
+        self._control_plane = control_plane
         self._preparation = preparation
         self._log = log
         self._initialise = initialise or _local_init(graph)
         self._config = config
 
     def create_session(self) -> Any:
-        """A session on a prepared view.  Tries until there is one; the place ends the wait."""
+        """A session on a prepared view.  Tries until there is one; the control plane ends the wait."""
         while True:
-            assignment = self._place.await_view()
-            session = open_session(self._target, self._graph, assignment.view, self._worker, self._config)
+            assignment = self._control_plane.await_view()
+            session = open_session(self._server, self._graph, assignment.view, self._config)
             try:
                 if assignment.prepare:
-                    self._place.report_prepared(assignment, self._preparation.run(session, assignment))
+                    self._control_plane.report_prepared(assignment, self._preparation.run(session, assignment))
                     session.close()
                     continue
                 self._preparation.require(session)
                 self._initialise(session)
             except (*LOST_SESSION, ReplacedError) as error:
                 session.close()
-                self._place.pause(f"no session on view {assignment.view.number}: {first_line(error)}")
+                self._control_plane.pause(f"no session on view {assignment.view.number}: {first_line(error)}")
                 continue
             except BaseException:
                 session.close()
                 raise
             self.assignment = assignment
-            self._place.entered(assignment)
+            self._control_plane.entered(assignment)
             self._log("session", view=assignment.view.number)
             return session
 
@@ -116,8 +134,8 @@ def _local_init(graph: Any) -> Callable[[Any], None]:
     return initialise
 
 
-def open_session(target: str, graph: Any, view: View, worker: tuple[int, str], config: Any = None) -> Any:
-    """A session on `target`, this process's own server, in which the graph's ps are those of the view.
+def open_session(server: WorkerServer, graph: Any, view: View, config: Any = None) -> Any:
+    """A session on this worker's server, in which the graph's ps are those of the view.
 
     config: a ConfigProto of the user's, whose cluster is replaced; by default soft placement and GPUs that grow.
     """
@@ -132,15 +150,5 @@ def open_session(target: str, graph: Any, view: View, worker: tuple[int, str], c
     ps_job = config.cluster_def.job.add(name="ps")
     for entry in view.ps:
         ps_job.tasks[entry.index] = entry.address
-    index, address = worker
-    config.cluster_def.job.add(name="worker").tasks[index] = address
-    return ViewSession(target, graph=graph, config=config)
-
-
-def first_line(error: Exception) -> str:
-    """What an error of TensorFlow says, without where its operation was made and ran, and the rest of its story."""
-    lines = [line.strip() for line in str(getattr(error, "message", error)).splitlines()]
-    heads = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
-    lines = lines[heads[-1] + 1 :] if heads else lines
-    telling = (line for line in lines if line.strip("=") and not line.endswith(":"))  # headings end with a colon
-    return next(telling, type(error).__name__)
+    config.cluster_def.job.add(name="worker").tasks[server.index] = server.address
+    return ViewSession(server.target, graph=graph, config=config)

@@ -1,7 +1,7 @@
-"""Markers: what each ps says of the variables that it holds, and the fence of those who prepare them.
+"""What each ps says of the variables that it holds, and the fence of those who prepare them.
 
-A marker is 0 on a fresh ps, the job's own on a prepared one, and its negative on one whose preparation began:
-its books are live, its variables may be anything.
+A prepared flag is 0 on a fresh ps, the marker of the job's plan on a prepared one, and its negative on one whose
+preparation began: its counters are live, its variables may be anything.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from psruntime.core.members.membership import tag_of
 from psruntime.core.members.view import listed
 from psruntime.core.recovery.recovery import Holding
 from psruntime.errors import JobFailedError, ModelDiffersError, ReplacedError
+from psruntime.graph.base.devices import ps_device
 from psruntime.graph.store.bucket_store import PsControl
 
 
-class Markers:
+class PreparedFlags:
     """The operations of worker `index` as the chief, built in the graph and on the device of now.
 
     marker: of this job's variables, greater than 0.  held: the variables of each ps, without those of its control.
@@ -94,3 +95,26 @@ class Markers:
 def _size_bytes(variables: Sequence[Any]) -> int:
     """Of variables together; one of unknown shape or of strings counts nothing."""
     return sum((v.shape.num_elements() or 0) * v.dtype.base_dtype.size for v in variables)
+
+
+class WriteFence:
+    """Lets writes of worker `index` through while the ps admits its incarnation, which is fed to each ps."""
+
+    def __init__(self, controls: Sequence[PsControl], index: int) -> None:
+        self._admitted = []
+        for ps, control in enumerate(controls):
+            with tf1.device(ps_device(ps)):
+                incarnation = tf1.placeholder(tf1.int64, [], name=f"writer_{ps}")
+                self._admitted.append((control, incarnation))
+        self._index = index
+
+    def passed(self, ps: int, after: list[Any]) -> Any:
+        """An operation on the ps that fails unless it is so, once `after` have run."""
+        control, incarnation = self._admitted[ps]
+        with tf1.device(ps_device(ps)), tf1.control_dependencies(after):
+            admitted = control.admitted.sparse_read(self._index)
+            return tf1.debugging.Assert(tf1.equal(admitted, incarnation), ["another chief may be at work"])
+
+    def feed(self, incarnation: int) -> dict[Any, int]:
+        """What a run with such operations is fed."""
+        return {placeholder: incarnation for _, placeholder in self._admitted}

@@ -22,7 +22,7 @@ from psruntime.core.accounting.ledger import (
 from psruntime.core.members.messages import PsStats
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.loop.session import first_line
+from psruntime.graph.base.errors import first_line
 from psruntime.graph.store.bucket_store import (
     ACCEPTED,
     ARRIVED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.loop.session import LOST_SESSION
+from psruntime.graph.base.errors import LOST_SESSION
 from tests.support.local_cluster import LocalCluster
 
 
