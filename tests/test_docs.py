@@ -167,8 +167,8 @@ def test_the_model_with_everything_has_what_it_says(modules: Path, data: Path) -
     plan = run.graph.plan
     assert {b.name for b in (*plan.buckets, *plan.homes) if b.is_table} == {"wide/bias", "deep/items", "deep/prices"}
     assert [b.name for b in plan.homes if b.is_table] == ["deep/prices"]
-    assert {"level", "deep/norm/moving_mean"} <= set(run.graph.model.copies.changed)
-    assert set(run.graph.model.constraints) == {"deep/head"}
+    assert {"level", "deep/norm/moving_mean"} <= set(run.graph.model.worker_copies.changed)
+    assert set(run.graph.model.captured.constraints) == {"deep/head"}
     saved = tf1.train.load_checkpoint(run.checkpoints.latest())
     assert saved.has_tensor("wide/bias/Ftrl") and saved.has_tensor("deep/items/Adagrad")
     assert np.linalg.norm(saved.get_tensor("deep/head")) <= 1.0 + 1e-6 and saved.get_tensor("level") > 0
