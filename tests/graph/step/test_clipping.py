@@ -19,6 +19,7 @@ from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import LocalCluster, linear_model, train
+from tests.support.selection import long_but
 
 CONTEXT = Context("train", 0, 1, 8, "", 3)
 
@@ -82,7 +83,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
 @pytest.mark.parametrize("limit", ["clip_norm", "clip_value"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_clipping_equals_stock_clipping(kind: str, limit: str, mode: str, tmp_path: Any) -> None:
