@@ -7,9 +7,10 @@ BENCHMARKS := async_steps async_strategy one_variable exchange local_step sync s
 RESULTS := bench-results
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
+PARALLEL := --numprocesses auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos soak bench bench-full check docs format protos clean
+.PHONY: help demo test test-all chaos soak bench bench-full check docs format protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -24,8 +25,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train digits with 2 ps and 2 workers on this machine, print the held-out accuracy
 	launch/local.sh --ps 2 --workers 2 --train-steps 2000
 
-test: $(READY)  ## all tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+test: $(READY)  ## the tests, without those that are long by nature; under 10 minutes on two cores
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long" --hypothesis-profile quick
+
+test-all: $(READY)  ## all tests, with every example that Hypothesis plays
+	$(BIN)/python -m pytest $(PARALLEL)
 
 chaos: $(READY)  ## every fault in every mode, and random ones: SEED=n (default: drawn), about an hour
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))

@@ -1,12 +1,55 @@
-"""Where tests run when several processes run them: those that start clusters one after the other, in one process."""
+"""What `make test` leaves out and says that it leaves out, and where tests run when several processes run them.
+
+Tests that are long by nature have the marker `long`: `make test` deselects them, `make test-all` runs them.  How many
+examples Hypothesis plays is a profile: "quick" for `make test`, "all" (the default) for `make test-all`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
+from hypothesis import settings
+
+settings.register_profile("all", max_examples=100)
+settings.register_profile("quick", max_examples=20)
+settings.load_profile("all")  # before the modules of tests are imported; --hypothesis-profile names the other
+
+NOT_RUN = pytest.StashKey[int]()  # tests marked long that this run has left out
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """They take all cores; two clusters at a time would measure each other."""
+    """Those that start clusters run one after the other, in one process: they take all cores, and two clusters at a
+    time would measure each other."""
     for item in items:
         if item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("cluster"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[NOT_RUN] = 0
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        item.config.stash[NOT_RUN] += item.get_closest_marker("long") is not None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # a process of pytest-xdist: another one tells
+        session.config.workeroutput["not_run"] = session.config.stash[NOT_RUN]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each process of pytest-xdist has collected all tests, and left out the same."""
+    node.config.stash[NOT_RUN] = getattr(node, "workeroutput", {}).get("not_run", node.config.stash[NOT_RUN])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left_out = [f"{config.stash[NOT_RUN]} tests marked long"] if config.stash[NOT_RUN] else []
+    if settings.get_current_profile_name() == "quick":
+        left_out.append("four of five examples that Hypothesis plays")
+    if left_out:
+        terminalreporter.write_line(f"not run here: {', and '.join(left_out)} (make test-all)")

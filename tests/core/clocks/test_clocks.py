@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from psruntime.core.clocks.clocks import LOCK_STEP, UNBOUNDED, ClockTable
+from tests.support.selection import examples
 
 PICK = st.integers(0, 59)  # chooses one of those that are there, modulo their number
 
@@ -97,7 +98,7 @@ class ClockTableMachine(RuleBasedStateMachine):
 
 TestClockTable = ClockTableMachine.TestCase
 TestClockTable.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, report_multiple_bugs=False
+    max_examples=examples(100), stateful_step_count=40, deadline=None, derandomize=True, report_multiple_bugs=False
 )
 
 

@@ -24,6 +24,7 @@ from psruntime.core.members.messages import Join, LeaveKind, PsBeat, WorkerBeat
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
 from tests.core.coordinator.watched import Watched
+from tests.support.selection import examples
 
 LEASE_S = 4.0
 MODEL = (VariableSpec("w", (3, 2), "float32"),)
@@ -232,7 +233,11 @@ def test_no_step_starts_further_ahead_than_the_bound() -> None:
     run_state_machine_as_test(
         BoundedMachine,
         settings=settings(
-            max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, report_multiple_bugs=False
+            max_examples=examples(150),
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            report_multiple_bugs=False,
         ),
     )
     wanted = ["at the bound", "waits", "late answer", "rejoined", "new view", "entered later", "lease ended",

@@ -20,6 +20,7 @@ from psruntime.core.members.messages import Join, LeaveKind, PsBeat, WorkerBeat
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
 from tests.core.coordinator.watched import Watched
+from tests.support.selection import examples, plays_all
 
 LEASE_S = 4.0
 PS_TIMEOUT_S = 9.0
@@ -337,8 +338,12 @@ def test_the_coordinator_keeps_its_laws_in_any_history() -> None:
     run_state_machine_as_test(
         CoordinatorMachine,
         settings=settings(
-            max_examples=450, stateful_step_count=50, deadline=None, derandomize=True, report_multiple_bugs=False
+            max_examples=examples(450),
+            stateful_step_count=50,
+            deadline=None,
+            derandomize=True,
+            report_multiple_bugs=False,
         ),
     )
     missing = [name for name in MUST_HAPPEN if not CoordinatorMachine.seen[name]]
-    assert not missing, f"never happened: {missing}; what did: {CoordinatorMachine.seen}"
+    assert not missing or not plays_all(), f"never happened: {missing}; what did: {CoordinatorMachine.seen}"

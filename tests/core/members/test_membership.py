@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from psruntime.core.members.membership import Busy, Member, Membership, Role, tag_of
 from psruntime.errors import IndexHeldError, ReplacedError
+from tests.support.selection import examples
 
 LEASE_S = 4.0
 PICK = st.integers(0, 59)  # chooses one of those that are there, modulo their number
@@ -159,7 +160,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
 TestMembership = MembershipMachine.TestCase
 TestMembership.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, derandomize=True, report_multiple_bugs=False
+    max_examples=examples(120), stateful_step_count=40, deadline=None, derandomize=True, report_multiple_bugs=False
 )
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.core.plan.packing import ALIGNED_BYTES
 from psruntime.core.plan.plan import Plan, first_difference, make_plan
+from tests.support.selection import examples
 
-CASES = settings(max_examples=150, deadline=None, derandomize=True)
+CASES = settings(max_examples=examples(150), deadline=None, derandomize=True)
 
 SHAPES = st.lists(st.integers(0, 9), max_size=3).map(tuple)
 NAMES = st.text("abc/_", min_size=1, max_size=6)

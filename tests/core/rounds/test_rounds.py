@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Turn
 from psruntime.core.rounds.rounds import PastRound, Rounds
+from tests.support.selection import examples
 
 BUCKETS = (0, 1)
 picks = st.integers(0, 7)
@@ -237,5 +238,5 @@ class RoundsMachine(RuleBasedStateMachine):
             assert duties & {Duty.CONTRIBUTE, Duty.CLOSE}, self.rounds.waits_for(0)
 
 
-RoundsMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=100, deadline=None)
+RoundsMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=100, deadline=None)
 TestRounds = RoundsMachine.TestCase

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from psruntime.config import MOST_UNDER_WAY
 from psruntime.graph.store.push_window import WINDOW_SIZE, is_in, with_one_more
+from tests.support.selection import examples
 
 
 class Window:
@@ -29,7 +30,7 @@ WINDOW = Window()
 
 
 @given(st.lists(st.integers(-MOST_UNDER_WAY, MOST_UNDER_WAY), min_size=1, max_size=40), st.integers(1, 2**40))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_pushes_in_any_order_are_each_accepted_once(jumps: list[int], start: int) -> None:
     accepted = {start}
     _, window, highest = WINDOW.push(0, start, start)

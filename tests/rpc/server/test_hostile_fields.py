@@ -25,12 +25,13 @@ from tests.rpc.conftest import JOB_ID, SPECS
 from tests.rpc.server.honest import JOB, PLACES, Honest
 from tests.rpc.server.watching import WatchedCoordinator
 from tests.support.messages import changed, messages, whole
+from tests.support.selection import examples
 
 SERVICE = pb.DESCRIPTOR.services_by_name["CoordinationService"]
 METHODS = {method.name: method for method in SERVICE.methods}
 JUNK = (b"\xff" * 99, b"\x0b" * 9999, b"\x0a\xff\xff\xff\xff\x0f", b"\0", b"\x0a\x02\xc3\x28", b"\0" * 2**17)
 FOR_THE_CHIEF = ("ReportPrepared", "ReportFinished")
-EXAMPLES = 30  # for each request
+EXAMPLES = examples(30)  # for each request
 MODES = {
     "bounded": replace(JOB, train_steps=None),
     "sync": replace(JOB, train_steps=None, mode="sync", bound=None),

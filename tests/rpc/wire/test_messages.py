@@ -33,6 +33,7 @@ from psruntime.errors import UsageError
 from psruntime.rpc.wire import clock_messages, field_checks, heartbeat_messages, member_messages, status_messages
 from psruntime.v1 import coordination_pb2 as pb
 from tests.support.messages import messages
+from tests.support.selection import examples
 
 relaxed = settings(deadline=None)  # the machine may be busy with other tests
 counts = st.integers(0, field_checks.COUNT_LIMIT - 1)
@@ -332,7 +333,7 @@ def test_random_values_give_a_dataclass_or_a_usage_error(kind):
     from_wire, wanted = INCOMING[kind]
     outcomes = set()
 
-    @settings(relaxed, max_examples=60)
+    @settings(relaxed, max_examples=examples(60))
     @given(messages(kind))
     def check(wire):
         try:

@@ -21,6 +21,7 @@ from psruntime.rpc.wire.turn_messages import (
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.wire.test_messages import counts, incarnations, indices, spans, texts, words
 from tests.support.messages import messages
+from tests.support.selection import examples
 
 relaxed = settings(deadline=None)
 numbers = st.integers(1, field_checks.COUNT_LIMIT - 1)
@@ -121,7 +122,7 @@ def test_what_is_malformed_is_refused_by_name(call, line):
 def test_random_values_give_a_dataclass_or_a_usage_error(kind, from_wire, wanted):
     outcomes = set()
 
-    @settings(relaxed, max_examples=60)
+    @settings(relaxed, max_examples=examples(60))
     @given(messages(kind))
     def check(wire):
         try:
