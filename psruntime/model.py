@@ -57,7 +57,7 @@ class ModelSpec:
             variable names (as of `fnmatch`) to these; the first pattern that matches a name counts. Needed with mode
             "train".
         learning_rate: A number, or a function from the global step (int) to one, evaluated outside the graph. With
-            several optimizers also a mapping with the same patterns.
+            several optimizers also a mapping with the same patterns. Default 1e-3.
         predictions: Anything, for your own use, for example in an export.
         metrics: Name to (value, update) as `tf.compat.v1.metrics` makes them; measured with mode "eval".
         clip_norm: Limit of the global norm of all gradients, greater than 0, as `tf.clip_by_global_norm` takes it. Of
