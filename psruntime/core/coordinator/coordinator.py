@@ -125,7 +125,7 @@ class Coordinator:
             member = self.state.members.get(role, index, incarnation)
         except ReplacedError:
             return
-        self._remove(member, "member_left", now_s, kind=kind, reason=reason)
+        self._remove(member, "member_left", now_s, reason, kind)
         if kind is LeaveKind.FATAL and not self.state.phase.over:
             self._move(Phase.FAILED, f"{member.name}: {reason}")
         self._reconsider()
@@ -336,14 +336,19 @@ class Coordinator:
             self._remove(member, "cut_off", now_s, reason=reason)
             self._reconsider()
 
-    def _remove(self, member: Member, event: str, now_s: float, **facts: object) -> None:
+    def _remove(self, member: Member, event: str, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
         self.state.members.remove(member)
-        self._forget(member, event, now_s, **facts)
+        self._forget(member, event, now_s, reason, kind)
 
-    def _forget(self, member: Member, event: str, now_s: float, **facts: object) -> None:
-        """Drops what was kept for a member that is gone."""
+    def _forget(self, member: Member, event: str, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
+        """Drops what was kept for a member that is gone, and keeps why it went."""
         state = self.state
-        self._note(event, member=member.name, incarnation=member.tag, **facts)
+        said = {} if kind is None else {"kind": kind}
+        self._note(event, member=member.name, incarnation=member.tag, **said, reason=reason)
+        if not state.phase.over:
+            state.departures.add(member, now_s, reason, kind)
+            if not state.members.workers() and member.role is Role.WORKER and kind is not LeaveKind.FATAL:
+                self._note("no_workers", reason=f"the job waits until one joins; {member.name} was the last")
         self._revisions.forget(member.incarnation)
         state.traffic.forget(member.incarnation)
         if state.view.number and (member.role is Role.PS or event == "member_lost"):

@@ -14,6 +14,7 @@ from psruntime.core.accounting.traffic import TrafficRates
 from psruntime.core.clocks.pace import Pace
 from psruntime.core.coordinator.drain_timer import DrainTimer
 from psruntime.core.members.beats import WorkerBeats
+from psruntime.core.members.departures import Departures
 from psruntime.core.members.fence import Fence
 from psruntime.core.members.grace_periods import GracePeriods
 from psruntime.core.members.membership import Member, Membership, Role
@@ -43,6 +44,7 @@ class JobState:
         self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
         self.worker_beats = WorkerBeats()
         self.grace = GracePeriods(job, now_s)
+        self.departures = Departures()
         self.refused_joins = RefusedJoins(note)
 
         # How the training goes.

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import drain_progress
+from psruntime.core.members.departures import missing
 from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.messages import JobStatus, MemberStatus, PsBeat, PsTraffic
 from psruntime.core.members.view import Phase
@@ -30,18 +31,21 @@ def job_status(state: JobState, now_s: float) -> JobStatus:
         max_lead=state.pace.max_lead,
         balanced=totals.balanced,
         unanswered=dict(totals.unanswered),
+        departures=state.departures.at(now_s),
     )
 
 
 def _reason(state: JobState, now_s: float) -> str:
-    """Why the phase is what it is, and for whom it waits."""
-    workers = state.members.live(Role.WORKER)
-    if state.phase.over or state.phase is Phase.FORMING:
+    """Why the phase is what it is, for whom it waits, and why those are gone."""
+    if state.phase.over:
         return state.reason
+    if state.phase is Phase.FORMING:
+        workers = [] if state.members.workers() else _gone(state, Role.WORKER, now_s)
+        return "; ".join([state.reason, *_gone(state, Role.PS, now_s), *workers])
     if state.phase is Phase.DRAINING:
         return f"{state.reason}; {drain_progress(state)}"
-    if not workers:
-        return f"{state.reason}; no worker is live"
+    if not state.members.workers():
+        return "; ".join([state.reason, "no worker is live", *_gone(state, Role.WORKER, now_s)])
     if state.phase is Phase.PREPARING:
         return f"{state.reason}; waiting for worker {state.chief}, the chief, to prepare it"
     waited_s = state.turns.waited_s(now_s)
@@ -49,6 +53,12 @@ def _reason(state: JobState, now_s: float) -> str:
         whom = state.turns.waits_for(state.members.workers(), state.chief)
         return f"{state.reason}; {whom}, for {waited_s:.1f} s"
     return state.reason
+
+
+def _gone(state: JobState, role: Role, now_s: float) -> list[str]:
+    """What became of those who had an index of this role that nobody has now."""
+    live = {member.index for member in state.members.live(role)}
+    return missing(state.departures.at(now_s), role, live)
 
 
 def _line(

@@ -82,6 +82,7 @@ worker_stats = st.builds(
     counts,
     moved=moved,
     step_tensors=st.none() | counts,
+    skipped=counts,
 )
 instructions = st.builds(
     Instructions,
