@@ -97,6 +97,7 @@ class _Trainer:
 
     def __init__(self, where: ProcessConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
         self._where, self._worker, self._job, self._process = where, worker, job, process
+        self._progress = _Progress(process)
         self._evaluation_error = ""
 
     def build(self) -> None:

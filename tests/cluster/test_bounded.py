@@ -85,6 +85,7 @@ def test_leads_and_staleness_stay_within_the_bound_whoever_comes_goes_or_stalls(
         stop(job)
 
 
+@pytest.mark.long
 def test_the_same_without_a_bound_exceeds_both(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, lease_s=LEASE_S, mode="async", ps=2, min_workers=3, train_steps=1_000_000) as job:
         workers = [job.start_worker(0, FAST), job.start_worker(1, FAST), job.start_worker(2, SLOW)]

@@ -116,6 +116,7 @@ def test_a_tf1_script_moves_by_both_routes_and_takes_its_checkpoints_along(
     assert (back["hidden/kernel/Adagrad"] >= end["hidden/kernel/Adagrad"]).all()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_strategy_moves_and_its_checkpoint_is_converted(zygote: Zygote, tmp_path: Path, data: Path) -> None:
     old, run = tmp_path / "old", tmp_path / "run"

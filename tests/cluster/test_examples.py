@@ -29,6 +29,7 @@ def train(zygote: Zygote, folder: Path, example: str, batch_size: int, **job: An
         return {name: float(value) for name, value in values}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_mobilenet_with_batch_norm(mode: str, zygote: Zygote, tmp_path: Path) -> None:

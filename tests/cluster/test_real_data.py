@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.cluster import ROOT, Zygote, cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 MODEL = "psruntime.examples.fashion_mnist"
 STEPS, BATCH = 600, 64

@@ -13,6 +13,7 @@ import pytest
 from tests.support.cluster import Cluster, Zygote, cluster
 from tests.support.polling import poll_until
 from tests.support.replay import records_of
+from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -82,7 +83,7 @@ CASES = {  # together each optimizer with and without a table, each number of wo
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", long_but(["momentum, table", "ftrl"], CASES))
 def test_fifty_rounds_are_those_of_one_process(case: str, zygote: Zygote, tmp_path: Path) -> None:
     settings, workers, num_ps, slice_bytes, more = CASES[case]
     model = write_model(tmp_path, "exact_" + re.sub(r"\W", "_", case), **settings)

@@ -18,6 +18,7 @@ from psruntime import tf1
 from psruntime.core.members.messages import JobStatus
 from tests.support.cluster import ROOT, Cluster, Proc, Zygote, cluster
 from tests.support.polling import poll_until
+from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -53,7 +54,11 @@ def test_the_move_changes_two_lines() -> None:
     assert sorted(line[0] for line in changed) == ["+", "+", "-", "-"], changed
 
 
-@pytest.mark.parametrize("mode", [{"mode": "async"}, {"mode": "bounded", "bound": 2}], ids=lambda mode: mode["mode"])
+@pytest.mark.parametrize(
+    "mode",
+    long_but([{"mode": "bounded", "bound": 2}], [{"mode": "async"}, {"mode": "bounded", "bound": 2}]),
+    ids=lambda mode: mode["mode"],
+)
 def test_a_script_trains_to_its_end_with_stock_hooks(zygote: Zygote, tmp_path: Path, mode: dict[str, Any]) -> None:
     folder = tmp_path / "c"
     flags = [ADDRESSES, f"--checkpoint_dir={folder}", "--last_step=1000", "--save_steps=300"]

@@ -225,10 +225,10 @@ class RoundSteps:
     def _close(self, session: Any, assignment: Assignment, closes: Complete) -> Closed | Torn | None:
         """Applies the round by itself, also one that somebody before began to apply."""
         factor = self._factor(session, closes)
-        books = np.concatenate(self._run(session, "close", self._close_header(assignment, closes, factor)))
-        if reason := torn(books, closes):
+        states = np.concatenate(self._run(session, "close", self._close_header(assignment, closes, factor)))
+        if reason := torn(states, closes):
             return Torn(closes.round, closes.attempt, reason)
-        if not (books[:, APPLIED_ATTEMPT] == closes.attempt).all():
+        if not (states[:, APPLIED_ATTEMPT] == closes.attempt).all():
             return None  # fenced: another incarnation is at work
         return Closed(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
 

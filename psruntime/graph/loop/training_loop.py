@@ -1,4 +1,4 @@
-"""The training loop of a worker: steps while the job trains, rests while it drains, closes it as the chief."""
+"""The training loop of a worker: steps while the job trains, stops when it drains, closes the job as the chief."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Steps(Protocol):
     """How a mode trains."""
 
     def run(self, session: Any) -> None:
-        """Steps until training rests."""
+        """Takes steps until training stops."""
 
 
 class TrainingLoop:
@@ -73,7 +73,7 @@ class TrainingLoop:
                     self._finish(session, assignment)
 
     def _finish(self, session: Any, assignment: Assignment) -> None:
-        """Last checkpoint and evaluation.  Whatever is lost meanwhile, the control plane says what comes next."""
+        """Writes the last checkpoint and evaluates.  The control plane says what comes next if something is lost."""
         try:
             global_step = int(session.run(self._closing))
             self._control_plane.closed_part()

@@ -15,6 +15,7 @@ from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import build_pulled_model, learn_specs
+from psruntime.graph.store.bucket_store import PlanStores
 from psruntime.model import EVAL, Context, Model, ModelSpec
 from psruntime.usercode import blame
 
@@ -61,7 +62,7 @@ def evaluate(
     inputs = InputStream(model, context)
     index = context.worker_index
     with tf1.Graph().as_default() as graph:
-        pulled = build_pulled_model(model, inputs, EVAL, plan, index, max_workers)
+        pulled = build_pulled_model(model, inputs, EVAL, PlanStores(plan, max_workers), index)
         with tf1.device(worker_device(index)):
             metrics = _Metrics(pulled.spec, pulled.batch)
     session = open_session(graph)

@@ -17,7 +17,8 @@ from tests.graph.recovery.test_recovery import forget_the_last
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.by_hand import ByHand, of_variables
 from tests.support.local_cluster import Run, train
-from tests.support.settings import SETTINGS, adding_model, batches, cluster_of
+from tests.support.selection import long_but
+from tests.support.settings import QUICK, SETTINGS, adding_model, batches, cluster_of
 from tests.support.stock import contents
 
 STEPS, SAVE_STEPS = 12, 4
@@ -26,7 +27,7 @@ NAMES = list(SETTINGS)
 NEXT = dict(zip(NAMES, [*NAMES[1:], NAMES[0]], strict=True))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_but(QUICK[1:], NAMES))
 def test_a_checkpoint_brings_back_values_and_books(name: str, tmp_path: Path) -> None:
     settings, others = SETTINGS[name], SETTINGS[NEXT[name]]
     cluster, folder = cluster_of(settings), {"checkpoint_dir": str(tmp_path), "save_steps": SAVE_STEPS}

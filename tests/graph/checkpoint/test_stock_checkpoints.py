@@ -14,6 +14,7 @@ from psruntime.errors import CheckpointError
 from psruntime.model import Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, linear_model, train
+from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of
 from tests.support.stock import Stock, contents
 
@@ -36,7 +37,7 @@ def same(ours: dict[str, Any], stock: dict[str, Any]) -> None:
         np.testing.assert_allclose(ours[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("optimizer", long_but(["adam"], sorted(OPTIMIZERS)))
 def test_to_ours_and_back(optimizer: str, tmp_path: Any) -> None:
     model, folder = repeating(OPTIMIZERS[optimizer]), str(tmp_path / "run")
     there = Stock(model).initialise().train(STEPS)
@@ -51,7 +52,7 @@ def test_to_ours_and_back(optimizer: str, tmp_path: Any) -> None:
     same(contents(back), unbroken)
 
 
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("sharded", long_but([True], [False, True]))
 def test_from_and_to_two_ps(sharded: bool, tmp_path: Any) -> None:
     """Stock's replica_device_setter spreads the variables over its two ps, Adam's powers are on one of them."""
     folder, cluster = str(tmp_path / "run"), LocalCluster(2)

@@ -20,6 +20,7 @@ from tests.graph.step.test_clipping import clipping
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, linear_model, train
 from tests.support.round_control_plane import RoundControlPlane, lose_session, plain_batches, write_books
+from tests.support.selection import long_but
 
 MODEL = linear_model(OPTIMIZERS["momentum"])
 APART = clipping(MODEL, clip_norm=1e9)  # which clips nothing, but a round is closed by itself
@@ -67,10 +68,11 @@ LOSSES = [
     (MODEL, "compute", "before"), (MODEL, "compute", "after"), (MODEL, "closing", "after"),
     (APART, "close", "before"), (APART, "close", "after"), (APART, "compute", "after"),
 ]  # fmt: skip
+LONG = [pytest.param(*loss, marks=pytest.mark.long) for loss in LOSSES]
 IDS = [f"{'apart' if model is APART else 'on the way'}-{stage}-{how}" for model, stage, how in LOSSES]
 
 
-@pytest.mark.parametrize(("model", "stage", "how"), LOSSES[:3], ids=IDS[:3])
+@pytest.mark.parametrize(("model", "stage", "how"), [*LOSSES[:1], *LONG[1:3]], ids=IDS[:3])
 def test_a_lost_session_neither_loses_nor_doubles_a_batch(
     model: Model, stage: str, how: str, cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
 ) -> None:
@@ -83,7 +85,7 @@ def test_a_lost_session_neither_loses_nor_doubles_a_batch(
         assert ledger[PENDING] == 0
 
 
-@pytest.mark.parametrize(("model", "stage", "how"), LOSSES, ids=IDS)
+@pytest.mark.parametrize(("model", "stage", "how"), [*LOSSES[:3], *LONG[3:]], ids=IDS)
 def test_a_lost_view_neither_loses_nor_doubles_a_batch(
     model: Model, stage: str, how: str, cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
 ) -> None:
@@ -260,7 +262,7 @@ def test_live_variables_are_adopted_and_attempts_go_on(cluster: LocalCluster, tm
     check(run, [0, 1, 2, 0, 1])
 
 
-@pytest.mark.parametrize("why", ["other rounds", "torn", "told to", "fresh ps"])
+@pytest.mark.parametrize("why", long_but(["torn", "fresh ps"], ["other rounds", "torn", "told to", "fresh ps"]))
 def test_what_cannot_be_adopted_is_restored_and_attempts_go_on(why: str, cluster: LocalCluster, tmp_path: Any) -> None:
     plan = sync(cluster, tmp_path, steps=3).graph.plan
     one_more, begun = np.array([1, 0, 1, 1]), np.array([1, 0, 1, 0])

@@ -21,6 +21,7 @@ from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_messages import step_of
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import LocalCluster, linear_model, train, with_spec
+from tests.support.selection import long_but
 from tests.support.small_models import model_of
 
 COUNT, STEPS = 3, 4
@@ -91,7 +92,7 @@ def accumulating(model: Model) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", long_but(["dense", "tables"], MODELS))
 def test_the_mean_gradient_of_all_is_applied_and_updates_run_for_each(kind: str, mode: str, tmp_path: Any) -> None:
     model = uneven(MODELS[kind]) if kind in ("dense", "tables") else MODELS[kind]
     run = train(LocalCluster(2), model, STEPS, mode=mode, local_steps=COUNT, checkpoint_dir=str(tmp_path))

@@ -22,6 +22,7 @@ from tests.graph.step.test_clipping import clipping
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
 from tests.support.round_control_plane import plain_batches
+from tests.support.selection import long_but
 
 ROUNDS, EXAMPLES = 4, (8, 3)  # the second worker's batches are smaller, and weigh less
 LOST = 2  # the round in which the first worker is lost when both have pushed; the second one pushes again what it kept
@@ -44,7 +45,7 @@ class AnyView(ViewHook):
         pass
 
 
-@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("clip", long_but([True], [False, True]))
 @pytest.mark.parametrize("kind", MODELS)
 def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path: Any) -> None:
     model, slice_bytes, norm = MODELS[kind]

@@ -29,7 +29,18 @@ from tests.graph.loop.test_training_loop import Overlapping, lose_the_answer_of
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.by_hand import ORIGIN, ByHand, of_variables
 from tests.support.local_cluster import INCARNATION, Run, train
-from tests.support.settings import BATCH, SETTINGS, VALUES, adding_model, batches, cluster_of, every_job, gradients
+from tests.support.selection import long_but
+from tests.support.settings import (
+    BATCH,
+    QUICK,
+    SETTINGS,
+    VALUES,
+    adding_model,
+    batches,
+    cluster_of,
+    every_job,
+    gradients,
+)
 
 STEPS, TRAINED = 40, 2
 SGD, ADAM = adding_model(OPTIMIZERS["sgd"]), adding_model(OPTIMIZERS["adam"])
@@ -37,7 +48,8 @@ SGD, ADAM = adding_model(OPTIMIZERS["sgd"]), adding_model(OPTIMIZERS["adam"])
 
 def each_setting(*modes: str) -> Any:
     chosen = {name: settings for name, settings in SETTINGS.items() if settings["mode"] in modes}
-    return pytest.mark.parametrize("settings", chosen.values(), ids=chosen)
+    quick = [settings for name, settings in chosen.items() if name in QUICK]
+    return pytest.mark.parametrize("settings", long_but(quick, chosen.values()), ids=chosen)
 
 
 def pairs(settings: dict[str, Any]) -> set[Any]:

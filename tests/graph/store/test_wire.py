@@ -18,6 +18,7 @@ from psruntime.model import Context, Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train, with_spec
+from tests.support.selection import long_but
 
 MODEL = linear_model(OPTIMIZERS["momentum"], 0.02)
 STEPS = 12
@@ -58,7 +59,7 @@ def rounding(model: Model, dtype: str, feedback: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("feedback", ["off", "on"])
-@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("dtype", long_but(["bfloat16"], HALF))
 def test_what_travels_is_rounded_once_and_nothing_else(dtype: str, feedback: str, tmp_path: Any) -> None:
     folder = str(tmp_path)
     run = train(LocalCluster(2), MODEL, STEPS, wire=dtype, wire_error_feedback=feedback, checkpoint_dir=folder)
@@ -82,7 +83,7 @@ def test_half_the_bytes_train_nearly_alike(make: Any, mode: str, tmp_path: Any) 
     assert any(np.any(ends[1][name] != value) for name, value in ends[0].items())
 
 
-@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("dtype", long_but(["bfloat16"], HALF))
 @pytest.mark.parametrize("make", [linear_model, embedding_model])
 def test_no_float32_travels_in_a_step(make: Any, dtype: str) -> None:
     model = make(OPTIMIZERS["adagrad"], 0.05)
