@@ -30,7 +30,8 @@ from tests.cluster.models import input_fn
 
 def model_fn(features, labels, mode):
     kernel = tf1.get_variable("kernel", [4, 1])
-    return ModelSpec(tf1.reduce_mean(tf1.matmul(features, kernel) + tf1.cast(labels, tf1.int64)), tf1.train.AdamOptimizer)
+    loss = tf1.reduce_mean(tf1.matmul(features, kernel) + tf1.cast(labels, tf1.int64))
+    return ModelSpec(loss, tf1.train.AdamOptimizer)
 """
 SHORT = """
 import tensorflow.compat.v1 as tf1
