@@ -6,10 +6,11 @@ BENCHMARKS := async_steps async_strategy one_variable exchange local_step sync s
     stragglers links memory
 RESULTS := bench-results
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 PARALLEL := --numprocesses auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos soak bench bench-full check format protos clean
+.PHONY: help demo test test-all chaos soak bench bench-full check docs format protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -60,12 +61,19 @@ check: $(READY)  ## lint, types, generated code is current
 	$(BIN)/python tools/protos.py check
 	$(BIN)/python -m tools.rooms --check
 
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS_READY)  ## the documentation as a site, in site/; open site/index.html
+	$(BIN)/mkdocs build --quiet --strict
+
 format: $(READY)  ## format the code
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
 protos: $(READY)  ## write psruntime/v1 anew from protos/
 	$(BIN)/python tools/protos.py generate
 
-clean:  ## remove the virtual environment and all caches
-	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+clean:  ## remove the virtual environment, the site and all caches
+	rm -rf $(VENV) site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,7 +15,7 @@ from psruntime.usercode import blame
 
 TRAIN = "train"
 EVAL = "eval"
-EXAMPLES_NEED = {"psruntime.examples.digits": ("sklearn",)}  # packages that a plain install lacks
+NEEDS = {"psruntime.examples.digits": {"sklearn": "scikit-learn"}}  # what a plain install lacks: module, project
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def find_model(name: str) -> None:
     package = name.partition(".")[0]
     if importlib.util.find_spec(package) is None:
         raise _not_found(name, f"No module named '{package}'")
-    missing = [package for package in EXAMPLES_NEED.get(name, ()) if importlib.util.find_spec(package) is None]
-    if missing:
-        raise _lacks(name, missing[0])
+    for needed, project in NEEDS.get(name, {}).items():
+        if importlib.util.find_spec(needed) is None:
+            raise _lacks(name, project)
 
 
 def load_model(name: str) -> Model:
@@ -110,8 +110,8 @@ def load_model(name: str) -> Model:
         with blame(f"model module '{name}'", passing=(ModuleNotFoundError,)):
             module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name in EXAMPLES_NEED.get(name, ()):
-            raise _lacks(name, str(error.name)) from error
+        if project := NEEDS.get(name, {}).get(str(error.name).partition(".")[0]):
+            raise _lacks(name, project) from error
         if name == error.name or name.startswith(f"{error.name}."):
             raise _not_found(name, str(error)) from error
         with blame(f"model module '{name}'"):  # it is there, and imports something that is not
@@ -136,8 +136,8 @@ def _not_found(name: str, why: str) -> UsageError:
     return UsageError(f"model module '{name}' cannot be imported: {why}{hint or f'; {where}PYTHONPATH'}")
 
 
-def _lacks(name: str, package: str) -> UsageError:
+def _lacks(name: str, project: str) -> UsageError:
     return UsageError(
-        f"model '{name}' needs {package}, which is not installed: pip install 'psruntime[examples]', "
+        f"model '{name}' needs {project}, which is not installed: pip install 'psruntime[examples]', "
         "or give a model of your own with --model (psruntime init my_model writes one)"
     )

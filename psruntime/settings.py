@@ -10,6 +10,7 @@ from typing import Any
 from psruntime.errors import UsageError
 
 HEADINGS = ("job", "data and model", "consistency", "checkpoints", "faults", "network", "security")
+CLOSE = 0.7  # how alike two words are, as difflib measures it, when one may be meant by the other
 
 
 def setting(
@@ -52,8 +53,9 @@ def default_text(setting: Field[Any]) -> str:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """The known word that was probably meant, as the end of a complaint; empty if none is close."""
-    close = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    words = {each.lstrip("-"): each for each in known}  # dashes are no likeness
+    close = get_close_matches(word.lstrip("-"), list(words), n=1, cutoff=CLOSE)
+    return f"; did you mean {words[close[0]]}?" if close else ""
 
 
 def at_least(name: str, value: float, least: float) -> None:

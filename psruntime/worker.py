@@ -84,6 +84,7 @@ def _work(
 
     process.log("environment", **environment.prepare(job.ping_timeout_s))
     trainer = _Trainer(where, worker, job, process)
+    trainer.build()
     trainer.join(client, host, f"{host}:{health.port}")
     health.set_serving(True)
     process.announce("worker", where.index, trainer.address)
@@ -91,53 +92,51 @@ def _work(
 
 
 class _Trainer:
-    """Puts the pieces of a worker together, in the order in which they can fail."""
+    """A worker's training: first `build`, then `join`, then `train`."""
 
     def __init__(self, where: ProcessConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
+        self._where, self._worker, self._job, self._process = where, worker, job, process
+        self._evaluation_error = ""
+
+    def build(self) -> None:
+        """Builds everything that the user's model has a part in, so that its mistakes show before this worker joins.
+
+        A worker calls model_fn up to five times, each time in another graph, in this order:
+
+        1. Mode train, in a scratch graph, to learn its variables; the plan is made from them.
+        2. Mode eval, in a scratch graph, to check that it can be evaluated with these variables.
+        3. Mode eval, on variables of its own, to measure checkpoints; only with --keep-best.
+        4. Mode train, on the parameters that a step pulls: the training graph.
+        5. Mode eval, on pulled parameters, for the evaluation at the end (`_evaluate`); only on the chief.
+        """
         from psruntime.graph.input.input_stream import InputStream
         from psruntime.graph.model.evaluate import check_evaluation
         from psruntime.graph.model.pulled_model import learn_specs
-        from psruntime.graph.step.train_graph import build_training
+        from psruntime.graph.step.build import build_training
 
-        self._where, self._worker, self._job, self._process = where, worker, job, process
-        self._meter = StepMeter()
-        self._to_start = STARTED
-        self._model = load_model(worker.model)
+        job = self._job
+        self._model = load_model(self._worker.model)
         self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps)
-        self._specs = learn_specs(self._model, self._inputs, TRAIN)
+        self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
-        check_evaluation(self._model, self._context(EVAL), self._plan)
-        self._best = self._best_checkpoint()
-        self._graph = build_training(self._model, self._inputs, self._plan, job, where.index)
+        check_evaluation(self._model, self._context(EVAL), self._plan)  # 2
+        self._best = self._best_checkpoint() if job.keep_best else None  # 3
+        self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index)  # 4
         self._step_tensors = None if job.mode == "sync" else report(self._plan, job.local_steps).tensors
-        process.log("plan", variables=len(self._plan.trained), buckets=len(self._plan.buckets))
-        alone = [spec.name for spec in self._plan.trained if spec.whole]
-        if alone and job.plan == "packed":
-            process.log(
-                "unpacked", variables=" ".join(alone), reason="each has a constraint, or an optimizer that may need "
-                "all of it: it is not one of those of TensorFlow that treat every entry alike",
-            )  # fmt: skip
-        if self._graph.untrained:
-            process.log(
-                "untrained", variables=" ".join(self._graph.untrained), reason="the loss does not depend on them"
-            )
-        if self._graph.unmoved:
-            process.log(
-                "unmoved", variables=" ".join(self._graph.unmoved),
-                reason="no step runs their updates; give them in ModelSpec.updates, for example layer.updates",
-            )  # fmt: skip
-        self._progress_at_s = time.monotonic()
-        self._evaluation_error = ""
+        self._log_plan()
+        self._progress = _Progress(self._process)
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
-        """Starts TensorFlow's server and takes this worker's seat."""
+        """Starts TensorFlow's server and joins the job."""
         from psruntime.graph.base.server import start_server
+        from psruntime.graph.loop.session import WorkerServer
 
         where, process = self._where, self._process
-        self._server, self.address = start_server("worker", where.index, host, where.port)
+        server, self.address = start_server("worker", where.index, host, where.port)
+        self._server = WorkerServer(where.index, server.target, self.address)
         peers = Peers(self.address)
         self._traffic = Traffic(peers)
-        self._place, self._seat = take_worker_seat(
+        self._control_plane, self._seat = take_worker_seat(
             client, self._job, where.index, (self.address, health_address), self._specs,
             self._stats, where.connect_timeout_s, process.stop, process.log, process.at_exit,
             on_answer=lambda answer: peers.meet(answer.standing.view),
@@ -146,9 +145,15 @@ class _Trainer:
         process.at_exit.callback(self._seat.leave, LeaveKind.ASKED, "asked to stop")
 
     def train(self) -> int:
-        """Until the job is over; returns the exit code.  Leaves with the reason when it fails."""
+        """Trains until the job is over; returns the exit code.  Leaves with the reason when it fails."""
+        from psruntime.graph.loop.assemble import assemble
+        from psruntime.graph.loop.worker_run import WorkerRun
+
+        index, log = self._where.index, self._process.log
+        run = WorkerRun(self._graph, self._inputs, self._control_plane, self._job, index, log)
+        saved = self._best.offer if self._best else None
         try:
-            self._build_loop().run()
+            assemble(run, self._server, on_step=self._progress.step, close=self._evaluate, saved=saved).run()
         except JobDoneError:
             self._seat.leave(LeaveKind.OVER, "the job is done")
             raise
@@ -165,49 +170,42 @@ class _Trainer:
             raise JobFailedError(f"the job is done, but its evaluation failed: {self._evaluation_error}")
         return EXIT_DONE
 
-    def _stats(self, waiting: str) -> WorkerStats:
-        """For the next heartbeat."""
-        stats = self._meter.stats(time.monotonic(), waiting)
-        return replace(stats, moved=self._traffic.moved(), step_tensors=self._step_tensors)
-
-    def _build_loop(self) -> Any:
-        from psruntime.graph.loop.assemble import assemble
-
-        return assemble(
-            self._graph, self._inputs, self._job, self._where.index, self._place,
-            server=(self._server.target, self.address), on_step=self._on_step, close=self._evaluate,
-            log=self._process.log, saved=self._best.offer if self._best else None,
-        )  # fmt: skip
-
-    def _best_checkpoint(self) -> BestCheckpoint | None:
-        if not self._job.keep_best:
-            return None
+    def _best_checkpoint(self) -> BestCheckpoint:
         from psruntime.graph.checkpoint.best import BestCheckpoint
         from psruntime.graph.model.evaluate import CheckpointEvaluation
 
         name, _ = self._job.best_metric
-        evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda: self._place.closed_part())
+        evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda: self._control_plane.closed_part())
         if name not in evaluation.names:
             raise UsageError(f"keep_best names {name}, which {self._worker.model} does not measure; "
                              f"it has {', '.join(evaluation.names)}")  # fmt: skip
         return BestCheckpoint(evaluation, self._job.checkpoint_dir, self._job.best_metric, self._process.log)
 
-    def _on_step(self, result: StepResult) -> None:
-        self._to_start -= 1
-        if self._to_start == 0:
-            allocator.give_back()
-        now_s = time.monotonic()
-        self._meter.step(result.loss, result.examples, result.staleness, result.dropped, now_s)
-        if now_s - self._progress_at_s >= PROGRESS_S:
-            self._progress_at_s = now_s
-            stats = self._meter.stats(now_s)
-            self._process.log(
-                "progress", global_step=result.global_step, loss=result.loss, examples_per_s=stats.examples_per_s,
-                staleness_p99=stats.staleness_p99, dropped=self._meter.dropped,
+    def _log_plan(self) -> None:
+        """Logs the plan, and the variables that train in another way than the user may expect."""
+        log, plan = self._process.log, self._plan
+        log("plan", variables=len(plan.trained), buckets=len(plan.buckets))
+        alone = [spec.name for spec in plan.trained if spec.whole]
+        if alone and self._job.plan == "packed":
+            log(
+                "unpacked", variables=" ".join(alone), reason="each has a constraint, or an optimizer that may need "
+                "all of it: it is not one of those of TensorFlow that treat every entry alike",
+            )  # fmt: skip
+        if self._graph.untrained:
+            log("untrained", variables=" ".join(self._graph.untrained), reason="the loss does not depend on them")
+        if self._graph.unmoved:
+            log(
+                "unmoved", variables=" ".join(self._graph.unmoved),
+                reason="no step runs their updates; give them in ModelSpec.updates, for example layer.updates",
             )  # fmt: skip
 
+    def _stats(self, waiting: str) -> WorkerStats:
+        """The measurements for the next heartbeat."""
+        stats = self._progress.stats(waiting)
+        return replace(stats, moved=self._traffic.moved(), step_tensors=self._step_tensors)
+
     def _evaluate(self, global_step: int) -> None:
-        """Held-out metrics of the final variables, printed for the user and logged."""
+        """Measures the final variables on held-out data; prints the metrics for the user and logs them."""
         from psruntime.graph.loop.session import open_session
         from psruntime.graph.model.evaluate import evaluate
 
@@ -215,12 +213,11 @@ class _Trainer:
             self._best.wait()
 
         view = self._seat.answer.standing.view
-        worker = (self._where.index, self.address)
         try:
-            values = evaluate(
+            values = evaluate(  # 5
                 self._model, self._context(EVAL), self._plan, self._job.max_workers,
-                lambda graph: open_session(self._server.target, graph, view, worker),
-                self._place.closed_part,
+                lambda graph: open_session(self._server, graph, view),
+                self._control_plane.closed_part,
             )  # fmt: skip
         except UsageError as error:  # the training is complete and saved: this is not its failure
             self._evaluation_error = str(error)
@@ -233,6 +230,35 @@ class _Trainer:
     def _context(self, mode: str) -> Context:
         worker, index = self._worker, self._where.index
         return Context(mode, index, self._job.min_workers, worker.batch_size, worker.data_dir, worker.seed + index)
+
+
+class _Progress:
+    """Measures the steps of this worker, and logs a line now and then."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._meter = StepMeter()
+        self._to_start = STARTED
+        self._logged_at_s = time.monotonic()
+
+    def step(self, result: StepResult) -> None:
+        """A step ended."""
+        self._to_start -= 1
+        if self._to_start == 0:
+            allocator.give_back()
+        now_s = time.monotonic()
+        self._meter.step(result.loss, result.examples, result.staleness, result.dropped, now_s)
+        if now_s - self._logged_at_s >= PROGRESS_S:
+            self._logged_at_s = now_s
+            stats = self._meter.stats(now_s)
+            self._process.log(
+                "progress", global_step=result.global_step, loss=result.loss, examples_per_s=stats.examples_per_s,
+                staleness_p99=stats.staleness_p99, dropped=self._meter.dropped,
+            )  # fmt: skip
+
+    def stats(self, waiting: str) -> WorkerStats:
+        """What was measured up to now.  waiting: what this worker waits for."""
+        return self._meter.stats(time.monotonic(), waiting)
 
 
 if __name__ == "__main__":

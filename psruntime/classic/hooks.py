@@ -12,7 +12,7 @@ from psruntime.classic.counting import StepCounting
 from psruntime.classic.sessions import ScriptSessions
 from psruntime.classic.writers import LateWriter, late_writers
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.loop.control_plane import Place
+from psruntime.graph.loop.control_plane import ControlPlane
 
 
 @dataclass
@@ -34,14 +34,14 @@ class StepHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self,
         counting: StepCounting,
         sessions: ScriptSessions,
-        place: Place,
+        control_plane: ControlPlane,
         tally: Tally,
         log: Callable[..., None],
     ) -> None:
         self._tally = tally
         self._counting = counting
         self._sessions = sessions
-        self._place = place
+        self._control_plane = control_plane
         self._log = log
         self._reads: list[Any] = []
         self._stepped = False  # in the newest session
@@ -50,12 +50,12 @@ class StepHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._stepped = False
 
     def before_run(self, run_context: Any) -> Any:
-        if not self._place.holds(self._sessions.assignment):
+        if not self._control_plane.holds(self._sessions.assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
         self._reads = self._counting.reads(run_context.original_args.fetches)
         if not self._reads:
             return None
-        if not self._place.may_step():
+        if not self._control_plane.may_step():
             raise tf1.errors.OutOfRangeError(None, None, "the job takes no further step")
         return tf1.train.SessionRunArgs(self._reads)
 
@@ -64,7 +64,7 @@ class StepHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             return
         global_step = int(max(run_values.results))
         self._tally.steps += 1
-        self._place.stepped(global_step)
+        self._control_plane.stepped(global_step)
         if not self._stepped:
             self._stepped = True
             self._log("first_step", global_step=global_step)
@@ -110,9 +110,11 @@ class ChiefOnly(Wrapped):
     act in a session.
     """
 
-    def __init__(self, hook: Any, place: Place, on_chief: Callable[[], None], log: Callable[..., None]) -> None:
+    def __init__(
+        self, hook: Any, control_plane: ControlPlane, on_chief: Callable[[], None], log: Callable[..., None]
+    ) -> None:
         super().__init__(hook, log)
-        self._place = place
+        self._control_plane = control_plane
         self._on_chief = on_chief
         self._session: tuple[Any, Any] = (None, None)  # and its coordinator
         self._acts = False
@@ -146,7 +148,7 @@ class ChiefOnly(Wrapped):
 
     def _look(self) -> bool:
         """Whether the hook acts; tells it of the session when it begins to."""
-        chief = self._place.is_chief()
+        chief = self._control_plane.is_chief()
         if chief and not self._acts:
             self._on_chief()
             self._hook.after_create_session(*self._session)

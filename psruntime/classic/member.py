@@ -13,6 +13,7 @@ from psruntime.core.members.view import Phase
 from psruntime.errors import JobFailedError, PsRuntimeError, StopRequested, UsageError
 from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
+from psruntime.graph.loop.session import WorkerServer
 from psruntime.network import own_host
 from psruntime.observe.log import Log
 from psruntime.observe.traffic import Peers, Traffic
@@ -27,8 +28,8 @@ ENDS = (Phase.DRAINING, Phase.DONE, Phase.FAILED)
 STOP_S = 0.2  # for health calls under way at the end
 
 
-class Member:
-    """First `learn`, then `join`; `leave` gives the place up.
+class ScriptMember:
+    """First `learn`, then `join`; `leave` ends the membership.
 
     It takes no signal: whatever ends the script ends it, and who can say no goodbye is found by its lease.
     """
@@ -77,24 +78,20 @@ class Member:
         health = RpcServer(f"{host}:{where.health_port}", flag="health_port", security=self._security)
         health.start()
         self._at_exit.callback(health.stop, STOP_S)
-        self._server, self.address = start_server("worker", where.index, host, where.port)
-        peers = Peers(self.address)
+        server, address = start_server("worker", where.index, host, where.port)
+        self.server = WorkerServer(where.index, server.target, address)
+        peers = Peers(address)
         traffic = Traffic(peers)
-        self.place, self._seat = take_worker_seat(
-            client, job, where.index, (self.address, f"{host}:{health.port}"), (),
+        self.control_plane, self._seat = take_worker_seat(
+            client, job, where.index, (address, f"{host}:{health.port}"), (),
             lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting, moved=traffic.moved()),
             where.connect_timeout_s, self._stop, self.log, self._at_exit,
             on_answer=lambda answer: peers.meet(answer.standing.view),
         )  # fmt: skip
         health.set_serving(True)
 
-    @property
-    def target(self) -> str:
-        """Of TensorFlow's server, for sessions."""
-        return str(self._server.target)
-
     def takes_steps(self) -> bool:
-        """Whether a step may still begin, now or after a wait; False also when this place is lost."""
+        """Whether a step may still begin, now or after a wait; False also when the membership is lost."""
         try:
             assert self._seat is not None
             return self._seat.answer.standing.phase not in ENDS
@@ -131,7 +128,7 @@ class Member:
             self.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
 
     def leave(self, kind: LeaveKind, reason: str) -> None:
-        """Gives the place up and closes everything.  May be repeated."""
+        """Ends the membership and closes everything.  May be repeated."""
         atexit.unregister(self.leave)
         if self._seat is not None:
             self._seat.leave(kind, reason)

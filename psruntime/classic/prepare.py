@@ -22,7 +22,7 @@ from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.listing import CheckpointList
 from psruntime.graph.store.bucket_store import PsControl
-from psruntime.graph.store.prepared_flag import Markers
+from psruntime.graph.store.prepared_flag import PreparedFlags
 
 
 class ScaffoldPreparation:
@@ -48,7 +48,7 @@ class ScaffoldPreparation:
         with tf1.device(worker_device(index)):
             controls = [PsControl(ps, max_workers) for ps in range(num_ps)]
             held = [variables_of(ps) for ps in range(num_ps)]
-            self._markers = Markers(controls, marker_of(num_ps), held, index)
+            self._markers = PreparedFlags(controls, marker_of(num_ps), held, index)
 
     def run(self, session: Any, assignment: Assignment) -> Prepared:
         """Prepares the view of `session`.

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.hooks import ChiefOnly, StepHook, Wrapped
-from psruntime.classic.member import Member
+from psruntime.classic.member import ScriptMember
 from psruntime.classic.sessions import ScriptSessions
 from psruntime.core.members.messages import LeaveKind, Rest
 from psruntime.errors import JobDoneError, PsRuntimeError, ReplacedError
@@ -27,7 +27,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
 
     def __init__(
         self,
-        member: Member,
+        member: ScriptMember,
         sessions: ScriptSessions,
         step_hook: StepHook,
         of_the_chief: Sequence[ChiefOnly],
@@ -87,14 +87,14 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
 
     def _rest(self) -> None:
         """Until the job is done; as chief it ends it, when all have stopped."""
-        place, lost = self._member.place, False
+        control_plane, lost = self._member.control_plane, False
         while True:
             try:
                 if lost:
                     self._sessions.renew()
                     lost = False
                 self._finish(self._of_everybody)
-                rest = place.rest(self._sessions.assignment)
+                rest = control_plane.rest(self._sessions.assignment)
                 if rest is Rest.OVER:
                     return
                 if rest is Rest.CLOSE:
@@ -104,24 +104,24 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
             except JobDoneError:
                 return
             except LOST_SESSION as error:
-                place.pause(f"a ps was lost while the job ended: {first_line(error)}")
+                control_plane.pause(f"a ps was lost while the job ended: {first_line(error)}")
                 lost = True
 
     def _close_job(self) -> None:
         """Everybody has stopped: the chief's hooks write what is last."""
-        assignment, place = self._sessions.assignment, self._member.place
+        assignment, control_plane = self._sessions.assignment, self._member.control_plane
         self._finish(self._of_the_chief)
-        if not place.holds(assignment):
+        if not control_plane.holds(assignment):
             return
         try:
-            place.report_finished(assignment)
+            control_plane.report_finished(assignment)
         except ReplacedError as error:
-            place.pause(str(error))
+            control_plane.pause(str(error))
 
     def _finish(self, hooks: Sequence[Wrapped]) -> None:
         for hook in hooks:
             hook.finish(self._sessions.session)
-            self._member.place.closed_part()
+            self._member.control_plane.closed_part()
 
     @contextmanager
     def _ending_the_script(self) -> Iterator[None]:
@@ -134,7 +134,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
             end_script(self._member, error)
 
 
-def end_script(member: Member, error: PsRuntimeError) -> NoReturn:
+def end_script(member: ScriptMember, error: PsRuntimeError) -> NoReturn:
     """Leaves the job, says why in one line and ends the script with the code that belongs to it."""
     member.fail(error)
     member.log("error" if error.exit_code else "over", reason=error)

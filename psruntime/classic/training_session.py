@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.classic.arguments import USE_DEFAULT, StockArguments
 from psruntime.classic.counting import StepCounting
 from psruntime.classic.hooks import ChiefOnly, StepHook, Tally, Wrapped
-from psruntime.classic.member import Member
+from psruntime.classic.member import ScriptMember
 from psruntime.classic.placement import check_placement, outside_scopes
 from psruntime.classic.prepare import ScaffoldPreparation, remember_checkpoints
 from psruntime.classic.script_session import ScriptSession, end_script
@@ -107,7 +107,7 @@ def MonitoredTrainingSession(
     except UsageError as error:
         sys.stderr.write(f"{NAME}: {error}\n")
         raise SystemExit(error.exit_code) from error
-    member = Member(where, security, Log("worker", index))
+    member = ScriptMember(where, security, Log("worker", index))
     try:
         return _open(member, index, stock, counting)
     except PsRuntimeError as error:
@@ -128,7 +128,7 @@ def _count_steps() -> StepCounting:
         return StepCounting(graph)
 
 
-def _open(member: Member, index: int, stock: StockArguments, counting: StepCounting) -> ScriptSession:
+def _open(member: ScriptMember, index: int, stock: StockArguments, counting: StepCounting) -> ScriptSession:
     graph, log, job = tf1.get_default_graph(), member.log, member.learn()
     check_placement(graph, job.ps, index)
     tally = Tally()
@@ -139,16 +139,15 @@ def _open(member: Member, index: int, stock: StockArguments, counting: StepCount
             stock.scaffold, counting, stock.checkpoint_dir, job.ps, job.max_workers, index, log
         )
         return ViewSessionCreator(
-            member.target, member.address, index, graph, member.place, preparation, log, preparation.initialise,
-            stock.config,
+            member.server, graph, member.control_plane, preparation, log, preparation.initialise, stock.config
         )  # fmt: skip
 
     sessions = ScriptSessions(stock.scaffold, index, make, lambda: member.patience(stock.max_wait_secs))
-    step_hook = StepHook(counting, sessions, member.place, tally, log)
+    step_hook = StepHook(counting, sessions, member.control_plane, tally, log)
 
     def become_chief() -> None:
         remember_checkpoints(stock.scaffold.saver, stock.checkpoint_dir, log)
 
-    of_the_chief = [ChiefOnly(hook, member.place, become_chief, log) for hook in stock.of_the_chief()]
+    of_the_chief = [ChiefOnly(hook, member.control_plane, become_chief, log) for hook in stock.of_the_chief()]
     of_everybody = [Wrapped(hook, log) for hook in stock.of_everybody()]
     return ScriptSession(member, sessions, step_hook, of_the_chief, of_everybody, stock.stop_grace_period_secs)

@@ -37,10 +37,10 @@ def input_fn(context):
 
 
 def example(district, area, rent, quick):
-    """(features, label) of one line of the file."""
+    """(features, label) of one line of the file, or of many."""
     features = {
         "district": tf.strings.to_hash_bucket_fast(district, DISTRICTS),
-        "numbers": tf.stack([tf.log(area / 70), tf.log(rent / 1000)]),
+        "numbers": tf.stack([tf.log(area / 70), tf.log(rent / 1000)], axis=-1),
     }
     return features, tf.cast(quick, tf.float32)
 

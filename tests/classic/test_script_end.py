@@ -28,11 +28,11 @@ class Sessions(tf1.train.SessionCreator):  # type: ignore[misc]
         self.create_session()
 
 
-class Member:
+class ScriptMember:
     """A membership, and its place; `rests` are what becomes of the worker, an exception to be raised included."""
 
     def __init__(self, story: list[str], *rests: Rest | Exception) -> None:
-        self.story, self.rests, self.place = story, list(rests), self
+        self.story, self.rests, self.control_plane = story, list(rests), self
         self.gone = False
 
     def rest(self, assignment: Any) -> Rest:
@@ -84,8 +84,8 @@ class Ends(tf1.train.SessionRunHook):  # type: ignore[misc]
         self.story.append(f"end of {self.name}")
 
 
-def session(story: list[str], *rests: Rest | Exception, failures: int = 0) -> tuple[ScriptSession, Member]:
-    member = Member(story, *rests)
+def session(story: list[str], *rests: Rest | Exception, failures: int = 0) -> tuple[ScriptSession, ScriptMember]:
+    member = ScriptMember(story, *rests)
     chief = ChiefOnly(Ends("the chief's", story, failures), member, lambda: None, member.log)  # type: ignore[arg-type]
     own = Wrapped(Ends("its own", story), member.log)
     hook = tf1.train.SessionRunHook()

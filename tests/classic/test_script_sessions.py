@@ -224,7 +224,7 @@ class Recorder(tf1.train.SessionRunHook):  # type: ignore[misc]
 
 
 class Chiefs:
-    """A place of which only this is asked."""
+    """A control plane of which only this is asked."""
 
     chief = False
 
@@ -233,8 +233,8 @@ class Chiefs:
 
 
 def test_a_hook_of_the_chief_acts_from_when_it_is_to_when_it_is_not(tmp_path: Path) -> None:
-    recorder, place, events = Recorder(tmp_path), Chiefs(), []
-    hook = ChiefOnly(recorder, place, lambda: events.append("chief"), lambda event, **_: events.append(event))  # type: ignore[arg-type]
+    recorder, control_plane, events = Recorder(tmp_path), Chiefs(), []
+    hook = ChiefOnly(recorder, control_plane, lambda: events.append("chief"), lambda event, **_: events.append(event))  # type: ignore[arg-type]
 
     def run() -> list[str]:
         recorder.calls.clear()
@@ -246,15 +246,15 @@ def test_a_hook_of_the_chief_acts_from_when_it_is_to_when_it_is_not(tmp_path: Pa
         hook.begin()
     hook.after_create_session("one", None)
     assert recorder.calls == ["begin"] and run() == []
-    place.chief = True
+    control_plane.chief = True
     assert run() == ["created one", "before", "after"], "a lost session after the step is only reported"
     assert run() == ["before", "after"]
     assert events == ["chief", "hook_failed", "hook_failed"]
-    place.chief = False
+    control_plane.chief = False
     hook.finish("one")
     hook.end("one")
     assert run() == []
-    place.chief = True
+    control_plane.chief = True
     recorder.calls.clear()
     hook.finish("two")
     hook.finish("two")

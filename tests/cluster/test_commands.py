@@ -67,6 +67,12 @@ MISTAKES = {
     ("--save-steps", "-3"): "psruntime run: save_steps must be at least 1, got -3",
     ("--job", "no.toml"): "psruntime run: job file no.toml cannot be read: No such file or directory",
     ("--bogus",): "psruntime run: unrecognized argument --bogus; --help lists the flags",
+    ("--batch-size", "0"): "psruntime run: batch_size must be at least 1, got 0",
+    ("--tls-ca", "ca.pem"): "psruntime run: --tls-ca, --tls-cert, --tls-key belong together; missing: --tls-cert, "
+    "--tls-key",
+    ("--model", "slow_modles"): "psruntime run: model module 'slow_modles' cannot be imported: No module named "
+    "'slow_modles'; --model takes a dotted name, for example psruntime.examples.digits, found from the current folder "
+    "or PYTHONPATH",
 }
 
 
@@ -76,11 +82,32 @@ def test_wrong_flags_are_one_line(commands: Commands, given: tuple[str, ...]) ->
 
 
 def test_a_worker_that_cannot_start_ends_the_job(commands: Commands) -> None:
-    code, _, err = commands.run(LOCAL, "--workers", "1", "--model", "no_such_model")
+    (commands.folder / "broken.py").write_text("import psruntime\nimport no_such_package\n")
+    code, _, err = commands.run(LOCAL, "--workers", "1", "--model", "broken")
     assert code == 2
     assert "worker-0 ended with code 2" in err
-    assert "model module 'no_such_model' cannot be imported" in err
+    assert f"model module 'broken' failed at {commands.folder}/broken.py:2: ModuleNotFoundError: No module named" in err
     assert "Traceback" not in err
+
+
+def test_what_init_writes_trains_and_a_second_run_has_nothing_to_train(commands: Commands) -> None:
+    command = (sys.executable, "-m", "psruntime")
+    code, out, err = commands.run(*command, "init", "flats")
+    assert (code, err) == (0, "")
+    train = out.splitlines()[-1].removeprefix("train it:  psruntime ").split()
+    run = (*command, *train, "--train-steps", "400", "--checkpoint-dir", "run")
+    code, out, err = commands.run(*run)
+    assert code == 0, err
+    held_out = re.search(r"held out, at global step 40\d: .*accuracy ([0-9.]+)", out)
+    assert held_out and float(held_out[1]) > 0.9, out
+    again = "already at global step 40\\d of 400 \\(--train-steps\\): nothing to train; raise --train-steps to go on\n"
+    assert not re.search(again, out)
+    code, out, err = commands.run(*run, "--log-dir", "logs")
+    assert code == 0, err
+    assert re.search(rf"^{again}worker-\d: {re.escape(held_out[0])}", out, re.MULTILINE)
+    for log in (commands.folder / "logs").glob("*.log"):
+        assert log.read_text().count(" environment GRPC_FAIL_FAST=true TF_USE_LEGACY_KERAS=1 ") == 1
+    assert not commands.running()
 
 
 def test_a_port_in_use_and_a_coordinator_that_is_not_there(commands: Commands) -> None:

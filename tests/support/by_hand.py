@@ -30,7 +30,7 @@ class ByHand:
             for rounds in run.graph.rounds.stores if run.graph.rounds else []:
                 total = dict(zip(("sum", "rows"), rounds.sum.read().tensors, strict=False))
                 self._held[rounds.store.bucket.name].update(
-                    total, unit=rounds.unit.read_value(), books=rounds.books.read_value()
+                    total, unit=rounds.scale.read_value(), books=rounds.state.read_value()
                 )
             of_worker = run.graph.graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)
             residues = {v.op.name.removeprefix("psruntime/residue/"): v for v in of_worker}

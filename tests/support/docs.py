@@ -108,12 +108,13 @@ def table(document: str, check: str) -> list[list[str]]:
 
 
 def moved(text: str, diff: str) -> str:
-    """The text after a diff without line numbers: each removed line is replaced by the added one that follows it."""
-    lines = [line for line in diff.splitlines() if line]
-    for removed, added in zip(lines[::2], lines[1::2], strict=True):
-        assert removed[0] == "-" and added[0] == "+", (removed, added)
-        assert text.count(f"{removed[1:]}\n") == 1, f"not exactly once in the text: {removed[1:]}"
-        text = text.replace(f"{removed[1:]}\n", f"{added[1:]}\n")
+    """The text after a diff without line numbers: each run of removed lines is replaced by the added ones after it."""
+    for removed, added in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)+)", diff, re.MULTILINE):
+        before, after = (re.sub("^.", "", lines, flags=re.MULTILINE) for lines in (removed, added))
+        assert text.count(before) == 1, f"not exactly once in the text: {before}"
+        text = text.replace(before, after)
+        diff = diff.replace(removed + added, "", 1)
+    assert not diff.strip(), f"neither removed nor replaced: {diff}"
     return text
 
 

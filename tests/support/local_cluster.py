@@ -1,4 +1,4 @@
-"""ps and worker servers in one process, and a place that says yes: the graph side without a coordinator."""
+"""ps and worker servers in one process, and a control plane that says yes: the graph side without a coordinator."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.assemble import assemble
 from psruntime.graph.loop.push_steps import StepResult
-from psruntime.graph.loop.session import open_session
+from psruntime.graph.loop.session import WorkerServer, open_session
+from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.model.pulled_model import learn_specs
-from psruntime.graph.step.train_graph import TrainGraph, build_training
+from psruntime.graph.step.build import build_training
+from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.ps_state import LedgerReader, PsState
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.stock import contents
@@ -32,8 +34,8 @@ INCARNATION = 77
 
 
 @dataclass
-class LocalPlace:
-    """A place for one worker that is always the chief; `steps` steps and the job is over."""
+class LocalControlPlane:
+    """The control plane of one worker that is always the chief; `steps` steps and the job is over."""
 
     view: View
     steps: int
@@ -136,6 +138,7 @@ class LocalCluster:
         self.max_staleness = max_staleness
         self.ps = [_server("ps", i) for i in range(num_ps)]
         self.worker, self.address = _server("worker", 0)
+        self.server = WorkerServer(0, self.worker.target, self.address)
         for role, index, server in [("worker", 0, (self.worker, self.address)), *_numbered(self.ps)]:
             weakref.finalize(self, _idle.setdefault((role, index), []).append, server)
         self.states = [PsState(server.target, i, max_workers) for i, (server, _) in enumerate(self.ps)]
@@ -153,7 +156,7 @@ class LocalCluster:
         self.states[ps].write_fence({0: INCARNATION}, None)
 
     def session(self, graph: Any) -> Any:
-        return open_session(self.worker.target, graph, self.view, (0, self.address))
+        return open_session(self.server, graph, self.view)
 
     def ledgers(self, plan: Plan) -> dict[str, Any]:
         """Bucket name -> ledger, read on each ps."""
@@ -171,7 +174,7 @@ class Run:
     cluster: LocalCluster
     job: JobConfig
     graph: TrainGraph
-    place: LocalPlace
+    control_plane: LocalControlPlane
     results: list[StepResult] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     checkpoints: Checkpoints = field(init=False)
@@ -191,7 +194,7 @@ def train(
     model: Model,
     steps: int,
     close: Callable[[int], None] = lambda _: None,
-    make_place: Callable[[View, int], LocalPlace] = LocalPlace,
+    make_control_plane: Callable[[View, int], LocalControlPlane] = LocalControlPlane,
     saved: Callable[[str, int], None] | None = None,
     **settings: Any,
 ) -> Run:
@@ -200,14 +203,14 @@ def train(
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3), job.local_steps)
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
     graph = build_training(model, inputs, plan, job, 0)
-    place = make_place(cluster.view, steps)
-    run = Run(cluster, job, graph, place)
+    control_plane = make_control_plane(cluster.view, steps)
+    run = Run(cluster, job, graph, control_plane)
 
     def log(event: str, **facts: Any) -> None:
         run.events.append((event, facts))
 
-    server = (cluster.worker.target, cluster.address)
-    loop = assemble(graph, inputs, job, 0, place, server, run.results.append, close, log, saved)
+    worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log)
+    loop = assemble(worker_run, cluster.server, run.results.append, close, saved)
     run.checkpoints = loop._hooks[-1]._checkpoints
     loop.run()
     inputs.close()

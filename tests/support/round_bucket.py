@@ -10,13 +10,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
-from psruntime.graph.store.apply import applying
+from psruntime.graph.store.apply import bucket_update
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.guard import PUSH_ID_SIZE, Push
 from psruntime.graph.store.optimizers import BucketOptimizer, Rule
 from psruntime.graph.store.round_sum import RoundStore, close, contribute
-from psruntime.graph.store.step_messages import Arrived
+from psruntime.graph.store.step_messages import PUSH_ID_SIZE, PsHeader, Push
 from tests.support.local_cluster import LocalCluster
 
 ROWS, WIDTH = 6, 2
@@ -53,9 +52,9 @@ class RoundBucket:
             self._optimizer = BucketOptimizer([rule], bucket, rates)
             push = Push.of(self._identity, self._finite)
             gradient = BucketGradient(self._values, self._indices)
-            self._contribute = contribute(self.rounds, control, push, gradient, self._unit)
-            closing = Arrived(push, [tf1.constant(1.0)], self._members, self._factor)
-            self._close, _ = close(self.rounds, control, closing, self._update)
+            header = PsHeader(push, [tf1.constant(1.0)], self._members, self._factor, self._unit)
+            self._contribute = contribute(self.rounds, control, header, gradient)
+            self._close, _ = close(self.rounds, control, header, self._update)
             self._seal = self.rounds.seal()
             everything = [*self.store.variables, *self.rounds.variables, *self._optimizer.variables]
             self._init = [v.initializer for v in everything]
@@ -63,22 +62,24 @@ class RoundBucket:
                 "master": [v.read_value() for v in [self.store.master, *self._optimizer.variables]],
                 "version": self.store.version.read_value(),
                 "ledger": self.store.ledger.read_value(),
-                "books": self.rounds.books.read_value(),
+                "books": self.rounds.state.read_value(),
                 "sum": self.rounds.sum.read().tensors,
-                "unit": self.rounds.unit.read_value(),
+                "unit": self.rounds.scale.read_value(),
                 "square": self.rounds.square(),
             }
         self.session = cluster.session(graph)
         self.reset()
 
-    def _update(self, live: Any) -> Any:
-        mean = self.rounds.mean(self._factor, live)
-        with tf1.control_dependencies([tf1.debugging.Assert(live(tf1.logical_not(self._fails)), ["cut off"])]):
-            through = tf1.cond(live(self._holds), self._gate.dequeue, lambda: tf1.constant(True))
+    def _update(self, total: BucketGradient) -> Any:
+        with tf1.control_dependencies(total.tensors):  # dead if they are
+            fails, holds = tf1.identity(self._fails), tf1.identity(self._holds)
+        joint = self.rounds.joint(total, self._factor)
+        with tf1.control_dependencies([tf1.debugging.Assert(tf1.logical_not(fails), ["cut off"])]):
+            through = tf1.cond(holds, self._gate.dequeue, lambda: tf1.constant(True))
         with tf1.control_dependencies([through]):
-            values = tf1.identity(mean.values)
+            values = tf1.identity(joint.values)
         dtype = self.store.master.dtype.base_dtype
-        return applying(self._optimizer, self.store)(mean.with_values(tf1.cast(values, dtype)))
+        return bucket_update(self._optimizer, self.store)(joint.with_values(tf1.cast(values, dtype)))
 
     def contribute(
         self,

@@ -18,7 +18,7 @@ AFTER = "psruntime/after"  # what stands for the operation that has to run befor
 TABLES = ("MutableDenseHashTable", "MutableDenseHashTableV2")  # resources that take inputs
 
 
-class Part:
+class Subgraph:
     """The operations from `inputs`, tensors, to `targets`, tensors and operations, that have to run once a copy.
 
     boundary: operations at which the part ends on the other side.

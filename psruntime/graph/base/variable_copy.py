@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 
-class CopyOf:
+class VariableCopy:
     """A copy of `variable`, by default beside it.  `suffix` tells it from the variable's other copies."""
 
     def __init__(self, variable: Any, suffix: str, device: str | None = None) -> None:

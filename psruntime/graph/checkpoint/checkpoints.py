@@ -34,7 +34,7 @@ from psruntime.graph.store.prepared_flag import WriteFence
 
 
 @dataclass(frozen=True)
-class Moved:
+class Transferred:
     """A checkpoint that was written or read.  unshared: why the chief did it for all ps; empty if each did its own."""
 
     path: str
@@ -104,7 +104,7 @@ class Checkpoints:
         with _failing("the checkpoint was not begun"):
             return self._snapshot.take(session)
 
-    def write(self, session: Any, state: SavedState) -> Moved:
+    def write(self, session: Any, state: SavedState) -> Transferred:
         """Writes what was copied last.  May be called in another thread than `copy`, one call at a time.
 
         Raises:
@@ -120,12 +120,12 @@ class Checkpoints:
                 Path(new.merged + SUFFIX).write_text(state.text(), encoding="utf-8")
                 if not self._snapshot.is_ours(session):
                     raise CheckpointError(f"{failure}: another chief has begun one since")
-                return Moved(self._folder.publish(new), unshared)
+                return Transferred(self._folder.publish(new), unshared)
         finally:
             with suppress(tf1.errors.OpError, RuntimeError):  # RuntimeError: the session was closed
                 self._snapshot.release(session)
 
-    def save(self, session: Any) -> Moved | None:
+    def save(self, session: Any) -> Transferred | None:
         """`copy`, then `write`."""
         state = self.copy(session)
         return None if state is None else self.write(session, state)
@@ -146,7 +146,9 @@ class Checkpoints:
                 return SavedState(int(reader.get_tensor(GLOBAL_STEP.name)))
         return SavedState(_step_of(path) or 0)
 
-    def restore(self, session: Any, path: str, global_step: int, every_ps: Collection[int], incarnation: int) -> Moved:
+    def restore(
+        self, session: Any, path: str, global_step: int, every_ps: Collection[int], incarnation: int
+    ) -> Transferred:
         """Restores masters and optimizer variables of these ps from `path`, and on ps 0 the global step, as long as
         they admit this incarnation.
 
@@ -164,7 +166,7 @@ class Checkpoints:
             self._reader.read(session, path, sources, not unshared, every_ps, incarnation)
             if GLOBAL_STEP.ps in every_ps:
                 session.run(self._set_step, {self._restored_step: [global_step], **self._fence.feed(incarnation)})
-        return Moved(path, unshared)
+        return Transferred(path, unshared)
 
     def _sources(self, path: str) -> Mapping[str, str]:
         """Name there of each entry."""

@@ -21,7 +21,7 @@ from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
 
 @dataclass(frozen=True)
-class Part:
+class CheckpointPart:
     """A variable on a ps as part of a checkpoint.
 
     entry: the logical tensor that it is, or is a slice of.  shape: of the part there.
@@ -51,18 +51,18 @@ class Part:
         return bool(self.size == self.variable.shape.num_elements())
 
 
-def parts_of(graph: TrainGraph) -> list[Part]:
+def parts_of(graph: TrainGraph) -> list[CheckpointPart]:
     """All variables that a checkpoint restores, but for the global step; all parts of one variable together, those of
     one entry in the order of buckets."""
     parts = []
     specs = {spec.name: spec for spec in graph.plan.specs}
     stock_suffixes = _stock_suffixes(graph)
 
-    def slices(suffix: str, kind: Kind, variable: Any, bucket: Bucket) -> list[Part]:
+    def slices(suffix: str, kind: Kind, variable: Any, bucket: Bucket) -> list[CheckpointPart]:
         return [_slice(suffix, kind, variable, bucket.ps, p, specs[p.variable], graph) for p in bucket.pieces]
 
     for home in graph.plan.homes:
-        parts += slices("", Kind.VARIABLE, graph.model.homes.variables[home.name], home)
+        parts += slices("", Kind.VARIABLE, graph.model.ps_copies.variables[home.name], home)
     for bucket in graph.plan.buckets:
         master, optimizer = graph.model.stores[bucket.name].master, graph.optimizers.get(bucket.name)
         parts += slices("", Kind.VARIABLE, master, bucket)
@@ -85,23 +85,23 @@ def _stock_suffixes(graph: TrainGraph) -> dict[int, str]:
     return {number: f"_{count}" if count else "" for number, count in before.items()}
 
 
-def step_part(graph: TrainGraph) -> Part:
+def step_part(graph: TrainGraph) -> CheckpointPart:
     """The global step, a scalar there."""
-    return Part(Entry(GLOBAL_STEP.name, (), GLOBAL_STEP.dtype), graph.global_step.master, GLOBAL_STEP.ps, ())
+    return CheckpointPart(Entry(GLOBAL_STEP.name, (), GLOBAL_STEP.dtype), graph.global_step.master, GLOBAL_STEP.ps, ())
 
 
-def to_read(parts: list[Part]) -> list[Part]:
+def to_read(parts: list[CheckpointPart]) -> list[CheckpointPart]:
     """The parts that are restored: what a bucket has once for all its variables comes from the first of them."""
-    read: list[Part] = []
+    read: list[CheckpointPart] = []
     for part in parts:
         if part.entry.kind is not Kind.SHARED or not read or read[-1].variable is not part.variable:
             read.append(part)
     return read
 
 
-def to_write(parts: list[Part]) -> list[Part]:
+def to_write(parts: list[CheckpointPart]) -> list[CheckpointPart]:
     """The parts that are saved: of what every bucket has its own copy, the first, and that under its stock name too."""
-    written: list[Part] = []
+    written: list[CheckpointPart] = []
     names: set[str] = set()
     for part in parts:
         if part.entry.kind is not Kind.SHARED:
@@ -114,17 +114,18 @@ def to_write(parts: list[Part]) -> list[Part]:
     return written
 
 
-def _shared(name: str, stock: str, variable: Any, ps: int) -> Part:
+def _shared(name: str, stock: str, variable: Any, ps: int) -> CheckpointPart:
     """A copy of what stock has once for all variables."""
     shape = tuple(variable.shape.as_list())
-    return Part(Entry(name, shape, variable.dtype.base_dtype.name, Kind.SHARED, stock), variable, ps, shape)
+    return CheckpointPart(Entry(name, shape, variable.dtype.base_dtype.name, Kind.SHARED, stock), variable, ps, shape)
 
 
 def _slice(
     suffix: str, kind: Kind, variable: Any, ps: int, piece: Piece, spec: VariableSpec, graph: TrainGraph
-) -> Part:
+) -> CheckpointPart:
     """The piece's rows of the model's variable, or of the one that it is a part of."""
-    partition = graph.model.partitions.get(spec.name) or Partition(spec.name, spec.shape, (0,) * len(spec.shape))
+    partitions = graph.model.captured.partitions
+    partition = partitions.get(spec.name) or Partition(spec.name, spec.shape, (0,) * len(spec.shape))
     entry = Entry(partition.whole + suffix, partition.shape, variable.dtype.base_dtype.name, kind)
     start, rows = 0, spec.shape[0] if spec.shape else 1
     if piece.size != spec.size:
@@ -132,8 +133,8 @@ def _slice(
         start, rows = piece.start // row_size, piece.size // row_size
     shape = (rows, *spec.shape[1:]) if spec.shape else ()
     if shape == partition.shape:
-        return Part(entry, variable, ps, shape, offset=piece.offset)
+        return CheckpointPart(entry, variable, ps, shape, offset=piece.offset)
     offsets = (partition.offset[0] + start, *partition.offset[1:])
     whole = " ".join(map(str, partition.shape))
     axes = ":".join(f"{offset},{length}" for offset, length in zip(offsets, shape, strict=True))
-    return Part(entry, variable, ps, shape, f"{whole} {axes}", piece.offset)
+    return CheckpointPart(entry, variable, ps, shape, f"{whole} {axes}", piece.offset)

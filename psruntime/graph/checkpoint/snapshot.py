@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.saved_state import BucketBooks, SavedState
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.variable_copy import CopyOf
+from psruntime.graph.base.variable_copy import VariableCopy
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, GLOBAL_STEP, BucketStore, counts_of
 from psruntime.graph.store.guard import locked
@@ -36,11 +36,11 @@ class Snapshot:
         self._every_ps = range(graph.plan.num_ps)
         self._stores = [graph.stores_on(ps) for ps in self._every_ps]
         self._rounds = {r.store.bucket.name: r for r in graph.rounds.stores} if graph.rounds else {}
-        self._copies: dict[str, CopyOf] = {}  # by the name of the variable's handle
+        self._copies: dict[str, VariableCopy] = {}  # by the name of the variable's handle
         self._stamps = [_Stamp(ps) for ps in self._every_ps]
         self._taken = 0  # the stamp of the latest copy
         books = [self._copy_ps(ps) for ps in self._every_ps]
-        homes = [self._copy_home(home.ps, graph.model.homes.variables[home.name]) for home in graph.plan.homes]
+        homes = [self._copy_home(home.ps, graph.model.ps_copies.variables[home.name]) for home in graph.plan.homes]
         stamped = [stamp.write for stamp in self._stamps]
         self._take = {"books": [b for b in books if b is not None], "rest": [*homes, *stamped]}
         self._read_stamps = [stamp.value for stamp in self._stamps]
@@ -94,7 +94,7 @@ class Snapshot:
 
         def copy() -> tuple[Any, list[Any]]:
             nothing = tf1.constant(0, tf1.int64)
-            attempt = rounds.books.read_value()[APPLIED_ATTEMPT] if rounds else nothing
+            attempt = rounds.state.read_value()[APPLIED_ATTEMPT] if rounds else nothing
             step = store.master.read_value()[0] if store.bucket is GLOBAL_STEP else nothing
             head = tf1.stack([store.version.read_value(), attempt, step])
             said = tf1.concat([head, store.ledger.read_value()], axis=0)
@@ -110,7 +110,7 @@ class Snapshot:
             return self._copy(home)
 
     def _copy(self, variable: Any) -> Any:
-        copy = self._copies[variable.handle.op.name] = CopyOf(variable, "snapshot")
+        copy = self._copies[variable.handle.op.name] = VariableCopy(variable, "snapshot")
         return copy.take()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_cpu
-from psruntime.graph.checkpoint.entries import Part
+from psruntime.graph.checkpoint.entries import CheckpointPart
 from psruntime.graph.store.prepared_flag import WriteFence
 
 PORTION_BYTES = 256 << 20  # that a process holds at a time; each portion is a file, so a tenth makes ten times as many
@@ -26,7 +26,7 @@ Value = Callable[[Any], Any]  # a variable's value on its ps: the variable's own
 class Writer:
     """Writes parts, of which `value` gives the values; in the current graph, for worker `index` as the chief."""
 
-    def __init__(self, parts: list[Part], index: int, value: Value) -> None:
+    def __init__(self, parts: list[CheckpointPart], index: int, value: Value) -> None:
         self._whole = [_Saving(worker_cpu(index), portions(parts), value)]
         self._sharded = [_Saving(ps_device(ps), portions(own), value) for ps, own in by_ps(parts)]
         with tf1.device(worker_cpu(index)):
@@ -52,7 +52,7 @@ class Reader:
     Reading takes minutes, in which another may have become chief, so the fence is asked before each portion is written.
     """
 
-    def __init__(self, parts: list[Part], index: int, fence: WriteFence) -> None:
+    def __init__(self, parts: list[CheckpointPart], index: int, fence: WriteFence) -> None:
         self._fence = fence
         self._by_chief = {ps: _Restoring(worker_cpu(index), portions(own), fence) for ps, own in by_ps(parts)}
         self._sharded = {ps: _Restoring(ps_device(ps), portions(own), fence) for ps, own in by_ps(parts)}
@@ -82,7 +82,7 @@ class Reader:
 class _Saving:
     """The writing of portions by one device.  prefixes: placeholders, one a portion.  last: runs after all."""
 
-    def __init__(self, device: str, portions: Iterable[list[Part]], value: Value) -> None:
+    def __init__(self, device: str, portions: Iterable[list[CheckpointPart]], value: Value) -> None:
         self.prefixes: list[Any] = []
         self.last: Any = None
         for portion in portions:
@@ -102,8 +102,8 @@ class _Saving:
 class _Restoring:
     """The reading of portions by one device.  portions: (placeholder of names, its parts).  last: runs after all."""
 
-    def __init__(self, device: str, portions: Iterable[list[Part]], fence: WriteFence) -> None:
-        self.portions: list[tuple[Any, list[Part]]] = []
+    def __init__(self, device: str, portions: Iterable[list[CheckpointPart]], fence: WriteFence) -> None:
+        self.portions: list[tuple[Any, list[CheckpointPart]]] = []
         self.last: Any = None
         with tf1.device(device):
             self.prefix = tf1.placeholder(tf1.string, [], name="prefix")
@@ -124,14 +124,14 @@ class _Restoring:
                 self.last = tf1.group(*[_assign(list(of_one)) for _, of_one in groupby(tensor_of, lambda p: _of(p[0]))])
 
 
-def _shaped(part: Part, value: Any) -> Any:
+def _shaped(part: CheckpointPart, value: Any) -> Any:
     """The part's value, on its ps, in the shape that it has in a checkpoint."""
     with tf1.device(ps_device(part.ps)):
         own = value if part.is_all else value[part.offset : part.offset + part.size]
         return own if own.shape == part.shape else tf1.reshape(own, part.shape)
 
 
-def _assign(parts: list[tuple[Part, Any]]) -> Any:
+def _assign(parts: list[tuple[CheckpointPart, Any]]) -> Any:
     """Makes a variable what all its parts are."""
     variable = parts[0][0].variable
     with tf1.device(ps_device(parts[0][0].ps)):
@@ -143,20 +143,20 @@ def _assign(parts: list[tuple[Part, Any]]) -> Any:
         return variable.assign(own, read_value=False)
 
 
-def _of(part: Part) -> int:
+def _of(part: CheckpointPart) -> int:
     """Which variable it is a part of."""
     return id(part.variable)
 
 
-def by_ps(parts: list[Part]) -> list[tuple[int, list[Part]]]:
+def by_ps(parts: list[CheckpointPart]) -> list[tuple[int, list[CheckpointPart]]]:
     """(ps, its parts), for each ps that has any."""
     return [(ps, [p for p in parts if p.ps == ps]) for ps in sorted({part.ps for part in parts})]
 
 
-def portions(parts: list[Part]) -> Iterator[list[Part]]:
+def portions(parts: list[CheckpointPart]) -> Iterator[list[CheckpointPart]]:
     """The parts in their order, in runs of at most PORTION_BYTES; those of one variable stay together, also if they
     are more than that."""
-    portion: list[Part] = []
+    portion: list[CheckpointPart] = []
     held = 0
     for _, of_one in groupby(parts, _of):
         together = list(of_one)

@@ -5,47 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from psruntime.config import JobConfig
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
-from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.checkpoint_hook import CheckpointHook
-from psruntime.graph.loop.control_plane import Place
 from psruntime.graph.loop.hooks import StepsOnly, ViewHook
 from psruntime.graph.loop.push_steps import PushSteps, StepResult
 from psruntime.graph.loop.replica_hook import ReplicaHook
 from psruntime.graph.loop.round_steps import RoundSteps
-from psruntime.graph.loop.session import ViewSessionCreator
+from psruntime.graph.loop.session import ViewSessionCreator, WorkerServer
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.loop.summaries import SummaryHook
 from psruntime.graph.loop.training_loop import Steps, TrainingLoop
+from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
-from psruntime.graph.step.train_graph import TrainGraph
 
 
 def assemble(
-    graph: TrainGraph,
-    inputs: InputStream,
-    job: JobConfig,
-    index: int,
-    place: Place,
-    server: tuple[str, str],
+    run: WorkerRun,
+    server: WorkerServer,
     on_step: Callable[[StepResult], None],
     close: Callable[[int], None],
-    log: Callable[..., None],
     saved: Callable[[str, int], None] | None = None,
 ) -> TrainingLoop:
-    """The training loop of worker `index`, whose own server is (target, address).
+    """The training loop of a worker.
 
-    on_step: called with the result of every step.  close: as TrainingLoop.  saved: as CheckpointHook.
+    on_step: called with the result of every step.  close: as in TrainingLoop.  saved: as in CheckpointHook.
     """
-    target, address = server
-    checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, index)
+    graph, job = run.graph, run.job
+    checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, run.index)
     replicas = Replicas(graph) if job.replicate_every else None
-    preparation = Preparation(graph, checkpoints, replicas, index, job.on_ps_loss == "partial", log)
-    creator = ViewSessionCreator(target, address, index, graph.graph, place, preparation, log)
-
-    view = ViewHook(graph, creator, place, log)
+    preparation = Preparation(graph, checkpoints, replicas, run.index, job.on_ps_loss == "partial", run.log)
+    creator = ViewSessionCreator(server, graph.graph, run.control_plane, preparation, run.log)
+    view = ViewHook(run, creator)
 
     def global_step() -> int:
         return view.global_step
@@ -54,33 +45,19 @@ def assemble(
         assert creator.assignment is not None
         preparation.require_admitted(session, creator.assignment.incarnation)
 
-    checkpoint_hook = CheckpointHook(
-        graph, checkpoints, job.save_steps, global_step, place.is_chief, require_chief, place.pause,
-        job.drain_timeout_s / 2, saved, log,
-    )  # fmt: skip
-    stop_on_nan = job.on_nan == "stop"
-    of_steps = graph.is_step
-    users = [StepsOnly(hook, of_steps, global_step, log) for hook in graph.model.spec.hooks]
-    hooks: list[Any] = [
-        *users,
-        SummaryHook(graph, job.checkpoint_dir, job.summary_steps, global_step, place.is_chief, of_steps, log),
-    ]
-    if replicas:
-        admitted = preparation.require_admitted
-        every, now = job.replicate_every, lambda: creator.assignment
-        hooks.append(ReplicaHook(graph, replicas, every, global_step, place.is_chief, now, admitted, log))
-    hooks.append(checkpoint_hook)
-    runner = StepRunner(graph, view, hooks)
-
     def has_stopped() -> bool:
         return any(hook.stop_requested for hook in users)
 
+    checkpoint_hook = CheckpointHook(run, checkpoints, global_step, require_chief, saved)
+    users = [StepsOnly(hook, graph.is_step, global_step, run.log) for hook in graph.model.spec.hooks]
+    hooks: list[Any] = [*users, SummaryHook(run, global_step)]
+    if replicas:
+        hooks.append(ReplicaHook(run, replicas, global_step, lambda: creator.assignment, preparation.require_admitted))
+    hooks.append(checkpoint_hook)
+    runner = StepRunner(graph, view, hooks)
     steps: Steps
     if graph.rounds is None:
-        steps = PushSteps(
-            graph, inputs, place, creator, runner, view, index, job.pipeline, stop_on_nan, on_step, has_stopped
-        )
+        steps = PushSteps(run, creator, runner, view, on_step, has_stopped)
     else:
-        steps = RoundSteps(graph, inputs, place, creator, runner, index, stop_on_nan, on_step, has_stopped)
-    closing = checkpoint_hook.closing
-    return TrainingLoop(graph, creator, place, steps, [view, runner, *hooks], closing, close)
+        steps = RoundSteps(run, creator, runner, on_step, has_stopped)
+    return TrainingLoop(run, creator, steps, [view, runner, *hooks], checkpoint_hook.closing, close)

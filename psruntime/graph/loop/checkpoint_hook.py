@@ -13,15 +13,15 @@ from psruntime.core.accounting.saved_state import SavedState
 from psruntime.errors import CheckpointError, ReplacedError
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.checkpoint.checkpoints import Checkpoints, Moved
-from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
+from psruntime.graph.loop.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # what a write gets to end after its session was lost; a disk may hang
 LATE_S = 10.0  # a write that takes longer, while the next one is due, is worth a line in the log
 
 
 class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """While this worker is the chief: saves every `save_steps` global steps, and when `closing` is run.
+    """Saves, while this worker is the chief, every `save_steps` global steps, and when `closing` is run.
 
     A periodic one is copied between two steps, and written while the next ones run.  One that is due before that has
     ended is made once it has; if that takes long the log says so.
@@ -32,39 +32,33 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     saved: called with each checkpoint that is written here, and its global step.
 
     A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails while closing
-    is tried again for `retry_s`; then it is the job's failure.
+    is tried again for half the drain timeout; then it is the job's failure.
 
     require_chief: raises ReplacedError unless every ps still admits this worker on the session that is given: a chief
     that was paused must not write over what its successor does, and what fails because of that one is no failure.
-    pause: waits a moment, and says why.
     """
 
     def __init__(
         self,
-        graph: TrainGraph,
+        run: WorkerRun,
         checkpoints: Checkpoints,
-        save_steps: int,
         global_step: Callable[[], int],
-        is_chief: Callable[[], bool],
         require_chief: Callable[[Any], None],
-        pause: Callable[[str], None],
-        retry_s: float,
         saved: Callable[[str, int], None] | None,
-        log: Callable[..., None],
     ) -> None:
-        self._graph = graph
-        self.closing = graph.step_reader()
+        self._graph = run.graph
+        self.closing = run.graph.step_reader()
         self._checkpoints = checkpoints
-        self._save_steps = save_steps
+        self._save_steps = run.job.save_steps
         self._global_step = global_step
-        self._is_chief = is_chief
+        self._is_chief = run.control_plane.is_chief
         self._require_chief = require_chief
-        self._pause = pause
-        self._retry_s = retry_s
+        self._pause = run.control_plane.pause
+        self._retry_s = run.job.drain_timeout_s / 2
         self._saved = saved
-        self._log = log
+        self._log = run.log
         self._saved_at = 0
-        self._writing: tuple[SavedState, Background[Moved]] | None = None
+        self._writing: tuple[SavedState, Background[Transferred]] | None = None
         self._told_late = -1  # global step of the one of which the log says that the next waits for it
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
@@ -124,7 +118,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 self._pause(str(error))
 
     def _copy(self, session: Any) -> SavedState | None:
-        spoilt = self._graph.model.copies.bring(session)
+        spoilt = self._graph.model.worker_copies.bring(session)
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
         state = self._checkpoints.copy(session)
@@ -145,14 +139,14 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         else:
             self._failed(writing.failure)
 
-    def _note_late(self, state: SavedState, writing: Background[Moved]) -> None:
+    def _note_late(self, state: SavedState, writing: Background[Transferred]) -> None:
         """Once for each that takes long."""
         if writing.age_s >= LATE_S and self._told_late != state.global_step:
             self._told_late = state.global_step
             reason = f"checkpoint {state.global_step} is still being written, and the next one is due"
             self._log("checkpoint_late", reason=reason)
 
-    def _written(self, state: SavedState, moved: Moved) -> None:
+    def _written(self, state: SavedState, moved: Transferred) -> None:
         self._log("checkpoint", path=moved.path, sharded=moved.sharded, spread=state.spread)
         if self._saved:
             self._saved(moved.path, state.global_step)

@@ -1,4 +1,4 @@
-"""What the graph side needs to know of the coordinator; rpc/worker/worker_control.py has the real one."""
+"""What a training loop asks of the coordinator and reports to it; rpc/worker/worker_control.py has the real one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from psruntime.core.members.messages import Assignment, Prepared, Rest
 from psruntime.core.rounds.round_messages import Done, Turn
 
 
-class Place(Protocol):
-    """A worker's place in the job.
+class ControlPlane(Protocol):
+    """The job, as one worker sees it and takes part in it.
 
     Every method may raise StopRequested, or the error that ended the membership or the job.
     """

@@ -12,21 +12,20 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.loop.control_plane import Place
 from psruntime.graph.loop.session import ViewSessionCreator
-from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.usercode import blame
 
 
 class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     """Ends a session whose view was replaced, and knows the global step as this worker last saw it."""
 
-    def __init__(self, graph: TrainGraph, creator: ViewSessionCreator, place: Place, log: Callable[..., None]) -> None:
-        self._graph = graph
+    def __init__(self, run: WorkerRun, creator: ViewSessionCreator) -> None:
+        self._graph = run.graph
         self._creator = creator
-        self._place = place
-        self._log = log
-        self._read_step = graph.step_reader()
+        self._control_plane = run.control_plane
+        self._log = run.log
+        self._read_step = run.graph.step_reader()
         self._global_step = 0
         self._stepped = False  # in the newest session
 
@@ -36,13 +35,13 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         return self._global_step
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        self._graph.model.copies.take(session)
+        self._graph.model.worker_copies.take(session)
         self._global_step = int(session.run(self._read_step))
         self._stepped = False
 
     def before_run(self, run_context: Any) -> None:  # noqa: ARG002
         assignment = self._creator.assignment
-        if assignment is None or not self._place.holds(assignment):
+        if assignment is None or not self._control_plane.holds(assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
 
     def saw(self, global_step: int) -> None:

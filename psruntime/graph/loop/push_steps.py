@@ -21,12 +21,10 @@ import numpy as np
 from psruntime.core.accounting.ledger import APPLIED
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
-from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.loop.control_plane import Place
 from psruntime.graph.loop.hooks import ViewHook
 from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
-from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.loop.worker_run import WorkerRun
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class _Step:
 
 
 class PushSteps:
-    """Worker `index`, with so many steps under way as `pipeline` says.
+    """Takes steps as long as training goes on, with at most `pipeline` of them under way.
 
     A step that a lost session interrupted is repeated in the next one.  The repeat carries the same origin and sequence
     number, also if this worker was admitted anew meanwhile, so a bucket that had already taken the first try counts
@@ -64,28 +62,23 @@ class PushSteps:
 
     def __init__(
         self,
-        graph: TrainGraph,
-        inputs: InputStream,
-        place: Place,
+        run: WorkerRun,
         creator: ViewSessionCreator,
         runner: StepRunner,
         view: ViewHook,
-        index: int,
-        pipeline: int,
-        stop_on_nan: bool,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
     ) -> None:
-        self._graph = graph
-        self._inputs = inputs
-        self._place = place
+        self._graph = run.graph
+        self._inputs = run.inputs
+        self._control_plane = run.control_plane
+        self._index = run.index
+        self._pipeline = run.job.pipeline
+        self._stop_on_nan = run.job.on_nan == "stop"
         self._creator = creator
         self._runner = runner
         self._view = view
-        self._index = index
-        self._pipeline = pipeline
-        self._lanes = Lanes(pipeline)
-        self._stop_on_nan = stop_on_nan
+        self._threads = StepThreads(run.job.pipeline)
         self._on_step = on_step
         self._has_stopped = has_stopped
         self._begun = 0
@@ -126,7 +119,7 @@ class PushSteps:
         under_way = len(self._under_way)
         if under_way == self._pipeline or self._has_stopped() or (under_way and not self._inputs.is_ready):
             return False
-        if not self._place.may_step(under_way):
+        if not self._control_plane.may_step(under_way):
             return False
         self._begun += 1
         self._under_way.append(_Step(self._begun, self._inputs.draw_endlessly()))
@@ -140,8 +133,8 @@ class PushSteps:
         push_id = (self._index, assignment.incarnation, step.sequence, self._origin)
         feed[self._graph.header.fed] = self._graph.header.values(push_id, self._view.global_step)
         started = self._runner.start(feed)
-        self._place.pushes()
-        step.run = started, self._lanes.submit(started.run)
+        self._control_plane.pushes()
+        step.run = started, self._threads.submit(started.run)
 
     def _end(self) -> None:
         """Waits for the oldest step, and says what it brought."""
@@ -151,7 +144,7 @@ class PushSteps:
         ran = future.result()
         self._under_way.popleft()
         result = _read(self._runner.finish(started, ran), self._inputs.examples(step.batch))
-        self._place.stepped(result.global_step)
+        self._control_plane.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan:
             require_finite(result.loss, result.global_step)
@@ -184,7 +177,7 @@ def _read(fetched: dict[str, Any], examples: int) -> StepResult:
     )
 
 
-class Lanes:
+class StepThreads:
     """Runs what is submitted, in `count` threads; if that is 1, at once in the caller's.
 
     The threads end with the process: nothing that they may hang in keeps it.

@@ -11,14 +11,14 @@ from psruntime.core.members.messages import Assignment
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.recovery.replicas import Replicas
-from psruntime.graph.step.train_graph import TrainGraph
 
 ABANDON_S = 10.0  # what sending gets to end after its session was lost
 
 
 class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """While this worker is the chief: copies what the ps hold, between two steps, every `every_steps` global steps.
+    """Copies what the ps hold, while this worker is the chief, between two steps, every `every_steps` global steps.
 
     It is sent while the next steps run.  If it takes longer than until the next is due, that waits: so fewer than twice
     `every_steps` are lost with a ps.  Others push between two steps of the chief, and while it waits; so the next copy
@@ -31,23 +31,20 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def __init__(
         self,
-        graph: TrainGraph,
+        run: WorkerRun,
         replicas: Replicas,
-        every_steps: int,
         global_step: Callable[[], int],
-        is_chief: Callable[[], bool],
         assignment: Callable[[], Assignment | None],
         require_admitted: Callable[[Any, int], None],
-        log: Callable[..., None],
     ) -> None:
-        self._graph = graph
+        self._graph = run.graph
         self._replicas = replicas
-        self._every_steps = every_steps
+        self._every_steps = run.job.replicate_every
         self._global_step = global_step
-        self._is_chief = is_chief
+        self._is_chief = run.control_plane.is_chief
         self._assignment = assignment
         self._require_admitted = require_admitted
-        self._log = log
+        self._log = run.log
         self._made_at: int | None = None  # global step of the newest in this session
         self._seen = 0  # global step after the last step
         self._ahead = 0  # steps by which the next one is made earlier
@@ -85,7 +82,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         incarnation = assignment.incarnation
         try:
             self._require_admitted(session, incarnation)
-            self._graph.model.copies.bring(session)
+            self._graph.model.worker_copies.bring(session)
             global_step = self._replicas.begin(session)
         except (*LOST_SESSION, ReplacedError) as error:
             self._log("replica_failed", reason=first_line(error))  # the next step finds the session lost

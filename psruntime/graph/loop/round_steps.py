@@ -18,13 +18,11 @@ from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Done, Duty, Torn, Turn
 from psruntime.errors import JobFailedError
-from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.loop.control_plane import Place
 from psruntime.graph.loop.push_steps import StepResult, require_finite
 from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.step.round_graph import RoundGraph
-from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.step.train_graph import RoundGraph
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
 
 ACCEPTED = (PENDING, NOT_FINITE, REPEATED)  # repeated: a session was lost after the ps had taken the first try
@@ -42,7 +40,7 @@ class _Batch:
 class _Kept:
     """A gradient in the worker's variables, and what it is of.
 
-    weight: of its batch, 0 if it does not count.  shares: by which it was divided.  pushed: a contribution of it was
+    weight: of its batch, 0 if it does not count.  divisor: what it was divided by.  pushed: a contribution of it was
     accepted.
     """
 
@@ -51,34 +49,33 @@ class _Kept:
     opened: int
     batch: _Batch
     weight: float
-    shares: int
+    divisor: int
     pushed: bool = False
 
 
 class RoundSteps:
-    """Worker `index`.  on_step: called with the result of every contribution.  has_stopped: as of PushSteps."""
+    """Takes turns in the rounds of the job.
+
+    on_step: called with the result of every contribution.  has_stopped: as in PushSteps.
+    """
 
     def __init__(
         self,
-        graph: TrainGraph,
-        inputs: InputStream,
-        place: Place,
+        run: WorkerRun,
         creator: ViewSessionCreator,
         runner: StepRunner,
-        index: int,
-        stop_on_nan: bool,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
     ) -> None:
-        assert graph.rounds is not None
-        self._graph = graph
-        self._rounds: RoundGraph = graph.rounds
-        self._inputs = inputs
-        self._place = place
+        assert run.graph.rounds is not None
+        self._graph = run.graph
+        self._rounds: RoundGraph = run.graph.rounds
+        self._inputs = run.inputs
+        self._control_plane = run.control_plane
+        self._index = run.index
+        self._stop_on_nan = run.job.on_nan == "stop"
         self._creator = creator
         self._runner = runner
-        self._index = index
-        self._stop_on_nan = stop_on_nan
         self._on_step = on_step
         self._has_stopped = has_stopped
         self._drawn = 0  # batches
@@ -95,7 +92,7 @@ class RoundSteps:
         while True:
             assignment = self._creator.assignment
             assert assignment is not None
-            turn = self._place.next_turn(assignment, done)
+            turn = self._control_plane.next_turn(assignment, done)
             if turn is None:
                 return
             stops = self._has_stopped() and self._needs_gradient(assignment, turn)
@@ -140,14 +137,14 @@ class RoundSteps:
         feed = dict(zip(self._graph.model.batch, batch.arrays, strict=True))
         feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn.attempt))
         feed[self._rounds.header.fed] = self._close_header(assignment, turn.closes)
-        shares = 1
-        if self._graph.shares is not None:
-            shares = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
-            feed[self._graph.shares] = shares
+        divisor = 1
+        if self._graph.mean_divisor is not None:
+            divisor = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
+            feed[self._graph.mean_divisor] = divisor
 
         def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
             started = self._runner.start(feed)
-            self._place.pushes()
+            self._control_plane.pushes()
             return self._runner.finish(started, started.run())
 
         fetched = session.run_step_fn(step)
@@ -158,14 +155,16 @@ class RoundSteps:
         closed = turn.closes is None or _is_closed(outcomes, turn.closes)
         if closed:
             weight = float(fetched["examples"])
-            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, shares)
+            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, divisor)
         elif self._kept is None or batch is not self._kept.batch:
             self._ahead = batch
-        self._place.stepped(result.global_step)
+        self._control_plane.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan and closed:  # else it may be of parameters that were applied in part
             if turn.closes and not math.isfinite(result.loss):  # there is no contribution that would tell of it
-                self._place.next_turn(assignment, Closed(turn.closes.round, turn.closes.attempt, turn.closes.round))
+                self._control_plane.next_turn(
+                    assignment, Closed(turn.closes.round, turn.closes.attempt, turn.closes.round)
+                )
             require_finite(result.loss, result.global_step)
         return outcomes
 
@@ -188,12 +187,12 @@ class RoundSteps:
         assert self._kept is not None
         push_id = self._push_id(assignment, turn.attempt)
         counts = self._kept.weight > 0
-        unit = self._kept.weight * self._kept.shares if counts else 0.0
-        header = self._rounds.header.values(push_id, turn.round - 1, finite=counts, unit=unit)
+        scale = self._kept.weight * self._kept.divisor if counts else 0.0
+        header = self._rounds.header.values(push_id, turn.round - 1, finite=counts, scale=scale)
 
         def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
             run = self._runner.round_run("contribute")
-            self._place.pushes()
+            self._control_plane.pushes()
             outcomes: list[Any] = run(header)
             return outcomes
 

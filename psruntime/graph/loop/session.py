@@ -8,6 +8,7 @@ the session only if every ps says so too, since that word may be older than the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,7 +20,16 @@ from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import View
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost
-from psruntime.graph.loop.control_plane import Place
+from psruntime.graph.loop.control_plane import ControlPlane
+
+
+@dataclass(frozen=True)
+class WorkerServer:
+    """The TensorFlow server of worker `index`: its sessions run on `target`, others reach it at `address`."""
+
+    index: int
+    target: str
+    address: str
 
 
 class ViewSession(tf1.Session):  # type: ignore[misc]
@@ -72,47 +82,44 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
 
     def __init__(
         self,
-        target: str,
-        address: str,
-        index: int,
+        server: WorkerServer,
         graph: Any,
-        place: Place,
+        control_plane: ControlPlane,
         preparation: Preparing,
         log: Callable[..., None],
         initialise: Callable[[Any], None] | None = None,
         config: Any = None,
     ) -> None:
         self.assignment: Assignment | None = None
-        self._target = target
-        self._worker = (index, address)
+        self._server = server
         self._graph = graph
-        self._place = place
+        self._control_plane = control_plane
         self._preparation = preparation
         self._log = log
         self._initialise = initialise or _local_init(graph)
         self._config = config
 
     def create_session(self) -> Any:
-        """A session on a prepared view.  Tries until there is one; the place ends the wait."""
+        """A session on a prepared view.  Tries until there is one; the control plane ends the wait."""
         while True:
-            assignment = self._place.await_view()
-            session = open_session(self._target, self._graph, assignment.view, self._worker, self._config)
+            assignment = self._control_plane.await_view()
+            session = open_session(self._server, self._graph, assignment.view, self._config)
             try:
                 if assignment.prepare:
-                    self._place.report_prepared(assignment, self._preparation.run(session, assignment))
+                    self._control_plane.report_prepared(assignment, self._preparation.run(session, assignment))
                     session.close()
                     continue
                 self._preparation.require(session)
                 self._initialise(session)
             except (*LOST_SESSION, ReplacedError) as error:
                 session.close()
-                self._place.pause(f"no session on view {assignment.view.number}: {first_line(error)}")
+                self._control_plane.pause(f"no session on view {assignment.view.number}: {first_line(error)}")
                 continue
             except BaseException:
                 session.close()
                 raise
             self.assignment = assignment
-            self._place.entered(assignment)
+            self._control_plane.entered(assignment)
             self._log("session", view=assignment.view.number)
             return session
 
@@ -127,8 +134,8 @@ def _local_init(graph: Any) -> Callable[[Any], None]:
     return initialise
 
 
-def open_session(target: str, graph: Any, view: View, worker: tuple[int, str], config: Any = None) -> Any:
-    """A session on `target`, this process's own server, in which the graph's ps are those of the view.
+def open_session(server: WorkerServer, graph: Any, view: View, config: Any = None) -> Any:
+    """A session on this worker's server, in which the graph's ps are those of the view.
 
     config: a ConfigProto of the user's, whose cluster is replaced; by default soft placement and GPUs that grow.
     """
@@ -143,6 +150,5 @@ def open_session(target: str, graph: Any, view: View, worker: tuple[int, str], c
     ps_job = config.cluster_def.job.add(name="ps")
     for entry in view.ps:
         ps_job.tasks[entry.index] = entry.address
-    index, address = worker
-    config.cluster_def.job.add(name="worker").tasks[index] = address
-    return ViewSession(target, graph=graph, config=config)
+    config.cluster_def.job.add(name="worker").tasks[server.index] = server.address
+    return ViewSession(server.target, graph=graph, config=config)

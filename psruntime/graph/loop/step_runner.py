@@ -39,7 +39,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._step = graph.step
         self._rounds = graph.rounds
         self._fed = [*graph.model.batch, graph.header.fed, *([graph.rounds.header.fed] if graph.rounds else [])]
-        self._fed += [] if graph.shares is None else [graph.shares]
+        self._fed += [] if graph.mean_divisor is None else [graph.mean_divisor]
         self._view = view
         self._hooks = [view, *hooks]
 

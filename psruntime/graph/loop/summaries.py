@@ -8,34 +8,25 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.loop.worker_run import WorkerRun
 
 
 class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """While this worker is the chief: every `every` global steps adds the model's summaries to the events of `folder`.
+    """Adds the model's summaries to the events of the checkpoint folder, while this worker is the chief.
 
-    global_step: gives it as this worker last saw it.
-    Nothing is written without a folder, with `every` 0, or for a model without summaries.  A failure to write is
+    It does so every `summary_steps` global steps.  global_step: gives it as this worker last saw it.
+    Writes nothing without a folder, with `summary_steps` 0, or for a model without summaries.  A failure to write is
     reported once, and ends the writing.
     """
 
-    def __init__(
-        self,
-        graph: TrainGraph,
-        folder: str,
-        every: int,
-        global_step: Callable[[], int],
-        is_chief: Callable[[], bool],
-        is_step: Callable[[Any], bool],
-        log: Callable[..., None],
-    ) -> None:
-        with graph.graph.as_default():
-            self._merged = tf1.summary.merge_all() if folder and every else None
-        self._folder = folder
-        self._every = every
-        self._is_chief = is_chief
-        self._is_step = is_step
-        self._log = log
+    def __init__(self, run: WorkerRun, global_step: Callable[[], int]) -> None:
+        self._folder = run.job.checkpoint_dir
+        self._every = run.job.summary_steps
+        with run.graph.graph.as_default():
+            self._merged = tf1.summary.merge_all() if self._folder and self._every else None
+        self._is_chief = run.control_plane.is_chief
+        self._is_step = run.graph.is_step
+        self._log = run.log
         self._global_step = global_step
         self._next = 0  # the global step at which the next ones are due
         self._writer: Any = None

@@ -10,9 +10,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import Assignment, Rest
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.loop.control_plane import Place
 from psruntime.graph.loop.session import ViewSessionCreator
-from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.loop.worker_run import WorkerRun
 
 
 class Steps(Protocol):
@@ -31,22 +30,21 @@ class TrainingLoop:
 
     def __init__(
         self,
-        graph: TrainGraph,
+        run: WorkerRun,
         creator: ViewSessionCreator,
-        place: Place,
         steps: Steps,
         hooks: list[Any],
         closing: Any,
         close: Callable[[int], None],
     ) -> None:
-        self._graph = graph
+        self._graph = run.graph
         self._creator = creator
-        self._place = place
+        self._control_plane = run.control_plane
         self._steps = steps
         self._hooks = hooks
         self._closing = closing
         self._close = close
-        with graph.graph.as_default():
+        with run.graph.graph.as_default():
             self._nothing = tf1.no_op()
 
     def run(self) -> None:
@@ -64,7 +62,7 @@ class TrainingLoop:
                 self._steps.run(session)
                 assignment = self._creator.assignment
                 assert assignment is not None
-                rest = self._place.rest(assignment)
+                rest = self._control_plane.rest(assignment)
                 if rest is Rest.OVER:
                     return
                 if rest is Rest.RESUME:
@@ -73,15 +71,15 @@ class TrainingLoop:
                     self._finish(session, assignment)
 
     def _finish(self, session: Any, assignment: Assignment) -> None:
-        """Last checkpoint and evaluation.  Whatever is lost meanwhile: the place says what comes next."""
+        """Last checkpoint and evaluation.  Whatever is lost meanwhile, the control plane says what comes next."""
         try:
             global_step = int(session.run(self._closing))
-            self._place.closed_part()
-            if not self._place.holds(assignment):
+            self._control_plane.closed_part()
+            if not self._control_plane.holds(assignment):
                 return
             self._close(global_step)
-            self._place.report_finished(assignment)
+            self._control_plane.report_finished(assignment)
         except ReplacedError as error:
-            self._place.pause(str(error))
+            self._control_plane.pause(str(error))
         except LOST_SESSION as error:
-            self._place.pause(f"a ps was lost while the job ended: {first_line(error)}")
+            self._control_plane.pause(f"a ps was lost while the job ended: {first_line(error)}")

@@ -13,14 +13,14 @@ from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.store.gradient import BucketGradient, summed
 
 
-def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, shares: Any = None) -> dict[str, BucketGradient]:
-    """Bucket name -> gradient on worker `index`; buckets that the loss does not depend on are absent.
+def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, divisor: Any = None) -> dict[str, BucketGradient]:
+    """Bucket name -> its gradient on worker `index`; a bucket that the loss does not depend on has none.
 
-    shares: float64 [], by which the gradient is divided, at the loss.
+    divisor: float64 [], the gradient is divided by it, at the loss; None: by nothing.
     """
     loss = pulled.spec.loss
     with tf1.device(worker_device(index)):
-        at_loss = None if shares is None else [tf1.cast(1 / shares, loss.dtype)]
+        at_loss = None if divisor is None else [tf1.cast(1 / divisor, loss.dtype)]
         names = [spec.name for spec in plan.trained]
         sources = [pulled.views[name].source for name in names]
         gradients = dict(zip(names, tf1.gradients(loss, sources, at_loss), strict=True))

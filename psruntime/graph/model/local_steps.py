@@ -15,11 +15,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.subgraph_copy import Copy, Part
+from psruntime.graph.base.subgraph_copy import Copy, Subgraph
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import PulledModel
-from psruntime.graph.store.gradient import BucketGradient, summed
-from psruntime.graph.store.gradient_store import summing
+from psruntime.graph.store.gradient import BucketGradient, summed, summing
 
 
 def with_local_steps(
@@ -35,7 +34,7 @@ def with_local_steps(
     spec, examples = pulled.spec, tf1.convert_to_tensor(pulled.examples)
     targets = [spec.loss, examples, *pulled.updates, *(t for g in gradients.values() for t in g.tensors)]
     boundary = [pulled.step_view.op, *(t.op for view in pulled.views.values() for t in (view.value, view.source))]
-    part = Part(pulled.batch, targets, boundary)
+    part = Subgraph(pulled.batch, targets, boundary)
     batch, updates = list(pulled.batch), list(pulled.updates)
     with tf1.device(worker_device(index)), tf1.name_scope("minibatches"):
         weight = tf1.cast(examples, tf1.float64)
@@ -63,7 +62,7 @@ def with_local_steps(
     return replace(pulled, spec=spec, batch=batch, examples=weight, updates=updates), means
 
 
-def _copy(part: Part, number: int, batch: list[Any], after: Any) -> Copy:
+def _copy(part: Subgraph, number: int, batch: list[Any], after: Any) -> Copy:
     try:
         return part.copy(number, batch, after)
     except ValueError as error:

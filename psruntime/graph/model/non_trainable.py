@@ -1,8 +1,8 @@
-"""Variables that are not trainable: each has a home on a ps, and, unless it is a table, a copy on every worker.
+"""Variables that are not trainable: each has a copy on a ps and, unless it is a table, one on every worker.
 
-A copy is the worker's own: the model's updates change it (moving averages), and no other worker sees that.
-The homes hold what a checkpoint says of them: the chief brings its copies there when one is due, and a worker
-takes its copies from there when it joins and after every restore.
+A worker's copy is its own: the model's updates change it (moving averages), and no other worker sees that.
+The copy on the ps is the one that a checkpoint saves: the chief brings its copies there when a checkpoint is due, and a
+worker takes its copies from there when it joins and after every restore.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from psruntime.graph.model.capture import Captured
 from psruntime.graph.store.bucket_store import ps_variable
 
 
-class Homes:
-    """The variables on the ps, by name: [shape of the model's variable].
+class PsCopies:
+    """The copies on the ps, by the name of the variable: [shape of the model's variable].
 
     stamp: int64 [] on ps 0, another number after every restore.
     """
@@ -36,49 +36,48 @@ class Homes:
             self.stamp = ps_variable("home_stamp", [])
 
 
-class Copies:
-    """Those of worker `index`, in the graph that is being built.
+class WorkerCopies:
+    """The copies of worker `index`, in the graph that is being built.
 
     changed: names of the copies that the model changes -> names of the operations that do.
     """
 
-    def __init__(self, homes: Homes, captured: Captured, index: int) -> None:
+    def __init__(self, ps_copies: PsCopies, captured: Captured, index: int) -> None:
         copies, own = captured.copies, captured.own_operations
+        on_ps = ps_copies.variables
         self.changed = {
             name: changing
             for name, copy in copies.items()
             if (changing := {use.operation for use in uses_of(copy.handle, own[name]) if use.changes})
         }
         with tf1.device(worker_device(index)):
-            self._stamp = homes.stamp.read_value()
-            self._take = [
-                copy.assign(homes.variables[name].read_value(), read_value=False) for name, copy in copies.items()
-            ]
-            self._bring = {name: _bring(copy, homes.variables[name]) for name, copy in copies.items()}
+            self._stamp = ps_copies.stamp.read_value()
+            self._take = [copy.assign(on_ps[name].read_value(), read_value=False) for name, copy in copies.items()]
+            self._bring = {name: _bring(copy, on_ps[name]) for name, copy in copies.items()}
             self._restored = tf1.placeholder(tf1.int64, [], name="home_stamp")
-        self._write_stamp = homes.stamp.assign(self._restored, read_value=False)
-        self._taken = 0  # the stamp of the homes that the copies came from
+        self._write_stamp = ps_copies.stamp.assign(self._restored, read_value=False)
+        self._taken = 0  # the stamp that the ps had when these copies were taken from there
 
     def restored(self, session: Any) -> None:
-        """Says that the homes were initialised or restored: everybody takes them."""
+        """Marks the copies on the ps as initialised or restored, so that every worker takes them."""
         session.run(self._write_stamp, {self._restored: secrets.randbelow(1 << 62) + 1})
 
     def take(self, session: Any) -> None:
-        """At the begin of a session: the copies become what the homes hold, if these were restored since."""
+        """Takes the copies from the ps at the begin of a session, if they were restored there since."""
         stamp = int(session.run(self._stamp))
         if stamp != self._taken:
             session.run(self._take)
             self._taken = stamp
 
     def bring(self, session: Any) -> list[str]:
-        """The homes become what this worker's copies hold; names those that hold something not finite, and stay."""
+        """Brings this worker's copies to the ps.  Returns the names of those that are not finite, and stay here."""
         return [name for name, is_finite in session.run(self._bring).items() if not is_finite]
 
 
-def _bring(copy: Any, home: Any) -> Any:
-    """Whether the copy is finite, bool []; and then it has been brought."""
+def _bring(copy: Any, on_ps: Any) -> Any:
+    """Whether the copy is finite, bool []; then it has been brought."""
     value = copy.read_value()
     is_finite = tf1.reduce_all(tf1.is_finite(value)) if value.dtype.is_floating else tf1.constant(True)
-    brought = home.assign(tf1.where(is_finite, value, home.read_value()), read_value=False)
+    brought = on_ps.assign(tf1.where(is_finite, value, on_ps.read_value()), read_value=False)
     with tf1.control_dependencies([brought]):
         return tf1.identity(is_finite)

@@ -15,10 +15,10 @@ from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model import capture
-from psruntime.graph.model.capture import Partition
-from psruntime.graph.model.non_trainable import Copies, Homes
+from psruntime.graph.model.capture import Captured
+from psruntime.graph.model.non_trainable import PsCopies, WorkerCopies
 from psruntime.graph.model.spec_checks import check_spec
-from psruntime.graph.model.views import PulledView, TableView, View, flat_values
+from psruntime.graph.model.views import PulledView, TableView, View, unpacked_buckets
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore
 from psruntime.graph.store.optimizers import groups_of, rules_of
 from psruntime.graph.store.wire import FULL, Wire
@@ -28,16 +28,14 @@ from psruntime.usercode import blame
 
 @dataclass(frozen=True)
 class PulledModel:
-    """A model in the current graph.
+    """A model in the current graph, built on the parameters that a step pulls.
 
     step_view: int64 [] on the worker, the global step as the model reads it.
     versions: bucket name -> int64 [], on the bucket's ps; the global step's too.
-    last: ps -> the bucket there that is pulled last, if they are to be closed.  views: variable name -> how the model
-        reads it.
-    homes: of the variables that are not trainable; copies: this worker's.
-    constraints: variable name -> function of it, of those that have one.
-    partitions: variable name -> which part it is, of those that a partitioner made.
-    initial_values: variable name -> the tensor that the model would initialise it with.
+    last: ps -> the bucket there that is pulled last, if they are to be closed.
+    views: variable name -> how the model reads it.
+    ps_copies, worker_copies: of the variables that are not trainable.
+    captured: what the model made in the graph.
     batch: the placeholders to feed.  examples: [], what it weighs.
     updates: operations to be run in every step; none in evaluation.
     """
@@ -49,19 +47,18 @@ class PulledModel:
     versions: dict[str, Any]
     last: dict[int, str]
     views: dict[str, View]
-    homes: Homes
-    copies: Copies
-    constraints: dict[str, Any]
-    partitions: dict[str, Partition]
-    initial_values: dict[str, Any]
+    ps_copies: PsCopies
+    worker_copies: WorkerCopies
+    captured: Captured
     batch: list[Any]
     examples: Any
     updates: list[Any]
 
-    def begin_after(self, operations: dict[str, Any]) -> None:
-        """Makes the pull of each of these buckets begin after an operation on its ps, the last one's after all there.
+    def pull_after(self, operations: dict[str, Any]) -> None:
+        """Makes the pull of each of these buckets wait for an operation on its ps, the last one's for all there.
 
-        Edges that are added later, since what an update is made of is not known before the model is built on the pull.
+        The edges are added to a graph that is built: what an update is made of is not known before the model is built
+        on the pull.
 
         Raises:
             UsageError: an operation needs the pull itself.
@@ -128,11 +125,11 @@ def build_pulled_model(
     """
     global_step = BucketStore(GLOBAL_STEP, max_workers)
     stores = {bucket.name: BucketStore(bucket, max_workers) for bucket in plan.buckets}
-    homes = Homes(plan)
+    ps_copies = PsCopies(plan)
     pulls = {name: s.pull_handle() if s.bucket.is_table else s.pull() for name, s in stores.items()}
     worker = worker_device(index)
     with tf1.device(worker):
-        flat = flat_values(plan, pulls, wire)
+        flat = unpacked_buckets(plan, pulls, wire)
         views: dict[str, View] = {
             spec.name: TableView(stores[spec.name].bucket, pulls[spec.name][1], worker, wire)
             if spec.sparse
@@ -141,7 +138,7 @@ def build_pulled_model(
         }
         for home in plan.homes:
             if home.is_table:
-                views[home.name] = TableView(home, tf1.identity(homes.variables[home.name].handle), worker)
+                views[home.name] = TableView(home, tf1.identity(ps_copies.variables[home.name].handle), worker)
         version, count = global_step.pull()
         step = PulledView(tf1.reshape(count, [], name="view/global_step"))
         last = _last_pulled(stores, flat, pulls, step) if begins_last else {}
@@ -157,11 +154,9 @@ def build_pulled_model(
         versions={**{name: pulled for name, (pulled, _) in pulls.items()}, GLOBAL_STEP.name: version},
         last={ps: name for ps, (name, _) in last.items()},
         views=views,
-        homes=homes,
-        copies=Copies(homes, captured, index),
-        constraints=captured.constraints,
-        partitions=captured.partitions,
-        initial_values=captured.initial_values,
+        ps_copies=ps_copies,
+        worker_copies=WorkerCopies(ps_copies, captured, index),
+        captured=captured,
         batch=batch,
         examples=examples,
         updates=_updates(spec, batch) if mode == TRAIN else [],

@@ -110,7 +110,7 @@ def _uncolocated() -> Any:
     return tf1.get_default_graph().colocate_with(None, ignore_existing=True)
 
 
-def flat_values(plan: Plan, pulls: dict[str, tuple[Any, Any]], wire: Wire) -> dict[str, Any]:
+def unpacked_buckets(plan: Plan, pulls: dict[str, tuple[Any, Any]], wire: Wire) -> dict[str, Any]:
     """Variable name -> its entries, from buckets that are brought here whole."""
     parts: dict[Piece, Any] = {}
     for bucket in plan.buckets:

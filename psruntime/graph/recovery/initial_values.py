@@ -48,7 +48,7 @@ def _levels(graph: TrainGraph) -> dict[str, int]:
     """Variable -> how many others have to be initialised one after the other before it."""
     levels: dict[str, int] = {}
     sources = {view.source.op: name for name, view in graph.model.views.items()}
-    for name, value in graph.model.initial_values.items():  # in the order in which they were made
+    for name, value in graph.model.captured.initial_values.items():  # in the order in which they were made
         read = [levels[sources[op]] for op in ancestors([value]) if op in sources]
         levels[name] = max(read, default=-1) + 1
     return levels
@@ -56,9 +56,9 @@ def _levels(graph: TrainGraph) -> dict[str, int]:
 
 def _assigned(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Assigned]:
     """Those of the variables of one level."""
-    values = {name: value for name, value in graph.model.initial_values.items() if levels[name] == level}
+    values = {name: value for name, value in graph.model.captured.initial_values.items() if levels[name] == level}
     assigned = [
-        (home.ps, _assign(graph.model.homes.variables[home.name], values[home.name]))
+        (home.ps, _assign(graph.model.ps_copies.variables[home.name], values[home.name]))
         for home in graph.plan.homes
         if home.name in values
     ]

@@ -21,14 +21,14 @@ from psruntime.core.members.view import listed
 from psruntime.core.recovery.recovery import Holding, Recovery, decide
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.checkpoint.checkpoints import Checkpoints, Moved
+from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.recovery.initial_values import InitialValues
 from psruntime.graph.recovery.replicas import Replica, Replicas
-from psruntime.graph.recovery.restored_counters import Books
+from psruntime.graph.recovery.restored_counters import RestoredCounters
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
-from psruntime.graph.store.prepared_flag import Markers
-from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, ATTEMPT, BOOKS_SIZE, INTENT, RoundStore
+from psruntime.graph.store.prepared_flag import PreparedFlags
+from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, ROUND_STATE_SIZE, RoundStore
 
 
 class Preparation:
@@ -54,15 +54,15 @@ class Preparation:
         every_ps = range(graph.plan.num_ps)
         with graph.graph.as_default(), tf1.device(worker_device(index)):
             held = [_variables_on(graph, ps) for ps in every_ps]
-            self._markers = Markers(graph.controls, graph.plan.marker, held, index)
+            self._markers = PreparedFlags(graph.controls, graph.plan.marker, held, index)
             of_replicas = [replicas.books_on(ps) if replicas else [] for ps in every_ps]
             self._new_books = [[v.initializer for v in (*_books(graph, ps), *of_replicas[ps])] for ps in every_ps]
-            self._books = Books(graph)
+            self._books = RestoredCounters(graph)
             self._seal = [r.seal() for r in _rounds(graph)]
-            self._round_books = [r.books.read_value() for r in _rounds(graph)]
+            self._round_books = [r.state.read_value() for r in _rounds(graph)]
             self._attempt = tf1.placeholder(tf1.int64, [], name="attempt")
             nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
-            self._no_round = [r.books.assign(nothing_pending, read_value=False) for r in _rounds(graph)]
+            self._no_round = [r.state.assign(nothing_pending, read_value=False) for r in _rounds(graph)]
             self._initial_values = InitialValues(graph)
             self._global_step = graph.global_step.master.read_value()[0]
 
@@ -117,7 +117,7 @@ class Preparation:
             event, source = "initialised", _facts(self._checkpoints.save(session))
         self._markers.require_admitted(session, assignment.incarnation)
         if GLOBAL_STEP.ps in recovery.ps:
-            self._graph.model.copies.restored(session)
+            self._graph.model.worker_copies.restored(session)
         if self._replicas and not replica:
             self._replicas.forget(session)
         self._markers.finish(session, assignment.incarnation, recovery.ps)
@@ -135,11 +135,11 @@ class Preparation:
 
     def _same_rounds(self, session: Any) -> bool:
         """Whether no round was cut off while it was applied."""
-        books = np.array(session.run(self._round_books), np.int64).reshape(-1, BOOKS_SIZE)
+        books = np.array(session.run(self._round_books), np.int64).reshape(-1, ROUND_STATE_SIZE)
         return len(np.unique(books[:, [INTENT, APPLIED_ATTEMPT]])) <= 1
 
     def _last_attempt(self, session: Any) -> int:
-        books = np.array(session.run(self._round_books), np.int64).reshape(-1, BOOKS_SIZE)
+        books = np.array(session.run(self._round_books), np.int64).reshape(-1, ROUND_STATE_SIZE)
         return int(books[:, ATTEMPT].max(initial=0))
 
     def _newer_replica(self, session: Any, holdings: list[Holding], state: SavedState) -> Replica | None:
@@ -158,7 +158,7 @@ class Preparation:
         return global_step
 
 
-def _facts(moved: Moved | None) -> dict[str, object]:
+def _facts(moved: Transferred | None) -> dict[str, object]:
     return {"checkpoint": moved.path, "sharded": moved.sharded} if moved else {"checkpoint": None}
 
 
@@ -172,12 +172,12 @@ def _rounds_on(graph: TrainGraph, ps: int) -> list[RoundStore]:
 
 def _books(graph: TrainGraph, ps: int) -> list[Any]:
     """What accounts for updates and restores on a ps, and what rounds are summed in."""
-    books = [v for s in graph.stores_on(ps) for v in s.books] + ([graph.model.homes.stamp] if ps == 0 else [])
+    books = [v for s in graph.stores_on(ps) for v in s.counters] + ([graph.model.ps_copies.stamp] if ps == 0 else [])
     return books + [v for r in _rounds_on(graph, ps) for v in r.variables]
 
 
 def _variables_on(graph: TrainGraph, ps: int) -> list[Any]:
     """All of a ps, but of its control: masters, the optimizer's own, books, dense sums of rounds."""
-    variables = [v for store in graph.stores_on(ps) for v in (*graph.values_of(store), *store.books)]
+    variables = [v for store in graph.stores_on(ps) for v in (*graph.values_of(store), *store.counters)]
     variables += [v for r in _rounds_on(graph, ps) for v in r.variables]
-    return variables + [graph.model.homes.variables[home.name] for home in graph.plan.homes if home.ps == ps]
+    return variables + [graph.model.ps_copies.variables[home.name] for home in graph.plan.homes if home.ps == ps]

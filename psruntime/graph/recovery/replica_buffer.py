@@ -8,14 +8,14 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.recovery.replicas import holder_of
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.variable_copy import CopyOf
+from psruntime.graph.base.variable_copy import VariableCopy
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, GLOBAL_STEP, BucketStore
 from psruntime.graph.store.guard import locked
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT
 
 
-class PsCopies:
+class ReplicaBuffer:
     """Of ps `ps`, in buffer `buffer`.  take, send, free_own: operations.  names: of its buckets, as `books` has them.
 
     global_step: int64 [], of the copy beside; only on the ps that holds it.
@@ -32,10 +32,10 @@ class PsCopies:
         self._suffix = f"replica_{buffer}"
         self._rounds = {r.store.bucket.name: r for r in graph.rounds.stores} if graph.rounds else {}
         self._stores = graph.stores_on(ps)
-        self._own: dict[str, CopyOf] = {}  # by the name of the variable's handle
-        self._on_next: dict[str, CopyOf] = {}
+        self._own: dict[str, VariableCopy] = {}  # by the name of the variable's handle
+        self._on_next: dict[str, VariableCopy] = {}
         self.names = [store.bucket.name for store in self._stores]
-        homes = [graph.model.homes.variables[home.name] for home in graph.plan.homes if home.ps == ps]
+        homes = [graph.model.ps_copies.variables[home.name] for home in graph.plan.homes if home.ps == ps]
         self._values = [*(v for store in self._stores for v in graph.values_of(store)), *homes]
         self.take = [*(self._copy_bucket(store) for store in self._stores), *(self._copy(home) for home in homes)]
         self.send = [self._on_next[name].assign(copy.read()) for name, copy in self._own.items()]
@@ -55,7 +55,7 @@ class PsCopies:
             return self._copy_of(variable, from_next).read()
 
         with tf1.device(self._next if from_next else self._device):
-            rounds = [self._rounds[name].books for name in self.names if name in self._rounds]
+            rounds = [self._rounds[name].state for name in self.names if name in self._rounds]
             if not self._stores:
                 none = tf1.zeros([0], tf1.int64)
                 return none, none[:, None], none, tf1.zeros([0, 2], tf1.int64)
@@ -69,7 +69,7 @@ class PsCopies:
 
     def _copy_bucket(self, store: BucketStore) -> Any:
         rounds = self._rounds.get(store.bucket.name)
-        variables = [*self._graph.values_of(store), *store.books, *([rounds.books] if rounds else [])]
+        variables = [*self._graph.values_of(store), *store.counters, *([rounds.state] if rounds else [])]
 
         def copy() -> tuple[Any, list[Any]]:
             return tf1.constant(0), [self._copy(variable) for variable in variables]
@@ -79,9 +79,9 @@ class PsCopies:
 
     def _copy(self, variable: Any) -> Any:
         name = variable.handle.op.name
-        self._own[name] = CopyOf(variable, f"{self._suffix}_own")
-        self._on_next[name] = CopyOf(variable, self._suffix, self._next)
+        self._own[name] = VariableCopy(variable, f"{self._suffix}_own")
+        self._on_next[name] = VariableCopy(variable, self._suffix, self._next)
         return self._own[name].take()
 
-    def _copy_of(self, variable: Any, from_next: bool) -> CopyOf:
+    def _copy_of(self, variable: Any, from_next: bool) -> VariableCopy:
         return (self._on_next if from_next else self._own)[variable.handle.op.name]

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.saved_state import BucketBooks, SavedState
 from psruntime.core.recovery.replicas import BUFFERS, Note, Notes, Source, holder_of, newest_source, next_buffer
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.recovery.replica_buffer import PsCopies
+from psruntime.graph.recovery.replica_buffer import ReplicaBuffer
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, counts_of, ps_variable
 
@@ -32,7 +32,7 @@ class Replicas:
             every_ps = range(self._num_ps)
             self._on_next = [_NoteBook(f"of_ps_{ps}", holder_of(ps, self._num_ps)) for ps in every_ps]
             self._own = [_NoteBook(f"own_of_ps_{ps}", ps) for ps in every_ps]
-            self._buffers = [[PsCopies(graph, ps, b) for ps in every_ps] for b in range(BUFFERS)]
+            self._buffers = [[ReplicaBuffer(graph, ps, b) for ps in every_ps] for b in range(BUFFERS)]
 
     def books_on(self, ps: int) -> list[Any]:
         """The variables that this ps needs before anything is replicated."""
@@ -90,7 +90,7 @@ class Replicas:
 class Replica:
     """One copy that these ps can be brought back from.  state: their books in it."""
 
-    def __init__(self, session: Any, copies: list[PsCopies], every_ps: Collection[int], source: Source) -> None:
+    def __init__(self, session: Any, copies: list[ReplicaBuffer], every_ps: Collection[int], source: Source) -> None:
         self.ps = frozenset(every_ps)
         self._restore = [copies[ps].restore[ps in source.from_next] for ps in sorted(self.ps)]
         books = session.run({ps: copies[ps].books[ps in source.from_next] for ps in self.ps})

@@ -24,12 +24,12 @@ from psruntime.graph.store.guard import locked, one
 Write = Callable[[list[Any], dict[Any, Any]], None]  # runs operations that write, with a feed
 
 
-class Books:
+class RestoredCounters:
     """The operations, in the graph of now."""
 
     def __init__(self, graph: TrainGraph) -> None:
         self._max_workers = int(graph.global_step.pushed.shape[0])
-        self._of_ps = [_PsBooks(ps, graph.stores_on(ps), self._max_workers) for ps in range(graph.plan.num_ps)]
+        self._of_ps = [_PsCounters(ps, graph.stores_on(ps), self._max_workers) for ps in range(graph.plan.num_ps)]
 
     def bring_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
         """Fresh ps go on from the books that were saved."""
@@ -61,7 +61,7 @@ class Books:
         return counts
 
 
-class _PsBooks:
+class _PsCounters:
     """Those of one ps.  bring_back, roll_back: lists of operations.
 
     Placeholders, int64: version, kept, rows [buckets], ledger [buckets, LEDGER_SIZE], counts [any, max_workers, 2];

@@ -13,11 +13,13 @@ from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.optimizers import BucketOptimizer
 
-Apply = Callable[[BucketGradient], Any]  # makes the operation that updates a bucket
+Update = Callable[[BucketGradient], Any]  # builds the operation that updates a bucket from a gradient
 
 
-def applying(optimizer: BucketOptimizer, store: BucketStore, constraint: Any = None, step_view: Any = None) -> Apply:
-    """The update of a bucket from a gradient, which may be dead, and then what `constraint` makes of the master.
+def bucket_update(
+    optimizer: BucketOptimizer, store: BucketStore, constraint: Any = None, step_view: Any = None
+) -> Update:
+    """The update of a bucket from a gradient, which may be dead: first the optimizer's, then the constraint's.
 
     step_view: the global step on the worker; an update that reads it is refused.
 
@@ -27,27 +29,36 @@ def applying(optimizer: BucketOptimizer, store: BucketStore, constraint: Any = N
     """
     variable, master = store.bucket.variable, store.master
 
-    def apply(gradient: BucketGradient) -> Any:
+    def update(gradient: BucketGradient) -> Any:
         try:
             with tf1.control_dependencies(gradient.tensors):
-                update = optimizer.apply(gradient.for_optimizer, master)
+                applied = optimizer.apply(gradient.for_optimizer, master)
         except NotImplementedError as error:
             raise UsageError(
                 f"optimizer {optimizer.kind} cannot update variable {variable}, whose gradient is "
                 f"{'dense' if gradient.indices is None else 'sparse'}: it does not implement that"
             ) from error
-        if step_view is not None and step_view.op in _read_by(update, [*gradient.tensors, optimizer.learning_rate]):
+        if step_view is not None and step_view.op in _read_by(applied, [*gradient.tensors, optimizer.learning_rate]):
             raise UsageError(
                 f"optimizer {optimizer.kind} reads the global step in the graph, for variable {variable}; give "
                 "ModelSpec.learning_rate a Python function of the global step, for example "
                 "lambda step: 0.1 * 0.96 ** (step / 1000), and use the learning rate that the factory is called with"
             )
         if constraint is None:
-            return update
-        with tf1.control_dependencies([update]):
+            return applied
+        with tf1.control_dependencies([applied]):
             return master.assign(constraint(master), read_value=False)
 
-    return apply
+    return update
+
+
+def counting_update(store: BucketStore) -> Update:
+    """The update of a bucket that counts, as the global step's does: the gradient is added."""
+
+    def update(gradient: BucketGradient) -> Any:
+        return store.master.assign_add(gradient.values, read_value=False)
+
+    return update
 
 
 def _read_by(update: Any, given: list[Any]) -> set[Any]:

@@ -1,6 +1,6 @@
 """The store: the variables on the ps, the same declaration on every process that touches them.
 
-Per ps, made by the ps itself (`PsControl`): the fence, the staleness limit, the prepared marker.
+Per ps, made by the ps itself (`PsControl`): the fence, the staleness limit, the prepared flag.
 Per bucket, made by the chief (`BucketStore`): the master, its version, its ledger, the last push of each
 worker, and a mutex that keeps an update's reads and writes together.
 The global step is kept like a bucket of its own on ps 0, whose master counts.
@@ -56,7 +56,7 @@ class BucketStore:
     version: int64 [], updates applied.
     ledger: int64 [LEDGER_SIZE].
     pushed: int64 [max_workers, 5], of each worker: the origin of its last accepted push; the highest sequence number
-        that was accepted of it, and which of those below (see window.py); and how many pushes of its index were
+        that was accepted of it, and which of those below (see push_window.py); and how many pushes of its index were
         accepted, and received.
     """
 
@@ -67,16 +67,16 @@ class BucketStore:
             self.version = ps_variable(f"version/{bucket.name}", [])
             self.ledger = ps_variable(f"ledger/{bucket.name}", [LEDGER_SIZE])
             self.pushed = ps_variable(f"pushed/{bucket.name}", [max_workers, PUSHED_SIZE])
-            self.turn = tf1.raw_ops.MutexV2(shared_name=f"turn/{bucket.name}")
+            self.entry_mutex = tf1.raw_ops.MutexV2(shared_name=f"turn/{bucket.name}")
             self.mutex = tf1.raw_ops.MutexV2(shared_name=f"mutex/{bucket.name}")
 
     @property
     def variables(self) -> list[Any]:
-        return [self.master, *self.books]
+        return [self.master, *self.counters]
 
     @property
-    def books(self) -> list[Any]:
-        """What accounts for updates, apart from the master and the optimizer's own variables."""
+    def counters(self) -> list[Any]:
+        """What accounts for updates: version, ledger and the pushes of each worker."""
         return [self.version, self.ledger, self.pushed]
 
     def pull(self) -> tuple[Any, Any]:

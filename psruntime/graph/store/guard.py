@@ -1,17 +1,16 @@
-"""The guard: one bucket's update, from arrival to ledger, under the bucket's mutex.
+"""The guard: decides about one bucket's update on its ps, under the bucket's mutex, and counts what became of it.
 
-Version read, decision, apply, version += 1 and ledger are one critical section: without the mutex, of
+Reading the version, deciding, updating, version += 1 and the ledger are one critical section: without the mutex, of
 345 concurrent updates 154 slipped over their limit.  It is entered only when everything that comes from
 the worker has arrived, so a worker that dies in the middle of a step holds nobody up.
 
-A refused gradient becomes a dead tensor (Switch): the apply and whatever the optimizer does after it do
+A refused gradient becomes a dead tensor (Switch): the update and whatever the optimizer does after it do
 not run, an exact no-op for this bucket alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -27,6 +26,7 @@ from psruntime.core.accounting.ledger import (
     STALE,
 )
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.store.apply import Update
 from psruntime.graph.store.bucket_store import (
     ACCEPTED,
     ARRIVED,
@@ -39,56 +39,29 @@ from psruntime.graph.store.bucket_store import (
 )
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.push_window import is_in, with_one_more
-
-PUSH_ID_SIZE = 4
-
-
-@dataclass(frozen=True)
-class Push:
-    """What identifies a push, as tensors on one ps.
-
-    worker, incarnation, sequence: int64 [].  finite: bool [], whether the loss was.
-    origin: int64 [], whose sequence numbers these are: of a process, which may be admitted again as another
-        incarnation and then repeats what was interrupted.
-    """
-
-    worker: Any
-    incarnation: Any
-    sequence: Any
-    finite: Any
-    origin: Any
-
-    @classmethod
-    def of(cls, push_id: Any, finite: Any) -> Push:
-        """push_id: int64 [4] = (worker, incarnation, sequence, origin)."""
-        worker, incarnation, sequence, origin = (push_id[i] for i in range(PUSH_ID_SIZE))
-        return cls(worker, incarnation, sequence, finite, origin)
-
-    @property
-    def tensors(self) -> list[Any]:
-        """All that must have arrived."""
-        return [self.worker, self.incarnation, self.sequence, self.finite, self.origin]
+from psruntime.graph.store.step_messages import PsHeader, Push
 
 
 def guarded_update(
     store: BucketStore,
     control: PsControl,
-    push: Push,
+    header: PsHeader,
     pulled_version: Any,
-    arrived: list[Any],
-    apply: Callable[[Callable[[Any], Any]], Any],
+    gradient: BucketGradient,
+    update: Update,
 ) -> tuple[Any, Any]:
     """Builds the update of one bucket on its ps.
 
-    `apply(live)` builds the update; it passes each tensor that the update depends on through `live`.
-    `arrived` are those tensors.
+    header: of the push.  gradient: a copy on the ps (`copied_to_ps`).
+    update: builds the update from the gradient, which is dead if the guard refuses it.
 
     Returns:
-        (outcome, update): outcome int64 [2] = (APPLIED or the cause of the drop, staleness in versions);
-        update an operation that has run when the ledger is written.
+        (outcome, updated): outcome int64 [2] = (APPLIED or the cause of the drop, staleness in versions);
+        updated an operation that has run when the ledger is written.
     """
+    push = header.push
 
-    def decide_and_apply() -> tuple[Any, list[Any]]:
+    def decide_and_update() -> tuple[Any, list[Any]]:
         staleness = store.version.read_value() - pulled_version
         last_push = store.pushed.sparse_read(push.worker)
         ledger = store.ledger.read_value()
@@ -97,21 +70,26 @@ def guarded_update(
         otherwise = tf1.where(push.finite, tf1.where(stale, code(STALE), code(APPLIED)), code(NOT_FINITE))
         verdict = refusal(control, push, last_push, otherwise)
         applied = tf1.equal(verdict, APPLIED)
-        update = apply(lambda tensor: only_if(applied, tensor))
-        with tf1.control_dependencies([settled(applied, [update])]):
-            books = _write_books(store, push, ledger, verdict, applied, staleness, last_push)
-        return tf1.stack([verdict, staleness]), books
+        updated = update(gradient_if(applied, gradient))
+        with tf1.control_dependencies([settled(applied, [updated])]):
+            peak = one(MAX_STALENESS) * tf1.where(applied, staleness, code(0))
+            counted = [
+                store.version.assign_add(tf1.cast(applied, tf1.int64), read_value=False),
+                store.ledger.assign(tf1.maximum(ledger + one(RECEIVED) + one(verdict), peak), read_value=False),
+                record_push(store, push, last_push, applied),
+            ]
+        return tf1.stack([verdict, staleness]), counted
 
     with tf1.name_scope(f"guard/{store.bucket.name}/"):
-        inputs = [*push.tensors, pulled_version, *arrived]
-        return locked(store, inputs, decide_and_apply)
+        arrived = [*push.tensors, pulled_version, *gradient.tensors, *header.learning_rates]
+        return locked(store, arrived, decide_and_update)
 
 
 def locked(store: BucketStore, arrived: list[Any], body: Callable[[], tuple[Any, list[Any]]]) -> tuple[Any, Any]:
     """Builds `body()` on the bucket's ps, as a critical section that begins when the `arrived` tensors are there.
 
     `body` returns a tensor and the operations that end the section.  What comes from a worker must be a copy on
-    the ps (`at_hand`), also where the body uses it: TensorFlow moves a Switch to the device of its data, and the
+    the ps (`copied_to_ps`), also where the body uses it: TensorFlow moves a Switch to the device of its data, and the
     data would travel while the lock is held.
 
     TensorFlow's mutex is let go of when a run that waits for it is cancelled, as when its worker dies, although
@@ -122,20 +100,20 @@ def locked(store: BucketStore, arrived: list[Any], body: Callable[[], tuple[Any,
     """
     with tf1.device(ps_device(store.bucket.ps)):
         with tf1.control_dependencies(arrived):
-            turn = tf1.raw_ops.MutexLock(mutex=store.turn)
-        with tf1.control_dependencies([turn]):
+            entered = tf1.raw_ops.MutexLock(mutex=store.entry_mutex)
+        with tf1.control_dependencies([entered]):
             lock = tf1.raw_ops.MutexLock(mutex=store.mutex)
         with tf1.control_dependencies([lock]):
             result, last = body()
         with tf1.control_dependencies(last):
             unlock = tf1.raw_ops.ConsumeMutexLock(mutex_lock=lock)
         with tf1.control_dependencies([unlock]):
-            ended = tf1.raw_ops.ConsumeMutexLock(mutex_lock=turn)
+            ended = tf1.raw_ops.ConsumeMutexLock(mutex_lock=entered)
         with tf1.control_dependencies([ended]):
             return tf1.identity(result), ended
 
 
-def at_hand(store: BucketStore, gradient: BucketGradient, dtype: Any) -> BucketGradient:
+def copied_to_ps(store: BucketStore, gradient: BucketGradient, dtype: Any) -> BucketGradient:
     """A copy of the gradient on the bucket's ps, its values in this dtype."""
     with tf1.device(ps_device(store.bucket.ps)):
         copy = gradient.map(tf1.identity)
@@ -162,6 +140,11 @@ def only_if(condition: Any, tensor: Any) -> Any:
     return tf1.identity(tf1.raw_ops.Switch(data=tensor, pred=condition).output_true)
 
 
+def gradient_if(condition: Any, gradient: BucketGradient) -> BucketGradient:
+    """The gradient, dead unless the condition holds."""
+    return gradient.map(lambda tensor: only_if(condition, tensor))
+
+
 def settled(condition: Any, branches: list[Any]) -> Any:
     """A tensor that is there once one of the branches has run, or once it is clear that the condition fails.
 
@@ -179,25 +162,13 @@ def code(column: int) -> Any:
     return tf1.constant(column, tf1.int64)
 
 
-def _write_books(
-    store: BucketStore, push: Push, ledger: Any, verdict: Any, applied: Any, staleness: Any, last_push: Any
-) -> list[Any]:
-    """Version, ledger and last push of the worker, as operations."""
-    peak = one(MAX_STALENESS) * tf1.where(applied, staleness, code(0))
-    return [
-        store.version.assign_add(tf1.cast(applied, tf1.int64), read_value=False),
-        store.ledger.assign(tf1.maximum(ledger + one(RECEIVED) + one(verdict), peak), read_value=False),
-        remember(store, push, last_push, applied),
-    ]
-
-
 def one(column: Any) -> Any:
     """1 in this column of a ledger, int64 [LEDGER_SIZE]."""
     return tf1.one_hot(column, LEDGER_SIZE, dtype=tf1.int64)
 
 
-def remember(store: BucketStore, push: Push, last_push: Any, accepted: Any) -> Any:
-    """An operation that writes a push that arrived, and was accepted or not, into the worker's row."""
+def record_push(store: BucketStore, push: Push, last_push: Any, accepted: Any) -> Any:
+    """An operation that records a push that arrived in the worker's row, whether it was accepted or not."""
     same = tf1.equal(last_push[ORIGIN], push.origin)
     window = tf1.where(same, last_push[WINDOW], code(0))
     highest = tf1.where(same, last_push[SEQUENCE], push.sequence)

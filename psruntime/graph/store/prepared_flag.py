@@ -19,7 +19,7 @@ from psruntime.graph.base.devices import ps_device
 from psruntime.graph.store.bucket_store import PsControl
 
 
-class Markers:
+class PreparedFlags:
     """The operations of worker `index` as the chief, built in the graph and on the device of now.
 
     marker: of this job's variables, greater than 0.  held: the variables of each ps, without those of its control.

@@ -15,51 +15,79 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_cpu
-from psruntime.graph.store.guard import PUSH_ID_SIZE, Push
 from psruntime.graph.store.optimizers import Rule, learning_rates_at
+
+PUSH_ID_SIZE = 4
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """The header on one ps.
+class Push:
+    """The identity of a push, as tensors on one ps.
+
+    worker, incarnation, sequence: int64 [].  finite: bool [], whether the loss was.
+    origin: int64 [], whose sequence numbers these are: of a process, which may be admitted again as another
+        incarnation and then repeats what was interrupted.
+    """
+
+    worker: Any
+    incarnation: Any
+    sequence: Any
+    finite: Any
+    origin: Any
+
+    @classmethod
+    def of(cls, push_id: Any, finite: Any) -> Push:
+        """push_id: int64 [4] = (worker, incarnation, sequence, origin)."""
+        worker, incarnation, sequence, origin = (push_id[i] for i in range(PUSH_ID_SIZE))
+        return cls(worker, incarnation, sequence, finite, origin)
+
+    @property
+    def tensors(self) -> list[Any]:
+        """All that must have arrived."""
+        return [self.worker, self.incarnation, self.sequence, self.finite, self.origin]
+
+
+@dataclass(frozen=True)
+class PsHeader:
+    """The header as it arrived on one ps.
 
     push: who pushes or closes, and what.  learning_rates: float32 [] of each rule.
     members: int64 [], contributions of a complete sum.
-    factor: float64 [], by which the sum of all examples' gradients is multiplied; what is summed, by factor x its unit.
-    unit: float64 [], by which the gradient would have to be multiplied to be that of the sum over its examples, 0 if
-        it does not count; None where no gradient is contributed.
+    factor: float64 [], by which the sum of all examples' gradients is multiplied; 0: nothing is applied.
+    scale: float64 [], the gradient scale: multiply the gradient by it to get the sum over its examples; 0 if the
+        gradient does not count, None where none is contributed.
     """
 
     push: Push
     learning_rates: list[Any]
     members: Any
     factor: Any
-    unit: Any = None
+    scale: Any = None
 
     @classmethod
-    def of(cls, message: Any, num_rates: int) -> Arrived:
+    def of(cls, message: Any, num_rates: int) -> PsHeader:
         """message: int64, the fields in the order of `Header.values`; numbers that are not whole as their bits."""
         fields = tf1.unstack(message)
         members, factor, *rest = fields[PUSH_ID_SIZE:]
-        rates, (finite, *unit) = rest[:num_rates], rest[num_rates:]
+        rates, (finite, *scale) = rest[:num_rates], rest[num_rates:]
         return cls(
             Push.of(fields[:PUSH_ID_SIZE], tf1.not_equal(finite, 0)),
             [tf1.bitcast(tf1.cast(bits, tf1.int32), tf1.float32) for bits in rates],
             members,
             tf1.bitcast(factor, tf1.float64),
-            tf1.bitcast(unit[0], tf1.float64) if unit else None,
+            tf1.bitcast(scale[0], tf1.float64) if scale else None,
         )
 
 
 class Header:
-    """In the current graph, from worker `index` to `num_ps` ps.
+    """The header from worker `index` to `num_ps` ps, in the current graph.
 
-    finite: bool [] on the worker, whether the loss is; None: that and `unit` are fed, and a run that is fed nothing
-        tells zeros.  unit: float64 [] there, see Arrived; None if no gradient is contributed.
-    fed: the placeholder.  nothing: those zeros, int64 [size].  on: of each ps.
+    finite: bool [] on the worker, whether the loss is; None: it is fed, with `scale`, and a run that feeds nothing
+        sends zeros.  scale: float64 [] on the worker, see PsHeader; None if no gradient is contributed.
+    fed: the placeholder.  nothing: those zeros, int64 [size].  on: the header on each ps.
     """
 
-    def __init__(self, rules: list[Rule], index: int, num_ps: int, finite: Any = None, unit: Any = None) -> None:
+    def __init__(self, rules: list[Rule], index: int, num_ps: int, finite: Any = None, scale: Any = None) -> None:
         self._rules = rules
         self._all_is_fed = finite is None
         size = PUSH_ID_SIZE + 2 + len(rules) + 2 * self._all_is_fed
@@ -71,12 +99,12 @@ class Header:
                 message = tf1.placeholder(tf1.int64, [size], name="header")
             self.fed = message
             if finite is not None:
-                computed = [tf1.cast(finite, tf1.int64), *([] if unit is None else [tf1.bitcast(unit, tf1.int64)])]
+                computed = [tf1.cast(finite, tf1.int64), *([] if scale is None else [tf1.bitcast(scale, tf1.int64)])]
                 message = tf1.concat([message, computed], axis=0)
-        self.on: list[Arrived] = []
+        self.on: list[PsHeader] = []
         for ps in range(num_ps):
             with tf1.device(ps_device(ps)):
-                self.on.append(Arrived.of(tf1.identity(message, name=f"header_{ps}"), len(rules)))
+                self.on.append(PsHeader.of(tf1.identity(message, name=f"header_{ps}"), len(rules)))
 
     def values(
         self,
@@ -85,14 +113,14 @@ class Header:
         members: int = 0,
         factor: float = 0.0,
         finite: bool = True,
-        unit: float = 1.0,
+        scale: float = 1.0,
     ) -> Any:
-        """What to feed for the update that follows this global step, whose learning rates are used; int64 [size].
+        """What to feed, int64 [size], with the learning rates of the update that follows this global step.
 
-        push_id: (worker, incarnation, sequence number, origin), see Push.  finite, unit: heeded where they are fed.
+        push_id: (worker, incarnation, sequence number, origin), see Push.  finite, scale: used where they are fed.
         """
         rates = np.array(learning_rates_at(self._rules, global_step), np.float32).view(np.int32)
-        last = [finite, _bits(unit)] if self._all_is_fed else []
+        last = [finite, _bits(scale)] if self._all_is_fed else []
         return np.array([*push_id, members, _bits(factor), *rates, *last], np.int64)
 
 
@@ -101,7 +129,7 @@ def _bits(number: float) -> int:
 
 
 class Outcomes:
-    """Of the buckets of `num_ps` ps, whose outcomes are int64 [2]."""
+    """The outcomes of the buckets of `num_ps` ps, int64 [2] each, on their way to the worker."""
 
     def __init__(self, num_ps: int) -> None:
         self._of: list[list[Any]] = [[] for _ in range(num_ps)]

@@ -13,10 +13,10 @@ from psruntime.core.accounting.ledger import APPLIED, LEDGER_SIZE
 from psruntime.errors import CheckpointError, JobFailedError, StopRequested, UsageError
 from psruntime.graph.checkpoint.transfer import Reader
 from psruntime.graph.store.bucket_store import RESTORE_LEAP
-from psruntime.graph.store.prepared_flag import Markers
+from psruntime.graph.store.prepared_flag import PreparedFlags
 from psruntime.model import ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
-from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, linear_model, train
+from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, linear_model, train
 from tests.support.selection import long_but
 
 ADAM = linear_model(OPTIMIZERS["adam"])
@@ -40,7 +40,7 @@ def test_any_number_of_ps_goes_on_from_any_other(layout: tuple[int, int], tmp_pa
     folder = str(tmp_path)
     before = train(LocalCluster(2), ADAM, 4, slice_bytes=128, checkpoint_dir=folder).saved()
     run = train(LocalCluster(num_ps), ADAM, 0, slice_bytes=slice_bytes, checkpoint_dir=folder)
-    assert run.place.prepared_at == [4]
+    assert run.control_plane.prepared_at == [4]
     after = run.saved()
     assert after.keys() == before.keys()
     for name, value in before.items():
@@ -71,7 +71,7 @@ def test_live_variables_are_adopted_not_rolled_back(tmp_path: Any) -> None:
         path.unlink()
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
     again = train(cluster, ADAM, 1, checkpoint_dir=str(tmp_path))
-    assert again.place.prepared_at == [5]
+    assert again.control_plane.prepared_at == [5]
     assert again.named("adopted")
 
 
@@ -105,22 +105,22 @@ def test_a_preparation_that_was_cut_off_is_begun_anew_and_keeps_the_books(tmp_pa
 
 def test_one_that_was_cut_off_as_it_began_keeps_the_books_of_a_fresh_ps(tmp_path: Any, monkeypatch: Any) -> None:
     train(LocalCluster(2), ADAM, 4, checkpoint_dir=str(tmp_path))
-    begin, cut_off = Markers.begin, []
+    begin, cut_off = PreparedFlags.begin, []
 
-    def begin_and_end(self: Markers, session: Any, *args: Any) -> None:
+    def begin_and_end(self: PreparedFlags, session: Any, *args: Any) -> None:
         begin(self, session, *args)
         if not cut_off:
             cut_off.append(1)
             raise tf1.errors.UnavailableError(None, None, "cut off")
 
-    class Patient(LocalPlace):
+    class Patient(LocalControlPlane):
         def pause(self, why: str) -> None:
             assert "cut off" in why
 
-    monkeypatch.setattr(Markers, "begin", begin_and_end)
+    monkeypatch.setattr(PreparedFlags, "begin", begin_and_end)
     cluster = LocalCluster(2)
-    run = train(cluster, ADAM, 0, checkpoint_dir=str(tmp_path), make_place=Patient)
-    assert cut_off and run.place.prepared_at == [4]
+    run = train(cluster, ADAM, 0, checkpoint_dir=str(tmp_path), make_control_plane=Patient)
+    assert cut_off and run.control_plane.prepared_at == [4]
     assert {ledger[APPLIED] for ledger in cluster.ledgers(run.graph.plan).values()} == {4}
 
 
@@ -130,7 +130,7 @@ def test_a_chief_that_was_replaced_while_it_read_writes_nothing(tmp_path: Any, m
     cluster = LocalCluster(1)
     read = Reader.read
 
-    class Place(LocalPlace):
+    class Changing(LocalControlPlane):
         def pause(self, why: str) -> None:
             raise StopRequested(why)
 
@@ -140,7 +140,7 @@ def test_a_chief_that_was_replaced_while_it_read_writes_nothing(tmp_path: Any, m
 
     monkeypatch.setattr(Reader, "read", read_late)
     with pytest.raises(StopRequested, match="ps 0 does not admit incarnation"):
-        train(cluster, ADAM, 0, checkpoint_dir=str(tmp_path), make_place=Place)
+        train(cluster, ADAM, 0, checkpoint_dir=str(tmp_path), make_control_plane=Changing)
     monkeypatch.undo()
     cluster.fence({0: INCARNATION})
     run = train(cluster, ADAM, 0)  # without the folder: what is there now
@@ -151,12 +151,12 @@ def test_a_chief_that_was_replaced_writes_nothing() -> None:
     cluster = LocalCluster(2)
     cluster.fence({0: INCARNATION + 1})  # its successor's
 
-    class Place(LocalPlace):
+    class Changing(LocalControlPlane):
         def pause(self, why: str) -> None:
             raise StopRequested(why)
 
     with pytest.raises(StopRequested, match="ps 0 does not admit incarnation"):
-        train(cluster, ADAM, 1, make_place=Place)
+        train(cluster, ADAM, 1, make_control_plane=Changing)
     cluster.fence({0: INCARNATION})
     assert train(cluster, ADAM, 1).named("initialised")[0]["fresh_ps"] == 2
 
@@ -166,7 +166,7 @@ def test_a_session_on_a_ps_that_is_not_prepared_is_not_used() -> None:
     train(cluster, ADAM, 1)
     cluster.forget(1)
 
-    class Place(LocalPlace):
+    class Changing(LocalControlPlane):
         prepare = False
 
         def __init__(self, view: Any, steps: int) -> None:
@@ -176,7 +176,7 @@ def test_a_session_on_a_ps_that_is_not_prepared_is_not_used() -> None:
             raise StopRequested(why)
 
     with pytest.raises(StopRequested, match="no session on view 1: ps 1 is not prepared"):
-        train(cluster, ADAM, 1, make_place=Place)
+        train(cluster, ADAM, 1, make_control_plane=Changing)
 
 
 def test_more_ps_than_buckets() -> None:
@@ -225,7 +225,7 @@ def test_without_a_folder_a_replaced_ps_begins_anew() -> None:
     train(cluster, ADAM, 4)
     cluster.forget(1)
     run = train(cluster, ADAM, 2)
-    assert run.place.prepared_at == [0]
+    assert run.control_plane.prepared_at == [0]
     ledgers = cluster.ledgers(run.graph.plan)
     assert all(ledger[APPLIED] >= 2 for ledger in ledgers.values())
 

@@ -31,7 +31,7 @@ NEXT = dict(zip(NAMES, [*NAMES[1:], NAMES[0]], strict=True))
 def test_a_checkpoint_brings_back_values_and_books(name: str, tmp_path: Path) -> None:
     settings, others = SETTINGS[name], SETTINGS[NEXT[name]]
     cluster, folder = cluster_of(settings), {"checkpoint_dir": str(tmp_path), "save_steps": SAVE_STEPS}
-    run = train(cluster, ADAM, STEPS, make_place=Overlapping, **folder, **settings)
+    run = train(cluster, ADAM, STEPS, make_control_plane=Overlapping, **folder, **settings)
     assert_written_as_copied(run)
     path = run.named("checkpoint")[0]["path"]
     state, saved = state_of(path), contents(path)
@@ -46,7 +46,7 @@ def test_a_checkpoint_brings_back_values_and_books(name: str, tmp_path: Path) ->
     cluster.forget(lost)
     again = train(cluster, ADAM, 0, **folder, **settings)
     assert [event["fresh_ps"] for event in again.named("restored")] == [1]
-    assert again.place.prepared_at == [state.global_step]
+    assert again.control_plane.prepared_at == [state.global_step]
     after = ByHand(again, []).look()
     assert_values(again, after, saved)
     for bucket, row in cluster.ledgers(again.graph.plan).items():
@@ -63,7 +63,7 @@ def test_a_checkpoint_brings_back_values_and_books(name: str, tmp_path: Path) ->
     elsewhere = cluster_of(others)
     other = train(elsewhere, ADAM, 0, **folder, **others)
     assert other.named("restored")
-    assert other.place.prepared_at == [state.global_step]
+    assert other.control_plane.prepared_at == [state.global_step]
     assert_values(other, ByHand(other, []).look(), saved)
     for bucket, row in elsewhere.ledgers(other.graph.plan).items():
         known = rolled_back.buckets.get(bucket)  # by name; one of the other plan has none

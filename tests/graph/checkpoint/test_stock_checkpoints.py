@@ -43,7 +43,7 @@ def test_to_ours_and_back(optimizer: str, tmp_path: Any) -> None:
     there = Stock(model).initialise().train(STEPS)
     there.save(folder, STEPS)
     ours = train(LocalCluster(2), model, STEPS, checkpoint_dir=folder, **SLICED)
-    assert ours.place.prepared_at == [STEPS]
+    assert ours.control_plane.prepared_at == [STEPS]
     unbroken = contents(there.train(STEPS).save(tmp_path / "unbroken", 2 * STEPS))
     same(contents(ours.checkpoints.latest()), unbroken)
     back = Stock(model).restore(ours.checkpoints.latest()).train(STEPS).save(tmp_path / "back", 3 * STEPS)
@@ -74,7 +74,7 @@ def test_other_ways_to_make_them(made: dict[str, Any], tmp_path: Any) -> None:
     there.save(tmp_path / "run", STEPS)
     before = contents(str(tmp_path / "run" / f"stock.ckpt-{STEPS}"))
     ours = train(LocalCluster(2), ADAM, STEPS, checkpoint_dir=str(tmp_path / "run"), **SLICED)
-    assert ours.place.prepared_at == [STEPS]
+    assert ours.control_plane.prepared_at == [STEPS]
     assert before["hidden/kernel"].shape == (5, 16)
     after = contents(there.train(STEPS).save(tmp_path / "unbroken", 2 * STEPS))
     scope = f"{made['scope']}/" if "scope" in made else ""

@@ -14,13 +14,13 @@ from psruntime.errors import CheckpointError, StopRequested
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from tests.graph.loop.test_training_loop import next_view
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
-from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, linear_model, train
+from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, linear_model, train
 
 ADAM = linear_model(OPTIMIZERS["adam"])
 WRITE = Checkpoints.write
 
 
-class Patient(LocalPlace):
+class Patient(LocalControlPlane):
     """Tries again as often as it is told to."""
 
     def pause(self, why: str) -> None:
@@ -43,7 +43,7 @@ def failing(monkeypatch: Any, times: int, meanwhile: Any = lambda: None) -> None
 
 def test_the_last_checkpoint_is_tried_again(tmp_path: Path, monkeypatch: Any) -> None:
     failing(monkeypatch, 2)
-    run = train(LocalCluster(1), ADAM, 4, make_place=Patient, checkpoint_dir=str(tmp_path))
+    run = train(LocalCluster(1), ADAM, 4, make_control_plane=Patient, checkpoint_dir=str(tmp_path))
     assert [event["reason"] for event in run.named("checkpoint_failed")] == ["the disk is full"] * 2
     assert run.checkpoints.newest_step() == 4
 
@@ -51,24 +51,24 @@ def test_the_last_checkpoint_is_tried_again(tmp_path: Path, monkeypatch: Any) ->
 def test_but_not_for_ever(tmp_path: Path, monkeypatch: Any) -> None:
     failing(monkeypatch, 1 << 30)
     with pytest.raises(CheckpointError, match="the disk is full"):
-        train(LocalCluster(1), ADAM, 4, make_place=Patient, checkpoint_dir=str(tmp_path), drain_timeout_s=1.0)
+        train(LocalCluster(1), ADAM, 4, make_control_plane=Patient, checkpoint_dir=str(tmp_path), drain_timeout_s=1.0)
 
 
 def test_what_fails_because_another_chief_is_at_work_is_no_failure(tmp_path: Path, monkeypatch: Any) -> None:
-    class Place(LocalPlace):
+    class Changing(LocalControlPlane):
         def pause(self, why: str) -> None:
             raise StopRequested(why)
 
     cluster = LocalCluster(2)
     failing(monkeypatch, 1, meanwhile=partial(cluster.fence, {0: INCARNATION + 1}))
     with pytest.raises(StopRequested, match="ps 0 does not admit incarnation"):
-        train(cluster, ADAM, 4, make_place=Place, checkpoint_dir=str(tmp_path))
+        train(cluster, ADAM, 4, make_control_plane=Changing, checkpoint_dir=str(tmp_path))
 
 
 def test_the_first_checkpoint_neither(tmp_path: Path, monkeypatch: Any) -> None:
     """That of step 0, while the view is prepared."""
 
-    class Place(LocalPlace):
+    class Changing(LocalControlPlane):
         def pause(self, why: str) -> None:
             raise StopRequested(why)
 
@@ -79,13 +79,13 @@ def test_the_first_checkpoint_neither(tmp_path: Path, monkeypatch: Any) -> None:
     cluster = LocalCluster(2)
     monkeypatch.setattr(Checkpoints, "write", write)
     with pytest.raises(StopRequested, match="ps 0 does not admit incarnation"):
-        train(cluster, ADAM, 4, make_place=Place, checkpoint_dir=str(tmp_path))
+        train(cluster, ADAM, 4, make_control_plane=Changing, checkpoint_dir=str(tmp_path))
 
 
 def test_sessions_that_come_and_go_do_not_put_the_next_one_off(tmp_path: Path) -> None:
     """A session of three steps each, a checkpoint every four."""
 
-    class Place(LocalPlace):
+    class Changing(LocalControlPlane):
         def stepped(self, global_step: int) -> None:
             super().stepped(global_step)
             if self.done in (3, 6, 9):
@@ -94,6 +94,6 @@ def test_sessions_that_come_and_go_do_not_put_the_next_one_off(tmp_path: Path) -
         def await_view(self) -> Assignment:
             return Assignment(self.view, self.incarnation, self.prepare)
 
-    run = train(LocalCluster(1), ADAM, 10, make_place=Place, checkpoint_dir=str(tmp_path), save_steps=4)
+    run = train(LocalCluster(1), ADAM, 10, make_control_plane=Changing, checkpoint_dir=str(tmp_path), save_steps=4)
     steps = [int(event["path"].rpartition("-")[2]) for event in run.named("checkpoint")]
     assert steps == [4, 8, 10]

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.loop.hooks import StepsOnly
 from psruntime.model import ModelSpec
-from tests.support.local_cluster import LocalCluster, LocalPlace, train
+from tests.support.local_cluster import LocalCluster, LocalControlPlane, train
 from tests.support.small_models import get, linear, model_of
 
 
@@ -138,12 +138,14 @@ def test_the_chief_writes_the_summaries_every_so_many_steps(tmp_path: Any) -> No
     assert [written[step] for step in (1, 4, 7, 10)] == pytest.approx([run.results[i].loss for i in (0, 3, 6, 9)])
 
 
-class NotTheChief(LocalPlace):
+class NotTheChief(LocalControlPlane):
     def is_chief(self) -> bool:
         return False
 
 
-@pytest.mark.parametrize("settings", [{"summary_steps": 0}, {"checkpoint_dir": ""}, {"make_place": NotTheChief}])
+@pytest.mark.parametrize(
+    "settings", [{"summary_steps": 0}, {"checkpoint_dir": ""}, {"make_control_plane": NotTheChief}]
+)
 def test_nobody_else_writes_any(settings: Any, tmp_path: Any) -> None:
     train(LocalCluster(1), watched(), 5, **{"checkpoint_dir": str(tmp_path), **settings})
     assert not events(tmp_path)

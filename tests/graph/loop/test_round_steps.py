@@ -19,7 +19,7 @@ from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_clipping import clipping
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, linear_model, train
-from tests.support.round_place import RoundPlace, lose_session, plain_batches, write_books
+from tests.support.round_control_plane import RoundControlPlane, lose_session, plain_batches, write_books
 from tests.support.selection import long_but
 
 MODEL = linear_model(OPTIMIZERS["momentum"])
@@ -41,7 +41,7 @@ def cluster(shared: LocalCluster) -> LocalCluster:
 
 
 def sync(cluster: LocalCluster, folder: Any, model: Model = MODEL, steps: int = ROUNDS, **more: Any) -> Run:
-    more = {"make_place": RoundPlace, **more}
+    more = {"make_control_plane": RoundControlPlane, **more}
     return train(cluster, model, steps, mode="sync", checkpoint_dir=str(folder), **more)
 
 
@@ -52,9 +52,9 @@ def plain(batches: tuple[int, ...]) -> dict[str, Any]:
 
 def check(run: Run, batches: list[int]) -> None:
     """The variables are those of plain TensorFlow on these batches, so is the record, and the ledgers balance."""
-    place = run.place
-    assert isinstance(place, RoundPlace)
-    assert place.recorded == batches
+    control_plane = run.control_plane
+    assert isinstance(control_plane, RoundControlPlane)
+    assert control_plane.recorded == batches
     reader = tf1.train.load_checkpoint(run.checkpoints.latest())
     assert reader.get_tensor("global_step") == len(batches)
     for name, value in plain(tuple(batches)).items():
@@ -89,17 +89,17 @@ def test_a_lost_session_neither_loses_nor_doubles_a_batch(
 def test_a_lost_view_neither_loses_nor_doubles_a_batch(
     model: Model, stage: str, how: str, cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
 ) -> None:
-    places: list[RoundPlace] = []
+    control_planes: list[RoundControlPlane] = []
 
-    def make_place(*args: Any) -> RoundPlace:
-        places.append(RoundPlace(*args))
-        return places[0]
+    def make_control_plane(*args: Any) -> RoundControlPlane:
+        control_planes.append(RoundControlPlane(*args))
+        return control_planes[0]
 
-    lost = lose_session(monkeypatch, stage, how, occasion=3, also=lambda: places[0].change_view())
-    run = sync(cluster, tmp_path, model, make_place=make_place)
+    lost = lose_session(monkeypatch, stage, how, occasion=3, also=lambda: control_planes[0].change_view())
+    run = sync(cluster, tmp_path, model, make_control_plane=make_control_plane)
     assert lost and [event["view"] for event in run.named("session")] == [1, 2]
     if stage != "compute" and how == "partly":  # what one ps applied and the other did not cannot be adopted
-        assert run.named("restored") and run.place.prepared_at == [0, 0]
+        assert run.named("restored") and run.control_plane.prepared_at == [0, 0]
         check(run, [2, 3, 4, 5, 6])
     else:
         assert run.named("adopted")
@@ -107,20 +107,20 @@ def test_a_lost_view_neither_loses_nor_doubles_a_batch(
 
 
 def test_the_same_batch_is_pushed_again_when_an_attempt_became_void(cluster: LocalCluster, tmp_path: Any) -> None:
-    def lose_another(place: RoundPlace, turn: Turn) -> None:
+    def lose_another(control_plane: RoundControlPlane, turn: Turn) -> None:
         if turn.duty is Duty.CONTRIBUTE and turn.attempt == 2:
-            place.rounds._members[5] = 1  # somebody who is gone when this worker has pushed
+            control_plane.rounds._members[5] = 1  # somebody who is gone when this worker has pushed
         elif turn.duty is Duty.WAIT:
-            place.rounds.lose(5)
+            control_plane.rounds.lose(5)
 
-    class Place(RoundPlace):
+    class Changing(RoundControlPlane):
         def next_turn(self, assignment: Any, done: Any) -> Turn | None:
             turn = super().next_turn(assignment, done)
             return super().next_turn(assignment, None) if turn and turn.duty is Duty.WAIT else turn
 
-    run = sync(cluster, tmp_path, make_place=partial(Place, on_turn=lose_another))
-    assert isinstance(run.place, RoundPlace)
-    said = [(c.round, c.attempt, c.batch) for c in run.place.contributed]
+    run = sync(cluster, tmp_path, make_control_plane=partial(Changing, on_turn=lose_another))
+    assert isinstance(run.control_plane, RoundControlPlane)
+    said = [(c.round, c.attempt, c.batch) for c in run.control_plane.contributed]
     assert said == [(1, 1, 0), (2, 2, 1), (2, 3, 1), (3, 4, 2), (4, 5, 3), (5, 6, 4)]
     assert len(run.results) == ROUNDS, "it was not computed again"
     check(run, [0, 1, 2, 3, 4])
@@ -131,20 +131,20 @@ def test_a_batch_that_turned_out_to_come_too_early_waits_and_is_trained_once(
 ) -> None:
     """A worker that was admitted anew repeats its batch, in a step that finds the round before torn."""
 
-    def admit_anew_and_tear(place: RoundPlace, turn: Turn) -> None:
+    def admit_anew_and_tear(control_plane: RoundControlPlane, turn: Turn) -> None:
         if turn.duty is Duty.CONTRIBUTE and turn.attempt == 3 and not torn:
             torn.append(turn)
-            place.incarnation += 1
-            cluster.fence({0: place.incarnation})
-            place.rounds.lose(INCARNATION)
+            control_plane.incarnation += 1
+            cluster.fence({0: control_plane.incarnation})
+            control_plane.rounds.lose(INCARNATION)
             write_books(cluster, plan[0], cut_off)
 
     torn: list[Turn] = []
     plan = sync(cluster, tmp_path, steps=0).graph.plan.on(1)
-    run = sync(cluster, tmp_path, make_place=partial(RoundPlace, on_turn=admit_anew_and_tear))
-    assert isinstance(run.place, RoundPlace)
-    assert torn and run.place.torn
-    assert len(set(run.place.recorded)) == ROUNDS == len(run.place.recorded), "each batch once"
+    run = sync(cluster, tmp_path, make_control_plane=partial(RoundControlPlane, on_turn=admit_anew_and_tear))
+    assert isinstance(run.control_plane, RoundControlPlane)
+    assert torn and run.control_plane.torn
+    assert len(set(run.control_plane.recorded)) == ROUNDS == len(run.control_plane.recorded), "each batch once"
 
 
 @pytest.mark.parametrize("model", [MODEL, embedding_model(OPTIMIZERS["adagrad"], 0.05)], ids=["dense", "tables"])
@@ -164,8 +164,8 @@ def test_nothing_is_computed_of_a_batch_before_every_bucket_is_closed(
 def test_a_round_that_was_pulled_too_early_is_given_up(cluster: LocalCluster, tmp_path: Any, monkeypatch: Any) -> None:
     """Another run was in the update of a bucket while it was pulled, and is done when this worker looks again."""
 
-    def in_an_update(place: RoundPlace, turn: Turn) -> None:
-        if turn.closes and turn.closes.attempt == 4 and not place.torn:
+    def in_an_update(control_plane: RoundControlPlane, turn: Turn) -> None:
+        if turn.closes and turn.closes.attempt == 4 and not control_plane.torn:
             write_books(cluster, plan[0], cut_off)
 
     def done_by_now(self: RoundSteps, session: Any, assignment: Any, closes: Complete) -> Any:
@@ -175,10 +175,10 @@ def test_a_round_that_was_pulled_too_early_is_given_up(cluster: LocalCluster, tm
     plan = sync(cluster, tmp_path, steps=0).graph.plan.on(1)
     close = RoundSteps._close
     monkeypatch.setattr(RoundSteps, "_close", done_by_now)
-    run = sync(cluster, tmp_path, make_place=partial(RoundPlace, on_turn=in_an_update))
-    assert isinstance(run.place, RoundPlace)
-    assert [(t.round, t.attempt) for t in run.place.torn] == [(5, 5)], "what may have that gradient in its sums"
-    assert run.named("restored") and run.place.prepared_at[-1] == 0
+    run = sync(cluster, tmp_path, make_control_plane=partial(RoundControlPlane, on_turn=in_an_update))
+    assert isinstance(run.control_plane, RoundControlPlane)
+    assert [(t.round, t.attempt) for t in run.control_plane.torn] == [(5, 5)], "what may have that gradient in its sums"
+    assert run.named("restored") and run.control_plane.prepared_at[-1] == 0
 
 
 def sealed(books: Any) -> Any:
@@ -197,19 +197,19 @@ def cut_off(books: Any) -> Any:
 def test_a_torn_round_goes_back_to_the_checkpoint(
     change: Any, reason: str, model: Model, cluster: LocalCluster, tmp_path: Any
 ) -> None:
-    def tear(place: RoundPlace, turn: Turn) -> None:
+    def tear(control_plane: RoundControlPlane, turn: Turn) -> None:
         if turn.closes and turn.closes.attempt == 4:
             write_books(cluster, plan[0], change)
 
     first = sync(cluster, tmp_path, model, steps=2)
     plan = first.graph.plan.on(1)
-    run = sync(cluster, tmp_path, model, make_place=partial(RoundPlace, on_turn=tear, recorded=[0, 1]))
-    place = run.place
-    assert isinstance(place, RoundPlace)
-    assert [(t.round, t.attempt, t.reason.startswith(reason)) for t in place.torn] == [(4, 4, True)]
-    assert run.named("adopted") and run.named("restored") and place.prepared_at == [2, 2]
+    run = sync(cluster, tmp_path, model, make_control_plane=partial(RoundControlPlane, on_turn=tear, recorded=[0, 1]))
+    control_plane = run.control_plane
+    assert isinstance(control_plane, RoundControlPlane)
+    assert [(t.round, t.attempt, t.reason.startswith(reason)) for t in control_plane.torn] == [(4, 4, True)]
+    assert run.named("adopted") and run.named("restored") and control_plane.prepared_at == [2, 2]
     seen = 4 if model is APART else 5  # by the ps: attempt 5 found the one before torn
-    assert place.contributed[-1].attempt == seen + 3, "attempts go on above"
+    assert control_plane.contributed[-1].attempt == seen + 3, "attempts go on above"
     check(run, [0, 1, 1, 2, 3])  # the second process began its input anew
 
 
@@ -227,22 +227,27 @@ def with_bad_batch(bad: int) -> Model:
 
 
 def test_a_loss_that_is_not_finite_stops_the_job(cluster: LocalCluster, tmp_path: Any) -> None:
-    places: list[RoundPlace] = []
+    control_planes: list[RoundControlPlane] = []
 
-    def make_place(*args: Any) -> RoundPlace:
-        places.append(RoundPlace(*args))
-        return places[0]
+    def make_control_plane(*args: Any) -> RoundControlPlane:
+        control_planes.append(RoundControlPlane(*args))
+        return control_planes[0]
 
     with pytest.raises(JobFailedError, match="the loss is nan at global step 2"):
-        sync(cluster, tmp_path, with_bad_batch(2), make_place=make_place)
-    assert places[0].recorded == [0, 1]
-    assert len(places[0].contributed) == 2
+        sync(cluster, tmp_path, with_bad_batch(2), make_control_plane=make_control_plane)
+    assert control_planes[0].recorded == [0, 1]
+    assert len(control_planes[0].contributed) == 2
 
 
 def test_a_loss_that_is_not_finite_is_passed_over(cluster: LocalCluster, tmp_path: Any) -> None:
     run = sync(cluster, tmp_path, with_bad_batch(2), on_nan="continue")
-    assert isinstance(run.place, RoundPlace)
-    assert [(c.round, c.examples) for c in run.place.contributed][1:5] == [(2, 8.0), (3, 0.0), (3, 8.0), (4, 8.0)]
+    assert isinstance(run.control_plane, RoundControlPlane)
+    assert [(c.round, c.examples) for c in run.control_plane.contributed][1:5] == [
+        (2, 8.0),
+        (3, 0.0),
+        (3, 8.0),
+        (4, 8.0),
+    ]
     check(run, [0, 1, 3, 4, 5])
     for ledger in cluster.ledgers(run.graph.plan).values():
         assert (ledger[APPLIED], ledger[NOT_FINITE]) == (ROUNDS, 1)
@@ -250,10 +255,10 @@ def test_a_loss_that_is_not_finite_is_passed_over(cluster: LocalCluster, tmp_pat
 
 def test_live_variables_are_adopted_and_attempts_go_on(cluster: LocalCluster, tmp_path: Any) -> None:
     sync(cluster, tmp_path, steps=3)
-    run = sync(cluster, tmp_path, make_place=partial(RoundPlace, recorded=[0, 1, 2]))
-    assert run.named("adopted") and run.place.prepared_at == [3]
-    assert isinstance(run.place, RoundPlace)
-    assert [c.attempt for c in run.place.contributed] == [4, 5]
+    run = sync(cluster, tmp_path, make_control_plane=partial(RoundControlPlane, recorded=[0, 1, 2]))
+    assert run.named("adopted") and run.control_plane.prepared_at == [3]
+    assert isinstance(run.control_plane, RoundControlPlane)
+    assert [c.attempt for c in run.control_plane.contributed] == [4, 5]
     check(run, [0, 1, 2, 0, 1])
 
 
@@ -267,10 +272,12 @@ def test_what_cannot_be_adopted_is_restored_and_attempts_go_on(why: str, cluster
         write_books(cluster, plan.on(1)[0], lambda books: books + begun)
     elif why == "fresh ps":
         cluster.forget(1)
-    run = sync(cluster, tmp_path, make_place=partial(RoundPlace, restore=why == "told to", recorded=[0, 1, 2]))
+    run = sync(
+        cluster, tmp_path, make_control_plane=partial(RoundControlPlane, restore=why == "told to", recorded=[0, 1, 2])
+    )
     assert run.named("restored")[0]["fresh_ps"] == (why == "fresh ps")
-    assert run.place.prepared_at == [3]
-    assert isinstance(run.place, RoundPlace)
+    assert run.control_plane.prepared_at == [3]
+    assert isinstance(run.control_plane, RoundControlPlane)
     first = 5 if why in ("other rounds", "torn") else 4
-    assert [c.attempt for c in run.place.contributed] == [first, first + 1]
+    assert [c.attempt for c in run.control_plane.contributed] == [first, first + 1]
     check(run, [0, 1, 2, 0, 1])

@@ -16,13 +16,13 @@ from psruntime.graph.loop.hooks import ViewHook
 from psruntime.graph.loop.session import callable_of
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
-from tests.support.local_cluster import LocalCluster, LocalPlace, Run, linear_model, train, with_spec
+from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, linear_model, train, with_spec
 
 SGD = linear_model(OPTIMIZERS["sgd"])
 
 
-def next_view(place: LocalPlace) -> None:
-    place.view = replace(place.view, number=place.view.number + 1)
+def next_view(control_plane: LocalControlPlane) -> None:
+    control_plane.view = replace(control_plane.view, number=control_plane.view.number + 1)
 
 
 def totals(run: Run, column: int) -> set[int]:
@@ -30,27 +30,27 @@ def totals(run: Run, column: int) -> set[int]:
 
 
 def test_a_view_that_is_replaced_between_two_steps() -> None:
-    class Place(LocalPlace):
+    class Changing(LocalControlPlane):
         def stepped(self, global_step: int) -> None:
             super().stepped(global_step)
             if self.done == 3:
                 next_view(self)
 
-    run = train(LocalCluster(1), SGD, 6, make_place=Place)
+    run = train(LocalCluster(1), SGD, 6, make_control_plane=Changing)
     assert [event["view"] for event in run.named("session")] == [1, 2]
     assert len(run.named("first_step")) == 2
     assert totals(run, APPLIED) == totals(run, RECEIVED) == {6}
 
 
 def test_a_view_that_is_replaced_after_the_last_step_costs_no_further_step() -> None:
-    class Place(LocalPlace):
+    class Changing(LocalControlPlane):
         def rest(self, assignment: Assignment) -> Rest:
             if assignment.view.number == 1:
                 next_view(self)
                 return Rest.RESUME
             return super().rest(assignment)
 
-    run = train(LocalCluster(1), SGD, 4, make_place=Place)
+    run = train(LocalCluster(1), SGD, 4, make_control_plane=Changing)
     assert [event["view"] for event in run.named("session")] == [1, 2]
     assert totals(run, RECEIVED) == {4}
 
@@ -71,15 +71,15 @@ def test_a_push_whose_answer_is_lost_is_not_applied_twice(error: Any, monkeypatc
 
 def test_steps_that_are_under_way_together_are_applied_once_each_when_one_is_lost(monkeypatch: Any) -> None:
     lost = lose_the_answer_of(7, tf1.errors.AbortedError, monkeypatch)
-    places: list[Overlapping] = []
+    control_planes: list[Overlapping] = []
 
-    def make_place(*arguments: Any) -> Overlapping:
-        places.append(Overlapping(*arguments))
-        return places[0]
+    def make_control_plane(*arguments: Any) -> Overlapping:
+        control_planes.append(Overlapping(*arguments))
+        return control_planes[0]
 
-    run = train(LocalCluster(2), SGD, 40, slice_bytes=64, pipeline=4, make_place=make_place)
+    run = train(LocalCluster(2), SGD, 40, slice_bytes=64, pipeline=4, make_control_plane=make_control_plane)
     assert lost
-    assert places[0].most == 3, "as many were under way as may be when another began"
+    assert control_planes[0].most == 3, "as many were under way as may be when another began"
     assert len(run.named("session")) == 2
     assert totals(run, APPLIED) == {40}
     assert totals(run, REPEATED) == {1}, "only the lost one is sent again, though others were under way"
@@ -102,7 +102,7 @@ def test_a_pipeline_begins_as_many_steps_as_the_job_has_and_hooks_see_each_once(
     assert totals(run, APPLIED) == totals(run, RECEIVED) == {11}
 
 
-class Overlapping(LocalPlace):
+class Overlapping(LocalControlPlane):
     """most: steps that were under way when another one began."""
 
     most = 0
@@ -138,14 +138,14 @@ def lose_the_answer_of(global_step: int, error: Any, monkeypatch: Any) -> list[i
 
 
 def test_the_loop_ends_when_the_place_says_stop() -> None:
-    class Place(LocalPlace):
+    class Changing(LocalControlPlane):
         def may_step(self, under_way: int = 0) -> bool:
             if self.done == 2:
                 raise StopRequested("asked to stop")
             return True
 
     with pytest.raises(StopRequested):
-        train(LocalCluster(1), SGD, 5, make_place=Place)
+        train(LocalCluster(1), SGD, 5, make_control_plane=Changing)
 
 
 def test_evaluation_sees_the_last_global_step() -> None:

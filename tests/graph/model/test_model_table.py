@@ -33,7 +33,7 @@ def test_trains_like_plain_tensorflow(way: str, tmp_path: Any) -> None:
     run = train(LocalCluster(2), model, STEPS, slice_bytes=16, checkpoint_dir=str(tmp_path))
     reader = tf1.train.load_checkpoint(run.checkpoints.latest())
     expected = plain_tensorflow(model)
-    partitions = run.graph.model.partitions
+    partitions = run.graph.model.captured.partitions
     names = {partitions[s.name].whole if s.name in partitions else s.name for s in run.graph.plan.specs}
     assert names <= set(expected)
     for name, value in expected.items():

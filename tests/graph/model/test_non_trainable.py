@@ -60,7 +60,7 @@ def test_kinds_are_told_by_what_the_model_does_with_a_variable() -> None:
         VariableSpec("scale", (5,), "float32", trainable=False),
         VariableSpec("table", (7, 5), "float32", sparse=True, trainable=False),
     ]
-    assert set(run.graph.model.copies.changed) == {"norm/moving_mean", "norm/moving_variance"}
+    assert set(run.graph.model.worker_copies.changed) == {"norm/moving_mean", "norm/moving_variance"}
 
 
 def test_a_worker_that_joins_takes_what_the_chief_saved_and_keeps_its_own_afterwards(tmp_path: Any) -> None:
@@ -71,7 +71,7 @@ def test_a_worker_that_joins_takes_what_the_chief_saved_and_keeps_its_own_afterw
     joined.ps, joined.states, joined.view = cluster.ps, cluster.states, cluster.view
     second = train(joined, MODEL, 0, ps=2)
     np.testing.assert_array_equal(of_worker(second, "norm/moving_mean"), saved)
-    copies = second.graph.model.copies
+    copies = second.graph.model.worker_copies
     with joined.session(second.graph.graph) as session:
         changing = next(iter(copies.changed["norm/moving_mean"]))
         own = second.graph.graph.get_operation_by_name(changing)

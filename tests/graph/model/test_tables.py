@@ -176,7 +176,7 @@ def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int,
     assert before["embedding"].shape == before["embedding/Adagrad"].shape == (ROWS, WIDTH)
     assert before["wide"].shape == before["wide/Adagrad"].shape == (ROWS,)
     run = train(LocalCluster(layout[1]), model, 0, checkpoint_dir=folder)
-    assert run.place.prepared_at == [4]
+    assert run.control_plane.prepared_at == [4]
     after = run.saved()
     assert after.keys() == before.keys()
     for name, value in before.items():

@@ -13,7 +13,7 @@ from psruntime.core.accounting.ledger import APPLIED, RECEIVED, ROLLED_BACK, VOI
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, RESTORE_LEAP
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
-from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, Run, linear_model, train
+from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, Run, linear_model, train
 
 ADAM = linear_model(OPTIMIZERS["adam"])
 SLICED = {"slice_bytes": 64}
@@ -47,8 +47,8 @@ def test_a_rollback_moves_what_it_undoes(mode: str, tmp_path: Path) -> None:
     forget_the_last(tmp_path, 3)
     cluster.forget(1)
     second = train(cluster, ADAM, 2, **settings)
-    assert second.place.prepared_at == [3]
-    assert second.place.steps_lost == 3
+    assert second.control_plane.prepared_at == [3]
+    assert second.control_plane.steps_lost == 3
     rows = rows_of(second)
     for row in rows[0]:
         assert (row[RECEIVED], row[APPLIED], row[ROLLED_BACK]) == (8, 5, 3)
@@ -67,7 +67,7 @@ def test_partial_leaves_the_live_buckets_alone(tmp_path: Path) -> None:
     second = train(cluster, ADAM, 0, **settings)
     (event,) = second.named("restored")
     assert (event["only_ps"], event["reason"], event["global_step"]) == ("1", "ps 1 lost its variables", 6)
-    assert second.place.steps_lost == 3
+    assert second.control_plane.steps_lost == 3
     after = masters(second)
     of_ps = {name: store.bucket.ps for name, store in second.graph.model.stores.items()}
     assert all(np.array_equal(after[n], live[n]) for n, ps in of_ps.items() if ps == 0)
@@ -76,7 +76,13 @@ def test_partial_leaves_the_live_buckets_alone(tmp_path: Path) -> None:
     assert {tuple(row[[RECEIVED, APPLIED, ROLLED_BACK]]) for row in rows[0]} == {(6, 6, 0)}
     assert {tuple(row[[RECEIVED, APPLIED, ROLLED_BACK]]) for row in rows[1]} == {(3, 3, 0)}
     cluster.fence({0: INCARNATION + 1})
-    third = train(cluster, ADAM, 2, make_place=lambda view, steps: LocalPlace(view, steps, INCARNATION + 1), **settings)
+    third = train(
+        cluster,
+        ADAM,
+        2,
+        make_control_plane=lambda view, steps: LocalControlPlane(view, steps, INCARNATION + 1),
+        **settings,
+    )
     assert third.named("adopted") and third.results[-1].global_step == 8
     assert all(result.dropped == 0 for result in third.results)
 

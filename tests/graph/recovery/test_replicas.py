@@ -14,7 +14,7 @@ from psruntime.core.accounting.ledger import APPLIED, RECEIVED, ROLLED_BACK, is_
 from psruntime.core.members.messages import Assignment
 from psruntime.graph.recovery.replicas import Replicas
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
-from tests.support.local_cluster import INCARNATION, LocalCluster, LocalPlace, Run, linear_model, train
+from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, Run, linear_model, train
 from tests.support.selection import long_but
 
 ADAM = linear_model(OPTIMIZERS["adam"])
@@ -37,7 +37,13 @@ def ps_of(run: Run, name: str) -> int:
 def go_on(cluster: LocalCluster, steps: int, incarnation: int = INCARNATION + 1, **settings: Any) -> Run:
     """The worker's next incarnation: its pushes are numbered anew."""
     cluster.fence({0: incarnation})
-    return train(cluster, ADAM, steps, make_place=lambda view, count: LocalPlace(view, count, incarnation), **settings)
+    return train(
+        cluster,
+        ADAM,
+        steps,
+        make_control_plane=lambda view, count: LocalControlPlane(view, count, incarnation),
+        **settings,
+    )
 
 
 def counts(run: Run, ps: int) -> set[tuple[int, ...]]:
@@ -61,7 +67,7 @@ def test_async_only_the_lost_buckets_come_back(lost: int) -> None:
     after = held(second)
     for name, value in after.items():
         np.testing.assert_array_equal(value, (at_seven if ps_of(second, name) == lost else live)[name], err_msg=name)
-    assert second.place.prepared_at == [7 if lost == 0 else 8]
+    assert second.control_plane.prepared_at == [7 if lost == 0 else 8]
     for ps in range(3):
         assert counts(second, ps) <= {(7, 7, 0) if ps == lost else (8, 8, 0)}
     third = go_on(cluster, 4, INCARNATION + 2, **SETTINGS)
@@ -84,20 +90,22 @@ def test_sync_all_return_to_the_same_round(lost: int) -> None:
     for ps in range(3):
         of_lost = counts(second, ps)
         assert {(applied, rolled_back) for _, applied, rolled_back in of_lost} <= {(6, 0 if ps == lost else 2)}
-    assert second.place.steps_lost == (0 if lost == 0 else 2)  # without ps 0 the chief does not know it from the ps
+    assert second.control_plane.steps_lost == (
+        0 if lost == 0 else 2
+    )  # without ps 0 the chief does not know it from the ps
 
 
 def test_sync_a_torn_round_goes_back_to_the_copy_that_all_keep() -> None:
     """Nobody was lost; there is no checkpoint."""
 
-    class Torn(LocalPlace):
+    class Torn(LocalControlPlane):
         def await_view(self) -> Assignment:
             return replace(super().await_view(), restore=self.prepare)
 
     settings = {**SETTINGS, "mode": "sync"}
     cluster = LocalCluster(2)
     train(cluster, ADAM, 8, **settings)
-    second = train(cluster, ADAM, 0, make_place=Torn, **settings)
+    second = train(cluster, ADAM, 0, make_control_plane=Torn, **settings)
     (event,) = second.named("restored")
     assert (event["replica"], event["fresh_ps"], event["reason"]) == (6, 0, "a round was torn")
     expected = held(train(LocalCluster(2), ADAM, 6, **settings))
@@ -134,7 +142,7 @@ def test_the_newer_of_checkpoint_and_replica(tmp_path: Path) -> None:
     train(cluster, ADAM, 8, **settings)  # the last checkpoint is of step 8, the last replica of step 7
     cluster.forget(1)
     second = go_on(cluster, 1, **settings)
-    assert "checkpoint" in second.named("restored")[0] and second.place.prepared_at == [8]
+    assert "checkpoint" in second.named("restored")[0] and second.control_plane.prepared_at == [8]
     cluster.forget(1)
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
     third = go_on(cluster, 1, INCARNATION + 2, **settings)

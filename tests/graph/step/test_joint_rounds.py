@@ -15,12 +15,13 @@ from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.hooks import ViewHook
 from psruntime.graph.loop.round_steps import RoundSteps
 from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.model import Context
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_clipping import clipping
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
-from tests.support.round_place import plain_batches
+from tests.support.round_control_plane import plain_batches
 from tests.support.selection import long_but
 
 ROUNDS, EXAMPLES = 4, (8, 3)  # the second worker's batches are smaller, and weigh less
@@ -78,13 +79,14 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
 
     creator: Any = SimpleNamespace(assignment=None)
 
+    def worker_run(worker: int) -> WorkerRun:
+        return WorkerRun(run.graph, Inputs(worker), run.control_plane, run.job, worker, lambda *_, **__: None)
+
     def never() -> bool:
         return False
 
     runner = StepRunner(run.graph, AnyView(), [])
-    workers = [
-        Steps(run.graph, Inputs(w), run.place, creator, runner, w, True, run.results.append, never) for w in range(2)
-    ]
+    workers = [Steps(worker_run(worker), creator, runner, run.results.append, never) for worker in range(2)]
     assignments = [Assignment(cluster.view, INCARNATION + worker, prepare=False) for worker in range(2)]
     with run.graph.graph.as_default(), cluster.session(run.graph.graph) as session:
         runner.after_create_session(session, None)
@@ -108,8 +110,8 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
                 closed = workers[chief]._close(monitored, assignments[chief], complete)
                 assert closed == Closed(number, complete.attempt, number)
         run.checkpoints.save(session)
-        units = session.run([rounds.unit.read_value() for rounds in run.graph.rounds.stores])
-    assert set(units) == {EXAMPLES[0] * (1 if clip else 2)}, "the first one's; it is divided where all take a share"
+        scales = session.run([rounds.scale.read_value() for rounds in run.graph.rounds.stores])
+    assert set(scales) == {EXAMPLES[0] * (1 if clip else 2)}, "the first one's; it is divided where all take a share"
     assert (min(factors) < 0.999) == clip, "some rounds are clipped"
     reader = tf1.train.load_checkpoint(run.checkpoints.latest())
     joint = [[2 * n + 1] if n == LOST - 1 else [2 * n, 2 * n + 1] for n in range(ROUNDS)]

@@ -63,7 +63,7 @@ def test_the_runs_of_a_round(clip: dict[str, float]) -> None:
     rounds = run.graph.rounds
     assert rounds
     push_id = (0, INCARNATION, 100, 1)
-    feed = {run.graph.header.fed: run.graph.header.values(push_id), run.graph.shares: 2.0}
+    feed = {run.graph.header.fed: run.graph.header.values(push_id), run.graph.mean_divisor: 2.0}
     step = counts(run, model, run.graph.step, feed, with_batch=True)
     assert step == {"ps to worker": 2 * PS, "worker to ps": 3 * PS}, "a bucket each, outcomes, what to close, header"
     header = {rounds.header.fed: rounds.header.values(push_id, members=1, factor=1.0)}

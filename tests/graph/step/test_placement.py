@@ -11,7 +11,8 @@ from psruntime.config import JobConfig
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import learn_specs
-from psruntime.graph.step.train_graph import TrainGraph, build_training
+from psruntime.graph.step.build import build_training
+from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.model import Context
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train

@@ -68,10 +68,10 @@ def test_what_is_pushed_is_applied_once_and_what_rounding_leaves_is_kept(
     gradients, each rounded once, although the answer to a push is lost on the way (which would lose what is left)."""
     with_feedback = settings["wire_error_feedback"] == "on"
     lost = [] if with_feedback else lose_the_answer_of(5, tf1.errors.AbortedError, monkeypatch)
-    run = train(cluster_of(settings), SGD, STEPS, make_place=Overlapping, **settings)
+    run = train(cluster_of(settings), SGD, STEPS, make_control_plane=Overlapping, **settings)
     assert bool(lost) != with_feedback
-    assert isinstance(run.place, Overlapping)
-    assert run.place.most == settings["pipeline"] - 1, "as many steps were under way as may be"
+    assert isinstance(run.control_plane, Overlapping)
+    assert run.control_plane.most == settings["pipeline"] - 1, "as many steps were under way as may be"
 
     by_hand, buckets = ByHand(run, []), run.graph.plan.buckets
     held, left = by_hand.look(), by_hand.residues()
@@ -98,7 +98,7 @@ def rounding(settings: dict[str, Any]) -> Callable[[Any], Any]:
 
 def assert_accounted(run: Run, pushed: int, applied: int) -> None:
     """Every bucket has received every push, and applied so many; the others it knows."""
-    assert run.place.pushed == pushed
+    assert run.control_plane.pushed == pushed
     for name, row in run.cluster.ledgers(run.graph.plan).items():
         assert (row[RECEIVED], row[APPLIED], row[REPEATED]) == (pushed, applied, pushed - applied), name
     for state in run.cluster.states:

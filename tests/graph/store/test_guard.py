@@ -13,7 +13,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, FENCED, MAX_STALENESS, NOT_FINITE, RECEIVED, REPEATED, STALE
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
-from psruntime.graph.store.guard import PUSH_ID_SIZE, Push, guarded_update
+from psruntime.graph.store.gradient import BucketGradient
+from psruntime.graph.store.guard import guarded_update
+from psruntime.graph.store.step_messages import PUSH_ID_SIZE, PsHeader, Push
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster
 
@@ -34,10 +36,10 @@ class GuardedBucket:
                 self.pulled = tf1.placeholder(tf1.int64, [])
                 self.gradient = tf1.placeholder(tf1.float32, [SIZE])
                 optimizer = make_optimizer(0.1)
-            push = Push.of(self.identity, self.finite)
+            header = PsHeader(Push.of(self.identity, self.finite), learning_rates=[], members=None, factor=None)
             self.outcome, _ = guarded_update(
-                self.store, control, push, self.pulled, [self.gradient],
-                lambda live: optimizer.apply_gradients([(live(self.gradient), self.store.master)]),
+                self.store, control, header, self.pulled, BucketGradient(self.gradient),
+                lambda gradient: optimizer.apply_gradients([(gradient.values, self.store.master)]),
             )  # fmt: skip
             self.optimizer_variables = list(optimizer.variables())
             everything = [*self.store.variables, *self.optimizer_variables]

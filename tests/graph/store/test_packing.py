@@ -46,7 +46,7 @@ def test_a_checkpoint_goes_from_each_plan_to_the_other(plans: tuple[str, str], t
     train(LocalCluster(2), model, 3, plan=plans[0], checkpoint_dir=folder)
     moved = train(LocalCluster(1), Model(model.name, skipping(model, 3), model.model_fn), 3, plan=plans[1],
                   checkpoint_dir=folder)  # fmt: skip
-    assert moved.place.prepared_at == [3]
+    assert moved.control_plane.prepared_at == [3]
     assert_same(unbroken.saved(), moved.saved())
 
 

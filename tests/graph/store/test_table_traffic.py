@@ -89,7 +89,7 @@ def test_no_edge_leads_from_ps_to_ps_and_a_table_begins_on_its_ps() -> None:
 def test_the_initial_value_of_a_table_is_computed_on_its_ps() -> None:
     graph = train(LocalCluster(2), embedding_model(OPTIMIZERS["sgd"]), 0).graph
     for name in TABLES:
-        value = graph.model.initial_values[name].op
+        value = graph.model.captured.initial_values[name].op
         assert value.colocation_groups() == [f"loc:@{name}".encode()]
         (assign,) = (
             op for op in graph.graph.get_operations() if value in [t.op for t in op.inputs[1:]] and is_fill(op)

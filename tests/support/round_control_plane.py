@@ -1,4 +1,4 @@
-"""A place for a worker of the sync mode whose view can be taken away, and sessions that are lost on purpose."""
+"""The control plane of a worker in mode sync whose view can be taken away, and sessions that are lost on purpose."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.round_sum import RoundStore
 from psruntime.model import Context, Model
 from tests.graph.step.test_clipping import summed
-from tests.support.local_cluster import LocalCluster, LocalPlace
+from tests.support.local_cluster import LocalCluster, LocalControlPlane
 
 LOST = "the session was lost on purpose"
 
 
 @dataclass
-class RoundPlace(LocalPlace):
+class RoundControlPlane(LocalControlPlane):
     """Does what the coordinator does, for one worker; `steps` rounds and the job is over.
 
     recorded: of each round that the variables hold, the batch that it was made of.
@@ -37,7 +37,7 @@ class RoundPlace(LocalPlace):
     contributed: list[Contribution] = field(default_factory=list)
     torn: list[Torn] = field(default_factory=list)
     restore: bool = False
-    on_turn: Callable[[RoundPlace, Turn], None] = lambda place, turn: None
+    on_turn: Callable[[RoundControlPlane, Turn], None] = lambda control_plane, turn: None
 
     def change_view(self) -> None:
         """As when a ps was away for a moment: the next view is prepared anew."""
@@ -134,7 +134,7 @@ def lose_session(
 def write_books(cluster: LocalCluster, bucket: Bucket, change: Callable[[Any], Any]) -> None:
     """Writes over the books of a bucket on its ps, as an interrupted close may leave them."""
     with tf1.Graph().as_default() as graph:
-        books = RoundStore(BucketStore(bucket, cluster.max_workers), bucket.is_table).books
+        books = RoundStore(BucketStore(bucket, cluster.max_workers), bucket.is_table).state
         value, new = books.read_value(), tf1.placeholder(tf1.int64, books.shape)
         write = books.assign(new, read_value=False)
     with cluster.session(graph) as session:

@@ -1,0 +1,26 @@
+"""What every part of one worker's training has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from psruntime.config import JobConfig
+from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.loop.control_plane import ControlPlane
+from psruntime.graph.step.train_graph import TrainGraph
+
+
+@dataclass(frozen=True)
+class WorkerRun:
+    """The training of worker `index`.
+
+    inputs: its batches.  control_plane: the job, as the coordinator has it.  log: writes an event with its facts.
+    """
+
+    graph: TrainGraph
+    inputs: InputStream
+    control_plane: ControlPlane
+    job: JobConfig
+    index: int
+    log: Callable[..., None]

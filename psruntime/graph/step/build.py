@@ -1,0 +1,26 @@
+"""Builds the training graph of a worker, by the job's mode."""
+
+from __future__ import annotations
+
+from psruntime.config import JobConfig
+from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.seeds import WorkerGraph
+from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.step.push_step import build_push_step
+from psruntime.graph.step.round_step import build_round_step
+from psruntime.graph.step.setup import StepSetup
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.store.bucket_store import PsControl
+from psruntime.model import Model
+
+
+def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig, index: int) -> TrainGraph:
+    """Builds the graph of worker `index`.
+
+    Raises:
+        UsageError: the model or its optimizer cannot be used; the message says why.
+    """
+    with WorkerGraph(index).as_default():
+        controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
+        setup = StepSetup(model, inputs, plan, job, index, controls)
+        return build_round_step(setup) if job.mode == "sync" else build_push_step(setup)

@@ -1,0 +1,150 @@
+"""The step of mode sync: close the round before, pull, compute, keep the gradient, and contribute it to the round.
+
+A worker's gradient goes into variables of its own first.  They outlive the session, so it can be
+pushed again when an attempt became void or a session was lost, without computing it a second time.
+
+A step closes the round before on each bucket before it reads that: the first of the members to come does, the others
+find it done.  So a round costs no run and no message of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.devices import ps_device, worker_device
+from psruntime.graph.model.pulled_model import PulledModel
+from psruntime.graph.step.error_feedback import packed_gradient
+from psruntime.graph.step.mean_divisor import gradient_scale, make_divisor
+from psruntime.graph.step.setup import StepSetup, TrainedBucket
+from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
+from psruntime.graph.store.apply import Update, counting_update
+from psruntime.graph.store.gradient import BucketGradient, GradientStore
+from psruntime.graph.store.round_sum import RoundStore, close, contribute
+from psruntime.graph.store.step_messages import Header, Outcomes, PsHeader
+
+
+def build_round_step(setup: StepSetup) -> TrainGraph:
+    """Builds the step, and the runs of a round that need no batch.
+
+    Two headers: a step's own, for its contribution, and that of the close, which every run is fed.  A step applies
+    nothing itself, so only the header of the close has learning rates.
+    """
+    one = setup.pulled_model(begins_last=True)  # a model that fails while a round is closed would tear it
+    divisor = make_divisor(setup.index)
+    pulled, gradients = setup.gradients(one, divisor)
+    finite = setup.is_finite(pulled)
+    examples, scale = _weight_and_scale(setup, pulled, divisor)
+    step_header = Header([], setup.index, setup.plan.num_ps, finite, scale)
+    close_header = Header(setup.rules(pulled), setup.index, setup.plan.num_ps)
+    trained = setup.trained_buckets(pulled, gradients, close_header)
+    rounds = _Rounds(setup, pulled, step_header, close_header)
+    for bucket in trained:
+        rounds.add(bucket, examples)
+    rounds.count()
+    step, graph = rounds.step(), rounds.graph()
+    pulled.pull_after(graph.after_close)  # the one back edge: the pull, which was built first, waits for the close
+    return setup.handles(pulled, step_header, trained, {"examples": examples, **step}, graph, divisor)
+
+
+def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Any) -> tuple[Any, Any]:
+    """(what the batch weighs in a round, float64 [], 0 if its loss is not finite; the scale of its gradient)."""
+    with tf1.device(worker_device(setup.index)):
+        weight = tf1.cast(pulled.examples, tf1.float64)
+        examples = tf1.where(tf1.is_finite(pulled.spec.loss), weight, tf1.zeros_like(weight))
+        return examples, gradient_scale(examples, divisor)
+
+
+class _Rounds:
+    """The rounds of all buckets, while they are built.  The limits are those of the joint gradient, see ModelSpec."""
+
+    def __init__(self, setup: StepSetup, pulled: PulledModel, step_header: Header, close_header: Header) -> None:
+        self._setup = setup
+        self._pulled = pulled
+        self._step_header = step_header
+        self._close_header = close_header
+        every_ps = range(setup.plan.num_ps)
+        self._stores: list[list[RoundStore]] = [[] for _ in every_ps]  # per ps, like the next three
+        self._contribute: list[list[Any]] = [[] for _ in every_ps]
+        self._squares: list[list[Any]] = [[] for _ in every_ps]
+        self._close: list[list[Any]] = [[] for _ in every_ps]
+        self._keep: list[Any] = []
+        self._after_close: dict[str, Any] = {}
+        self._outcomes = Outcomes(setup.plan.num_ps)
+
+    def add(self, bucket: TrainedBucket, examples: Any) -> None:
+        """A bucket that is trained.  examples: what the batch weighs, float64 []."""
+        setup, store, ps = self._setup, bucket.store, bucket.ps
+        is_sparse = bucket.gradient.indices is not None
+        rounds = RoundStore(store, is_sparse)
+        sent = packed_gradient(setup.wire, bucket.name, bucket.gradient, examples > 0, setup.index)
+        with tf1.device(worker_device(setup.index)):
+            kept = GradientStore(f"kept/{bucket.name}", store.master, sent.values.dtype, is_sparse)
+            self._keep.append(kept.write(sent))
+            again = kept.read()
+        closing = self._close_header.on[ps]
+        update = _joint_update(rounds, closing, self._pulled.spec.clip_value, bucket.update)
+        state, self._after_close[bucket.name] = close(rounds, setup.controls[ps], closing, update)
+        self._outcomes.add(ps, contribute(rounds, setup.controls[ps], self._step_header.on[ps], sent, state))
+        self._stores[ps].append(rounds)
+        self._contribute[ps].append(contribute(rounds, setup.controls[ps], closing, again))
+        if self._pulled.spec.clip_norm is not None:
+            with tf1.device(ps_device(ps)):
+                self._squares[ps].append(rounds.square())
+        self._close[ps].append(state)
+
+    def count(self) -> None:
+        """The global step, which goes up by one a round, by the rule of every bucket."""
+        store, control = self._pulled.global_step, self._setup.controls[0]
+        rounds = RoundStore(store, is_sparse=False)
+        with tf1.device(ps_device(store.bucket.ps)):
+            one = BucketGradient(tf1.ones([1], tf1.int64))
+        closing = self._close_header.on[0]
+        self._stores[0].append(rounds)
+        self._contribute[0].append(contribute(rounds, control, closing, one))
+        state, self._after_close[store.bucket.name] = close(rounds, control, closing, counting_update(store), one)
+        self._close[0].append(state)
+        self._outcomes.add(0, contribute(rounds, control, self._step_header.on[0], one, state))
+
+    def step(self) -> dict[str, Any]:
+        """What a step fetches of it."""
+        store = self._pulled.global_step
+        with tf1.control_dependencies([self._after_close[store.bucket.name]]):
+            count = store.master.read_value()[0]
+        outcomes, global_step = self._outcomes.bring(count, self._setup.index)
+        return {"kept": self._keep, "outcomes": outcomes, "global_step": global_step}
+
+    def graph(self) -> RoundGraph:
+        return RoundGraph(
+            stores=[rounds for of_ps in self._stores for rounds in of_ps],
+            header=self._close_header,
+            contribute=_each(tf1.stack, self._contribute),
+            squares=_each(tf1.add_n, self._squares),
+            close=_each(tf1.stack, self._close),
+            after_close=self._after_close,
+        )
+
+
+def _joint_update(rounds: RoundStore, closing: PsHeader, clip_value: float | None, update: Update) -> Update:
+    """The update of a bucket from the sum of a round: first the joint gradient is made of it, in the master's dtype."""
+
+    def from_sum(total: BucketGradient) -> Any:
+        joint = rounds.joint(total, closing.factor)
+        values = joint.values
+        if clip_value is not None:
+            values = tf1.clip_by_value(values, -clip_value, clip_value)
+        return update(joint.with_values(tf1.cast(values, rounds.store.master.dtype.base_dtype)))
+
+    return from_sum
+
+
+def _each(build: Callable[[list[Any]], Any], per_ps: list[list[Any]]) -> list[Any]:
+    """One tensor on each ps that has any."""
+    built = []
+    for ps, tensors in enumerate(per_ps):
+        if tensors:
+            with tf1.device(ps_device(ps)):
+                built.append(build(tensors))
+    return built

@@ -1,0 +1,129 @@
+"""What the push step and the round step share: the pull, the user's model, its gradients, and each bucket's update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.config import JobConfig
+from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.base.devices import worker_device
+from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.backward import bucket_gradients
+from psruntime.graph.model.local_steps import with_local_steps
+from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
+from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
+from psruntime.graph.store.apply import Update, bucket_update
+from psruntime.graph.store.bucket_store import BucketStore, PsControl
+from psruntime.graph.store.gradient import BucketGradient
+from psruntime.graph.store.optimizers import BucketOptimizer, Rule, rules_of
+from psruntime.graph.store.step_messages import Header
+from psruntime.graph.store.wire import Wire
+from psruntime.model import TRAIN, Model
+
+Gradients = dict[str, BucketGradient]  # by the name of the bucket
+
+
+class TrainedBucket(NamedTuple):
+    """A bucket that the model trains: its gradient on the worker, and its update on the ps."""
+
+    store: BucketStore
+    gradient: BucketGradient
+    optimizer: BucketOptimizer
+    update: Update
+
+    @property
+    def name(self) -> str:
+        return self.store.bucket.name
+
+    @property
+    def ps(self) -> int:
+        return self.store.bucket.ps
+
+
+@dataclass(frozen=True)
+class StepSetup:
+    """What a step is built from, for worker `index`, in the current graph."""
+
+    model: Model
+    inputs: InputStream
+    plan: Plan
+    job: JobConfig
+    index: int
+    controls: list[PsControl]
+
+    @property
+    def wire(self) -> Wire:
+        return Wire(tf1.as_dtype(self.job.wire), self.job.wire_error_feedback == "on")
+
+    def pulled_model(self, begins_last: bool = False) -> PulledModel:
+        """Pulls the parameters and builds the user's model on them; see `build_pulled_model`."""
+        return build_pulled_model(
+            self.model, self.inputs, TRAIN, self.plan, self.index, self.job.max_workers, self.wire, begins_last
+        )
+
+    def rules(self, pulled: PulledModel) -> list[Rule]:
+        """The optimizers of the model, by variable."""
+        return rules_of(pulled.spec, f"model_fn of {self.model.name}")
+
+    def gradients(self, pulled: PulledModel, divisor: Any = None) -> tuple[PulledModel, Gradients]:
+        """The model with all mini-batches of a step, and its gradients, divided by the divisor, float64 []."""
+        gradients = bucket_gradients(pulled, self.plan, self.index, divisor)
+        return with_local_steps(pulled, gradients, self.inputs, self.index)
+
+    def is_finite(self, pulled: PulledModel) -> Any:
+        """Whether the loss of this run is finite, bool [] on the worker."""
+        with tf1.device(worker_device(self.index)):
+            return tf1.is_finite(pulled.spec.loss)
+
+    def trained_buckets(self, pulled: PulledModel, gradients: Gradients, header: Header) -> list[TrainedBucket]:
+        """The buckets that have gradients, with their updates.  header: brings the learning rates to each ps."""
+        rules = self.rules(pulled)
+        trained = []
+        for bucket in self.plan.buckets:
+            if bucket.name in gradients:
+                store = pulled.stores[bucket.name]
+                optimizer = BucketOptimizer(rules, bucket, header.on[bucket.ps].learning_rates)
+                constraint = pulled.captured.constraints.get(bucket.variable)
+                update = bucket_update(optimizer, store, constraint, pulled.step_view)
+                trained.append(TrainedBucket(store, gradients[bucket.name], optimizer, update))
+        return trained
+
+    def handles(
+        self,
+        pulled: PulledModel,
+        header: Header,
+        trained: list[TrainedBucket],
+        step: dict[str, Any],
+        rounds: RoundGraph | None = None,
+        divisor: Any = None,
+    ) -> TrainGraph:
+        """The finished graph.  step: what the mode adds to the fetches of a step."""
+        step = {"loss": pulled.spec.loss, "updates": pulled.updates, **step}
+        return TrainGraph(
+            graph=tf1.get_default_graph(),
+            plan=self.plan,
+            model=pulled,
+            header=header,
+            controls=self.controls,
+            step=step,
+            optimizers={bucket.name: bucket.optimizer for bucket in trained},
+            untrained=self._untrained({bucket.name for bucket in trained}),
+            unmoved=_unmoved(pulled, step),
+            rounds=rounds,
+            mean_divisor=divisor,
+        )
+
+    def _untrained(self, trained: set[str]) -> list[str]:
+        return [spec.name for spec in self.plan.trained if self.plan.of(spec.name)[0][0].name not in trained]
+
+
+def _unmoved(pulled: PulledModel, step: dict[str, Any]) -> list[str]:
+    changed = pulled.worker_copies.changed
+    if not changed:
+        return []
+    run = {op.name for op in ancestors(tf1.nest.flatten(step))}
+    return [name for name, changing in changed.items() if not changing & run]
