@@ -66,7 +66,7 @@ $(DOCS_READY): $(READY)
 	@touch $@
 
 docs: $(DOCS_READY)  ## the documentation as a site, in site/; open site/index.html
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(READY)  ## format the code
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .

@@ -1,7 +1,8 @@
 """psruntime: parameter-server training of TensorFlow graphs.
 
-A model module imports Context and ModelSpec.  A script with a loop of its own imports tf1, which is
-tensorflow.compat.v1, and MonitoredTrainingSession; TensorFlow is imported when one of these two is asked for.
+A model module needs `ModelSpec`, and `Context` for its annotations.  A script with its own loop needs
+`MonitoredTrainingSession`, and `tf1`, which is `tensorflow.compat.v1`.  TensorFlow is imported when one of these two
+is first used, so that its environment can be set before.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -24,6 +24,8 @@ ON_PS_LOSS = ("rollback", "partial")
 PLANS = ("packed", "per-variable")
 WIRES = ("float32", "bfloat16", "float16")
 SWITCH = ("off", "on")
+ON_DATA_ERROR = ("fail", "skip")
+TEXT_LOG, JSON_LOG = LOG_FORMATS = ("text", "json")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
 FROM_ONE = ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "local_steps", "pipeline")
 MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/store/push_window.py)
@@ -83,6 +85,10 @@ class JobConfig:
     on_nan: str = setting(
         "faults", "stop", "what a loss that is not finite does; its gradient is never applied", choices=ON_NAN
     )
+    on_data_error: str = setting(
+        "faults", "fail", "what a batch does that the input or the model cannot process: end the job, or be passed "
+        "over, counted and logged", choices=ON_DATA_ERROR,
+    )  # fmt: skip
     on_ps_loss: str = setting(
         "faults", "rollback", "what goes back to the checkpoint when a ps lost its variables: all of them, or in mode "
         "async and bounded those of that ps alone", choices=ON_PS_LOSS,
@@ -196,8 +202,12 @@ class ProcessConfig:
     port: int = setting("network", 0, "port of TensorFlow's server", default_is="any free one")
     health_port: int = setting("network", 0, "port of grpc.health.v1", default_is="any free one")
     connect_timeout_s: float = setting("network", 60.0, "how long to try to reach the coordinator")
+    log_format: str = setting(
+        "job", TEXT_LOG, "form of the log on stderr: lines of text, or one JSON object a line", choices=LOG_FORMATS
+    )
 
     def __post_init__(self) -> None:
+        check_choices(self)
         at_least("index", self.index, 0)
         split_address(self.coordinator)
         for name in ("port", "health_port"):

@@ -12,9 +12,13 @@ EXIT_RESTART = 75  # the process lost its place or crashed, and the job can go o
 
 
 class PsRuntimeError(Exception):
-    """Base of all errors that psruntime raises on purpose; its text is meant for the user."""
+    """Base of all errors that psruntime raises on purpose; its text is meant for the user.
+
+    detail: lines that the log has below the text, such as a traceback; usually none.
+    """
 
     exit_code = EXIT_RESTART
+    detail = ""
 
 
 class UsageError(PsRuntimeError):
@@ -57,6 +61,10 @@ class JobFailedError(PsRuntimeError):
     """The job ended as FAILED, or this error ends it."""
 
     exit_code = EXIT_FAILED
+
+
+class UserCodeError(JobFailedError):
+    """The user's own code failed while the job ran: an operation of the model, or the input.  It would fail again."""
 
 
 class CheckpointError(JobFailedError):

@@ -20,10 +20,15 @@ NEEDS = {"psruntime.examples.digits": {"sklearn": "scikit-learn"}}  # what a pla
 
 @dataclass(frozen=True)
 class Context:
-    """What `input_fn` is told.
+    """What `input_fn(context)` is given.
 
-    `mode` is "train" or "eval".  `seed` differs from worker to worker, so that shuffles do; `num_workers`
-    is the number that the job starts with (workers may come and go).
+    Attributes:
+        mode: "train" or "eval".
+        worker_index: this worker's index, from 0.
+        num_workers: `--min-workers`, the number that the job starts with; workers may come and go.
+        batch_size: `--batch-size`, in examples.
+        data_dir: `--data-dir`; empty if the flag was not given.
+        seed: `--seed` plus the worker's index, so that shuffles differ from worker to worker.
     """
 
     mode: str
@@ -40,27 +45,34 @@ Rate = float | Callable[[int], float]
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What `model_fn` returns.
+    """What `model_fn(features, labels, mode)` returns.
 
-    loss: scalar float tensor.  With mode "train" it must depend on the trainable variables.
-    optimizer: makes a `tf.compat.v1.train.Optimizer` from a learning-rate tensor; called once a bucket,
-        so an optimizer class, or a `functools.partial` of one, is what to give.  Several: a mapping from
-        patterns of variable names (as of `fnmatch`) to such; the first that matches a name counts.
-    learning_rate: a number, or a function from the global step to one; evaluated outside the graph.  With several
-        optimizers it may be a mapping with the same patterns.
-    predictions: anything; for the user's own use.
-    metrics: name -> (value, update) as `tf.compat.v1.metrics` makes them; used with mode "eval".
-    clip_norm: limit of the norm of all gradients together, greater than 0, as `tf.clip_by_global_norm` takes it.
-    clip_value: limit of the magnitude of every entry of a gradient, greater than 0, as `tf.clip_by_value` takes it.
-        At most one of the two; duplicate rows of a sparse gradient are summed first.
-    examples: scalar numeric tensor, the weight of this batch among those of a round, and of a mini-batch among those
-        of a step; what weighs 0 counts for nothing.  None stands for the leading dimension of the features.
-    updates: operations that every training step runs beside the gradient, whatever the loss is: those that change
-        moving averages.  None stands for the collection `tf.GraphKeys.UPDATE_OPS`.  The layers of tf_keras do not
-        fill it; give `layer.updates`.
-    hooks: `tf.compat.v1.train.SessionRunHook`s; they see the training steps of this worker, and no other runs.
-        One that requests a stop ends this worker's training, and the job when no worker trains any more; in mode sync
-        at once.
+    A mistake in it ends the worker with one line and exit code 2 before it takes part.
+
+    Attributes:
+        loss: Scalar tensor of a float type, the mean over the batch in mode sync. With mode "train" it must depend on
+            the trainable variables. The gradient of a loss that is not finite is never applied.
+        optimizer: Makes a `tf.compat.v1.train.Optimizer` from a learning-rate tensor; called once for each bucket. Give
+            an optimizer class, or a `functools.partial` of one. For several optimizers give a mapping from patterns of
+            variable names (as of `fnmatch`) to these; the first pattern that matches a name counts. Needed with mode
+            "train".
+        learning_rate: A number, or a function from the global step (int) to one, evaluated outside the graph. With
+            several optimizers also a mapping with the same patterns. Default 1e-3.
+        predictions: Anything, for your own use, for example in an export.
+        metrics: Name to (value, update) as `tf.compat.v1.metrics` makes them; measured with mode "eval".
+        clip_norm: Limit of the global norm of all gradients, greater than 0, as `tf.clip_by_global_norm` takes it. Of
+            the joint gradient in mode sync, else of each push.
+        clip_value: Limit of the magnitude of every entry of a gradient, greater than 0, as `tf.clip_by_value` takes
+            it. Give at most one of the two. Duplicate rows of a sparse gradient are summed first.
+        examples: Scalar numeric tensor, the weight of this batch among those of a round, and of a mini-batch among
+            those of a step. A batch that weighs 0 counts for nothing. None stands for the leading dimension of the
+            features.
+        updates: Operations that every training step runs beside the gradient, whatever the loss is, such as those that
+            change moving averages. None stands for the collection `tf.GraphKeys.UPDATE_OPS`. The layers of tf_keras do
+            not fill it; give `layer.updates`.
+        hooks: `tf.compat.v1.train.SessionRunHook`s. They see the training steps of this worker, and no other runs. One
+            that requests a stop ends this worker's training, and the job when no worker trains any more; in mode sync
+            at once.
     """
 
     loss: Any

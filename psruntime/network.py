@@ -40,5 +40,5 @@ def require_loopback(coordinator: str) -> None:
     if not all(ipaddress.ip_address(str(where[0]).partition("%")[0]).is_loopback for *_, where in found):
         raise UsageError(
             f"coordinator {coordinator} would serve other machines without TLS: give --tls-ca, --tls-cert and "
-            "--tls-key, or --insecure if all that reach it may change the job (README.md, Security)"
+            "--tls-key, or --insecure if all that reach it may change the job (docs/security.md)"
         )

@@ -126,13 +126,11 @@ def _exit_code(log: Log, work: Callable[[Process], int], process: Process) -> in
     except StopRequested:
         return EXIT_RESTART  # the signal's code replaces it
     except PsRuntimeError as error:
-        if error.exit_code:
-            log("error", reason=error)
-        else:
-            log("over", reason=error)
+        event = "error" if error.exit_code else "over"
+        log(event, reason=error, **({"traceback": error.detail} if error.detail else {}))
         return error.exit_code
-    except Exception:  # noqa: BLE001 - the last resort of a process; a defect of ours, so with its traceback
-        log.traceback("crash")
+    except Exception as error:  # noqa: BLE001 - the last resort of a process; a defect of ours, so with its traceback
+        log.crash(error)
         return EXIT_RESTART
 
 

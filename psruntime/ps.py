@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     allocator.share_arenas()
     allocator.keep_freed_memory()
     work = partial(_work, where, job, flags.given(arguments, JobConfig), security)
-    return run(Log("ps", where.index), work, arguments.lifeline)
+    return run(Log("ps", where.index, where.log_format), work, arguments.lifeline)
 
 
 def _parser() -> flags.Parser:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, Field, field, fields
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from typing import Any
 
 from psruntime.errors import UsageError
 
 HEADINGS = ("job", "data and model", "consistency", "checkpoints", "faults", "network", "security")
 CLOSE = 0.7  # how alike two words are, as difflib measures it, when one may be meant by the other
+TIE = 0.1  # by how much less alike a second one may be
 
 
 def setting(
@@ -52,10 +53,11 @@ def default_text(setting: Field[Any]) -> str:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, as the end of a complaint; empty if none is close."""
-    words = {each.lstrip("-"): each for each in known}  # dashes are no likeness
-    close = get_close_matches(word.lstrip("-"), list(words), n=1, cutoff=CLOSE)
-    return f"; did you mean {words[close[0]]}?" if close else ""
+    """The known word that was probably meant, or two, as the end of a complaint; empty if none is close."""
+    alike = [(SequenceMatcher(None, word.lstrip("-"), each.lstrip("-")).ratio(), each) for each in known]
+    best = max(alike, default=(0.0, ""))[0]
+    meant = [each for ratio, each in sorted(alike, reverse=True) if ratio >= max(CLOSE, best - TIE)]
+    return f"; did you mean {' or '.join(meant[:2])}?" if meant else ""
 
 
 def at_least(name: str, value: float, least: float) -> None:

@@ -1,14 +1,14 @@
-"""Errors of the user's own functions, in one line that names the function and the place in its file."""
+"""Errors of the user's own code: one line that names what failed and where in the user's file, and the traceback."""
 
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from psruntime.errors import PsRuntimeError, UsageError
 
@@ -18,26 +18,49 @@ _LIBRARIES = tuple(
     os.path.join(sysconfig.get_path("purelib"), name)
     for name in ("tensorflow", "keras", "tf_keras", "numpy", "sklearn")
 )
-_NOT_THE_USERS = (str(_PACKAGE), sysconfig.get_path("stdlib"), *_LIBRARIES, "<")
+_NOT_THE_USERS = (sysconfig.get_path("stdlib"), *_LIBRARIES, "<")
 
 
 @contextmanager
-def blame(what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
-    """Turns an exception of the code inside into a UsageError; `passing` and our own go through."""
+def blame(
+    what: str, passing: tuple[type[BaseException], ...] = (), kind: type[PsRuntimeError] = UsageError
+) -> Iterator[None]:
+    """Turns an exception of the code inside into one of `kind`; `passing` and our own go through."""
     try:
         yield
     except Exception as error:
         if isinstance(error, (*passing, PsRuntimeError)):
             raise
-        first_line = next(iter(str(error).strip().splitlines()), "")
-        raise UsageError(f"{what} failed{_place(error.__traceback__)}: {type(error).__name__}: {first_line}") from error
+        line = users_line(traceback.extract_tb(error.__traceback__)) or users_line(_frames_in(str(error)))
+        blamed = kind(f"{what} failed{f' at {line}' if line else ''}: {type(error).__name__}: {_first_line(error)}")
+        blamed.detail = "".join(traceback.format_exception(error)).rstrip()
+        raise blamed from error
 
 
-def _place(trace: TracebackType | None) -> str:
-    """The innermost line of the user's, which is neither a library's nor ours."""
+def users_line(frames: Iterable[traceback.FrameSummary]) -> str:
+    """FILE:LINE of the innermost frame that is the user's, neither a library's nor ours; empty if there is none.
+
+    frames: outermost first.  What stands before ours called us: a script that starts a worker is not to blame.
+    """
+    called = list(frames)
+    ours = (number for number, frame in enumerate(called) if _is_ours(frame))
     users = [
-        frame
-        for frame in traceback.extract_tb(trace)
-        if frame.filename.startswith(_EXAMPLES) or not frame.filename.startswith(_NOT_THE_USERS)
+        frame for frame in called[next(ours, 0) :] if not (_is_ours(frame) or frame.filename.startswith(_NOT_THE_USERS))
     ]
-    return f" at {users[-1].filename}:{users[-1].lineno}" if users else ""
+    return f"{users[-1].filename}:{users[-1].lineno}" if users else ""
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(str(_PACKAGE)) and not frame.filename.startswith(_EXAMPLES)
+
+
+def _first_line(error: Exception) -> str:
+    """What TensorFlow calls from C++ raises with all of its traceback; the first line has the reason."""
+    text = str(getattr(error, "message", error))
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _frames_in(text: str) -> list[traceback.FrameSummary]:
+    """Those of a traceback within a text, as TensorFlow's errors have it of Python functions that it called."""
+    found = re.findall(r'^ *File "([^"]+)", line (\d+), in (.+)$', text, re.MULTILINE)
+    return [traceback.FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in found]

@@ -17,11 +17,11 @@ from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
 from psruntime.core.members.messages import LeaveKind, WorkerStats
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
-from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError
+from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError, UserCodeError
 from psruntime.graph.base import allocator
 from psruntime.model import EVAL, TRAIN, Context, load_model
 from psruntime.network import own_host
-from psruntime.observe.log import Log
+from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.meter import StepMeter
 from psruntime.observe.traffic import Peers, Traffic
 from psruntime.process import Process, run, usage_error
@@ -32,6 +32,7 @@ from psruntime.rpc.server.rpc_server import RpcServer
 from psruntime.rpc.worker.join_worker import take_worker_seat
 
 if TYPE_CHECKING:
+    from psruntime.graph.base.data_errors import DataErrors
     from psruntime.graph.checkpoint.best import BestCheckpoint
     from psruntime.graph.loop.push_steps import StepResult
 
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return usage_error(PROG, error)
     allocator.share_arenas()
     work = partial(_work, where, worker, flags.given(arguments, JobConfig), security)
-    return run(Log("worker", where.index), work, arguments.lifeline)
+    return run(Log("worker", where.index, where.log_format), work, arguments.lifeline)
 
 
 def _parser() -> flags.Parser:
@@ -96,6 +97,7 @@ class _Trainer:
 
     def __init__(self, where: ProcessConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
         self._where, self._worker, self._job, self._process = where, worker, job, process
+        self._progress = _Progress(process)
         self._evaluation_error = ""
 
     def build(self) -> None:
@@ -116,7 +118,8 @@ class _Trainer:
 
         job = self._job
         self._model = load_model(self._worker.model)
-        self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps)
+        self._progress = _Progress(self._process)
+        self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps, self._data_errors())
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         check_evaluation(self._model, self._context(EVAL), self._plan)  # 2
@@ -124,7 +127,6 @@ class _Trainer:
         self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index)  # 4
         self._step_tensors = None if job.mode == "sync" else report(self._plan, job.local_steps).tensors
         self._log_plan()
-        self._progress = _Progress(self._process)
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and joins the job."""
@@ -150,7 +152,7 @@ class _Trainer:
         from psruntime.graph.loop.worker_run import WorkerRun
 
         index, log = self._where.index, self._process.log
-        run = WorkerRun(self._graph, self._inputs, self._control_plane, self._job, index, log)
+        run = WorkerRun(self._graph, self._inputs, self._control_plane, self._job, index, log, self._data_errors())
         saved = self._best.offer if self._best else None
         try:
             assemble(run, self._server, on_step=self._progress.step, close=self._evaluate, saved=saved).run()
@@ -163,12 +165,18 @@ class _Trainer:
             self._seat.leave(LeaveKind.FATAL, str(error))  # or the job has failed already, then it tells nothing new
             raise
         except Exception as error:
-            self._seat.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
+            self._seat.leave(LeaveKind.ERROR, first_line_of(error))
             raise
         self._seat.leave(LeaveKind.OVER, "the job is done")
         if self._evaluation_error:
             raise JobFailedError(f"the job is done, but its evaluation failed: {self._evaluation_error}")
         return EXIT_DONE
+
+    def _data_errors(self) -> DataErrors:
+        """What becomes of bad batches, for one source of errors."""
+        from psruntime.graph.base.data_errors import DataErrors
+
+        return DataErrors(self._job.on_data_error == "skip", self._process.log, self._progress.skip)
 
     def _best_checkpoint(self) -> BestCheckpoint:
         from psruntime.graph.checkpoint.best import BestCheckpoint
@@ -219,7 +227,7 @@ class _Trainer:
                 lambda graph: open_session(self._server, graph, view),
                 self._control_plane.closed_part,
             )  # fmt: skip
-        except UsageError as error:  # the training is complete and saved: this is not its failure
+        except (UsageError, UserCodeError) as error:  # the training is complete and saved: this is not its failure
             self._evaluation_error = str(error)
             return
         text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
@@ -255,6 +263,10 @@ class _Progress:
                 "progress", global_step=result.global_step, loss=result.loss, examples_per_s=stats.examples_per_s,
                 staleness_p99=stats.staleness_p99, dropped=self._meter.dropped,
             )  # fmt: skip
+
+    def skip(self) -> None:
+        """A batch was passed over."""
+        self._meter.skip()
 
     def stats(self, waiting: str) -> WorkerStats:
         """What was measured up to now.  waiting: what this worker waits for."""

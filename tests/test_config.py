@@ -33,6 +33,7 @@ JOB_REFUSALS = [
         "job_id must be 1 to 64 letters, digits, '.', '_' or '-', and begin with a letter or a digit, got 'my job'",
     ),
     ("on_nan", "ignore", "on_nan must be one of stop, continue, got 'ignore'"),
+    ("on_data_error", "pass", "on_data_error must be one of fail, skip, got 'pass'"),
     ("on_ps_loss", "ignore", "on_ps_loss must be one of rollback, partial, got 'ignore'"),
     ("ps", 0, "ps must be at least 1, got 0"),
     ("min_workers", 0, "min_workers must be at least 1, got 0"),

@@ -36,7 +36,9 @@ MODELS = [block for block in BLOCKS if block.check == "model"]
 STRATEGY, ESTIMATOR, SCRIPT = "docs/migrating-strategy.md", "docs/migrating-estimator.md", "docs/migrating.md"
 MODEL, DECISIONS = "docs/model.md", "docs/decisions.md"
 EXCHANGEABLE = [row for row in docs.table(STRATEGY, "optimizers") if "none" not in row[1]]
-RUN_ELSEWHERE = {"train.py", "strategy.py", "convert.py"}  # tests/cluster/test_docs_scripts.py
+RUN_ELSEWHERE = {  # tests/cluster/test_docs_scripts.py, test_tutorial.py
+    "train.py", "strategy.py", "convert.py", "predict.py", "serve.py",
+}  # fmt: skip
 RUN_HERE = {"export.py"}
 STEPS = 3
 SOFTMAX, STOCK = ROOT / "psruntime/examples/softmax.py", ROOT / "tests/cluster/stock_softmax.py"
@@ -154,7 +156,7 @@ def test_the_index_of_decisions_has_every_entry() -> None:
     assert listed == {f"#{entry}" for entry in entries}
 
 
-def test_the_softmax_script_moves_by_the_two_lines_of_the_readme() -> None:
+def test_the_softmax_script_moves_by_the_two_lines_of_its_page() -> None:
     (block,) = [b for b in BLOCKS if b.check == "diff of softmax.py"]
     moved = docs.moved(STOCK.read_text(), block.text)
     assert moved.split('"""')[2] == SOFTMAX.read_text().split('"""')[2]
@@ -167,8 +169,8 @@ def test_the_model_with_everything_has_what_it_says(modules: Path, data: Path) -
     plan = run.graph.plan
     assert {b.name for b in (*plan.buckets, *plan.homes) if b.is_table} == {"wide/bias", "deep/items", "deep/prices"}
     assert [b.name for b in plan.homes if b.is_table] == ["deep/prices"]
-    assert {"level", "deep/norm/moving_mean"} <= set(run.graph.model.copies.changed)
-    assert set(run.graph.model.constraints) == {"deep/head"}
+    assert {"level", "deep/norm/moving_mean"} <= set(run.graph.model.worker_copies.changed)
+    assert set(run.graph.model.captured.constraints) == {"deep/head"}
     saved = tf1.train.load_checkpoint(run.checkpoints.latest())
     assert saved.has_tensor("wide/bias/Ftrl") and saved.has_tensor("deep/items/Adagrad")
     assert np.linalg.norm(saved.get_tensor("deep/head")) <= 1.0 + 1e-6 and saved.get_tensor("level") > 0

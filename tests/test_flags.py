@@ -86,6 +86,8 @@ def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("--train-step", "3"), "unrecognized argument --train-step; did you mean --train-steps?"),
         (("--train_steps=3",), "unrecognized argument --train_steps; did you mean --train-steps?"),
+        (("--modle", "x"), "unrecognized argument --modle; did you mean --mode or --model?"),
+        (("--bogus",), "unrecognized argument --bogus; --help lists the flags"),
         (("--zzz", "--ps", "two"), "unrecognized argument --zzz; --help lists the flags"),
         (("five",), "unrecognized arguments: five; --help lists the flags"),
     ],
@@ -112,7 +114,10 @@ def test_a_misspelt_flag_is_named_before_one_that_is_missing(capsys: pytest.Capt
     ("settings", "said"),
     [
         ({"mode": "asinc"}, "mode must be one of async, bounded, sync, got 'asinc'; did you mean async?"),
-        ({"wire": "bfloat"}, "wire must be one of float32, bfloat16, float16, got 'bfloat'; did you mean bfloat16?"),
+        (
+            {"on_nan": "stp"},
+            "on_nan must be one of stop, continue, got 'stp'; did you mean stop?",
+        ),
         ({"on_nan": "x"}, "on_nan must be one of stop, continue, got 'x'"),
     ],
 )
@@ -133,6 +138,6 @@ def test_the_help_begins_with_what_everybody_needs_and_has_a_heading_for_the_res
 def test_the_help_shows_all_choices() -> None:
     shown = " ".join(parser().format_help().split())
     chosen = [setting for setting in settings_of(JobConfig) if setting.metadata["choices"]]
-    assert len(chosen) == 6
+    assert len(chosen) == 7
     for setting in chosen:
         assert f"{{{','.join(setting.metadata['choices'])}}}" in shown

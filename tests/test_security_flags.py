@@ -73,7 +73,7 @@ def test_without_tls_the_coordinator_serves_no_other_machine(
     assert ps.main(argv) == 2
     assert capsys.readouterr().err == (
         f"psruntime ps: coordinator {address} would serve other machines without TLS: give --tls-ca, --tls-cert and "
-        "--tls-key, or --insecure if all that reach it may change the job (README.md, Security)\n"
+        "--tls-key, or --insecure if all that reach it may change the job (docs/security.md)\n"
     )
     assert not started
     assert ps.main([*argv, "--insecure"]) == 0

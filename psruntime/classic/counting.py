@@ -18,7 +18,9 @@ WRITES = {
 
 
 class StepCounting:
-    """Of a graph that is not finalized yet: it gets one read of the global step behind every counting operation.
+    """Finds the steps among the runs of a graph that is not finalized yet.
+
+    Adds one read of the global step behind every operation that counts it.
 
     global_step: int64 or int32 [], read at any time.
 

@@ -126,10 +126,10 @@ class ChiefOnly(Wrapped):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         self._session, self._acts = (session, coord), False
-        self._look()
+        self._update()
 
     def before_run(self, run_context: Any) -> Any:
-        return self._hook.before_run(run_context) if self._look() else None
+        return self._hook.before_run(run_context) if self._update() else None
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if self._acts:
@@ -138,16 +138,16 @@ class ChiefOnly(Wrapped):
     def finish(self, session: Any) -> None:
         if session is not self._session[0]:
             self._session, self._acts = (session, self._session[1]), False
-        if self._look():
+        if self._update():
             super().finish(session)
 
     def end(self, session: Any) -> None:  # noqa: ARG002
-        """Also on a worker that is not the chief any more: what it wrote while it was is kept."""
+        """Flushes what this worker wrote while it was the chief, also if it no longer is."""
         for writer in self._writers:
             writer.flush()
 
-    def _look(self) -> bool:
-        """Whether the hook acts; tells it of the session when it begins to."""
+    def _update(self) -> bool:
+        """Updates and returns whether the hook acts; calls its `after_create_session` when it begins to."""
         chief = self._control_plane.is_chief()
         if chief and not self._acts:
             self._on_chief()

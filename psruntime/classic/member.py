@@ -15,7 +15,7 @@ from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
 from psruntime.graph.loop.session import WorkerServer
 from psruntime.network import own_host
-from psruntime.observe.log import Log
+from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.traffic import Peers, Traffic
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
@@ -63,6 +63,8 @@ class ScriptMember:
                 "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire, one of which the job sets: "
                 "a script runs its own steps and updates; for these write the model as a psruntime.ModelSpec"
             )
+        if self.job.on_data_error != "fail":
+            raise UsageError("on_data_error skip is not for MonitoredTrainingSession: a script sees its own errors")
         self.log("environment", **environment.prepare(self.job.ping_timeout_s))
         return self.job
 
@@ -125,7 +127,7 @@ class ScriptMember:
         elif isinstance(error, SystemExit) and not error.code:
             self.leave(LeaveKind.ASKED, "the script ended itself")
         else:
-            self.leave(LeaveKind.ERROR, f"{type(error).__name__}: {error}")
+            self.leave(LeaveKind.ERROR, first_line_of(error))
 
     def leave(self, kind: LeaveKind, reason: str) -> None:
         """Ends the membership and closes everything.  May be repeated."""

@@ -48,7 +48,7 @@ class ScaffoldPreparation:
         with tf1.device(worker_device(index)):
             controls = [PsControl(ps, max_workers) for ps in range(num_ps)]
             held = [variables_of(ps) for ps in range(num_ps)]
-            self._markers = PreparedFlags(controls, marker_of(num_ps), held, index)
+            self._flags = PreparedFlags(controls, marker_of(num_ps), held, index)
 
     def run(self, session: Any, assignment: Assignment) -> Prepared:
         """Prepares the view of `session`.
@@ -59,26 +59,26 @@ class ScaffoldPreparation:
             ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
         """
         incarnation = assignment.incarnation
-        holdings = self._markers.read(session)
+        holdings = self._flags.read(session)
         recovery = decide(holdings, partial=False, restore=False, same_rounds=True)
         if not recovery.ps:
             return self._report("adopted", session)
-        self._markers.begin(session, incarnation, recovery.ps)
+        self._flags.begin(session, incarnation, recovery.ps)
         path = self._checkpoints.newest() if self._checkpoints else None
-        self._markers.require_admitted(session, incarnation)
+        self._flags.require_admitted(session, incarnation)
         if path:
             self._restore(session, path)
         else:
             self._initialise(session)
         self._require_values(session, f"checkpoint {path}" if path else "the scaffold's init_op")
-        self._markers.finish(session, incarnation, recovery.ps)
+        self._flags.finish(session, incarnation, recovery.ps)
         event = "restored" if path else "initialised"
         fresh = holdings.count(Holding.FRESH)
         return self._report(event, session, checkpoint=path, fresh_ps=fresh, reason=recovery.reason)
 
     def require(self, session: Any) -> None:
         """UnavailableError unless every ps of the session is prepared."""
-        self._markers.require(session)
+        self._flags.require(session)
 
     def initialise(self, session: Any) -> None:
         """Runs the scaffold's local_init_op and looks whether all is ready.

@@ -86,7 +86,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
         return bool(super().__exit__(kind, value, trace))
 
     def _rest(self) -> None:
-        """Until the job is done; as chief it ends it, when all have stopped."""
+        """Waits until the job is done; as chief, ends it when all have stopped."""
         control_plane, lost = self._member.control_plane, False
         while True:
             try:

@@ -36,7 +36,7 @@ class ScriptSessions(tf1.train.SessionCreator):  # type: ignore[misc]
 
     @property
     def assignment(self) -> Assignment:
-        """That of the newest session."""
+        """The assignment of the newest session."""
         assert self._views is not None and self._views.assignment is not None
         return self._views.assignment
 

@@ -50,46 +50,58 @@ def MonitoredTrainingSession(
     tls_cert: str = "",
     tls_key: str = "",
     token_file: str = "",
+    log_format: str = "text",
 ) -> ScriptSession:
-    """Stock `tf.train.MonitoredTrainingSession` on a psruntime cluster: this process joins the job as worker `index`.
+    """Joins a job as worker `index`, and gives the session of a script that keeps its own graph and loop.
 
-    The script keeps its graph, built with `replica_device_setter`, its hooks and its loop.  The ps are started by
-    `python -m psruntime.ps`; the stock server of the script is not used, this function starts one of its own.
+    It takes the arguments of `tf.compat.v1.train.MonitoredTrainingSession`, and returns a session that is used like
+    the stock one: `with ... as session: while not session.should_stop(): session.run(train_op)`. Build the graph with
+    `replica_device_setter` before. Start the ps with `python -m psruntime.ps`, in mode async or bounded; the
+    script's own server is not used.
 
-    The updates are the script's own operations: what they do is what stock TensorFlow does.  There is no ledger, no
-    version and no staleness guard on the ps.  What the script gets: workers and ps that may come, go and come back
-    at other addresses; leases; in mode bounded the gate, so no step starts more than `bound` steps ahead of the
-    slowest worker; recovery from a lost ps, worker or chief in seconds; a start without 30 s polls; the status
-    command; and an end for every process.  Modes async and bounded.
-
-    A run is a step if its fetches reach an operation that counts the global step.  Other runs, an evaluation for
-    example, pass no gate and count for nothing.  When the job drains, the next step raises OutOfRangeError, which
+    A run is a step if its fetches reach an operation that counts the global step. Other runs, an evaluation for
+    example, pass no gate and count for nothing. When the job drains, the next step raises `OutOfRangeError`, which
     ends a `with` block without an error, and `should_stop()` is true.
 
-    Leaving the `with` block is the worker's rest: it waits until all workers have left theirs, and one that was lost
-    has had a lease to come back; then the chief's hooks write the last checkpoint and everybody ends.  An exception
-    in the block leaves at once and does not hold up the others.  A process has one such session.
+    Leaving the `with` block waits until all workers have left theirs, and until one that was lost has had a lease to
+    come back. Then the chief's hooks write the last checkpoint and every process ends. An exception in the block leaves
+    at once and does not hold up the others. A process can have one such session.
 
     Args:
-        master, is_chief: accepted and without effect; the coordinator says who is chief, and that may change.
-        checkpoint_dir: where the chief saves and restores.  The default saver writes on the chief's own disk; with
-            more than one machine the folder has to be shared.
-        hooks: act on every worker; their `end` comes when it leaves its block.
-        chief_only_hooks: act on whichever worker is the chief; their `end` comes when all workers have stopped.  A
-            CheckpointSaverHook among `hooks` counts as one of these.
-        config: a ConfigProto; its cluster_def is replaced.
-        max_wait_secs: how long a session is waited for, the first and each after a failure.
-        coordinator: `host:port`, as ps 0 was given it.
-        index: of this worker, from 0; the one in the graph's worker_device.
-        host: address at which the ps reach this process; empty: that of the route to the coordinator.
-        connect_timeout_s: how long to try to reach the coordinator.
-        tls_ca, tls_cert, tls_key, token_file: as the flags of psruntime.worker; from the environment, as there, if
-            they are empty.
-        The others are those of tf.train.MonitoredTrainingSession.
+        master: Accepted and without effect.
+        is_chief: Accepted and without effect. The coordinator chooses the chief, and may choose another one later.
+        checkpoint_dir: Folder where the chief saves and restores. The default saver writes on the chief's own disk, so
+            with more than one machine the folder must be shared.
+        scaffold: As in TensorFlow.
+        hooks: Act on every worker; their `end` comes when it leaves its block.
+        chief_only_hooks: Act on whichever worker is the chief; their `end` comes when all workers have stopped. A
+            `CheckpointSaverHook` among `hooks` counts as one of these.
+        save_checkpoint_secs: As in TensorFlow, in seconds.
+        save_summaries_steps: As in TensorFlow, in global steps.
+        save_summaries_secs: As in TensorFlow, in seconds.
+        config: A `ConfigProto`; its `cluster_def` is replaced.
+        stop_grace_period_secs: As in TensorFlow, in seconds.
+        log_step_count_steps: As in TensorFlow, in global steps.
+        max_wait_secs: How long to wait for a session, the first one and each after a failure, in seconds.
+        save_checkpoint_steps: As in TensorFlow, in global steps.
+        summary_dir: As in TensorFlow; None stands for `checkpoint_dir`.
+        save_graph_def: As in TensorFlow.
+        coordinator: Address of the coordinator, `host:port`, as ps 0 was given it.
+        index: Index of this worker, from 0; the same as in the graph's `worker_device`.
+        host: Address at which the ps reach this process; empty for that of the route to the coordinator.
+        connect_timeout_s: How long to try to reach the coordinator, in seconds.
+        tls_ca: File with the certificates of the CA (PEM); if empty, `PSRUNTIME_TLS_CA` of the environment.
+        tls_cert: File with this process's certificate (PEM); if empty, `PSRUNTIME_TLS_CERT`.
+        tls_key: File with its key (PEM); if empty, `PSRUNTIME_TLS_KEY`.
+        token_file: File with the job's token; if empty, `PSRUNTIME_TOKEN_FILE`, or the token in `PSRUNTIME_TOKEN`.
+        log_format: `text`, or `json` for one JSON object a line on stderr.
+
+    Returns:
+        The session of this worker, a `MonitoredSession`.
 
     Raises:
-        SystemExit: the script or the job cannot go on.  One line on stderr says why; the code is 0 if the job is
-            done, 1 if it failed, 2 for a mistake in the script, 75 if this worker lost its place.
+        SystemExit: The script or the job cannot go on. One line on stderr says why. The code is 0 if the job is done, 1
+            if it failed, 2 for a mistake in the script, and 75 if this worker lost its place.
     """
     stock = StockArguments(
         checkpoint_dir or "", summary_dir or checkpoint_dir or "", scaffold or tf1.train.Scaffold(),
@@ -100,14 +112,14 @@ def MonitoredTrainingSession(
     try:
         if not isinstance(index, int):
             raise UsageError(f"index must be an integer, got {index!r}")
-        where = ProcessConfig(index, coordinator, host, connect_timeout_s=connect_timeout_s)
+        where = ProcessConfig(index, coordinator, host, connect_timeout_s=connect_timeout_s, log_format=log_format)
         files = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
         security = load_security(SecurityConfig.of(files))
         counting = _count_steps()
     except UsageError as error:
         sys.stderr.write(f"{NAME}: {error}\n")
         raise SystemExit(error.exit_code) from error
-    member = ScriptMember(where, security, Log("worker", index))
+    member = ScriptMember(where, security, Log("worker", index, log_format))
     try:
         return _open(member, index, stock, counting)
     except PsRuntimeError as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psruntime.config import split_address
-from psruntime.settings import at_least, setting
+from psruntime.config import LOG_FORMATS, TEXT_LOG, split_address
+from psruntime.settings import at_least, check_choices, setting
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,9 @@ class LauncherConfig:
 
     workers: int = setting("job", 1, "number of worker processes")
     log_dir: str = setting("job", "", "folder of the log files", metavar="FOLDER", default_is="a new temporary one")
+    log_format: str = setting(
+        "job", TEXT_LOG, "form of the log files: text, or one JSON object a line", choices=LOG_FORMATS
+    )
     restart: int = setting("faults", 0, "how often each process that crashes is started again")
     coordinator: str = setting(
         "network", "127.0.0.1:0", "address of the coordinator", metavar="HOST:PORT",
@@ -22,6 +25,7 @@ class LauncherConfig:
     connect_timeout_s: float = setting("network", 60.0, "how long a process tries to reach the coordinator")
 
     def __post_init__(self) -> None:
+        check_choices(self)
         at_least("workers", self.workers, 1)
         at_least("restart", self.restart, 0)
         split_address(self.coordinator)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from psruntime.config import TEXT_LOG
 from psruntime.launch.config import LauncherConfig
 from psruntime.settings import flag_of
 
@@ -53,7 +54,9 @@ class LocalJob:
         return ("psruntime.status", "--follow", "--coordinator", coordinator, *_flags(self.security))
 
     def _process(self, role: str, index: int, coordinator: str, more: tuple[str, ...]) -> ProcessSpec:
-        where = ("--index", str(index), "--coordinator", coordinator)
+        where: tuple[str, ...] = ("--index", str(index), "--coordinator", coordinator)
+        if self.launcher.log_format != TEXT_LOG:
+            where += _flags({"log_format": self.launcher.log_format})
         return ProcessSpec(f"{role}-{index}", (f"psruntime.{role}", *where, *_flags(self.security), *more))
 
 

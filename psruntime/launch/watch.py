@@ -16,6 +16,9 @@ from psruntime.launch.progress import Progress
 
 START_S = 60.0  # for ps 0 to say where its coordinator is; importing TensorFlow comes after that
 LOOK_S = 0.1  # how often the children are looked at
+WHY = re.compile(
+    r'^\S+ (ps|worker) \d+ (error|crash) |"event": "(error|crash)"|^psruntime '
+)  # what a process ended with
 NOTHING_TO_TRAIN = re.compile(r"already at global step \d+ of \d+ [^\"]*")  # in the log of ps 0
 
 
@@ -107,7 +110,7 @@ def _report_failure(failed: Child) -> int:
         failed.process.kill()
     restarts = f", after {failed.backoff.restarts} restarts" if failed.backoff.restarts else ""
     lines = failed.lines()
-    why = [line for line in lines if " error " in line or line.startswith("psruntime ")] or lines[-3:]
+    why = [line for line in lines if WHY.search(line)] or lines[-3:]
     complain(f"{failed.name} {failed.how}{restarts}; its log is {failed.log}")
     sys.stderr.write("".join(f"{line}\n" for line in why))
     return EXIT_USAGE if failed.code == EXIT_USAGE else EXIT_FAILED

@@ -1,42 +1,69 @@
-"""The log: one line per event on stderr, to be read by people and by `grep`.
+"""The log: one entry per event on stderr, as text to be read by people and `grep`, or as JSON for log collectors.
 
-2026-01-31T12:00:00.123Z worker 1 member_joined member="ps 0" after_s=0.25
+    2026-01-31T12:00:00.123Z worker 1 member_joined member="ps 0" after_s=0.25
+    {"time": "2026-01-31T12:00:00.123Z", "role": "worker", "index": 1, "event": "member_joined", "member": "ps 0", ...}
+
+An entry is one line.  Only the fact `traceback` has several; as text they stand below the line, indented.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import traceback
 from datetime import datetime, timezone
 
+from psruntime.config import JSON_LOG, TEXT_LOG
+
 STDERR = 2
+TRACEBACK = "traceback"  # the fact that has several lines
 PLAIN = re.compile(r"[^\s\"=\\]+")  # a value that needs no quotes
 
 
 class Log:
-    """Writes the lines of one process; `index` is its place in its job.  May be called by any thread.
+    """Writes the entries of one process; `index` is its place in its job.  May be called by any thread.
 
     It keeps a duplicate of the descriptor, so it goes on when descriptor 2 is redirected.
     """
 
-    def __init__(self, role: str, index: int, descriptor: int = STDERR) -> None:
-        self._who = f"{role} {index}"
+    def __init__(self, role: str, index: int, form: str = TEXT_LOG, descriptor: int = STDERR) -> None:
+        self._role = role
+        self._index = index
+        self._entry = _json_entry if form == JSON_LOG else _text_entry
         self._descriptor = os.dup(descriptor)
 
     def __call__(self, event: str, /, **facts: object) -> None:
-        """One line: an event's name and its facts."""
+        """One entry: an event's name and its facts."""
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        words = [now, self._who, event, *(f"{name}={_text(value)}" for name, value in facts.items())]
-        line = (" ".join(words) + "\n").encode("utf-8", "backslashreplace")
+        entry = (self._entry(now, self._role, self._index, event, facts) + "\n").encode("utf-8", "backslashreplace")
         try:
-            os.write(self._descriptor, line)  # one call, so that lines of several threads do not mix
+            os.write(self._descriptor, entry)  # one call, so that entries of several threads do not mix
         except OSError:
             return  # whoever read the log is gone; that must not end a training
 
-    def traceback(self, event: str, **facts: object) -> None:
-        """The same for an exception that is being handled, with its traceback as the last fact."""
-        self(event, **facts, traceback=traceback.format_exc().rstrip())
+    def crash(self, error: BaseException) -> None:
+        """An exception that nobody expected: its kind and text, and the traceback."""
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        self("crash", reason=first_line_of(error), traceback=trace)
+
+
+def first_line_of(error: BaseException) -> str:
+    """Kind and first line of an exception."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return ": ".join([type(error).__name__, *filter(None, [next(filter(None, lines), "")])])
+
+
+def _text_entry(now: str, role: str, index: int, event: str, facts: dict[str, object]) -> str:
+    words = [f"{name}={_text(value)}" for name, value in facts.items() if name != TRACEBACK]
+    below = [f"    {_visible(line)}" for line in str(facts.get(TRACEBACK, "")).splitlines()]
+    return "\n".join([" ".join([now, role, str(index), event, *words]), *below])
+
+
+def _json_entry(now: str, role: str, index: int, event: str, facts: dict[str, object]) -> str:
+    values = {name: _plain(value) for name, value in facts.items()}
+    return json.dumps({"time": now, "role": role, "index": index, "event": event, **values})
 
 
 def _text(value: object) -> str:
@@ -47,6 +74,20 @@ def _text(value: object) -> str:
 
 
 def _escaped(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+    return "\\" + character if character in '"\\' else _visible(character)
+
+
+def _visible(text: str) -> str:
+    """Characters that a terminal would act on as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _plain(value: object) -> object:
+    """A value of JSON: a number where it is one, else the text that the other form has."""
+    if value is None or type(value) in (bool, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return str(value)

@@ -19,6 +19,7 @@ class StepMeter:
         self._staleness: deque[int] = deque(maxlen=STALENESS_WINDOW)
         self._recent: deque[tuple[float, int]] = deque()  # (when, examples)
         self._dropped = 0
+        self._skipped = 0
         self._loss: float | None = None
 
     def step(self, loss: float, examples: int, staleness: int, dropped: int, now_s: float) -> None:
@@ -29,6 +30,11 @@ class StepMeter:
             self._staleness.append(staleness)
             self._recent.append((now_s, examples))
             self._forget(now_s)
+
+    def skip(self) -> None:
+        """A batch was passed over."""
+        with self._lock:
+            self._skipped += 1
 
     @property
     def dropped(self) -> int:
@@ -46,6 +52,7 @@ class StepMeter:
                 examples_per_s=self._rate(now_s),
                 loss=self._loss,
                 waiting=waiting,
+                skipped=self._skipped,
             )
 
     def _rate(self, now_s: float) -> float:

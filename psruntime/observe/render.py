@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.text import Text
 from psruntime.config import JobConfig
 from psruntime.core.accounting.traffic import why_heavy
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import JobStatus, MemberStatus
+from psruntime.core.members.messages import Departure, JobStatus, MemberStatus
 from psruntime.observe.tables import bytes_text, table
 
 UNKNOWN = "-"
@@ -56,7 +57,8 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     for m in ps:
         if m.ps_traffic and m.ps_traffic.heavy and m.ps_traffic.share is not None:
             head.append(f"\n{why_heavy(m.index, m.ps_traffic.share * job.ps, job.ps)}", "yellow")
-    return Group(head, _ps_table(ps), _worker_table(workers, job.mode), _traffic_table(ps, workers))
+    tables = [_ps_table(ps), _worker_table(workers, job.mode), _traffic_table(ps, workers)]
+    return Group(head, *tables, *([_departure_table(status.departures)] if status.departures else []))
 
 
 def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
@@ -70,7 +72,7 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
         parts.append(f"{sum(w.examples_per_s for w in workers):.0f} examples/s")
         if steps_per_s > 0 and job.train_steps is not None:
             parts.append(f"{_duration(max(0, job.train_steps - status.global_step) / steps_per_s)} left")
-        parts.append(f"{len(workers)} workers")
+        parts.append(f"{len(workers)} workers" if workers else status.reason)
     else:
         parts.append(status.reason)
     return "  ".join(parts)
@@ -98,7 +100,8 @@ def _worker_table(members: list[MemberStatus], mode: str) -> Table:
     """Leads and staleness only where there are any: in a round all are at the same step."""
     pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[mode]
     staleness = [] if mode == "sync" else ["staleness p50", "p99"]
-    rows = table("worker", *pace, *staleness, "examples/s", "loss", "silent", "waiting for")
+    skipped = ["skipped"] if any(m.worker_stats and m.worker_stats.skipped for m in members) else []
+    rows = table("worker", *pace, *staleness, "examples/s", "loss", *skipped, "silent", "waiting for")
     for m in members:
         stats = m.worker_stats
         if stats:
@@ -112,6 +115,7 @@ def _worker_table(members: list[MemberStatus], mode: str) -> Table:
                 *(str(facts[column]) for column in (*pace, *staleness)),
                 f"{stats.examples_per_s:.0f}",
                 loss,
+                *(str(stats.skipped) for _ in skipped),
                 f"{m.silent_s:.1f} s",
                 Text(stats.waiting or ("the others to stop" if m.stopped else "")),
             )
@@ -131,6 +135,15 @@ def _traffic_table(ps: list[MemberStatus], workers: list[MemberStatus]) -> Table
         moved = _moved(each.received_per_step, each.sent_per_step, "step") if each else (UNKNOWN, UNKNOWN)
         tensors = m.worker_stats.step_tensors if m.worker_stats else None
         rows.add_row(f"worker {m.index}", *moved, "", UNKNOWN if tensors is None else str(tensors))
+    return rows
+
+
+def _departure_table(departures: Sequence[Departure]) -> Table:
+    """Who went while the job was not over, the latest last."""
+    rows = table("gone", "since", "how", "why")
+    for d in departures:
+        how = "lost" if d.kind is None else f"left ({d.kind})"
+        rows.add_row(f"{d.role} {d.index}", _duration(d.ago_s), how, Text(d.reason))
     return rows
 
 

@@ -58,6 +58,12 @@ class OnNan(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ON_NAN_STOP: _ClassVar[OnNan]
     ON_NAN_CONTINUE: _ClassVar[OnNan]
 
+class OnDataError(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_DATA_ERROR_UNSPECIFIED: _ClassVar[OnDataError]
+    ON_DATA_ERROR_FAIL: _ClassVar[OnDataError]
+    ON_DATA_ERROR_SKIP: _ClassVar[OnDataError]
+
 class Duty(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DUTY_UNSPECIFIED: _ClassVar[Duty]
@@ -100,6 +106,9 @@ ON_PS_LOSS_PARTIAL: OnPsLoss
 ON_NAN_UNSPECIFIED: OnNan
 ON_NAN_STOP: OnNan
 ON_NAN_CONTINUE: OnNan
+ON_DATA_ERROR_UNSPECIFIED: OnDataError
+ON_DATA_ERROR_FAIL: OnDataError
+ON_DATA_ERROR_SKIP: OnDataError
 DUTY_UNSPECIFIED: Duty
 DUTY_WAIT: Duty
 DUTY_CONTRIBUTE: Duty
@@ -122,7 +131,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "max_staleness", "on_nan", "lease", "ps_timeout", "ping_timeout", "linger", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "max_staleness", "on_nan", "on_data_error", "lease", "ps_timeout", "ping_timeout", "linger", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +148,7 @@ class JobSettings(_message.Message):
     WIRE_ERROR_FEEDBACK_FIELD_NUMBER: _ClassVar[int]
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     ON_NAN_FIELD_NUMBER: _ClassVar[int]
+    ON_DATA_ERROR_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     PS_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     PING_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +178,7 @@ class JobSettings(_message.Message):
     wire_error_feedback: bool
     max_staleness: int
     on_nan: OnNan
+    on_data_error: OnDataError
     lease: _duration_pb2.Duration
     ps_timeout: _duration_pb2.Duration
     ping_timeout: _duration_pb2.Duration
@@ -181,7 +192,7 @@ class JobSettings(_message.Message):
     replicate_every: int
     job_id: str
     drain_timeout: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ping_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ping_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class VariableSpec(_message.Message):
     __slots__ = ("name", "shape", "dtype", "sparse", "fixed", "whole", "group")
@@ -402,7 +413,7 @@ class PsStats(_message.Message):
     def __init__(self, held_bytes: _Optional[int] = ..., buckets: _Optional[int] = ..., received: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[_Mapping[str, int]] = ..., max_staleness: _Optional[int] = ..., pending: _Optional[int] = ..., rolled_back: _Optional[int] = ..., received_of: _Optional[_Mapping[int, int]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
-    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps", "moved", "step_tensors")
+    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps", "moved", "step_tensors", "skipped_batches")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
@@ -412,6 +423,7 @@ class WorkerStats(_message.Message):
     MAX_LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
     STEP_TENSORS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_BATCHES_FIELD_NUMBER: _ClassVar[int]
     pushes: int
     staleness_p50: int
     staleness_p99: int
@@ -421,7 +433,8 @@ class WorkerStats(_message.Message):
     max_lead_steps: int
     moved: Moved
     step_tensors: int
-    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., step_tensors: _Optional[int] = ...) -> None: ...
+    skipped_batches: int
+    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., step_tensors: _Optional[int] = ..., skipped_batches: _Optional[int] = ...) -> None: ...
 
 class ReportClockRequest(_message.Message):
     __slots__ = ("worker_index", "incarnation", "view_number", "completed_steps", "wanted_floor_steps", "max_wait")
@@ -618,7 +631,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps", "balanced", "unanswered")
+    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps", "balanced", "unanswered", "departures")
     class UnansweredEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -636,6 +649,7 @@ class JobStatus(_message.Message):
     MAX_LEAD_STEPS_FIELD_NUMBER: _ClassVar[int]
     BALANCED_FIELD_NUMBER: _ClassVar[int]
     UNANSWERED_FIELD_NUMBER: _ClassVar[int]
+    DEPARTURES_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -646,7 +660,24 @@ class JobStatus(_message.Message):
     max_lead_steps: int
     balanced: bool
     unanswered: _containers.ScalarMap[int, int]
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    departures: _containers.RepeatedCompositeFieldContainer[Departure]
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ...) -> None: ...
+
+class Departure(_message.Message):
+    __slots__ = ("role", "index", "incarnation", "kind", "reason", "ago")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AGO_FIELD_NUMBER: _ClassVar[int]
+    role: Role
+    index: int
+    incarnation: str
+    kind: LeaveKind
+    reason: str
+    ago: _duration_pb2.Duration
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., incarnation: _Optional[str] = ..., kind: _Optional[_Union[LeaveKind, str]] = ..., reason: _Optional[str] = ..., ago: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
     __slots__ = ("role", "index", "address", "health_address", "incarnation", "admitted", "silent", "chief", "stopped", "clock_steps", "lead_steps", "ps", "worker", "ps_traffic", "worker_traffic")

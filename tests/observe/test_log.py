@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -17,7 +18,7 @@ def written(tmp_path):
     """A log, and a function that reads what it has written."""
     path = tmp_path / "log"
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    log = Log("worker", 1, descriptor)
+    log = Log("worker", 1, descriptor=descriptor)
     os.close(descriptor)
     return log, lambda: path.read_text(encoding="utf-8").split("\n")[:-1]
 
@@ -56,15 +57,41 @@ def test_a_value_stays_on_its_line(written, value, text):
     assert line.split(" ", 4)[4] == f"value={text}"
 
 
-def test_a_traceback_is_one_line(written):
-    log, read = written
+def crash(log):
     try:
-        raise ZeroDivisionError("by zero")
-    except ZeroDivisionError:
-        log.traceback("crash", where="loop")
-    (line,) = read()
-    assert 'crash where=loop traceback="Traceback' in line
-    assert line.endswith('ZeroDivisionError: by zero"')
+        raise ZeroDivisionError("by zero\n2026-01-01T00:00:00.000Z ps 0 exit code=0\x1b[31m")
+    except ZeroDivisionError as error:
+        log.crash(error)
+
+
+def test_a_crash_is_a_line_and_below_it_the_traceback(written):
+    log, read = written
+    crash(log)
+    log("exit", code=75)
+    line, *below, last = read()
+    assert line.endswith('worker 1 crash reason="ZeroDivisionError: by zero"')
+    assert below[0] == "    Traceback (most recent call last):" and "    ZeroDivisionError: by zero" in below
+    assert all(line.startswith("    ") and line.isprintable() for line in below)
+    assert last.endswith("worker 1 exit code=75")
+
+
+def test_json_has_the_same_fields(tmp_path):
+    path = tmp_path / "log"
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    log = Log("ps", 0, "json", descriptor)
+    os.close(descriptor)
+    log("member_left", member="worker 0", after_s=0.25, steps=3, phase=Phase.FORMING, ok=True, loss=float("nan"))
+    log("odd", none=None, text="a \udcff b\n", error=ValueError("no room"))
+    crash(log)
+    first, odd, crashed = map(json.loads, path.read_text().splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert first == {
+        "role": "ps", "index": 0, "event": "member_left", "member": "worker 0", "after_s": 0.25, "steps": 3,
+        "phase": "FORMING", "ok": True, "loss": "nan",
+    }  # fmt: skip
+    assert (odd["none"], odd["error"]) == (None, "no room")
+    assert crashed["reason"] == "ZeroDivisionError: by zero"
+    assert crashed["traceback"].startswith("Traceback (most recent call last):\n")
 
 
 def test_lines_of_threads_do_not_mix(written):
@@ -84,5 +111,5 @@ def test_lines_of_threads_do_not_mix(written):
 def test_a_log_that_nobody_reads_does_no_harm():
     reader, writer = os.pipe()
     os.close(reader)
-    Log("ps", 0, writer)("event")
+    Log("ps", 0, descriptor=writer)("event")
     os.close(writer)

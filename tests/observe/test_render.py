@@ -12,7 +12,9 @@ from rich.console import Console
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import (
+    Departure,
     JobStatus,
+    LeaveKind,
     MemberStatus,
     Moved,
     PsStats,
@@ -105,6 +107,31 @@ def test_the_progress_line() -> None:
     assert endless == "TRAINING step 500  loss 0.2500  1234 examples/s  1 workers"
     forming = JobStatus(Phase.FORMING, "waiting for ps 1 of 2", View(), 0, 0, 0, ())
     assert progress_line(forming, JOB, 0.0) == "FORMING step 0/1000  waiting for ps 1 of 2"
+
+
+def test_who_is_gone_and_what_was_passed_over_is_shown() -> None:
+    gone = (
+        Departure(Role.WORKER, 0, "00aa", LeaveKind.ERROR, "InvalidArgumentError: [b]ids[/b]", 12.0),
+        Departure(Role.PS, 1, "00bb", None, "silent for 3.2 s", 75.0),
+    )
+    worker = replace(WORKER, worker_stats=WorkerStats(skipped=41))
+    text = shown(replace(STATUS, members=(worker,), departures=gone))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "worker 0 0:12 left (error) InvalidArgumentError: [b]ids[/b]" in lines
+    assert "ps 1 1:15 lost silent for 3.2 s" in lines
+    assert "skipped" in text and " 41 " in text
+    assert "skipped" not in shown(STATUS) and "gone" not in shown(STATUS)
+    facts = json.loads(json.dumps(as_json(replace(STATUS, departures=gone), JOB)))
+    assert facts["departures"][0] == {
+        "role": "worker", "index": 0, "incarnation": "00aa", "kind": "error",
+        "reason": "InvalidArgumentError: [b]ids[/b]", "ago_s": 12.0,
+    }  # fmt: skip
+    assert facts["departures"][1]["kind"] is None
+
+
+def test_the_progress_line_says_why_nobody_trains() -> None:
+    alone = replace(STATUS, reason="view 2 was prepared; no worker is live; worker 0 left", members=(PS,))
+    assert progress_line(alone, JOB, 0.0).endswith("no worker is live; worker 0 left")
 
 
 def test_json_is_complete_and_plain() -> None:

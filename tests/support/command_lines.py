@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ELSEWHERE = {"cat", "cd", "cp", "head", "ls", "mkdir", "tail", "venv"}  # commands that are not ours
+ELSEWHERE = {".", "cat", "cd", "cp", "grep", "head", "ls", "mkdir", "tail", "venv"}  # commands that are not ours
 FLAGS_ELSEWHERE = {  # of Slurm and systemd
     "--kill-on-bad-exit", "--now", "--open-mode", "--requeue", "--wait",
 }  # fmt: skip

@@ -9,7 +9,9 @@ A comment `<!-- check: KIND ... -->` before a block or a table says how it is ch
     unit           of systemd; its command goes to the argument parsers
     slurm job, slurm task    scripts that are run, without Slurm
     manifest       its containers' commands go to the argument parsers; yaml: it is only read
-    refusals, optimizers, exit codes    tables, each with a test of its own
+    install        it is looked at; not run
+    output         what the block before it prints, in tests/cluster/test_tutorial.py
+    refusals, optimizers, exit codes, mistakes, guarantees, glossary    tables, each with a test of its own
 """
 
 from __future__ import annotations

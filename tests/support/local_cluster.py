@@ -16,6 +16,7 @@ from psruntime.core.members.view import PsEntry, View
 from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.rounds.round_messages import Closed, Torn, Turn
 from psruntime.core.rounds.rounds import Rounds
+from psruntime.graph.base.data_errors import DataErrors
 from psruntime.graph.base.server import start_server
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.input_stream import InputStream
@@ -169,7 +170,10 @@ class LocalCluster:
 
 @dataclass
 class Run:
-    """A training run on a LocalCluster, and what it left behind."""
+    """A training run on a LocalCluster, and what it left behind.
+
+    skipped: "input" or "step" for each batch that was passed over.
+    """
 
     cluster: LocalCluster
     job: JobConfig
@@ -177,6 +181,7 @@ class Run:
     control_plane: LocalControlPlane
     results: list[StepResult] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
     checkpoints: Checkpoints = field(init=False)
 
     def saved(self) -> dict[str, Any]:
@@ -200,20 +205,27 @@ def train(
 ) -> Run:
     """Trains `steps` steps in this thread."""
     job = JobConfig(**{"ps": len(cluster.ps), "max_workers": cluster.max_workers, **settings})
-    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3), job.local_steps)
+    events: list[tuple[str, dict[str, Any]]] = []
+    skipped: list[str] = []
+
+    def log(event: str, **facts: Any) -> None:
+        events.append((event, facts))
+
+    def data_errors(source: str) -> DataErrors:
+        return DataErrors(job.on_data_error == "skip", log, lambda: skipped.append(source))
+
+    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3), job.local_steps, data_errors("input"))
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
     graph = build_training(model, inputs, plan, job, 0)
     control_plane = make_control_plane(cluster.view, steps)
-    run = Run(cluster, job, graph, control_plane)
-
-    def log(event: str, **facts: Any) -> None:
-        run.events.append((event, facts))
-
-    worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log)
+    run = Run(cluster, job, graph, control_plane, events=events, skipped=skipped)
+    worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"))
     loop = assemble(worker_run, cluster.server, run.results.append, close, saved)
     run.checkpoints = loop._hooks[-1]._checkpoints
-    loop.run()
-    inputs.close()
+    try:
+        loop.run()
+    finally:
+        inputs.close()
     return run
 
 

@@ -22,6 +22,7 @@ from psruntime.core.coordinator.forming import what_is_missing
 from psruntime.core.coordinator.instructions import Told, standing_of, written_here
 from psruntime.core.coordinator.join_checks import check_join
 from psruntime.core.members.beats import WorkerBeats
+from psruntime.core.members.departures import Departures
 from psruntime.core.members.fence import Fence
 from psruntime.core.members.grace_periods import Absence
 from psruntime.core.members.membership import Busy, Member, Membership, Role
@@ -59,6 +60,7 @@ class Coordinator:
         self.absence = Absence(job, now_s)
         self.draining = Draining(job.drain_timeout_s)
         self.strangers = Strangers(self._note)
+        self.departures = Departures()
         self._told = Told()
         self._events: list[Event] = []
 
@@ -277,9 +279,14 @@ class Coordinator:
                 self.worker_beats.rest(incarnation)
         return member
 
-    def _forget(self, member: Member, event: str, now_s: float, **facts: object) -> None:
+    def _forget(self, member: Member, event: str, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
         """Drops what was kept for a member that is gone."""
-        self._note(event, member=member.name, incarnation=member.tag, **facts)
+        said = {} if kind is None else {"kind": kind}
+        self._note(event, member=member.name, incarnation=member.tag, **said, reason=reason)
+        if not self.phase.over:
+            self.departures.add(member, now_s, reason, kind)
+            if not self.members.workers() and member.role is Role.WORKER and kind is not LeaveKind.FATAL:
+                self._note("no_workers", reason=f"the job waits until one joins; {member.name} was the last")
         self._told.forget(member.incarnation)
         self.traffic.forget(member.incarnation)
         if self.view.number and (member.role is Role.PS or event == "member_lost"):

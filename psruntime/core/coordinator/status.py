@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.members.departures import missing
 from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.messages import JobStatus, MemberStatus, PsBeat, PsTraffic
 from psruntime.core.members.view import Phase
@@ -29,18 +30,21 @@ def job_status(coordinator: Coordinator, now_s: float) -> JobStatus:
         max_lead=coordinator.pace.max_lead,
         balanced=totals.balanced,
         unanswered=dict(totals.unanswered),
+        departures=coordinator.departures.at(now_s),
     )
 
 
 def _reason(coordinator: Coordinator, now_s: float) -> str:
-    """Why the phase is what it is, and for whom it waits."""
-    workers = coordinator.members.live(Role.WORKER)
-    if coordinator.phase.over or coordinator.phase is Phase.FORMING:
+    """Why the phase is what it is, for whom it waits, and why those are gone."""
+    if coordinator.phase.over:
         return coordinator.reason
+    if coordinator.phase is Phase.FORMING:
+        workers = [] if coordinator.members.workers() else _gone(coordinator, Role.WORKER, now_s)
+        return "; ".join([coordinator.reason, *_gone(coordinator, Role.PS, now_s), *workers])
     if coordinator.phase is Phase.DRAINING:
         return f"{coordinator.reason}; {coordinator.draining.progress(coordinator)}"
-    if not workers:
-        return f"{coordinator.reason}; no worker is live"
+    if not coordinator.members.workers():
+        return "; ".join([coordinator.reason, "no worker is live", *_gone(coordinator, Role.WORKER, now_s)])
     if coordinator.phase is Phase.PREPARING:
         return f"{coordinator.reason}; waiting for worker {coordinator.chief}, the chief, to prepare it"
     waited_s = coordinator.turns.waited_s(now_s)
@@ -48,6 +52,12 @@ def _reason(coordinator: Coordinator, now_s: float) -> str:
         whom = coordinator.turns.waits_for(coordinator.members.workers(), coordinator.chief)
         return f"{coordinator.reason}; {whom}, for {waited_s:.1f} s"
     return coordinator.reason
+
+
+def _gone(coordinator: Coordinator, role: Role, now_s: float) -> list[str]:
+    """What became of those who had an index of this role that nobody has now."""
+    live = {member.index for member in coordinator.members.live(role)}
+    return missing(coordinator.departures.at(now_s), role, live)
 
 
 def _line(

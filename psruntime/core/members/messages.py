@@ -78,6 +78,7 @@ class WorkerStats:
     max_lead: int = 0  # mode bounded: largest lead, over the floor that it knew, at which it started a step
     moved: Moved | None = None  # None: the system does not tell
     step_tensors: int | None = None  # of a step, by its plan (core/plan/plan_report.py); None: no plan, or mode sync
+    skipped: int = 0  # batches that it passed over, see on_data_error
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,23 @@ class MemberStatus:
 
 
 @dataclass(frozen=True)
+class Departure:
+    """A process that is no member any more."""
+
+    role: Role
+    index: int
+    incarnation: str  # its tag
+    kind: LeaveKind | None  # None: it was lost or cut off, and said nothing
+    reason: str
+    ago_s: float
+
+    def __str__(self) -> str:
+        how = "was lost" if self.kind is None else "left"
+        why = "" if self.kind is None else f" ({self.kind})"
+        return f"{self.role} {self.index} {how} {self.ago_s:.0f} s ago{why}: {self.reason}"
+
+
+@dataclass(frozen=True)
 class JobStatus:
     """The job as the coordinator sees it."""
 
@@ -206,6 +224,7 @@ class JobStatus:
     max_lead: int = 0  # the largest lead at which a step was started, as far as reports prove it
     balanced: bool = True  # the ledgers account for every push that arrived
     unanswered: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that some bucket has not received
+    departures: tuple[Departure, ...] = ()  # the latest last
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The C library's allocator, told how a process uses memory.  Where it is not glibc's nothing is told.
+"""Settings of the C library's allocator that suit a ps and a worker.  They apply to glibc only.
 
 The threads of a process share arenas: each has one of its own in glibc, up to 8 for each core, and an arena keeps what
 it once had, so what gRPC receives would be held several times over.
@@ -6,7 +6,7 @@ it once had, so what gRPC receives would be held several times over.
 A ps keeps the memory that gRPC has freed for the next step's tensors: otherwise glibc gives it back to the system after
 each of them, and what arrives next is written into pages that the system has to find and clear first.
 
-What a worker needed only to build its graph it gives back once it trains.
+A worker gives back, once it trains, what it needed only to build its graph.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ ARENA_MAX, M_ARENA_MAX = "MALLOC_ARENA_MAX", -8
 
 
 def keep_freed_memory() -> None:
-    """Unless the environment says otherwise."""
+    """Keeps freed memory for the next tensors, unless the environment says otherwise."""
     if not THRESHOLDS.keys() & os.environ.keys():
         for parameter, value in THRESHOLDS.values():
-            _tell(parameter, value)
+            _set(parameter, value)
 
 
 def share_arenas() -> None:
-    """One arena for each core, unless the environment says otherwise.
+    """Uses one arena for each core, unless the environment says otherwise.
 
     Before there are several threads: once there are more than eight arenas glibc keeps to the limit that it has.
     """
     if ARENA_MAX not in os.environ:
-        _tell(M_ARENA_MAX, os.cpu_count() or 1)
+        _set(M_ARENA_MAX, os.cpu_count() or 1)
 
 
 def give_back() -> None:
-    """What is free now, also in the middle of the arenas; it takes some tens of ms."""
+    """Gives free memory back to the system, also from the middle of the arenas; it takes some tens of ms."""
     _call("malloc_trim", 0)
 
 
-def _tell(parameter: int, value: int) -> None:
+def _set(parameter: int, value: int) -> None:
     if "glibc.malloc" not in os.environ.get("GLIBC_TUNABLES", ""):
         _call("mallopt", parameter, value)
 

@@ -13,14 +13,14 @@ from psruntime.errors import PsRuntimeError
 from psruntime.graph.base.errors import first_line
 
 T = TypeVar("T")
-TELL_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
+LOG_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 
 
 class Background(threading.Thread, Generic[T]):
     """Runs `work` at once.  When it has ended there is its result, or why it failed.
 
-    One of our errors, one of TensorFlow's, or a session that was closed is a failure; anything else is a defect, which
-    the thread's traceback tells.
+    A PsRuntimeError, an error of TensorFlow, or a session that was closed is a failure; anything else is a defect, and
+    ends the thread with a traceback.
     """
 
     def __init__(self, name: str, work: Callable[[], T]) -> None:
@@ -46,9 +46,9 @@ class Background(threading.Thread, Generic[T]):
 
 
 def await_end(thread: threading.Thread, reason: str, log: Callable[..., None], within_s: float | None = None) -> None:
-    """Waits until the thread has ended, at most `within_s`; from the second second on the log says for what."""
+    """Waits until the thread has ended, at most `within_s`; logs `waiting` if that takes more than a second."""
     until_s = None if within_s is None else time.monotonic() + within_s
-    thread.join(TELL_AFTER_S if within_s is None else min(TELL_AFTER_S, within_s))
+    thread.join(LOG_AFTER_S if within_s is None else min(LOG_AFTER_S, within_s))
     if thread.is_alive():
         log("waiting", reason=reason)
         thread.join(None if until_s is None else max(0.0, until_s - time.monotonic()))

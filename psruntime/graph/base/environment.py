@@ -60,7 +60,7 @@ def _in_force() -> dict[str, str]:
 
 @contextmanager
 def _stderr_closed() -> Iterator[None]:
-    """Nothing reaches file descriptor 2 meanwhile: some lines of the import heed no log level.
+    """Silences file descriptor 2 meanwhile: some lines of the import ignore every log level.
 
     observe/log.py has a descriptor of its own, so our lines are not lost.
     """

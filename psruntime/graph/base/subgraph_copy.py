@@ -70,7 +70,7 @@ class Subgraph:
 
 
 class Copy:
-    """Where what was copied is found."""
+    """Maps the originals of a subgraph to their copies."""
 
     def __init__(self, operations: Mapping[Any, Any], inputs: Mapping[Any, Any]) -> None:
         self._operations = operations
@@ -100,7 +100,7 @@ def _as_input(name: str) -> str:
 
 
 def _changing(inputs: set[Any], candidates: set[Any]) -> dict[Any, None]:
-    """Of the candidates, those that have to be copied, in the order of their making.
+    """The candidates that have to be copied, in the order of their making.
 
     A loop of the old control flow is copied whole: all of it is in one frame.
     """

@@ -57,7 +57,7 @@ class BestCheckpoint:
             self._thread = thread
 
     def wait(self) -> None:
-        """Until the checkpoint that was offered last is done with."""
+        """Waits until the last checkpoint that was offered is measured, and kept or not."""
         if self._thread:
             await_end(self._thread, "the checkpoint before to be measured", self._log)
 
@@ -93,7 +93,7 @@ class BestCheckpoint:
         return None
 
     def _keep(self, new: Unfinished, value: float) -> None:
-        """Until the new one is listed, the note is of the one before as well: this process may be killed any time."""
+        """Keeps the new one.  Until it is listed, the note names the one before too: a kill may come at any time."""
         facts = {
             "metric": self._metric,
             "greatest_is_best": self._greatest,

@@ -4,7 +4,7 @@ Stock TensorFlow reads them, and theirs are read here (entries.py, core/recovery
 every ps sees the folder, each writes and reads the part that it holds; else the chief does, for all.
 
 A checkpoint is of one moment: everything is copied on the ps (snapshot.py), and written from the copies while the
-training goes on.  Beside it is the state of the books of that moment (core/accounting/saved_state.py).
+training goes on.  Beside it are the counters of that moment (core/accounting/saved_state.py).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Checkpoints:
         return None if state is None else self.write(session, state)
 
     def state(self, path: str) -> SavedState:
-        """The books of the checkpoint `path`; those of stock TensorFlow have none but a global step, the number at
+        """The counters of the checkpoint `path`; one of stock TensorFlow has only a global step, the number at
         the end of its name, or 0.
 
         Raises:

@@ -1,10 +1,10 @@
 """A copy of the variables on the ps, each beside its own, so that a checkpoint can be written while training goes on.
 
-A bucket's master, its optimizer's variables and its books are copied under its mutex, so they are of the same update.
+A bucket's master, its optimizer's variables and its counters are copied under its mutex, so all are of the same update.
 TensorFlow copies a dense variable only when it is next updated: until then both share their memory.
 
-Every ps holds one copy, whoever is the chief.  A number, drawn anew for each copy and written before it, tells whose
-it is: a chief that was paused finds that another has made one since.
+Every ps holds one copy, whoever is the chief.  A stamp, a number drawn anew for each copy and written before it, says
+whose copy it is, so a chief that was paused finds that another has made one since.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VERSION, _ATTEMPT, _STEP, _LEDGER = range(4)
 
 
 class Snapshot:
-    """One copy of everything, in the graph of now.  `take`, then run what `read` makes, then `release`."""
+    """One copy of everything, in the current graph.  `take`, then run what `read` builds, then `release`."""
 
     def __init__(self, graph: TrainGraph) -> None:
         self._graph = graph
@@ -39,10 +39,11 @@ class Snapshot:
         self._copies: dict[str, VariableCopy] = {}  # by the name of the variable's handle
         self._stamps = [_Stamp(ps) for ps in self._every_ps]
         self._taken = 0  # the stamp of the latest copy
-        books = [self._copy_ps(ps) for ps in self._every_ps]
-        homes = [self._copy_home(home.ps, graph.model.ps_copies.variables[home.name]) for home in graph.plan.homes]
+        counters = [self._copy_ps(ps) for ps in self._every_ps]
+        on_ps = graph.model.ps_copies.variables
+        ps_copies = [self._copy_after_stamp(home.ps, on_ps[home.name]) for home in graph.plan.homes]
         stamped = [stamp.write for stamp in self._stamps]
-        self._take = {"books": [b for b in books if b is not None], "rest": [*homes, *stamped]}
+        self._take = {"counters": [c for c in counters if c is not None], "rest": [*ps_copies, *stamped]}
         self._read_stamps = [stamp.value for stamp in self._stamps]
         self._release = [copy.free() for copy in self._copies.values()]
 
@@ -60,7 +61,7 @@ class Snapshot:
         taken = session.run(self._take, {stamp.new: self._taken for stamp in self._stamps})
         with_buckets = [ps for ps in self._every_ps if self._stores[ps]]
         buckets, counts, attempts, global_step = {}, {}, set(), 0
-        for ps, (rows, pushed) in zip(with_buckets, taken["books"], strict=True):
+        for ps, (rows, pushed) in zip(with_buckets, taken["counters"], strict=True):
             counts[ps] = counts_of(pushed)
             for store, row in zip(self._stores[ps], rows.tolist(), strict=True):
                 buckets[store.bucket.name] = BucketBooks(row[_VERSION], tuple(row[_LEDGER:]), ps)
@@ -105,9 +106,9 @@ class Snapshot:
             with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([copied]):
                 return said, tf1.gather(store.pushed.read_value(), [ACCEPTED, ARRIVED], axis=1)
 
-    def _copy_home(self, ps: int, home: Any) -> Any:
+    def _copy_after_stamp(self, ps: int, variable: Any) -> Any:
         with tf1.control_dependencies([self._stamps[ps].write]):
-            return self._copy(home)
+            return self._copy(variable)
 
     def _copy(self, variable: Any) -> Any:
         copy = self._copies[variable.handle.op.name] = VariableCopy(variable, "snapshot")

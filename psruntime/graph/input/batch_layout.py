@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 
 class BatchLayout:
-    """Of `element`, one batch as symbolic tensors.  tensors: what travels, flat."""
+    """The layout of `element`, one batch as symbolic tensors.  tensors: the dense tensors that travel, flat."""
 
     def __init__(self, element: Any) -> None:
         self._element = element

@@ -1,4 +1,4 @@
-"""Batches that are drawn before they are asked for, in their order, by a thread of its own."""
+"""Batches drawn ahead: a thread of its own draws them, in order, before the training asks for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ AHEAD = 2  # batches, of a step each; tf.data keeps as many more as the user's p
 
 
 class DrawnAhead:
-    """draw: gives a batch, or raises why there is none, which `next` raises when it comes to it."""
+    """Draws batches ahead.
+
+    draw: returns a batch, or raises why there is none; `next` raises the same when it comes to that batch.
+    """
 
     def __init__(self, draw: Callable[[], Any]) -> None:
         self._draw = draw
@@ -35,7 +38,7 @@ class DrawnAhead:
         return batch.result()
 
     def close(self) -> None:
-        """Nothing is drawn any more; `next` is not called again."""
+        """Ends the drawing; `next` is not called again."""
         self._want(False)
 
     def _keep(self) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import UsageError
+from psruntime.errors import UsageError, UserCodeError
+from psruntime.graph.base.data_errors import DataErrors
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.draw_ahead import DrawnAhead
 from psruntime.model import TRAIN, Context, Model
@@ -23,11 +24,15 @@ from psruntime.usercode import blame
 class InputStream:
     """Batches of one dataset.  One for training begins again at its end: `train_steps` ends a job.
 
-    local_steps: mini-batches that a training step takes.
+    local_steps: mini-batches that a training step takes.  data_errors: what becomes of one that
+    the input fails to make.
     """
 
-    def __init__(self, model: Model, context: Context, local_steps: int = 1) -> None:
+    def __init__(
+        self, model: Model, context: Context, local_steps: int = 1, data_errors: DataErrors | None = None
+    ) -> None:
         self.local_steps = local_steps
+        self._data_errors = data_errors or DataErrors()
         self.name = f"input_fn of {model.name} (mode {context.mode})"
         with tf1.Graph().as_default() as graph:
             tf1.set_random_seed(context.seed)
@@ -54,9 +59,13 @@ class InputStream:
             raise UsageError(f"{self.name} gives data without an end; evaluation reads all of them: leave out repeat()")
 
     def draw(self) -> list[Any] | None:
-        """The next batch as arrays in the order of its layout; None at the end of the data."""
+        """The next batch as arrays in the order of its layout; None at the end of the data.
+
+        Raises:
+            UserCodeError: the input failed.
+        """
         try:
-            with blame(self.name, passing=(tf1.errors.OutOfRangeError,)):
+            with blame(self.name, passing=(tf1.errors.OutOfRangeError,), kind=UserCodeError):
                 batch: list[Any] = self._next()
         except tf1.errors.OutOfRangeError:
             return None
@@ -75,13 +84,22 @@ class InputStream:
     def _draw_step(self) -> list[Any]:
         batch: list[Any] = []
         for _ in range(self.local_steps):
-            drawn = self.draw()
+            batch += self._draw_minibatch()
+        return batch
+
+    def _draw_minibatch(self) -> list[Any]:
+        while True:
+            try:
+                drawn = self.draw()
+            except UserCodeError as error:
+                self._data_errors.pass_over(error)
+                continue
             if drawn is None:
                 raise UsageError(
                     f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?"
                 )
-            batch += drawn
-        return batch
+            self._data_errors.worked()
+            return drawn
 
     @property
     def is_ready(self) -> bool:

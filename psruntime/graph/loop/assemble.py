@@ -7,13 +7,12 @@ from typing import Any
 
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.loop.checkpoint_hook import CheckpointHook
-from psruntime.graph.loop.hooks import StepsOnly, ViewHook
+from psruntime.graph.loop.hooks import StepsOnly, SummaryHook, ViewHook
 from psruntime.graph.loop.push_steps import PushSteps, StepResult
 from psruntime.graph.loop.replica_hook import ReplicaHook
 from psruntime.graph.loop.round_steps import RoundSteps
 from psruntime.graph.loop.session import ViewSessionCreator, WorkerServer
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.loop.summaries import SummaryHook
 from psruntime.graph.loop.training_loop import Steps, TrainingLoop
 from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.recovery.prepare import Preparation

@@ -18,10 +18,10 @@ class ControlPlane(Protocol):
         """Blocks until the view is prepared and every ps accepts this worker, or until it shall prepare it."""
 
     def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
-        """The chief has prepared the view."""
+        """Reports, as the chief, that the view is prepared."""
 
     def entered(self, assignment: Assignment) -> None:
-        """This worker has a session on the view: its steps count from 0 there, once in each view and incarnation."""
+        """Reports that this worker has a session on the view.  Its steps count from 0 in each view and incarnation."""
 
     def holds(self, assignment: Assignment) -> bool:
         """Whether view and incarnation are still those of the assignment."""
@@ -30,29 +30,29 @@ class ControlPlane(Protocol):
         """Whether this worker is the chief."""
 
     def may_step(self, under_way: int = 0) -> bool:
-        """Whether training goes on; False once the job drains.  In mode bounded it blocks while others are behind.
+        """Whether a step may begin; False once the job drains.  In mode bounded it blocks while others are behind.
 
-        under_way: steps of this worker that were begun and not told as completed.  If there are any it does not block,
-        but is False while others are behind: the bound is for the step that would begin.
+        under_way: steps of this worker that were begun and not reported as completed.  If there are any it does not
+        block, but is False while others are behind: the bound is for the step that would begin.
         """
 
     def next_turn(self, assignment: Assignment, done: Done | None) -> Turn | None:
-        """Mode sync: says what was done, and blocks until there is something to do; None: no rounds any more."""
+        """Mode sync: reports what was done, and blocks until there is something to do; None: no rounds any more."""
 
     def pushes(self) -> None:
-        """A push is about to be sent; whether it arrives is another matter."""
+        """Counts a push that is about to be sent, whether it arrives or not."""
 
     def stepped(self, global_step: int) -> None:
-        """One more step was completed; `global_step` as read after it."""
+        """Counts a step that was completed; `global_step` as read after it."""
 
     def rest(self, assignment: Assignment) -> Rest:
-        """Says that this worker has stopped, and blocks until it is clear what comes next."""
+        """Reports that this worker has stopped, and blocks until it is clear what comes next."""
 
     def closed_part(self) -> None:
-        """One more part of the end is done, the last checkpoint or a batch of the evaluation: this worker gets on."""
+        """Reports progress of the shutdown, the last checkpoint or a batch evaluated; resets the drain timeout."""
 
     def report_finished(self, assignment: Assignment) -> None:
-        """The chief has written the last checkpoint."""
+        """Reports, as the chief, that the last checkpoint is written."""
 
     def pause(self, why: str) -> None:
-        """Waits a moment before another try, and lets the operator read why."""
+        """Waits a moment before another try; the status shows why."""

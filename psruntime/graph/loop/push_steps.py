@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED
 from psruntime.errors import JobFailedError
@@ -29,7 +30,7 @@ from psruntime.graph.loop.worker_run import WorkerRun
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step brought.
+    """The result of one step.
 
     staleness: the largest of the applied updates, in versions.  dropped: buckets that refused theirs.
     """
@@ -43,11 +44,12 @@ class StepResult:
 
 @dataclass
 class _Step:
-    """One that was begun.  run: it, in the session in which it was begun last; None: that was lost."""
+    """A step that was begun.  run: in the newest session in which it was begun; None: that session was lost."""
 
     sequence: int
     batch: list[Any]
     run: tuple[Started, Future[Ran]] | None = None
+    failures: int = 0  # of this batch, in the user's code
 
 
 class PushSteps:
@@ -55,7 +57,7 @@ class PushSteps:
 
     A step that a lost session interrupted is repeated in the next one.  The repeat carries the same origin and sequence
     number, also if this worker was admitted anew meanwhile, so a bucket that had already taken the first try counts
-    the second as repeated.
+    the second as repeated.  So it is with a step that failed in the user's code (data_errors.py).
 
     on_step: called with the result of every step.  has_stopped: whether a hook of the model wants no further one.
     """
@@ -75,6 +77,7 @@ class PushSteps:
         self._index = run.index
         self._pipeline = run.job.pipeline
         self._stop_on_nan = run.job.on_nan == "stop"
+        self._data_errors = run.data_errors
         self._creator = creator
         self._runner = runner
         self._view = view
@@ -86,7 +89,7 @@ class PushSteps:
         self._under_way: deque[_Step] = deque()  # oldest first
 
     def run(self, session: Any) -> None:
-        """Steps until training rests; then none is under way.
+        """Takes steps until training stops; then none is under way.
 
         Raises:
             JobFailedError: the loss is not finite, and that ends the job.
@@ -110,12 +113,12 @@ class PushSteps:
             self._settle()
 
     def _is_over(self) -> bool:
-        """Whether the oldest step is."""
+        """Whether the oldest step has ended."""
         step = self._under_way[0] if self._under_way else None
         return step is not None and step.run is not None and step.run[1].done()
 
     def _begin(self) -> bool:
-        """Begins a step if one may; whether it did.  What is under way is not kept waiting for a batch."""
+        """Begins a step if it may; returns whether it did.  Steps under way are not kept waiting for a batch."""
         under_way = len(self._under_way)
         if under_way == self._pipeline or self._has_stopped() or (under_way and not self._inputs.is_ready):
             return False
@@ -137,11 +140,16 @@ class PushSteps:
         step.run = started, self._threads.submit(started.run)
 
     def _end(self) -> None:
-        """Waits for the oldest step, and says what it brought."""
+        """Waits for the oldest step, and reports its result."""
         step = self._under_way[0]
         assert step.run is not None
         started, future = step.run
-        ran = future.result()
+        try:
+            ran = future.result()
+        except tf1.errors.OpError as error:
+            self._repeat(step, error)
+            return
+        self._data_errors.worked()
         self._under_way.popleft()
         result = _read(self._runner.finish(started, ran), self._inputs.examples(step.batch))
         self._control_plane.stepped(result.global_step)
@@ -149,8 +157,15 @@ class PushSteps:
         if self._stop_on_nan:
             require_finite(result.loss, result.global_step)
 
+    def _repeat(self, step: _Step, error: tf1.errors.OpError) -> None:
+        """Sends a step again that failed in the user's code, with another batch if this one was given up."""
+        step.failures += 1
+        if self._data_errors.step_failed(error, self._graph.graph, step.failures):
+            step.batch, step.failures = self._inputs.draw_endlessly(), 0
+        self._send(step)
+
     def _settle(self) -> None:
-        """Waits until nothing runs; what a lost session interrupted has to be sent again."""
+        """Waits until nothing runs, and notes which steps a lost session interrupted: they are sent again."""
         for step in self._under_way:
             if step.run is not None and isinstance(step.run[1].exception(), LOST_SESSION):
                 step.run = None
@@ -178,20 +193,20 @@ def _read(fetched: dict[str, Any], examples: int) -> StepResult:
 
 
 class StepThreads:
-    """Runs what is submitted, in `count` threads; if that is 1, at once in the caller's.
+    """Threads that run steps beside each other; with a `count` of 1, a step runs in the caller's thread.
 
-    The threads end with the process: nothing that they may hang in keeps it.
+    They are daemons: whatever they hang in, the process can end.
     """
 
     def __init__(self, count: int) -> None:
         self._queue: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
         self._call = self._queue.put  # does not block
         self._alone = count == 1
-        for lane in range(0 if self._alone else count):
-            threading.Thread(target=self._serve, name=f"lane-{lane}", daemon=True).start()
+        for number in range(0 if self._alone else count):
+            threading.Thread(target=self._serve, name=f"step-{number}", daemon=True).start()
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """What the call returns or raises, once it has ended."""
+        """Runs the call.  The future has what it returns or raises."""
         future: Future[Any] = Future()
         if self._alone:
             _run(call, future)

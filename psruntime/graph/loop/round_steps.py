@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.members.messages import Assignment
@@ -56,6 +57,9 @@ class _Kept:
 class RoundSteps:
     """Takes turns in the rounds of the job.
 
+    A step that failed in the user's code is repeated (data_errors.py).  What it pushed and closed carries the same
+    attempt, so it counts once.  Instead of a batch that is given up the next one takes part in the same round.
+
     on_step: called with the result of every contribution.  has_stopped: as in PushSteps.
     """
 
@@ -74,6 +78,7 @@ class RoundSteps:
         self._control_plane = run.control_plane
         self._index = run.index
         self._stop_on_nan = run.job.on_nan == "stop"
+        self._data_errors = run.data_errors
         self._creator = creator
         self._runner = runner
         self._on_step = on_step
@@ -133,21 +138,15 @@ class RoundSteps:
 
     def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
-        batch = self._batch_for(assignment, turn)
-        feed = dict(zip(self._graph.model.batch, batch.arrays, strict=True))
-        feed[self._graph.header.fed] = self._graph.header.values(self._push_id(assignment, turn.attempt))
-        feed[self._rounds.header.fed] = self._close_header(assignment, turn.closes)
+        headers = {
+            self._graph.header.fed: self._graph.header.values(self._push_id(assignment, turn.attempt)),
+            self._rounds.header.fed: self._close_header(assignment, turn.closes),
+        }
         divisor = 1
         if self._graph.mean_divisor is not None:
             divisor = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
-            feed[self._graph.mean_divisor] = divisor
-
-        def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
-            started = self._runner.start(feed)
-            self._control_plane.pushes()
-            return self._runner.finish(started, started.run())
-
-        fetched = session.run_step_fn(step)
+            headers[self._graph.mean_divisor] = divisor
+        batch, fetched = self._step(session, self._batch_for(assignment, turn), headers)
         outcomes = np.concatenate(fetched["outcomes"])
         result = StepResult(
             float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(batch.arrays), 0, 0
@@ -168,6 +167,29 @@ class RoundSteps:
             require_finite(result.loss, result.global_step)
         return outcomes
 
+    def _step(self, session: Any, batch: _Batch, headers: dict[Any, Any]) -> tuple[_Batch, dict[str, Any]]:
+        """Runs the step with a batch, or with the next if that is given up; (the one that worked, what it fetched)."""
+        failures = 0
+        while True:
+            feed = {**headers, **dict(zip(self._graph.model.batch, batch.arrays, strict=True))}
+            try:
+                fetched = session.run_step_fn(self._with(feed))
+            except tf1.errors.OpError as error:
+                failures += 1
+                if self._data_errors.step_failed(error, self._graph.graph, failures):
+                    batch, failures = self._next_batch(), 0
+                continue
+            self._data_errors.worked()
+            return batch, fetched
+
+    def _with(self, feed: dict[Any, Any]) -> Callable[[Any], dict[str, Any]]:
+        def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
+            started = self._runner.start(feed)
+            self._control_plane.pushes()
+            return self._runner.finish(started, started.run())
+
+        return step
+
     def _batch_for(self, assignment: Assignment, turn: Turn) -> _Batch:
         """The next, unless that of a round in an earlier view is still wanted.
 
@@ -177,9 +199,11 @@ class RoundSteps:
         if kept and kept.assignment != assignment and not (kept.pushed and kept.round < turn.round):
             return kept.batch
         batch, self._ahead = self._ahead, None
-        if batch is None:
-            batch = _Batch(self._drawn, self._inputs.draw_endlessly())
-            self._drawn += 1
+        return batch or self._next_batch()
+
+    def _next_batch(self) -> _Batch:
+        batch = _Batch(self._drawn, self._inputs.draw_endlessly())
+        self._drawn += 1
         return batch
 
     def _contribute_again(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
@@ -201,10 +225,10 @@ class RoundSteps:
     def _close(self, session: Any, assignment: Assignment, closes: Complete) -> Closed | Torn | None:
         """Applies the round by itself, also one that somebody before began to apply."""
         factor = self._factor(session, closes)
-        books = np.concatenate(self._run(session, "close", self._close_header(assignment, closes, factor)))
-        if reason := torn(books, closes):
+        states = np.concatenate(self._run(session, "close", self._close_header(assignment, closes, factor)))
+        if reason := torn(states, closes):
             return Torn(closes.round, closes.attempt, reason)
-        if not (books[:, APPLIED_ATTEMPT] == closes.attempt).all():
+        if not (states[:, APPLIED_ATTEMPT] == closes.attempt).all():
             return None  # fenced: another incarnation is at work
         return Closed(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
 

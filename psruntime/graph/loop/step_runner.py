@@ -1,7 +1,7 @@
 """A training step on the newest session, with the hooks around it.
 
-It is what MonitoredSession.run does, at less cost: that takes the fetches of every run apart anew.  A step of which no
-hook wants anything goes through a callable that is made once for each session.
+It does what MonitoredSession.run does, at less cost: MonitoredSession takes the fetches of every run apart anew.  A
+step from which no hook wants anything goes through a callable that is made once for each session.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from psruntime.graph.step.train_graph import TrainGraph
 
 
 class Ran(NamedTuple):
-    """What a run brought: of the step, and by hook what that asked for."""
+    """The results of a run: what the step fetched, and what each hook asked for."""
 
     fetched: dict[str, Any]
     asked: Mapping[Any, Any]
@@ -26,14 +26,14 @@ class Ran(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A step whose hooks were asked.  run: runs it; in any thread, while the session is open."""
+    """A step whose hooks were called.  run: runs it, in any thread, while the session is open."""
 
     context: Any
     run: Callable[[], Ran]
 
 
 class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """hooks: that see each step, the view's first.  It is one of the session's hooks itself, so that it knows it."""
+    """Runs steps, with `hooks` around them, the view's first.  It is a hook of the session itself, to know it."""
 
     def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[Any]) -> None:
         self._step = graph.step
@@ -54,7 +54,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
             }
 
     def start(self, feed: dict[Any, Any]) -> Started:
-        """Asks the hooks.
+        """Calls the hooks before a step.
 
         feed: arrays, for the batch and the headers.
 
@@ -79,7 +79,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         return call
 
     def finish(self, started: Started, ran: Ran) -> dict[str, Any]:
-        """Tells the hooks of a step that ran; what it fetched.
+        """Calls the hooks after a step; returns what it fetched.
 
         One that ran in a session that was lost meanwhile may have been undone since, with all that came after it: then
         the global step is the one of the new session.

@@ -1,4 +1,4 @@
-"""The training loop of a worker: steps while the job trains, rests while it drains, closes it as the chief."""
+"""The training loop of a worker: steps while the job trains, stops when it drains, closes the job as the chief."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import Assignment, Rest
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.worker_run import WorkerRun
 
@@ -18,7 +19,7 @@ class Steps(Protocol):
     """How a mode trains."""
 
     def run(self, session: Any) -> None:
-        """Steps until training rests."""
+        """Takes steps until training stops."""
 
 
 class TrainingLoop:
@@ -55,6 +56,7 @@ class TrainingLoop:
             PsRuntimeError: the job failed, or this worker cannot go on.
         """
         with (
+            users_errors(self._graph.graph),
             self._graph.graph.as_default(),
             tf1.train.MonitoredSession(session_creator=self._creator, hooks=self._hooks) as session,
         ):
@@ -71,7 +73,7 @@ class TrainingLoop:
                     self._finish(session, assignment)
 
     def _finish(self, session: Any, assignment: Assignment) -> None:
-        """Last checkpoint and evaluation.  Whatever is lost meanwhile, the control plane says what comes next."""
+        """Writes the last checkpoint and evaluates.  The control plane says what comes next if something is lost."""
         try:
             global_step = int(session.run(self._closing))
             self._control_plane.closed_part()

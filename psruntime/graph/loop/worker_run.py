@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psruntime.config import JobConfig
+from psruntime.graph.base.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.control_plane import ControlPlane
 from psruntime.graph.step.train_graph import TrainGraph
@@ -16,6 +17,7 @@ class WorkerRun:
     """The training of worker `index`.
 
     inputs: its batches.  control_plane: the job, as the coordinator has it.  log: writes an event with its facts.
+    data_errors: what becomes of a step that fails in the user's code.
     """
 
     graph: TrainGraph
@@ -24,3 +26,4 @@ class WorkerRun:
     job: JobConfig
     index: int
     log: Callable[..., None]
+    data_errors: DataErrors = field(default_factory=DataErrors)

@@ -12,8 +12,10 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import Plan
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import build_pulled_model, learn_specs
+from psruntime.graph.store.bucket_store import PlanStores
 from psruntime.model import EVAL, Context, Model, ModelSpec
 from psruntime.usercode import blame
 
@@ -55,11 +57,12 @@ def evaluate(
 
     Raises:
         UsageError: input_fn or model_fn failed.
+        UserCodeError: the input or an operation of the model did.
     """
     inputs = InputStream(model, context)
     index = context.worker_index
     with tf1.Graph().as_default() as graph:
-        pulled = build_pulled_model(model, inputs, EVAL, plan, index, max_workers)
+        pulled = build_pulled_model(model, inputs, EVAL, PlanStores(plan, max_workers), index)
         with tf1.device(worker_device(index)):
             metrics = _Metrics(pulled.spec, pulled.batch)
     session = open_session(graph)
@@ -128,9 +131,10 @@ class _Metrics:
 
     def over(self, session: Any, inputs: InputStream, on_batch: Callable[[], None]) -> dict[str, float]:
         """Their values over the rest of the data."""
-        session.run(self._init)
-        while (drawn := inputs.draw()) is not None:
-            feed = {self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))}
-            session.run(self._updates, feed_dict=feed)
-            on_batch()
-        return {name: float(value) for name, value in session.run(self._values).items()}
+        with users_errors(session.graph):
+            session.run(self._init)
+            while (drawn := inputs.draw()) is not None:
+                feed = {self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))}
+                session.run(self._updates, feed_dict=feed)
+                on_batch()
+            return {name: float(value) for name, value in session.run(self._values).items()}

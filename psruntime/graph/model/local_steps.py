@@ -1,4 +1,4 @@
-"""Several mini-batches in one step: their gradients are taken one after the other, and their mean is pushed.
+"""Several mini-batches in one step: takes their gradients one after the other and pushes their mean.
 
 It is the gradient of the mean over all their examples, as of one large batch, but with the memory of one small one,
 and a layer that looks at the whole batch (batch normalisation) sees mini-batches.  All read the same pulled values;
@@ -34,7 +34,7 @@ def with_local_steps(
     spec, examples = pulled.spec, tf1.convert_to_tensor(pulled.examples)
     targets = [spec.loss, examples, *pulled.updates, *(t for g in gradients.values() for t in g.tensors)]
     boundary = [pulled.step_view.op, *(t.op for view in pulled.views.values() for t in (view.value, view.source))]
-    part = Subgraph(pulled.batch, targets, boundary)
+    minibatch = Subgraph(pulled.batch, targets, boundary)
     batch, updates = list(pulled.batch), list(pulled.updates)
     with tf1.device(worker_device(index)), tf1.name_scope("minibatches"):
         weight = tf1.cast(examples, tf1.float64)
@@ -45,7 +45,7 @@ def with_local_steps(
             _, _, given = inputs.layout.placeholders()
             with tf1.control_dependencies([after]):
                 taken = [tf1.identity(tensor) for tensor in given]
-            copy = _copy(part, number, taken, after)
+            copy = _copy(minibatch, number, taken, after)
             batch += given
             updates += [copy.of(update) for update in pulled.updates]
             more_weight = tf1.cast(copy.of(examples), tf1.float64)
@@ -62,9 +62,9 @@ def with_local_steps(
     return replace(pulled, spec=spec, batch=batch, examples=weight, updates=updates), means
 
 
-def _copy(part: Subgraph, number: int, batch: list[Any], after: Any) -> Copy:
+def _copy(minibatch: Subgraph, number: int, batch: list[Any], after: Any) -> Copy:
     try:
-        return part.copy(number, batch, after)
+        return minibatch.copy(number, batch, after)
     except ValueError as error:
         raise UsageError(
             "local_steps above 1 needs a copy of the model's graph, and TensorFlow cannot make one: "

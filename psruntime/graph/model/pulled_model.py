@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.plan.plan import Plan
 from psruntime.errors import UsageError
 from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import worker_device
@@ -19,7 +18,7 @@ from psruntime.graph.model.capture import Captured
 from psruntime.graph.model.non_trainable import PsCopies, WorkerCopies
 from psruntime.graph.model.spec_checks import check_spec
 from psruntime.graph.model.views import PulledView, TableView, View, unpacked_buckets
-from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore
+from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore, PlanStores
 from psruntime.graph.store.optimizers import groups_of, rules_of
 from psruntime.graph.store.wire import FULL, Wire
 from psruntime.model import TRAIN, Model, ModelSpec
@@ -113,18 +112,17 @@ def build_pulled_model(
     model: Model,
     inputs: InputStream,
     mode: str,
-    plan: Plan,
+    declared: PlanStores,
     index: int,
-    max_workers: int,
     wire: Wire = FULL,
     begins_last: bool = False,
 ) -> PulledModel:
     """Builds pull and model into the current graph, the model on worker `index`.
 
-    begins_last: whether nothing is computed of the batch before something was pulled from every ps, see `last`.
+    declared: the variables on the ps, in the same graph.
+    begins_last: whether the model computes nothing before something was pulled from every ps, see PulledModel.last.
     """
-    global_step = BucketStore(GLOBAL_STEP, max_workers)
-    stores = {bucket.name: BucketStore(bucket, max_workers) for bucket in plan.buckets}
+    plan, stores, global_step = declared.plan, declared.buckets, declared.global_step
     ps_copies = PsCopies(plan)
     pulls = {name: s.pull_handle() if s.bucket.is_table else s.pull() for name, s in stores.items()}
     worker = worker_device(index)

@@ -20,7 +20,7 @@ Assigned = tuple[int, Any]  # (ps, an operation that assigns there)
 
 
 class InitialValues:
-    """The operations, in groups to be run in order; the graph and the device are those of now."""
+    """Assigns initial values, in groups that run in order; built in the current graph, on the current device."""
 
     def __init__(self, graph: TrainGraph) -> None:
         levels = _levels(graph)
@@ -55,7 +55,7 @@ def _levels(graph: TrainGraph) -> dict[str, int]:
 
 
 def _assigned(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Assigned]:
-    """Those of the variables of one level."""
+    """Operations that assign the variables of one level."""
     values = {name: value for name, value in graph.model.captured.initial_values.items() if levels[name] == level}
     assigned = [
         (home.ps, _assign(graph.model.ps_copies.variables[home.name], values[home.name]))

@@ -1,6 +1,7 @@
 """What the chief does before a view may be used: initialise, restore or adopt its variables.
 
-core/recovery/recovery.py says which.  A ps is prepared when it carries the marker of the plan, which is written last.
+core/recovery/recovery.py decides which.  A ps is prepared when its prepared flag is the marker of the plan, which is
+written last.
 
 In mode sync live variables are adopted only if all buckets hold the same rounds: the view may have ended while
 one was being applied.  They are sealed first: what a session of an earlier view still has under way cannot
@@ -54,12 +55,14 @@ class Preparation:
         every_ps = range(graph.plan.num_ps)
         with graph.graph.as_default(), tf1.device(worker_device(index)):
             held = [_variables_on(graph, ps) for ps in every_ps]
-            self._markers = PreparedFlags(graph.controls, graph.plan.marker, held, index)
-            of_replicas = [replicas.books_on(ps) if replicas else [] for ps in every_ps]
-            self._new_books = [[v.initializer for v in (*_books(graph, ps), *of_replicas[ps])] for ps in every_ps]
-            self._books = RestoredCounters(graph)
+            self._flags = PreparedFlags(graph.controls, graph.plan.marker, held, index)
+            of_replicas = [replicas.notes_on(ps) if replicas else [] for ps in every_ps]
+            self._new_counters = [
+                [v.initializer for v in (*_counters_on(graph, ps), *of_replicas[ps])] for ps in every_ps
+            ]
+            self._counters = RestoredCounters(graph)
             self._seal = [r.seal() for r in _rounds(graph)]
-            self._round_books = [r.state.read_value() for r in _rounds(graph)]
+            self._round_states = [r.state.read_value() for r in _rounds(graph)]
             self._attempt = tf1.placeholder(tf1.int64, [], name="attempt")
             nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
             self._no_round = [r.state.assign(nothing_pending, read_value=False) for r in _rounds(graph)]
@@ -83,11 +86,11 @@ class Preparation:
     def _prepare(self, session: Any, assignment: Assignment) -> Prepared:
 
         def write(operations: list[Any], feed: Any = None) -> None:
-            self._markers.write(session, assignment.incarnation, operations, feed)
+            self._flags.write(session, assignment.incarnation, operations, feed)
 
         self._checkpoints.check_folder()
-        holdings = self._markers.read(session)
-        write([self._new_books[ps] for ps, holding in enumerate(holdings) if holding is Holding.FRESH])
+        holdings = self._flags.read(session)
+        write([self._new_counters[ps] for ps, holding in enumerate(holdings) if holding is Holding.FRESH])
         write(self._seal)
         attempt = self._last_attempt(session)
         recovery = decide(holdings, self._partial, assignment.restore, self._same_rounds(session))
@@ -100,11 +103,13 @@ class Preparation:
         if replica:
             recovery, state = Recovery(replica.ps, recovery.reason), replica.state
         fresh = {ps for ps in recovery.ps if holdings[ps] is Holding.FRESH}
-        self._books.bring_back(write, fresh, state)  # before they are begun: they are fresh until then, and done again
-        self._markers.begin(session, assignment.incarnation, recovery.ps)
-        self._books.roll_back(write, recovery.ps - fresh, state)
+        self._counters.bring_back(
+            write, fresh, state
+        )  # before they are begun: they are fresh until then, and done again
+        self._flags.begin(session, assignment.incarnation, recovery.ps)
+        self._counters.roll_back(write, recovery.ps - fresh, state)
         write(self._no_round, {self._attempt: attempt})
-        self._markers.require_admitted(session, assignment.incarnation)
+        self._flags.require_admitted(session, assignment.incarnation)
         source: dict[str, object]
         if replica:
             replica.restore(session)
@@ -115,32 +120,32 @@ class Preparation:
         else:
             self._initial_values.assign(write, recovery.ps)
             event, source = "initialised", _facts(self._checkpoints.save(session))
-        self._markers.require_admitted(session, assignment.incarnation)
+        self._flags.require_admitted(session, assignment.incarnation)
         if GLOBAL_STEP.ps in recovery.ps:
             self._graph.model.worker_copies.restored(session)
         if self._replicas and not replica:
             self._replicas.forget(session)
-        self._markers.finish(session, assignment.incarnation, recovery.ps)
+        self._flags.finish(session, assignment.incarnation, recovery.ps)
         some = {} if len(recovery.ps) == self._graph.plan.num_ps else {"only_ps": listed(sorted(recovery.ps))}
         global_step = self._report(event, session, **source, fresh_ps=len(fresh), **some, reason=recovery.reason)
         return Prepared(global_step, attempt, max(0, live_step - state.global_step))
 
     def require_admitted(self, session: Any, incarnation: int) -> None:
         """ReplacedError unless every ps still admits this incarnation."""
-        self._markers.require_admitted(session, incarnation)
+        self._flags.require_admitted(session, incarnation)
 
     def require(self, session: Any) -> None:
         """UnavailableError unless every ps of the session is prepared."""
-        self._markers.require(session)
+        self._flags.require(session)
 
     def _same_rounds(self, session: Any) -> bool:
         """Whether no round was cut off while it was applied."""
-        books = np.array(session.run(self._round_books), np.int64).reshape(-1, ROUND_STATE_SIZE)
-        return len(np.unique(books[:, [INTENT, APPLIED_ATTEMPT]])) <= 1
+        states = np.array(session.run(self._round_states), np.int64).reshape(-1, ROUND_STATE_SIZE)
+        return len(np.unique(states[:, [INTENT, APPLIED_ATTEMPT]])) <= 1
 
     def _last_attempt(self, session: Any) -> int:
-        books = np.array(session.run(self._round_books), np.int64).reshape(-1, ROUND_STATE_SIZE)
-        return int(books[:, ATTEMPT].max(initial=0))
+        states = np.array(session.run(self._round_states), np.int64).reshape(-1, ROUND_STATE_SIZE)
+        return int(states[:, ATTEMPT].max(initial=0))
 
     def _newer_replica(self, session: Any, holdings: list[Holding], state: SavedState) -> Replica | None:
         """What the lost ps come back from, if it is not older than the checkpoint."""
@@ -170,14 +175,15 @@ def _rounds_on(graph: TrainGraph, ps: int) -> list[RoundStore]:
     return [r for r in _rounds(graph) if r.store.bucket.ps == ps]
 
 
-def _books(graph: TrainGraph, ps: int) -> list[Any]:
+def _counters_on(graph: TrainGraph, ps: int) -> list[Any]:
     """What accounts for updates and restores on a ps, and what rounds are summed in."""
-    books = [v for s in graph.stores_on(ps) for v in s.counters] + ([graph.model.ps_copies.stamp] if ps == 0 else [])
-    return books + [v for r in _rounds_on(graph, ps) for v in r.variables]
+    counters = [v for s in graph.stores_on(ps) for v in s.counters]
+    counters += [graph.model.ps_copies.stamp] if ps == 0 else []
+    return counters + [v for r in _rounds_on(graph, ps) for v in r.variables]
 
 
 def _variables_on(graph: TrainGraph, ps: int) -> list[Any]:
-    """All of a ps, but of its control: masters, the optimizer's own, books, dense sums of rounds."""
+    """All variables of a ps but its PsControl: masters, the optimizers' own, counters, dense sums of rounds."""
     variables = [v for store in graph.stores_on(ps) for v in (*graph.values_of(store), *store.counters)]
     variables += [v for r in _rounds_on(graph, ps) for v in r.variables]
     return variables + [graph.model.ps_copies.variables[home.name] for home in graph.plan.homes if home.ps == ps]

@@ -16,12 +16,13 @@ from psruntime.graph.store.round_sum import APPLIED_ATTEMPT
 
 
 class ReplicaBuffer:
-    """Of ps `ps`, in buffer `buffer`.  take, send, free_own: operations.  names: of its buckets, as `books` has them.
+    """The copies of ps `ps` in buffer `buffer`.
 
+    take, send, free_own: operations.  names: of its buckets, in the order that `counters` has them.
     global_step: int64 [], of the copy beside; only on the ps that holds it.
-    restore, books: by whether it is the copy on the next ps, or in mode sync the one beside.
-    restore: operations that give the variables, but for the books, what was copied.
-    books: what was copied of them, (versions int64 [buckets], ledgers [buckets, LEDGER_SIZE], attempts applied
+    restore, counters: by whether it is the copy on the next ps, or in mode sync the one beside.
+    restore: operations that give the variables, but for the counters, what was copied.
+    counters: the copied counters, (versions int64 [buckets], ledgers [buckets, LEDGER_SIZE], attempts applied
     [buckets] in mode sync, accepted and received pushes of each worker that every bucket has [max_workers, 2]).
     """
 
@@ -35,22 +36,22 @@ class ReplicaBuffer:
         self._own: dict[str, VariableCopy] = {}  # by the name of the variable's handle
         self._on_next: dict[str, VariableCopy] = {}
         self.names = [store.bucket.name for store in self._stores]
-        homes = [graph.model.ps_copies.variables[home.name] for home in graph.plan.homes if home.ps == ps]
-        self._values = [*(v for store in self._stores for v in graph.values_of(store)), *homes]
-        self.take = [*(self._copy_bucket(store) for store in self._stores), *(self._copy(home) for home in homes)]
+        ps_copies = [graph.model.ps_copies.variables[home.name] for home in graph.plan.homes if home.ps == ps]
+        self._values = [*(v for store in self._stores for v in graph.values_of(store)), *ps_copies]
+        self.take = [*(self._copy_bucket(store) for store in self._stores), *(self._copy(copy) for copy in ps_copies)]
         self.send = [self._on_next[name].assign(copy.read()) for name, copy in self._own.items()]
         self.free_own = [copy.free() for copy in self._own.values()]
         if GLOBAL_STEP.ps == ps:
             self.global_step = self._own[graph.global_step.master.handle.op.name].read()[0]
         variants = (True, False) if graph.rounds else (True,)
         self.restore = {from_next: self._restore(from_next) for from_next in variants}
-        self.books = {from_next: self._books(from_next) for from_next in variants}
+        self.counters = {from_next: self._counters(from_next) for from_next in variants}
 
     def _restore(self, from_next: bool) -> list[Any]:
         with tf1.device(self._device):
             return [v.assign(self._copy_of(v, from_next).read(), read_value=False) for v in self._values]
 
-    def _books(self, from_next: bool) -> tuple[Any, Any, Any, Any]:
+    def _counters(self, from_next: bool) -> tuple[Any, Any, Any, Any]:
         def read(variable: Any) -> Any:
             return self._copy_of(variable, from_next).read()
 
@@ -63,7 +64,7 @@ class ReplicaBuffer:
             return (
                 tf1.stack([read(store.version) for store in self._stores]),
                 tf1.stack([read(store.ledger) for store in self._stores]),
-                tf1.stack([read(books)[APPLIED_ATTEMPT] for books in rounds]) if rounds else tf1.zeros([0], tf1.int64),
+                tf1.stack([read(state)[APPLIED_ATTEMPT] for state in rounds]) if rounds else tf1.zeros([0], tf1.int64),
                 pushed,
             )
 

@@ -22,7 +22,7 @@ from psruntime.graph.store.bucket_store import GLOBAL_STEP, counts_of, ps_variab
 
 
 class Replicas:
-    """The operations, in the training graph."""
+    """Makes and finds the copies of all ps, in the training graph."""
 
     def __init__(self, graph: TrainGraph) -> None:
         self._num_ps = graph.plan.num_ps
@@ -30,13 +30,13 @@ class Replicas:
         self._begun = (0, Note())  # buffer and note of the copy that was begun last
         with graph.graph.as_default(), tf1.name_scope("replicas/"):
             every_ps = range(self._num_ps)
-            self._on_next = [_NoteBook(f"of_ps_{ps}", holder_of(ps, self._num_ps)) for ps in every_ps]
-            self._own = [_NoteBook(f"own_of_ps_{ps}", ps) for ps in every_ps]
+            self._on_next = [_NotesOfPs(f"of_ps_{ps}", holder_of(ps, self._num_ps)) for ps in every_ps]
+            self._own = [_NotesOfPs(f"own_of_ps_{ps}", ps) for ps in every_ps]
             self._buffers = [[ReplicaBuffer(graph, ps, b) for ps in every_ps] for b in range(BUFFERS)]
 
-    def books_on(self, ps: int) -> list[Any]:
+    def notes_on(self, ps: int) -> list[Any]:
         """The variables that this ps needs before anything is replicated."""
-        return [book.notes for book in (*self._on_next, *self._own) if book.ps == ps]
+        return [each.notes for each in (*self._on_next, *self._own) if each.ps == ps]
 
     def begin(self, session: Any) -> int:
         """Copies what every ps holds, beside it; returns the global step."""
@@ -54,7 +54,7 @@ class Replicas:
         session.run([of_ps.send for of_ps in self._buffers[self._begun[0]]])
 
     def finish(self, session: Any) -> None:
-        """Says that what was sent is complete; from then on it may be restored."""
+        """Marks what was sent as complete; from then on it may be restored."""
         buffer, note = self._begun
         self._note(session, buffer, note)
         if not self._sync:
@@ -71,33 +71,33 @@ class Replicas:
         return Replica(session, self._buffers[source.buffer], needed, source) if source else None
 
     def forget(self, session: Any) -> None:
-        """The ps will not go on from any of them: what is copied is of another history."""
+        """Marks every copy as of no use: the ps go on from something else."""
         for buffer in range(BUFFERS):
             self._note(session, buffer, Note())
 
     def _read(self, session: Any) -> tuple[Notes, Notes]:
         """(what is noted on the next ps, what on the ps itself), of each ps."""
-        on_next, own = session.run([[book.value for book in books] for books in (self._on_next, self._own)])
+        on_next, own = session.run([[each.value for each in notes] for notes in (self._on_next, self._own)])
         return _notes(on_next), _notes(own)
 
     def _note(self, session: Any, buffer: int, note: Note) -> None:
-        books = [*self._on_next, *self._own]
-        feed: dict[Any, Any] = {book.buffer: buffer for book in books}
-        feed.update({book.note: (note.stamp, note.global_step) for book in books})
-        session.run([book.write for book in books], feed)
+        everywhere = [*self._on_next, *self._own]
+        feed: dict[Any, Any] = {notes.buffer: buffer for notes in everywhere}
+        feed.update({notes.note: (note.stamp, note.global_step) for notes in everywhere})
+        session.run([notes.write for notes in everywhere], feed)
 
 
 class Replica:
-    """One copy that these ps can be brought back from.  state: their books in it."""
+    """One copy that these ps can be brought back from.  state: their counters in it."""
 
     def __init__(self, session: Any, copies: list[ReplicaBuffer], every_ps: Collection[int], source: Source) -> None:
         self.ps = frozenset(every_ps)
         self._restore = [copies[ps].restore[ps in source.from_next] for ps in sorted(self.ps)]
-        books = session.run({ps: copies[ps].books[ps in source.from_next] for ps in self.ps})
+        counters = session.run({ps: copies[ps].counters[ps in source.from_next] for ps in self.ps})
         buckets: dict[str, BucketBooks] = {}
         attempts: set[int] = set()
         counts = {}
-        for ps, (versions, ledgers, of_rounds, pushed) in books.items():
+        for ps, (versions, ledgers, of_rounds, pushed) in counters.items():
             rows = zip(versions.tolist(), map(tuple, ledgers.tolist()), strict=True)
             buckets.update(zip(copies[ps].names, (BucketBooks(*row, ps) for row in rows), strict=True))
             attempts.update(of_rounds.tolist())
@@ -110,7 +110,7 @@ class Replica:
         session.run(self._restore)
 
 
-class _NoteBook:
+class _NotesOfPs:
     """The notes of the copies of one ps, where they are kept: on `ps`."""
 
     def __init__(self, name: str, ps: int) -> None:

@@ -1,8 +1,7 @@
-"""The books of the buckets in a recovery: what a ps that lost its own goes on from, and what a return to an older
-state does to those that are live.
+"""The counters of the buckets in a recovery: those that a ps comes back with, and those that go on in live ones.
 
-A version leaps as it comes back, which makes every push from before stale.  What an update did that is undone is
-moved from applied to rolled back.
+A restored version leaps, which makes every push from before stale.  Updates that are undone move from applied to
+rolled back.
 """
 
 from __future__ import annotations
@@ -25,36 +24,36 @@ Write = Callable[[list[Any], dict[Any, Any]], None]  # runs operations that writ
 
 
 class RestoredCounters:
-    """The operations, in the graph of now."""
+    """Brings the counters back, or rolls them back; in the current graph."""
 
     def __init__(self, graph: TrainGraph) -> None:
         self._max_workers = int(graph.global_step.pushed.shape[0])
         self._of_ps = [_PsCounters(ps, graph.stores_on(ps), self._max_workers) for ps in range(graph.plan.num_ps)]
 
     def bring_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
-        """Fresh ps go on from the books that were saved."""
+        """Gives fresh ps the counters that were saved."""
         for ps in every_ps:
-            books = self._of_ps[ps]
-            saved = [state.buckets.get(bucket.name) for bucket in books.buckets]
+            counters = self._of_ps[ps]
+            saved = [state.buckets.get(bucket.name) for bucket in counters.buckets]
             versions = [of_bucket.version + RESTORE_LEAP if of_bucket else 0 for of_bucket in saved]
             ledgers = [brought_back(of_bucket.ledger) if of_bucket else EMPTY for of_bucket in saved]
-            homes = sorted({of_bucket.ps for of_bucket in saved if of_bucket})
-            rows = [homes.index(of_bucket.ps) + 1 if of_bucket else 0 for of_bucket in saved]
-            feed = {books.version: versions, books.ledger: np.reshape(ledgers, [-1, LEDGER_SIZE])}
-            write(books.bring_back, {**feed, books.counts: self._counts(state, homes), books.rows: rows})
+            saved_ps = sorted({of_bucket.ps for of_bucket in saved if of_bucket})
+            rows = [saved_ps.index(of_bucket.ps) + 1 if of_bucket else 0 for of_bucket in saved]
+            feed = {counters.version: versions, counters.ledger: np.reshape(ledgers, [-1, LEDGER_SIZE])}
+            write(counters.bring_back, {**feed, counters.counts: self._counts(state, saved_ps), counters.rows: rows})
 
     def roll_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
-        """Live books go on; the updates that the saved ones do not have are rolled back."""
+        """Rolls back, in live counters, the updates that the saved ones do not have."""
         for ps in every_ps:
-            books = self._of_ps[ps]
-            saved = [state.buckets.get(bucket.name) for bucket in books.buckets]
+            counters = self._of_ps[ps]
+            saved = [state.buckets.get(bucket.name) for bucket in counters.buckets]
             kept = [of_bucket.ledger[APPLIED] if of_bucket else 0 for of_bucket in saved]
-            write(books.roll_back, {books.kept: kept})
+            write(counters.roll_back, {counters.kept: kept})
 
-    def _counts(self, state: SavedState, homes: list[int]) -> Any:
-        """None, and then those of each of these ps; int64 [1 + ps, max_workers, 2]."""
-        counts = np.zeros([1 + len(homes), self._max_workers, 2], np.int64)
-        for row, ps in enumerate(homes, start=1):
+    def _counts(self, state: SavedState, saved_ps: list[int]) -> Any:
+        """Zeros, and then the counts of each of these ps; int64 [1 + ps, max_workers, 2]."""
+        counts = np.zeros([1 + len(saved_ps), self._max_workers, 2], np.int64)
+        for row, ps in enumerate(saved_ps, start=1):
             for worker, (accepted, received) in state.counts.get(ps, {}).items():
                 if worker < self._max_workers:
                     counts[row, worker] = accepted, received
@@ -62,7 +61,7 @@ class RestoredCounters:
 
 
 class _PsCounters:
-    """Those of one ps.  bring_back, roll_back: lists of operations.
+    """The counters of one ps.  bring_back, roll_back: lists of operations.
 
     Placeholders, int64: version, kept, rows [buckets], ledger [buckets, LEDGER_SIZE], counts [any, max_workers, 2];
     `rows` says which of the counts a bucket has.
@@ -91,7 +90,7 @@ class _PsCounters:
 
 
 def _roll_back(store: BucketStore, kept: Any) -> Any:
-    """Undoes all but `kept` of the applied updates in the books, and forgets which push was the last."""
+    """Undoes all but `kept` of the applied updates in the counters, and forgets which push was the last."""
 
     def move() -> tuple[Any, list[Any]]:
         ledger = store.ledger.read_value()

@@ -21,7 +21,7 @@ from psruntime.graph.store.step_messages import Header, Outcomes, PsHeader
 def build_push_step(setup: StepSetup) -> TrainGraph:
     """Builds the step, with the updates of all buckets, each behind its guard."""
     pulled, gradients = setup.gradients(setup.pulled_model())
-    finite = setup.is_finite(pulled)
+    finite = setup.is_finite(pulled, gradients)
     header = Header(setup.rules(pulled), setup.index, setup.plan.num_ps, finite)
     trained = setup.trained_buckets(pulled, gradients, header)
     outcomes, global_step = _push(setup, pulled, trained, header, finite)

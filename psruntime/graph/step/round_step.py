@@ -35,7 +35,7 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     one = setup.pulled_model(begins_last=True)  # a model that fails while a round is closed would tear it
     divisor = make_divisor(setup.index)
     pulled, gradients = setup.gradients(one, divisor)
-    finite = setup.is_finite(pulled)
+    finite = setup.is_finite(pulled, gradients)
     examples, scale = _weight_and_scale(setup, pulled, divisor)
     step_header = Header([], setup.index, setup.plan.num_ps, finite, scale)
     close_header = Header(setup.rules(pulled), setup.index, setup.plan.num_ps)

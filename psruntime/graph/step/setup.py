@@ -17,7 +17,7 @@ from psruntime.graph.model.local_steps import with_local_steps
 from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
 from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
 from psruntime.graph.store.apply import Update, bucket_update
-from psruntime.graph.store.bucket_store import BucketStore, PsControl
+from psruntime.graph.store.bucket_store import BucketStore, PlanStores, PsControl
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.optimizers import BucketOptimizer, Rule, rules_of
 from psruntime.graph.store.step_messages import Header
@@ -61,9 +61,8 @@ class StepSetup:
 
     def pulled_model(self, begins_last: bool = False) -> PulledModel:
         """Pulls the parameters and builds the user's model on them; see `build_pulled_model`."""
-        return build_pulled_model(
-            self.model, self.inputs, TRAIN, self.plan, self.index, self.job.max_workers, self.wire, begins_last
-        )
+        stores = PlanStores(self.plan, self.job.max_workers)
+        return build_pulled_model(self.model, self.inputs, TRAIN, stores, self.index, self.wire, begins_last)
 
     def rules(self, pulled: PulledModel) -> list[Rule]:
         """The optimizers of the model, by variable."""
@@ -74,9 +73,15 @@ class StepSetup:
         gradients = bucket_gradients(pulled, self.plan, self.index, divisor)
         return with_local_steps(pulled, gradients, self.inputs, self.index)
 
-    def is_finite(self, pulled: PulledModel) -> Any:
-        """Whether the loss of this run is finite, bool [] on the worker."""
-        with tf1.device(worker_device(self.index)):
+    def is_finite(self, pulled: PulledModel, gradients: Gradients) -> Any:
+        """Whether the loss of this run is finite, bool [] on the worker.
+
+        No ps takes a push before it knows.  Where bad batches are skipped the answer waits for all gradients: a step
+        that fails in the model has pushed nothing then, and its batch can be left out.
+        """
+        skips = self.job.on_data_error == "skip"
+        after = [tensor for gradient in gradients.values() for tensor in gradient.tensors] if skips else []
+        with tf1.device(worker_device(self.index)), tf1.control_dependencies(after):
             return tf1.is_finite(pulled.spec.loss)
 
     def trained_buckets(self, pulled: PulledModel, gradients: Gradients, header: Header) -> list[TrainedBucket]:

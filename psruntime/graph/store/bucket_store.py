@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import LEDGER_SIZE
 from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import ps_device
 
 # Columns of a worker's row in `pushed`.
@@ -96,6 +97,15 @@ class BucketStore:
             version = self.version.read_value()
             with tf1.control_dependencies([version]):
                 return version, tf1.identity(self.master.handle)
+
+
+class PlanStores:
+    """The variables of all buckets of a plan: `buckets` by name, and the global step's."""
+
+    def __init__(self, plan: Plan, max_workers: int) -> None:
+        self.plan = plan
+        self.global_step = BucketStore(GLOBAL_STEP, max_workers)
+        self.buckets = {bucket.name: BucketStore(bucket, max_workers) for bucket in plan.buckets}
 
 
 def counts_of(pushes: Any) -> dict[int, tuple[int, int]]:

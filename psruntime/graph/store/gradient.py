@@ -28,7 +28,7 @@ class BucketGradient:
 
     @property
     def tensors(self) -> list[Any]:
-        """All that travels."""
+        """The tensors that travel."""
         return [self.values] if self.indices is None else [self.values, self.indices]
 
     def map(self, function: Callable[[Any], Any]) -> BucketGradient:

@@ -106,7 +106,7 @@ def groups_of(names: Iterable[str], rules: list[Rule]) -> dict[str, int]:
 
 
 def learning_rates_at(rules: list[Rule], global_step: int) -> list[float]:
-    """Of each rule, for the update that follows this global step.
+    """The learning rate of each rule for the update that follows this global step.
 
     Raises:
         UsageError: the user's function failed.

@@ -20,14 +20,15 @@ from psruntime.graph.store.bucket_store import PsControl
 
 
 class PreparedFlags:
-    """The operations of worker `index` as the chief, built in the graph and on the device of now.
+    """The prepared flags of all ps, as worker `index` reads and writes them when it is the chief.
 
-    marker: of this job's variables, greater than 0.  held: the variables of each ps, without those of its control.
+    Builds its operations in the current graph, on the current device.
+    marker: stands for this job's variables, greater than 0.  held: the variables of each ps, without its PsControl.
     """
 
     def __init__(self, controls: Sequence[PsControl], marker: int, held: Sequence[Sequence[Any]], index: int) -> None:
         self._marker = marker
-        self._markers = [c.prepared.read_value() for c in controls]
+        self._flags = [c.prepared.read_value() for c in controls]
         self._admitted = [c.admitted.sparse_read(index) for c in controls]
         self._sizes = [
             c.bytes_held.assign(_size_bytes([*c.variables, *variables]), read_value=False)
@@ -40,31 +41,33 @@ class PreparedFlags:
         """What each ps holds.
 
         Raises:
-            JobFailedError: one is of other variables.
+            JobFailedError: a ps holds the variables of another plan.
         """
         known = {0: Holding.FRESH, -self._marker: Holding.BEGUN, self._marker: Holding.PREPARED}
-        markers = [int(marker) for marker in session.run(self._markers)]
-        for ps, marker in enumerate(markers):
-            if marker not in known:
+        flags = [int(flag) for flag in session.run(self._flags)]
+        for ps, flag in enumerate(flags):
+            if flag not in known:
                 raise JobFailedError(f"ps {ps} holds the variables of another plan; restart it to begin anew")
-        return [known[marker] for marker in markers]
+        return [known[flag] for flag in flags]
 
     def begin(self, session: Any, incarnation: int, every_ps: Collection[int]) -> None:
-        """From here on the variables of these ps may be anything."""
+        """Marks these ps as being prepared: from here on their variables may be anything."""
         self.write(session, incarnation, [self._unmark[ps] for ps in every_ps])
 
     def finish(self, session: Any, incarnation: int, every_ps: Collection[int]) -> None:
-        """The variables of these ps are complete."""
+        """Marks these ps as prepared: their variables are complete."""
         self.write(session, incarnation, [self._sizes[ps] for ps in every_ps])
         self.write(session, incarnation, [self._mark[ps] for ps in every_ps])
 
     def write(self, session: Any, incarnation: int, operations: list[Any], feed: Any = None) -> None:
-        """Runs operations that write, if this incarnation may still do so.  Raises as `require_admitted`."""
+        """Runs operations that write, if the ps still admit this incarnation.  Raises as `require_admitted`."""
         self.require_admitted(session, incarnation)
         session.run(operations, feed)
 
     def require_admitted(self, session: Any, incarnation: int) -> None:
-        """A chief that was paused meanwhile must not write over what its successor prepared.
+        """Checks that every ps still admits this incarnation.
+
+        A chief that was paused meanwhile must not write over what its successor prepared.
 
         Raises:
             ReplacedError: a ps no longer admits the incarnation.
@@ -75,25 +78,25 @@ class PreparedFlags:
                 raise ReplacedError(f"ps {ps} does not admit incarnation {tag}: another chief may be at work")
 
     def require(self, session: Any) -> None:
-        """Makes sure that every ps of the session is prepared: one may have been replaced a moment ago.
+        """Checks that every ps of the session is prepared: one may have been replaced a moment ago.
 
         Raises:
             UnavailableError: one is not.
             ModelDiffersError: one is, but for other variables than this worker's.
         """
-        markers = [int(marker) for marker in session.run(self._markers)]
-        strange = [ps for ps, marker in enumerate(markers) if abs(marker) not in (0, self._marker)]
+        flags = [int(flag) for flag in session.run(self._flags)]
+        strange = [ps for ps, flag in enumerate(flags) if abs(flag) not in (0, self._marker)]
         if strange:
             raise ModelDiffersError(
                 f"ps {listed(strange)} holds other variables than this worker's; start it with the job's own script"
             )
-        missing = [ps for ps, marker in enumerate(markers) if marker != self._marker]
+        missing = [ps for ps, flag in enumerate(flags) if flag != self._marker]
         if missing:
             raise tf1.errors.UnavailableError(None, None, f"ps {listed(missing)} is not prepared")
 
 
 def _size_bytes(variables: Sequence[Any]) -> int:
-    """Of variables together; one of unknown shape or of strings counts nothing."""
+    """Bytes of all these variables; one of unknown shape or of strings counts nothing."""
     return sum((v.shape.num_elements() or 0) * v.dtype.base_dtype.size for v in variables)
 
 

@@ -1,5 +1,7 @@
-"""A ps's view of its own state: a session on its own server, through which it writes the fence and reads
-its ledgers.  So status, metrics and fencing need no worker."""
+"""The state of a ps as the ps itself reads it: a session on its own server writes the fence and reads the ledgers.
+
+So status, metrics and fencing need no worker.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ class PsState:
         return ""
 
     def learn_plan(self, plan: Plan) -> None:
-        """Tells which buckets are here; known once the view is prepared."""
+        """Takes note of the buckets that are here; the plan is known once the view is prepared."""
         if self._ledgers is None:
             self._ledgers = LedgerReader(self._target, self._index, plan, self._max_workers)
 

@@ -43,7 +43,7 @@ class Push:
 
     @property
     def tensors(self) -> list[Any]:
-        """All that must have arrived."""
+        """The tensors that must have arrived before the push is looked at."""
         return [self.worker, self.incarnation, self.sequence, self.finite, self.origin]
 
 

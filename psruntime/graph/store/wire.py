@@ -19,7 +19,7 @@ class Wire:
     feedback: bool = False
 
     def packed(self, tensor: Any) -> Any:
-        """As it travels; on the current device.  What float16 cannot hold becomes infinite, which the loss shows."""
+        """The tensor as it travels, on the current device.  What float16 cannot hold becomes infinite."""
         return tf1.cast(tensor, self.dtype) if self.rounds(tensor) else tensor
 
     def saturated(self, gradient: Any) -> Any:
@@ -47,5 +47,5 @@ AS_IS = "PsruntimeAsIs"
 
 @tf1.RegisterGradient(AS_IS)  # type: ignore[untyped-decorator]
 def _as_is(operation: Any, gradient: Any) -> Any:  # noqa: ARG001 - as TensorFlow calls it
-    """Of a rounding on the way here: the gradient is rounded when it is pushed, as a whole."""
+    """The gradient of a rounding on the way to the worker: it passes, and is rounded as a whole when it is pushed."""
     return gradient

@@ -141,6 +141,7 @@ def worker_stats_to_wire(stats: WorkerStats) -> pb.WorkerStats:
         max_lead_steps=stats.max_lead,
         moved=_moved_to_wire(stats.moved),
         step_tensors=stats.step_tensors,
+        skipped_batches=stats.skipped,
     )
 
 
@@ -155,6 +156,7 @@ def worker_stats_from_wire(wire: pb.WorkerStats) -> WorkerStats:
         field_checks.number("stats.max_lead_steps", wire.max_lead_steps),
         _moved_from_wire(wire.moved) if wire.HasField("moved") else None,
         field_checks.number("stats.step_tensors", wire.step_tensors) if wire.HasField("step_tensors") else None,
+        field_checks.number("stats.skipped_batches", wire.skipped_batches),
     )
 
 

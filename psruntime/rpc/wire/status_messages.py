@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psruntime.config import JobConfig, check_job_id
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import JobStatus, MemberStatus, PsTraffic, WorkerTraffic
+from psruntime.core.members.messages import Departure, JobStatus, LeaveKind, MemberStatus, PsTraffic, WorkerTraffic
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
 from psruntime.rpc.wire.heartbeat_messages import (
@@ -48,6 +48,7 @@ def job_to_wire(job: JobConfig) -> pb.JobSettings:
         wire_error_feedback=job.wire_error_feedback == "on",
         max_staleness=None if job.max_staleness is None else field_checks.number("max_staleness", job.max_staleness),
         on_nan=f"ON_NAN_{job.on_nan.upper()}",
+        on_data_error=f"ON_DATA_ERROR_{job.on_data_error.upper()}",
         replicate_every=field_checks.number("replicate_every", job.replicate_every),
         on_ps_loss=f"ON_PS_LOSS_{job.on_ps_loss.upper()}",
         rounds_log=job.rounds_log,
@@ -83,6 +84,7 @@ def job_from_wire(wire: pb.JobSettings) -> JobConfig:
         wire_error_feedback="on" if wire.wire_error_feedback else "off",
         max_staleness=wire.max_staleness if wire.HasField("max_staleness") else None,
         on_nan=field_checks.word("on_nan", pb.OnNan, wire.on_nan).lower(),
+        on_data_error=field_checks.word("on_data_error", pb.OnDataError, wire.on_data_error).lower(),
         replicate_every=wire.replicate_every,
         on_ps_loss=field_checks.word("on_ps_loss", pb.OnPsLoss, wire.on_ps_loss).lower(),
         rounds_log=wire.rounds_log,
@@ -107,6 +109,7 @@ def status_to_wire(status: JobStatus) -> pb.JobStatus:
         max_lead_steps=status.max_lead,
         balanced=status.balanced,
         unanswered=status.unanswered,
+        departures=[_departure_to_wire(departure) for departure in status.departures],
     )
 
 
@@ -122,6 +125,30 @@ def status_from_wire(wire: pb.JobStatus) -> JobStatus:
         max_lead=field_checks.number("max_lead_steps", wire.max_lead_steps),
         balanced=wire.balanced,
         unanswered=counts_from_wire("unanswered", wire.unanswered),
+        departures=tuple(_departure_from_wire(departure) for departure in wire.departures),
+    )
+
+
+def _departure_to_wire(departure: Departure) -> pb.Departure:
+    return pb.Departure(
+        role=role_to_wire(departure.role),
+        index=departure.index,
+        incarnation=departure.incarnation,
+        kind=None if departure.kind is None else f"LEAVE_KIND_{departure.kind.name}",
+        reason=field_checks.clipped(departure.reason),
+        ago=field_checks.duration(departure.ago_s),
+    )
+
+
+def _departure_from_wire(wire: pb.Departure) -> Departure:
+    kind = LeaveKind[field_checks.word("departures.kind", pb.LeaveKind, wire.kind)] if wire.HasField("kind") else None
+    return Departure(
+        role_from_wire(wire.role),
+        field_checks.index("departures.index", wire.index),
+        field_checks.text("departures.incarnation", wire.incarnation, field_checks.TAG_CHARS),
+        kind,
+        field_checks.words("departures.reason", wire.reason),
+        field_checks.seconds("departures.ago", wire.ago),
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.coordinator.status import job_status
+from psruntime.core.members.departures import KEPT
 from psruntime.core.members.membership import Role, tag_of
-from psruntime.core.members.messages import Answer, WorkerBeat
+from psruntime.core.members.messages import Answer, JobStatus, WorkerBeat
 from psruntime.core.members.view import Phase, View
 
 if TYPE_CHECKING:
@@ -157,9 +159,20 @@ def check_status(watched: Expected, workers: list[int]) -> None:
         assert watched.chief is not None
         assert more == f"; waiting for worker {watched.joins[watched.chief].index}, the chief, to prepare it"
     elif core.phase in (Phase.PREPARING, Phase.TRAINING):
-        assert more == ("" if workers else "; no worker is live")
-    else:
+        assert more == "" if workers else more.startswith("; no worker is live")
+    elif core.phase is not Phase.FORMING:
         assert more == ""
+    if not core.phase.over:
+        check_departures(watched, status, more)
+
+
+def check_departures(watched: Expected, status: JobStatus, said: str) -> None:
+    """Whoever went is remembered, and named while it is missed; nobody of those who are there is."""
+    assert len(status.departures) <= KEPT
+    assert not {tag_of(n) for n in watched.live} & {d.incarnation for d in status.departures}
+    missed = {f"{d.role} {d.index} " for d in status.departures} - {f"{m.role} {m.index} " for m in status.members}
+    named = set(re.findall(r"; ((?:ps|worker) \d+ )(?:left|was lost) \d+ s ago", said))
+    assert named <= missed
 
 
 def check_memory(watched: Expected) -> None:

@@ -1,6 +1,6 @@
 """Rounds under any order of events: what the ps apply is what the record says, one contribution of each member.
 
-The ps are two plain buckets that follow the rules of graph/store (round_contribution.py, round_close.py); pushes
+The ps are two plain buckets that follow the rules of graph/store (round_sum.py); pushes
 may arrive late, in part, twice, or from workers that are gone, and whoever closes, by itself or on the way to its own
 contribution, may die after any bucket.
 """

@@ -24,7 +24,7 @@ GUARD_S = 60.0  # of a test that would hang otherwise
 
 @pytest.fixture(autouse=True)
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "TELL_AFTER_S", 0.01)
+    monkeypatch.setattr(background, "LOG_AFTER_S", 0.01)
     monkeypatch.setattr(checkpoint_hook, "LATE_S", 0.0)
 
 

@@ -13,6 +13,7 @@ from psruntime.core.plan.plan import make_plan
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.backward import bucket_gradients
 from psruntime.graph.model.pulled_model import build_pulled_model, learn_specs
+from psruntime.graph.store.bucket_store import PlanStores
 from psruntime.graph.store.gradient import BucketGradient, clipped
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS
@@ -143,7 +144,7 @@ def test_pushed_rows_are_unique_and_sorted_with_the_sum_of_duplicates() -> None:
     plan = make_plan(learn_specs(model, inputs, "train"), 1, job.slice_bytes, job.pack_bytes)
     assert plan.fingerprint == run.graph.plan.fingerprint
     with tf1.Graph().as_default() as graph:
-        pulled = build_pulled_model(model, inputs, "train", plan, 0, job.max_workers)
+        pulled = build_pulled_model(model, inputs, "train", PlanStores(plan, job.max_workers), 0)
         gradient = bucket_gradients(pulled, plan, 0)["embedding"]
     with cluster.session(graph) as session:
         feed = dict(zip(pulled.batch, [np.array([[9, 3, 9, 4]]), np.zeros([1], np.float32)], strict=True))

@@ -81,6 +81,7 @@ worker_stats = st.builds(
     counts,
     moved=moved,
     step_tensors=st.none() | counts,
+    skipped=counts,
 )
 standings = st.builds(
     Standing,

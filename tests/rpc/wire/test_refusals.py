@@ -114,6 +114,34 @@ def test_a_malformed_traffic_of_a_member_is_refused_by_name(role, facts, line):
     assert str(refused.value).startswith(line)
 
 
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({"role": 0}, "role must be one of"),
+        ({"index": -1}, "departures.index must be from 0"),
+        ({"incarnation": "0123456789a"}, "departures.incarnation must have 0 to 10 characters"),
+        (
+            {"kind": 17},
+            "departures.kind must be one of LEAVE_KIND_OVER, LEAVE_KIND_ASKED",
+        ),
+        ({"kind": 0}, "departures.kind must be one of"),
+        ({"reason": "x" * 4097}, "departures.reason must have 0 to 4096"),
+        ({"ago": {"seconds": -1}}, "departures.ago must be from 0"),
+    ],
+)
+def test_a_malformed_departure_is_refused_by_name(facts, line):
+    departure = pb.Departure(**{"role": "ROLE_WORKER", **facts})
+    with pytest.raises(UsageError) as refused:
+        status_messages.status_from_wire(pb.JobStatus(phase="PHASE_TRAINING", departures=[departure]))
+    assert str(refused.value).startswith(line)
+
+
+def test_what_a_departed_member_said_is_one_line():
+    departure = pb.Departure(role="ROLE_WORKER", kind="LEAVE_KIND_ERROR", reason="two\nlines\x1b[31m")
+    status = status_messages.status_from_wire(pb.JobStatus(phase="PHASE_TRAINING", departures=[departure]))
+    assert status.departures[0].reason == "two lines [31m"
+
+
 def test_at_most_so_many_causes():
     stats = pb.PsStats(dropped={str(i): 1 for i in range(field_checks.CAUSES + 1)})
     with pytest.raises(UsageError, match=r"stats\.dropped must have at most 64"):

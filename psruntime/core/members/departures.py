@@ -1,0 +1,42 @@
+"""Who is no member any more, and why: for an operator who asks where a worker is.
+
+A member that leaves because the job is over is of no interest: the phase says it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from psruntime.core.members.membership import Member, Role
+from psruntime.core.members.messages import Departure, LeaveKind
+
+KEPT = 16  # the latest; older ones are in the log of ps 0
+NAMED = 3  # in one line of the status
+
+
+class Departures:
+    """The latest ones.  Times are those of the coordinator, in seconds."""
+
+    def __init__(self) -> None:
+        self._gone: deque[tuple[float, Departure]] = deque(maxlen=KEPT)  # (when, with no time since)
+
+    def add(self, member: Member, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
+        """A member is gone; without a `kind` it said nothing."""
+        if kind is not LeaveKind.OVER:
+            self._gone.append((now_s, Departure(member.role, member.index, member.tag, kind, reason, 0.0)))
+
+    def at(self, now_s: float) -> tuple[Departure, ...]:
+        """All that are kept, the latest last."""
+        return tuple(replace(departure, ago_s=max(0.0, now_s - when_s)) for when_s, departure in self._gone)
+
+
+def missing(departures: Iterable[Departure], role: Role, live: Collection[int]) -> list[str]:
+    """What there is to say of those whose index nobody has now, the latest first, as far as a line has room."""
+    latest: dict[int, str] = {}
+    for departure in departures:
+        if departure.role is role and departure.index not in live:
+            latest.pop(departure.index, None)
+            latest[departure.index] = str(departure)
+    return list(reversed(latest.values()))[:NAMED]

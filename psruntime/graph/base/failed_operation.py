@@ -1,0 +1,100 @@
+"""Errors of the user's operations: which one failed, and the line of the user's file that made it.
+
+TensorFlow's message names the node that failed, as {{node NAME}}.  The node may be the gradient of an operation of the
+user's, a copy of one for another mini-batch, or inside a function that one calls; in each case that one made it.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.errors import UserCodeError
+from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.usercode import users_line
+
+NODE = re.compile(r"(?:\{\{function_node (\S+?)\}\})?\{\{node ([^}]+)\}\}")
+MINIBATCH = re.compile(r"^(?:.*/)?minibatch_\d+/|_minibatch_\d+$")  # of a copied operation, of a copied function
+
+
+@contextmanager
+def users_errors(graph: Any) -> Iterator[None]:
+    """Turns a failure of an operation that the user made into a UserCodeError; all else goes through."""
+    try:
+        yield
+    except tf1.errors.OpError as error:
+        found = user_error(error, graph)
+        if found is None:
+            raise
+        raise found from error
+
+
+def user_error(error: tf1.errors.OpError, graph: Any) -> UserCodeError | None:
+    """What to say if an operation failed that the user's code made; None if TensorFlow, a ps or the network did."""
+    if isinstance(error, LOST_SESSION):
+        return None
+    for function, node in NODE.findall(error.message):
+        for operation in _makers(graph, function, node):
+            frames = [traceback.FrameSummary(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
+            if line := users_line(frames):
+                found = UserCodeError(
+                    f"operation {node}, made at {line}, failed: {type(error).__name__}: {first_line(error)}"
+                )
+                made = "".join(traceback.format_list(frames)).rstrip()
+                found.detail = (
+                    f"{error.message.strip()}\n\nThe operation was made here (most recent call last):\n{made}"
+                )
+                return found
+    return None
+
+
+def _makers(graph: Any, function: str, node: str) -> Iterator[Any]:
+    """The operations that a node may come from, the most likely one first."""
+    if function:
+        yield from _in_functions(graph, function, node)
+        yield from _with_originals(_callers(graph, function))
+    else:
+        yield from _with_originals(_named(graph, node))
+        yield from _in_functions(graph, "", node)
+
+
+def _with_originals(operations: Iterator[Any]) -> Iterator[Any]:
+    """Each, then those that it is the gradient of."""
+    for operation in operations:
+        while operation is not None:
+            yield operation
+            operation = operation._original_op
+
+
+def _named(graph: Any, node: str) -> Iterator[Any]:
+    """Of this name; what it is a copy of; else the nearest scope that is an operation: a loop, or a condition."""
+    for name in (node, MINIBATCH.sub("", node)):
+        parts = name.split("/")
+        for length in range(len(parts), 0, -1):
+            try:
+                yield graph.get_operation_by_name("/".join(parts[:length]))
+            except (KeyError, ValueError):
+                continue
+
+
+def _in_functions(graph: Any, function: str, node: str) -> Iterator[Any]:
+    """Of this name in a function, as the user's code built it; in any without its name."""
+    names = (function, MINIBATCH.sub("", function)) if function else tuple(graph._functions)
+    for name in names:
+        built = getattr(graph._functions.get(name), "graph", None)
+        if built is not None:
+            yield from _with_originals(_named(built, node))
+
+
+def _callers(graph: Any, function: str) -> Iterator[Any]:
+    """Operations with this function as an attribute, or as their type."""
+    for operation in graph.get_operations():
+        values = operation.node_def.attr.values()
+        called = {f.name for value in values for f in (value.func, *value.list.func)} | {operation.type}
+        if function in called:
+            yield from _named(graph, operation.name)

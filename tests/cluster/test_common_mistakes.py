@@ -1,0 +1,177 @@
+"""The table of docs/troubleshooting.md: each mistake gives the message and the exit code that stand there.
+
+A test provokes the mistakes of its row names; `test_every_row_is_provoked` knows all of them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from pathlib import Path
+
+import pytest
+
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import LeaveKind
+from psruntime.core.members.view import Phase
+from tests.cluster.test_faults import end
+from tests.support import docs
+from tests.support.cluster import Cluster, Proc, Zygote, cluster
+from tests.support.polling import poll_until
+
+pytestmark = pytest.mark.cluster
+
+ROWS = {row[0]: row[1:] for row in docs.table("docs/troubleshooting.md", "mistakes")}
+SMALL = "--model=tests.cluster.models"
+TYPES = """
+import tensorflow.compat.v1 as tf1
+from psruntime import ModelSpec
+from tests.cluster.models import input_fn
+
+def model_fn(features, labels, mode):
+    kernel = tf1.get_variable("kernel", [4, 1])
+    loss = tf1.reduce_mean(tf1.matmul(features, kernel) + tf1.cast(labels, tf1.int64))
+    return ModelSpec(loss, tf1.train.AdamOptimizer)
+"""
+SHORT = """
+import tensorflow.compat.v1 as tf1
+from tests.cluster import models
+from tests.cluster.models import input_fn
+
+def model_fn(features, labels, mode):
+    shorter = labels[tf1.cast(tf1.train.get_or_create_global_step() > 3, tf1.int32):]
+    return models.model_fn(features, shorter, mode)
+"""
+NAN = """
+import tensorflow.compat.v1 as tf1
+from tests.cluster import models
+from tests.cluster.models import input_fn
+
+def model_fn(features, labels, mode):
+    return models.model_fn(features * float("nan"), labels, mode)
+"""
+WIDER = """
+from tests.cluster import models
+from tests.cluster.models import input_fn
+
+def model_fn(features, labels, mode):
+    return models.model_with(0.0, features, labels, width=9)
+"""
+ON_A_WORKER = {  # what its command has beside the rest of it
+    "the model's module is not found": "--model=no.such.module",
+    "the module lacks a function": "--model=psruntime.errors",
+    "wrong dtype": "--model=types_model",
+    "a data file is missing": "--model=psruntime.examples.fashion_mnist --data-dir=/nowhere",
+    "a port is in use": "--port=OCCUPIED",
+    "wrong address of the coordinator": "--coordinator=127.0.0.1:1 --connect-timeout=1",
+    "the same index twice": "--index=0",
+}
+ENDS_THE_JOB = {
+    "a shape that fails only at run time",
+    "the loss is not finite",
+    "a checkpoint of another model",
+    "a folder that cannot be written",
+}
+
+
+def require_row(mistake: str, proc: Proc) -> str:
+    """Holds a process against its row; the line that says what the row says."""
+    message, code, _ = ROWS[mistake]
+    assert proc.wait() == int(code), (mistake, proc.text)
+    pattern = "*" + "*".join(re.sub(r"([*?[])", r"[\1]", part) for part in message.strip("`").split("...")) + "*"
+    found = [line for line in proc.text.splitlines() if fnmatch.fnmatchcase(line.replace('\\"', '"'), pattern)]
+    assert found, (mistake, pattern, proc.text)
+    return found[-1]
+
+
+def test_every_row_is_provoked() -> None:
+    assert set(ROWS) == set(ON_A_WORKER) | ENDS_THE_JOB
+    for _, code, seconds in ROWS.values():
+        assert code in ("1", "2") and float(seconds) > 0
+
+
+def test_mistakes_of_a_worker_leave_the_job_alone(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "types_model.py").write_text(TYPES)
+    with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=2) as job:
+        job.start_worker(0, SMALL)
+        job.wait_for_phase(Phase.TRAINING)
+        occupied = job.coordinator.rsplit(":", 1)[1]
+        for index, (mistake, given) in enumerate(ON_A_WORKER.items(), start=1):
+            worker = job.start_worker(index, SMALL, *given.replace("OCCUPIED", occupied).split())
+            line = require_row(mistake, worker)
+            assert " error " in line
+        assert job.status().phase is Phase.TRAINING
+        end(job)
+
+
+def failed(job: Cluster, mistake: str) -> str:
+    """The job has failed, every process says why and exits with the code; the line of the first worker."""
+    assert set(job.wait_all().values()) == {1}
+    lines = [require_row(mistake, proc) for proc in job.procs]
+    assert all(" error " in line for line in lines)
+    return next(line for line in lines if " worker " in line)
+
+
+def test_a_shape_that_fails_at_run_time_ends_the_job_and_everybody_says_why(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "short_model.py").write_text(SHORT)
+    with cluster(zygote, tmp_path, ps=2, min_workers=2, train_steps=1_000_000) as job:
+        workers = [job.start_worker(index, "--model=short_model") for index in range(2)]
+        said = failed(job, "a shape that fails only at run time")
+    assert re.search(r"made at \S*tests/cluster/models\.py:\d+, failed: InvalidArgumentError", said)
+    assert any("\n    The operation was made here (most recent call last):\n" in worker.text for worker in workers)
+    assert all(" step_failed " in worker.text or " crash " not in worker.text for worker in workers)
+    assert "kind=fatal reason=" in job.ps[0].text
+    assert max(len(line) for proc in job.procs for line in proc.text.splitlines()) < 2000
+
+
+def test_a_loss_that_is_not_finite_ends_the_job_and_everybody_says_why(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "nan_model.py").write_text(NAN)
+    with cluster(zygote, tmp_path, ps=2, checkpoint_dir=tmp_path / "c") as job:
+        job.start_worker(0, "--model=nan_model")
+        failed(job, "the loss is not finite")
+
+
+def test_a_checkpoint_folder_that_cannot_be_written_ends_the_job(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with cluster(zygote, tmp_path, checkpoint_dir=tmp_path / "file" / "sub") as job:
+        job.start_worker(0, SMALL)
+        failed(job, "a folder that cannot be written")
+
+
+def test_a_checkpoint_of_another_model_ends_the_job(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "wider_model.py").write_text(WIDER)
+    for folder, steps in (("first", 2), ("second", 4)):
+        (tmp_path / folder).mkdir()
+        with cluster(zygote, tmp_path / folder, train_steps=steps, checkpoint_dir=tmp_path / "c") as job:
+            job._path.append(str(tmp_path))
+            job.start_worker(0, SMALL if folder == "first" else "--model=wider_model")
+            if folder == "first":
+                assert set(job.wait_all().values()) == {0}
+            else:
+                failed(job, "a checkpoint of another model")
+
+
+def test_the_status_says_why_the_last_worker_went(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "hooked.py").write_text("""
+from dataclasses import replace
+import tensorflow.compat.v1 as tf1
+from tests.cluster import models
+from tests.cluster.models import input_fn
+
+class Failing(tf1.train.SessionRunHook):
+    def after_run(self, run_context, run_values):
+        raise KeyError("no such column")
+
+def model_fn(features, labels, mode):
+    return replace(models.model_fn(features, labels, mode), hooks=[Failing()])
+""")
+    with cluster(zygote, tmp_path, train_steps=1_000_000) as job:
+        worker = job.start_worker(0, "--model=hooked", "--log-format=json")
+        assert worker.wait() == 2
+        assert '"event": "error", "reason": "hook Failing failed at ' in worker.text
+        poll_until(lambda: job.status().departures, 10, "a departure")
+        status = job.status()
+        assert [(d.role, d.index, d.kind) for d in status.departures] == [(Role.WORKER, 0, LeaveKind.ERROR)]
+        assert re.search(r"no worker is live; worker 0 left \d+ s ago \(error\): .*no such column", status.reason)
+        job.ps[0].wait_for(" no_workers ")
+        end(job)

@@ -1,0 +1,199 @@
+"""What fails in the user's code while a job runs: it is named, tried again, then it ends the job or is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.accounting.ledger import APPLIED, RECEIVED
+from psruntime.errors import UserCodeError
+from psruntime.graph.base.data_errors import LIMIT
+from psruntime.model import Context, Model, ModelSpec
+from tests.support.local_cluster import LocalCluster, Run, train
+
+HERE = r"made at .*test_data_errors\.py:\d+, failed: InvalidArgumentError: "
+ROWS = 10
+ALL = {"async": {}, "sync": {"mode": "sync"}, "local steps": {"local_steps": 2}, "pipeline": {"pipeline": 3}}
+
+
+def labelled(labels: Callable[[int], Any], elements: int = 1000) -> Callable[[Context], Any]:
+    """An input of ones [8, 5] with the labels that this gives for each batch."""
+
+    def input_fn(_: Context) -> Any:
+        def batches() -> Any:
+            for i in range(elements):
+                yield np.ones([8, 5], np.float32), np.asarray(labels(i), np.float32)
+
+        signature = (tf.TensorSpec([None, 5], tf1.float32), tf.TensorSpec([None], tf1.float32))
+        return tf1.data.Dataset.from_generator(batches, output_signature=signature)
+
+    return input_fn
+
+
+def plain(features: Any, labels: Any, _: str) -> ModelSpec:
+    kernel = tf1.get_variable("kernel", [5, 1], initializer=tf1.zeros_initializer())
+    wide = tf1.get_variable("wide", [5, 1], initializer=tf1.zeros_initializer())
+    prediction = tf1.matmul(features, kernel + wide)[:, 0]
+    return ModelSpec(tf1.reduce_mean(tf1.square(prediction - labels)), tf1.train.GradientDescentOptimizer, 0.01)
+
+
+def reading(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any, str], ModelSpec]:
+    """The plain model, and what `read` makes of a table [ROWS, 3] and ids, which are the labels."""
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        table = tf1.get_variable("table", [ROWS, 3], initializer=tf1.zeros_initializer())
+        spec = plain(features, labels, mode)
+        return ModelSpec(spec.loss + tf1.reduce_sum(read(table, tf1.cast(labels, tf1.int32))), spec.optimizer, 0.01)
+
+    return model_fn
+
+
+def refuse(_: Any) -> Any:
+    raise ValueError("a bad value")
+
+
+def called(features: Any, labels: Any, mode: str) -> ModelSpec:
+    checked = tf1.numpy_function(refuse, [labels], tf1.float32)
+    checked.set_shape(labels.shape)
+    return plain(features, checked, mode)
+
+
+def in_a_function(table: Any, ids: Any) -> Any:
+    return tf.function(lambda rows: tf1.gather(rows, ids))(table * 2.0)
+
+
+def in_a_condition(table: Any, ids: Any) -> Any:
+    return tf.cond(tf1.reduce_sum(ids) > 0, lambda: tf1.gather(table * 2.0, ids), lambda: tf1.zeros([8, 3]))
+
+
+def short_at(*batches: int) -> Callable[[int], Any]:
+    """One label is missing in these."""
+    return lambda i: np.ones([7 if i in batches else 8])
+
+
+def large_at(batch: int) -> Callable[[int], Any]:
+    """An id that the table does not have, from this batch on."""
+    return lambda i: np.full([8], 50.0 if i >= batch else 0.0)
+
+
+def run(labels: Callable[[int], Any], model_fn: Any = plain, steps: int = 6, **settings: Any) -> Run:
+    return train(LocalCluster(2), Model("my_model", labelled(labels), model_fn), steps, **settings)
+
+
+@pytest.mark.parametrize("settings", ALL.values(), ids=ALL)
+def test_a_step_that_fails_twice_ends_the_job(settings: dict[str, Any]) -> None:
+    with pytest.raises(UserCodeError, match=rf"^operation \S+, {HERE}Incompatible shapes: \[8\] vs. \[7\]$") as caught:
+        run(lambda i: np.zeros([7 if i >= 3 else 8]), **settings)
+    assert "The operation was made here" in caught.value.detail
+    assert "prediction - labels" in caught.value.detail
+
+
+FAILING = {
+    "lookup on a ps": (large_at(2), reading(tf1.nn.embedding_lookup), r"indices\[0\] = 50 is not in \[0, 10\)"),
+    "gather": (large_at(2), reading(lambda table, ids: tf1.gather(table * 2.0, ids)), r"indices\[0\] = 50"),
+    "function": (large_at(2), reading(in_a_function), r"indices\[0\] = 50"),
+    "condition": (large_at(2), reading(in_a_condition), r"indices\[0\] = 50"),
+    "numpy_function": (short_at(), called, "ValueError: a bad value"),
+}
+
+
+@pytest.mark.parametrize("settings", [{}, {"local_steps": 2}], ids=["one batch", "local steps"])
+@pytest.mark.parametrize("failing", FAILING)
+def test_the_operation_and_its_line_are_found(failing: str, settings: dict[str, Any]) -> None:
+    labels, model_fn, reason = FAILING[failing]
+    with pytest.raises(UserCodeError, match=f"{HERE}{reason}"):
+        run(labels, model_fn, **settings)
+
+
+@pytest.mark.parametrize("settings", ALL.values(), ids=ALL)
+def test_a_bad_batch_is_passed_over_where_that_is_asked_for(settings: dict[str, Any]) -> None:
+    done = run(short_at(2, 3), on_data_error="skip", **settings)
+    first = 0 if "mode" in settings else 1  # a round is applied by the step that follows it
+    assert sorted(result.global_step for result in done.results) == list(range(first, first + 6))
+    passed_over = 1 if "local_steps" in settings else 2  # with two mini-batches a step both are in one
+    assert done.skipped == ["step"] * passed_over == ["step"] * len(done.named("batch_skipped"))
+    assert all("made at" in str(facts["reason"]) and facts["traceback"] for facts in done.named("batch_skipped"))
+    assert len(done.named("step_failed")) == passed_over
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_batch_that_is_passed_over_leaves_nothing_behind(mode: str) -> None:
+    with_bad, without = (run(labels, mode=mode, on_data_error="skip") for labels in (short_at(2), short_at()))
+    assert with_bad.skipped and not without.skipped
+    assert [r.loss for r in with_bad.results] == [r.loss for r in without.results]
+    ledgers = with_bad.cluster.ledgers(with_bad.graph.plan)
+    assert {(row[RECEIVED], row[APPLIED]) for row in ledgers.values()} == {(6, 6)}
+
+
+def test_a_batch_that_fails_once_is_taken_the_second_time() -> None:
+    calls = []
+
+    def once(labels: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise ValueError("this time")
+        return labels
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        seen = tf1.numpy_function(once, [labels], tf1.float32)
+        seen.set_shape(labels.shape)
+        return plain(features, seen, mode)
+
+    done = run(short_at(), model_fn)
+    assert [result.global_step for result in done.results] == list(range(1, 7))
+    assert len(done.named("step_failed")) == 1 and not done.skipped
+
+
+def test_where_every_batch_is_bad_the_job_fails() -> None:
+    with pytest.raises(
+        UserCodeError, match=rf"^{LIMIT} batches in a row were passed over; the last: operation .*{HERE}"
+    ):
+        run(lambda i: np.zeros([7 if i >= 2 else 8]), on_data_error="skip")
+
+
+def bad_at(element: int) -> Callable[[int], Any]:
+    def labels(i: int) -> Any:
+        if i == element:
+            raise RuntimeError("no such row\nin the file")
+        return np.zeros([8])
+
+    return labels
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_an_input_that_fails_ends_the_job(mode: str) -> None:
+    said = r"^input_fn of my_model \(mode train\) failed at .*test_data_errors\.py:\d+: UnknownError: .*no such row$"
+    with pytest.raises(UserCodeError, match=said) as caught:
+        run(bad_at(3), mode=mode)
+    assert "Traceback" in caught.value.detail
+
+
+def mapped(bad: Callable[[int], bool]) -> Model:
+    """A dataset whose map fails for these elements."""
+
+    def input_fn(_: Context) -> Any:
+        def check(i: Any) -> Any:
+            divisor = tf1.numpy_function(lambda n: np.float32(0 if bad(int(n)) else 1), [i], tf1.float32)
+            label = tf1.debugging.check_numerics(1.0 / divisor, "bad row")
+            return tf1.ones([8, 5]), tf1.fill([8], label)
+
+        return tf1.data.Dataset.range(1000).map(check)
+
+    return Model("my_model", input_fn, plain)
+
+
+def test_a_bad_element_is_passed_over_where_that_is_asked_for() -> None:
+    done = train(LocalCluster(1), mapped(lambda i: i in (1, 4)), 6, on_data_error="skip")
+    assert [result.global_step for result in done.results] == list(range(1, 7))
+    assert done.skipped == ["input", "input"]
+    assert all("bad row" in str(facts["reason"]) for facts in done.named("batch_skipped"))
+
+
+def test_where_every_element_is_bad_the_job_fails() -> None:
+    with pytest.raises(UserCodeError, match=rf"^{LIMIT} batches in a row were passed over; the last: input_fn of my_"):
+        train(LocalCluster(1), mapped(lambda i: i > 1), 6, on_data_error="skip")
