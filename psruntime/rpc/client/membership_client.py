@@ -184,7 +184,8 @@ class Seat:
         except PsRuntimeError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - from `beat` or `on_answer`; who waits has to hear of it
-            self._log("defect", where="heartbeat", traceback="".join(traceback.format_exception(error)))
+            reason = f"{type(error).__name__}: {error}"
+            self._log("defect", where="heartbeat", reason=reason, traceback="".join(traceback.format_exception(error)))
             self._fail(PsRuntimeError(f"the heartbeats of {self._name} ended: {type(error).__name__}: {error}"))
 
     def _fail(self, error: PsRuntimeError) -> None:

@@ -113,7 +113,8 @@ class Gate:
                     answer, failing = None, True
                 self._take(*order, answer)
         except Exception as error:  # noqa: BLE001 - the step thread waits, and has to hear of it
-            self._log("defect", where="gate", traceback="".join(traceback.format_exception(error)))
+            reason = f"{type(error).__name__}: {error}"
+            self._log("defect", where="gate", reason=reason, traceback="".join(traceback.format_exception(error)))
             with self._changed:
                 self._defect = PsRuntimeError(f"the reports of the clock ended: {type(error).__name__}: {error}")
                 self._changed.notify_all()
