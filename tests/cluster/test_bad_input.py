@@ -17,6 +17,7 @@ from tests.support.polling import poll_until
 pytestmark = pytest.mark.cluster
 
 SMALL = "--model=tests.cluster.models"
+SLOW = "--model=tests.cluster.slow_models"  # the same model: who only has to be there leaves the cores to others
 OTHER_SHAPE = """
 import tensorflow.compat.v1 as tf1
 from psruntime import ModelSpec
@@ -52,7 +53,7 @@ REFUSED = {
 def test_each_mistake_of_a_worker_is_one_line(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "other_shape.py").write_text(OTHER_SHAPE)
     with cluster(zygote, tmp_path, train_steps=1_000_000) as job:
-        job.start_worker(0, SMALL)
+        job.start_worker(0, SLOW)
         job.wait_for_phase(Phase.TRAINING)
         occupied = job.coordinator.rsplit(":", 1)[1]
         for position, (given, complaint) in enumerate(REFUSED.items(), start=1):
@@ -80,7 +81,7 @@ def test_an_evaluation_that_cannot_be_built_is_known_before_the_training(zygote:
 
 def test_an_index_that_is_held_names_its_holder(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=2) as job:
-        job.start_worker(0, SMALL)
+        job.start_worker(0, SLOW)
         job.wait_for_phase(Phase.TRAINING)
         second = job.start_worker(0, SMALL)
         assert second.wait() == 2
