@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from types import FrameType
 
 from psruntime.errors import EXIT_DONE, EXIT_RESTART, PsRuntimeError, StopRequested, UsageError
-from psruntime.observe.log import Log
+from psruntime.observe.log import Log, facts_of
 
 # From a signal to the end of the process: what the work gets to stop by itself, for example to end a step.
 # With leaving (2 s) and closing it stays under the 5 s that a process has in all.
@@ -130,7 +130,7 @@ def _exit_code(log: Log, work: Callable[[Process], int], process: Process) -> in
         log(event, reason=error, **({"traceback": error.detail} if error.detail else {}))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the last resort of a process; a defect of ours, so with its traceback
-        log.crash(error)
+        log("crash", **facts_of(error))
         return EXIT_RESTART
 
 

@@ -121,7 +121,6 @@ class _Trainer:
 
         job = self._job
         self._model = load_model(self._worker.model)
-        self._progress = _Progress(self._process)
         self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps, self._data_errors())
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)

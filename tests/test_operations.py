@@ -22,7 +22,7 @@ from tests.support import docs
 from tests.support.command_lines import complaint
 
 # Functions that log, or hand an event on -> which of their arguments it is.
-LOGGED = {"log": 0, "_log": 0, "note": 0, "_note": 0, "traceback": 0, "_report": 0, "_forget": 1, "_remove": 1}
+LOGGED = {"log": 0, "_log": 0, "note": 0, "_note": 0, "_report": 0, "_forget": 1, "_remove": 1, "self": 0}
 
 OPERATIONS = docs.ROOT / "docs" / "operations.md"
 BLOCKS = docs.blocks(OPERATIONS)

@@ -43,10 +43,11 @@ class Log:
         except OSError:
             return  # whoever read the log is gone; that must not end a training
 
-    def crash(self, error: BaseException) -> None:
-        """An exception that nobody expected: its kind and text, and the traceback."""
-        trace = "".join(traceback.format_exception(error)).rstrip()
-        self("crash", reason=first_line_of(error), traceback=trace)
+
+def facts_of(error: BaseException) -> dict[str, object]:
+    """What the log says of an exception that nobody expected."""
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return {"reason": first_line_of(error), TRACEBACK: trace}
 
 
 def first_line_of(error: BaseException) -> str:

@@ -29,7 +29,11 @@ def test_a_whole_job_with_one_command(commands: Commands) -> None:
 
 
 def test_status_and_signals_of_a_running_job(commands: Commands) -> None:
-    job = commands.start(LOCAL, "--ps", "2", "--workers", "1", "--train-steps", "1000000")
+    paced = (
+        "--model",
+        "tests.cluster.models",
+    )  # a worker that leaves the cores to the commands that ask for the status
+    job = commands.start(LOCAL, "--ps", "2", "--workers", "1", "--train-steps", "1000000", *paced)
     address = coordinator_of(job)
     status = (sys.executable, "-m", "psruntime.status", "--coordinator", address)
 

@@ -11,16 +11,15 @@ from tests.support.census import take_census
 from tests.support.cluster import Cluster, Zygote, cluster
 from tests.support.faults import Faults
 from tests.support.gates import Gates, write_model
-from tests.support.selection import long_but
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def received(job: Cluster, zygote: Zygote) -> dict[str, int]:
     return {bucket: row["received"] for bucket, row in inventory.of_ps(job, zygote).ledgers.items()}
 
 
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_gates_hold_where_they_say_and_faults_are_facts(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     gates = Gates(tmp_path / "gates")
     model = write_model(tmp_path, gates.folder)

@@ -14,6 +14,7 @@ from tests.support.polling import poll_until
 pytestmark = pytest.mark.cluster
 
 SMALL = "--model=tests.cluster.models"
+SLOW = "--model=tests.cluster.slow_models"
 STUCK = """
 import time
 import tensorflow.compat.v1 as tf1
@@ -94,12 +95,12 @@ def test_ps_0_dies_with_the_coordinator_and_everybody_finds_its_successor(zygote
 
 def test_a_paused_worker_whose_place_was_taken_ends_with_75(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=1) as job:
-        job.start_worker(0, SMALL)
-        paused = job.start_worker(1, SMALL)
+        job.start_worker(0, SLOW)
+        paused = job.start_worker(1, SLOW)
         poll_until(lambda: job.worker_pushes().get(1, 0) > 5, 30, "pushes of worker 1")
         paused.signal(signal.SIGSTOP)
         poll_until(lambda: 1 not in job.worker_pushes(), 30, "the end of its lease")
-        job.start_worker(1, SMALL)
+        job.start_worker(1, SLOW)
         poll_until(lambda: job.worker_pushes().get(1, 0) > 5, 30, "pushes of its successor")
         paused.signal(signal.SIGCONT)
         assert paused.wait(30) == 75

@@ -13,4 +13,4 @@ __all__ = ["input_fn", "model_fn"]
 
 
 def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
-    return model_with(STEP_S, features, labels, WIDTH)
+    return model_with(4 * STEP_S, features, labels, WIDTH)

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from psruntime.core.members.view import Phase
-from psruntime.observe.log import Log
+from psruntime.observe.log import Log, facts_of
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def crash(log):
     try:
         raise ZeroDivisionError("by zero\n2026-01-01T00:00:00.000Z ps 0 exit code=0\x1b[31m")
     except ZeroDivisionError as error:
-        log.crash(error)
+        log("crash", **facts_of(error))
 
 
 def test_a_crash_is_a_line_and_below_it_the_traceback(written):

@@ -40,7 +40,7 @@ _ROWS = [  # each unlike the one before it in nearly all, so that a checkpoint c
     ("sync", "packed", "float16", "off", 1, 1, CUT, 1),
 ]
 SETTINGS = {" ".join(map(str, row)): {**dict(zip(VALUES, row, strict=True)), **MODES[row[0]]} for row in _ROWS}
-QUICK = [" ".join(map(str, _ROWS[row])) for row in (0, 3, 9)]  # for make test: each mode, with most of what changes
+QUICK = [" ".join(map(str, _ROWS[row])) for row in (3, 9)]  # for make test: unlike each other in nearly all
 
 WIDTH, ROWS, BATCH = 40, 7, 8  # entries of the dense variable, rows of the table, examples of a mini-batch
 

@@ -170,8 +170,9 @@ class MembershipClient:
         except PsRuntimeError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - from `beat` or `on_answer`; every wait has to raise it
-            self._log("defect", where="heartbeat", traceback="".join(traceback.format_exception(error)))
-            self._fail(PsRuntimeError(f"the heartbeats of {self._me.name} ended: {type(error).__name__}: {error}"))
+            reason = f"{type(error).__name__}: {error}"
+            self._log("defect", where="heartbeat", reason=reason, traceback="".join(traceback.format_exception(error)))
+            self._fail(PsRuntimeError(f"the heartbeats of {self._me.name} ended: {reason}"))
 
     def _fail(self, error: PsRuntimeError) -> None:
         self._latest.fail(error)

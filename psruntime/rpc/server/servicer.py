@@ -197,7 +197,8 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         return refusal
 
     def _defect(self, where: str, error: Exception) -> None:
-        self._log("defect", where=where, traceback="".join(traceback.format_exception(error)))
+        reason = f"{type(error).__name__}: {error}"
+        self._log("defect", where=where, reason=reason, traceback="".join(traceback.format_exception(error)))
 
     def _join(self, join: messages.Join) -> Answer | NotYet:
         number = secrets.randbelow(1 << 62) + 1  # positive in an int64, where TensorFlow keeps it

@@ -107,9 +107,10 @@ class Gate:
                     answer, failing = None, True
                 self._take(schedule, report, answer)
         except Exception as error:  # noqa: BLE001 - the step thread waits, and has to raise it
-            self._log("defect", where="gate", traceback="".join(traceback.format_exception(error)))
+            reason = f"{type(error).__name__}: {error}"
+            self._log("defect", where="gate", reason=reason, traceback="".join(traceback.format_exception(error)))
             with self._changed:
-                self._defect = PsRuntimeError(f"the reports of the clock ended: {type(error).__name__}: {error}")
+                self._defect = PsRuntimeError(f"the reports of the clock ended: {reason}")
                 self._changed.notify_all()
 
     def _next(self) -> tuple[ReportSchedule, ClockReport] | None:

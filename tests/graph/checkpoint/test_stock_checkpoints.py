@@ -19,7 +19,7 @@ from tests.support.small_models import get, linear, model_of
 from tests.support.stock import Stock, contents
 
 STEPS = 4
-SLICED = {"slice_bytes": 64}
+SLICED = {"slice_bytes": 160}
 
 
 def repeating(optimizer: Any) -> Model:

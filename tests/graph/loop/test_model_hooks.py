@@ -11,6 +11,7 @@ from psruntime.errors import UsageError
 from psruntime.graph.loop.hooks import StepsOnly
 from psruntime.model import ModelSpec
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, train
+from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of
 
 
@@ -59,7 +60,7 @@ def watched(*hooks: Any) -> Any:
     return model_of(build)
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_a_hook_sees_the_steps_and_nothing_else(mode: str, tmp_path: Any) -> None:
     hook = Watching()
     run = train(LocalCluster(1), watched(hook), 7, mode=mode, checkpoint_dir=str(tmp_path), save_steps=2)
@@ -67,7 +68,7 @@ def test_a_hook_sees_the_steps_and_nothing_else(mode: str, tmp_path: Any) -> Non
     assert hook.losses == pytest.approx([result.loss for result in run.results])
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_a_hook_that_requests_a_stop_ends_the_training_and_the_last_checkpoint_is_written(
     mode: str, tmp_path: Any
 ) -> None:
@@ -98,7 +99,7 @@ def test_a_hook_that_fails_is_named() -> None:
         train(LocalCluster(1), watched(Failing()), 3)
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_a_session_that_a_hook_loses_after_a_step_repeats_no_step(mode: str) -> None:
     class Losing(Watching):
         def after_run(self, run_context: Any, run_values: Any) -> None:

@@ -189,7 +189,7 @@ def cut_off(books: Any) -> Any:
     return books + np.array([0, 0, 1, 0])
 
 
-@pytest.mark.parametrize("model", [MODEL, APART], ids=["on the way", "apart"])
+@pytest.mark.parametrize("model", long_but([MODEL], [MODEL, APART]), ids=["on the way", "apart"])
 @pytest.mark.parametrize(
     ("change", "reason"),
     [(sealed, "1 buckets lack contributions"), (cut_off, "1 buckets were cut off")],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import UsageError
+from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import learn_specs
 from psruntime.model import Context, Model, ModelSpec, load_model
@@ -92,7 +92,7 @@ def test_an_error_in_the_data_names_the_function() -> None:
     def input_fn(context: Context) -> Any:
         return batches(context).map(lambda x, y: (tf1.debugging.check_numerics(x / 0.0, "bad pixel"), y))
 
-    with pytest.raises(UsageError, match=r"input_fn of my.model \(mode train\) failed.*bad pixel"):
+    with pytest.raises(UserCodeError, match=r"input_fn of my.model \(mode train\) failed.*bad pixel"):
         InputStream(Model("my.model", input_fn, spec), CONTEXT).draw()
 
 

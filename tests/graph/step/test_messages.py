@@ -40,7 +40,13 @@ def decaying(step: int) -> float:
 
 @pytest.mark.parametrize("plan", ["packed", "per-variable"])
 @pytest.mark.parametrize(
-    ("optimizer", "rate"), [("sgd", 0.1), ("adam", decaying), ("ftrl", 0.1)], ids=["sgd", "adam-decaying", "ftrl"]
+    ("optimizer", "rate"),
+    [
+        pytest.param("sgd", 0.1, marks=pytest.mark.long),
+        ("adam", decaying),
+        pytest.param("ftrl", 0.1, marks=pytest.mark.long),
+    ],
+    ids=["sgd", "adam-decaying", "ftrl"],
 )
 def test_a_step_moves_each_bucket_twice_and_one_message_each_way(optimizer: str, rate: Any, plan: str) -> None:
     """Nothing goes from ps to ps, whatever the optimizer keeps and however its rate changes."""
