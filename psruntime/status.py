@@ -52,8 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             Console().print(as_tables(status, job))
         return EXIT_DONE
     except PsRuntimeError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
-        return EXIT_USAGE if isinstance(error, UnreachableError) else error.exit_code
+        unreachable = isinstance(error, UnreachableError)
+        hint = "; is the job running, and is --coordinator the address of its ps 0?" if unreachable else ""
+        sys.stderr.write(f"{PROG}: {error}{hint}\n")
+        return EXIT_USAGE if unreachable else error.exit_code
     except KeyboardInterrupt:
         return 130
     finally:

@@ -84,7 +84,14 @@ def error_of(code: Any, cause: str, details: str, who: str) -> PsRuntimeError:
     row = rows[0] if rows else Row(PsRuntimeError, code)
     if row in SENT:
         return row.error(details)
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return row.error(f"{who} cannot be reached: {_why_unavailable(details)}")
     return row.error(f"{who} answers {getattr(code, 'name', code)}: {details}")
+
+
+def _why_unavailable(details: str) -> str:
+    """The last of the reasons that gRPC lists, without the address, which stands before it already."""
+    return details.rpartition("Failed to connect to remote host: ")[2].rpartition("last error: ")[2]
 
 
 def one_line(text: str, limit_bytes: int = DETAIL_BYTES) -> str:
