@@ -35,8 +35,8 @@ from psruntime.rpc.server.rpc_server import RpcServer
 from psruntime.rpc.worker.join_worker import join_worker
 
 if TYPE_CHECKING:
-    from psruntime.graph.base.data_errors import DataErrors
     from psruntime.graph.checkpoint.best import BestCheckpoint
+    from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.loop.push_steps import StepResult
 
 PROG = "psruntime worker"
@@ -177,7 +177,7 @@ class _Trainer:
 
     def _data_errors(self) -> DataErrors:
         """What becomes of bad batches, for one source of errors."""
-        from psruntime.graph.base.data_errors import DataErrors
+        from psruntime.graph.input.data_errors import DataErrors
 
         return DataErrors(self._job.on_data_error == "skip", self._process.log, self._progress.skip)
 

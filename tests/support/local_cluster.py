@@ -16,9 +16,9 @@ from psruntime.core.members.view import PsEntry, View
 from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.rounds.round_messages import Closed, Torn, Turn
 from psruntime.core.rounds.rounds import Rounds
-from psruntime.graph.base.data_errors import DataErrors
 from psruntime.graph.base.server import start_server
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
+from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.assemble import assemble
 from psruntime.graph.loop.push_steps import StepResult

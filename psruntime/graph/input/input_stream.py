@@ -14,8 +14,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError, UserCodeError
-from psruntime.graph.base.data_errors import DataErrors
 from psruntime.graph.input.batch_layout import BatchLayout
+from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.draw_ahead import DrawnAhead
 from psruntime.model import TRAIN, Context, Model
 from psruntime.usercode import blame

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from psruntime.config import JobConfig
-from psruntime.graph.base.data_errors import DataErrors
+from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.control_plane import ControlPlane
 from psruntime.graph.step.train_graph import TrainGraph

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, RECEIVED
 from psruntime.errors import UserCodeError
-from psruntime.graph.base.data_errors import LIMIT
+from psruntime.graph.input.data_errors import LIMIT
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train
 
