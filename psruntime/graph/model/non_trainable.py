@@ -1,8 +1,8 @@
-"""Variables that are not trainable: each has a copy on a ps and, unless it is a table, one on every worker.
+"""Variables that are not trainable: each has a ps copy and, unless it is a table, a worker copy on every worker.
 
-A worker's copy is its own: the model's updates change it (moving averages), and no other worker sees that.
-The copy on the ps is the one that a checkpoint saves: the chief brings its copies there when a checkpoint is due, and a
-worker takes its copies from there when it joins and after every restore.
+A worker copy belongs to its worker: the model's updates change it (moving averages), and no other worker sees that.
+The ps copy is what a checkpoint saves: the chief writes its worker copies there when a checkpoint is due, and a worker
+reads its own from there when it joins and after every restore.
 """
 
 from __future__ import annotations
