@@ -33,7 +33,8 @@ def blame(
             raise
         line = users_line(traceback.extract_tb(error.__traceback__)) or users_line(_frames_in(str(error)))
         blamed = kind(f"{what} failed{f' at {line}' if line else ''}: {type(error).__name__}: {_first_line(error)}")
-        blamed.detail = "".join(traceback.format_exception(error)).rstrip()
+        if not isinstance(error, OSError):  # of a file that is not there the line says it all
+            blamed.detail = "".join(traceback.format_exception(error)).rstrip()
         raise blamed from error
 
 
