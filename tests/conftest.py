@@ -19,6 +19,7 @@ settings.load_profile("all")  # before the modules of tests are imported; --hypo
 NOT_RUN = pytest.StashKey[int]()  # tests marked long that this run has left out
 
 
+@pytest.hookimpl(tryfirst=True)  # before that of pytest-xdist, which reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those that start clusters run one after the other, in one process: they take all cores, and two clusters at a
     time would measure each other."""
