@@ -6,6 +6,7 @@ psruntime run [--ps P] [--workers W] [--model MODULE] [settings of the job and i
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -80,6 +81,8 @@ def _log_folder(path: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--log-dir {path} cannot be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"--log-dir {path} cannot be written to; give another folder")
     return folder
 
 

@@ -18,6 +18,7 @@ _LIBRARIES = tuple(
     os.path.join(sysconfig.get_path("purelib"), name)
     for name in ("tensorflow", "keras", "tf_keras", "numpy", "sklearn")
 )
+OF_A_FILE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _NOT_THE_USERS = (sysconfig.get_path("stdlib"), *_LIBRARIES, "<")
 
 
@@ -33,7 +34,7 @@ def blame(
             raise
         line = users_line(traceback.extract_tb(error.__traceback__)) or users_line(_frames_in(str(error)))
         blamed = kind(f"{what} failed{f' at {line}' if line else ''}: {type(error).__name__}: {_first_line(error)}")
-        if not isinstance(error, OSError):  # of a file that is not there the line says it all
+        if not isinstance(error, OF_A_FILE):  # there the line says it all
             blamed.detail = "".join(traceback.format_exception(error)).rstrip()
         raise blamed from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ class Child:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *self.spec.arguments, "--lifeline"],
+                env={"PYTHONUNBUFFERED": "1", **os.environ},  # what the user's code prints is in the log at once
                 stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 

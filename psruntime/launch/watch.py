@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import signal
@@ -112,8 +113,17 @@ def _report_failure(failed: Child) -> int:
     lines = failed.lines()
     why = [line for line in lines if WHY.search(line)] or lines[-3:]
     complain(f"{failed.name} {failed.how}{restarts}; its log is {failed.log}")
-    sys.stderr.write("".join(f"{line}\n" for line in why))
+    sys.stderr.write("".join(f"{_readable(line)}\n" for line in why))
     return EXIT_USAGE if failed.code == EXIT_USAGE else EXIT_FAILED
+
+
+def _readable(line: str) -> str:
+    """A line of a log for people: of one in JSON who says what, and why."""
+    try:
+        entry = json.loads(line)
+        return " ".join(str(entry[name]) for name in ("time", "role", "index", "event", "reason"))
+    except (ValueError, KeyError, TypeError):  # the other form, or no entry of a log
+        return line
 
 
 def _say(line: str) -> None:

@@ -63,8 +63,13 @@ def _text_entry(now: str, role: str, index: int, event: str, facts: dict[str, ob
 
 
 def _json_entry(now: str, role: str, index: int, event: str, facts: dict[str, object]) -> str:
-    values = {name: _plain(value) for name, value in facts.items()}
-    return json.dumps({"time": now, "role": role, "index": index, "event": event, **values})
+    header = {
+        "time": now,
+        "role": role,
+        "index": index,
+        "event": event,
+    }  # stays what it is, whatever a metric is called
+    return json.dumps({**header, **{name: _plain(value) for name, value in facts.items()}, **header})
 
 
 def _text(value: object) -> str:

@@ -59,6 +59,7 @@ class Coordinator:
 
     def __init__(self, job: JobConfig, now_s: float) -> None:
         self._events: list[Event] = []
+        self._had_workers = False  # when this was last looked at
         self._news = False  # see Effects
         self._revisions = InstructionRevisions()
         self.state = JobState(job, now_s, self._note)
@@ -259,6 +260,13 @@ class Coordinator:
             self._move(Phase.DRAINING, reason)
         needed = min(state.job.min_workers, state.members.count(Role.WORKER))
         state.turns.update(state.members.workers, needed, state.chief)
+        self._note_the_loss_of_all_workers()
+
+    def _note_the_loss_of_all_workers(self) -> None:
+        """Notes it once.  A job that drains waits for no other worker."""
+        had, self._had_workers = self._had_workers, bool(self.state.members.workers())
+        if had and not self._had_workers and self.state.phase is not Phase.DRAINING:
+            self._note("no_workers", reason="the last worker is gone; the job waits until one joins")
 
     def _void_the_view_without_its_ps(self) -> None:
         live = self.state.live_ps()
@@ -347,8 +355,6 @@ class Coordinator:
         self._note(event, member=member.name, incarnation=member.tag, **said, reason=reason)
         if not state.phase.over:
             state.departures.add(member, now_s, reason, kind)
-            if not state.members.workers() and member.role is Role.WORKER and kind is not LeaveKind.FATAL:
-                self._note("no_workers", reason=f"the job waits until one joins; {member.name} was the last")
         self._revisions.forget(member.incarnation)
         state.traffic.forget(member.incarnation)
         if state.view.number and (member.role is Role.PS or event == "member_lost"):

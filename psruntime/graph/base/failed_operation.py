@@ -15,9 +15,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UserCodeError
-from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.errors import first_line
 from psruntime.usercode import users_line
 
+# What the operations of a model raise about their inputs.  All else may be one machine's: a device without memory
+# (ResourceExhausted), a broken one (Internal), a ps that is not prepared (FailedPrecondition, NotFound).
+OF_THE_MODEL = (tf1.errors.InvalidArgumentError, tf1.errors.OutOfRangeError, tf1.errors.UnimplementedError)
+OF_PYTHON = "Traceback (most recent call last)"  # in what tf.numpy_function raises as UnknownError
 NODE = re.compile(r"(?:\{\{function_node (\S+?)\}\})?\{\{node ([^}]+)\}\}")
 MINIBATCH = re.compile(r"^(?:.*/)?minibatch_\d+/|_minibatch_\d+$")  # of a copied operation, of a copied function
 
@@ -36,7 +40,7 @@ def users_errors(graph: Any) -> Iterator[None]:
 
 def user_error(error: tf1.errors.OpError, graph: Any) -> UserCodeError | None:
     """What to say if an operation failed that the user's code made; None if TensorFlow, a ps or the network did."""
-    if isinstance(error, LOST_SESSION):
+    if not isinstance(error, OF_THE_MODEL) and not _is_of_python(error):
         return None
     for function, node in NODE.findall(error.message):
         for operation in _makers(graph, function, node):
@@ -51,6 +55,10 @@ def user_error(error: tf1.errors.OpError, graph: Any) -> UserCodeError | None:
                 )
                 return found
     return None
+
+
+def _is_of_python(error: tf1.errors.OpError) -> bool:
+    return isinstance(error, tf1.errors.UnknownError) and OF_PYTHON in error.message
 
 
 def _makers(graph: Any, function: str, node: str) -> Iterator[Any]:

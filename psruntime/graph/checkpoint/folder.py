@@ -1,6 +1,6 @@
 """The folder of the checkpoints: how a new one becomes one of them.
 
-The file `checkpoint` lists them (checkpoint_list.py).  A new one is written into a folder of its own,
+The file `checkpoint` lists them (listing.py).  A new one is written into a folder of its own,
 `.unfinished-NAME-TOKEN`, moved out of it when it is complete and on the disk, and listed last; so whatever is listed is
 whole, at any moment.  What a process that was killed left behind is removed when the next one is begun.
 """

@@ -53,8 +53,9 @@ class InputStream:
         self._session = tf1.Session(graph=graph, config=config)
         self._ahead: DrawnAhead | None = None
         self._next = self._session.make_callable(self.layout.tensors)
-        self._session.run(tables)
-        self._session.run(iterator.initializer)
+        with blame(self.name):  # a file of a vocabulary, or of the data, may be missing
+            self._session.run(tables)
+            self._session.run(iterator.initializer)
         if context.mode != TRAIN and self._session.run(cardinality) == tf.data.INFINITE_CARDINALITY:
             raise UsageError(f"{self.name} gives data without an end; evaluation reads all of them: leave out repeat()")
 

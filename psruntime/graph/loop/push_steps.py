@@ -159,8 +159,10 @@ class PushSteps:
 
     def _repeat(self, step: _Step, error: tf1.errors.OpError) -> None:
         """Sends a step again that failed in the user's code, with another batch if this one was given up."""
+        step.run = None  # what it raised is known; the next session sends it if this one is lost meanwhile
+        gives_up = self._data_errors.step_failed(error, self._graph.graph, step.failures + 1)
         step.failures += 1
-        if self._data_errors.step_failed(error, self._graph.graph, step.failures):
+        if gives_up:
             step.batch, step.failures = self._inputs.draw_endlessly(), 0
         self._send(step)
 

@@ -76,11 +76,12 @@ class StepSetup:
     def is_finite(self, pulled: PulledModel, gradients: Gradients) -> Any:
         """Whether the loss of this run is finite, bool [] on the worker.
 
-        No ps takes a push before it knows.  Where bad batches are skipped the answer waits for all gradients: a step
-        that fails in the model has pushed nothing then, and its batch can be left out.
+        No ps takes a push before it knows.  Where bad batches are skipped the answer waits for all gradients and
+        updates: a step that fails in the model has pushed nothing then, and its batch can be left out.
         """
         skips = self.job.on_data_error == "skip"
-        after = [tensor for gradient in gradients.values() for tensor in gradient.tensors] if skips else []
+        of_batch = [tensor for gradient in gradients.values() for tensor in gradient.tensors]
+        after = [*of_batch, *tf1.nest.flatten(pulled.updates)] if skips else []
         with tf1.device(worker_device(self.index)), tf1.control_dependencies(after):
             return tf1.is_finite(pulled.spec.loss)
 

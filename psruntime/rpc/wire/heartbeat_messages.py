@@ -1,4 +1,4 @@
-"""Heartbeats and what members measure on themselves: wire <-> core dataclasses.  Rules as in convert.py."""
+"""Heartbeats and what members measure on themselves: wire <-> core dataclasses.  Rules as in member_messages.py."""
 
 from __future__ import annotations
 

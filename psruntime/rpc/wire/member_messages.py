@@ -1,6 +1,6 @@
 """Wire messages of the conversation <-> core dataclasses: joining, answers, reports, leaving.
 
-Heartbeats are in convert_beat.py, settings and status in convert_status.py.
+Heartbeats are in heartbeat_messages.py, settings and status in status_messages.py.
 
 `..._to_wire` trusts its argument.  `..._from_wire` gives a valid dataclass or raises UsageError with a line
 that names the field; nothing else comes out of it, whatever was sent.

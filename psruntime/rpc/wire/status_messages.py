@@ -1,4 +1,4 @@
-"""The job's settings and its status: wire <-> core dataclasses.  Rules as in convert.py."""
+"""The job's settings and its status: wire <-> core dataclasses.  Rules as in member_messages.py."""
 
 from __future__ import annotations
 

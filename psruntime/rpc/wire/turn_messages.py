@@ -1,4 +1,4 @@
-"""Turns of the sync mode: wire <-> core dataclasses.  Rules as in convert.py."""
+"""Turns of the sync mode: wire <-> core dataclasses.  Rules as in member_messages.py."""
 
 from __future__ import annotations
 

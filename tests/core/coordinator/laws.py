@@ -173,6 +173,8 @@ def check_departures(watched: Expected, status: JobStatus, said: str) -> None:
     missed = {f"{d.role} {d.index} " for d in status.departures} - {f"{m.role} {m.index} " for m in status.members}
     named = set(re.findall(r"; ((?:ps|worker) \d+ )(?:left|was lost) \d+ s ago", said))
     assert named <= missed
+    if missed and "no worker is live" in said and any(who.startswith("worker") for who in missed):
+        assert any(who.startswith("worker") for who in named), f"nobody says why no worker is live: {said}"
 
 
 def check_memory(watched: Expected) -> None:

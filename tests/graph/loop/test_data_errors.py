@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, RECEIVED
 from psruntime.errors import UserCodeError
-from psruntime.graph.input.data_errors import LIMIT
+from psruntime.graph.input.data_errors import LIMIT, DataErrors
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train
 
@@ -192,6 +192,32 @@ def test_a_bad_element_is_passed_over_where_that_is_asked_for() -> None:
     assert [result.global_step for result in done.results] == list(range(1, 7))
     assert done.skipped == ["input", "input"]
     assert all("bad row" in str(facts["reason"]) for facts in done.named("batch_skipped"))
+
+
+def test_an_input_that_is_asked_again_after_the_limit_fails_again() -> None:
+    skipped: list[int] = []
+    errors = DataErrors(skip=True, on_skip=lambda: skipped.append(1))
+    for _ in range(LIMIT - 1):
+        errors.pass_over(UserCodeError("bad"))
+    for _ in range(3):
+        with pytest.raises(UserCodeError, match=f"^{LIMIT} batches in a row"):
+            errors.pass_over(UserCodeError("bad"))
+    errors.worked()
+    errors.pass_over(UserCodeError("bad"))
+    assert len(skipped) == LIMIT + 3
+
+
+def test_what_may_be_the_trouble_of_one_machine_does_not_end_the_job() -> None:
+    def exhausted(_: Any) -> Any:
+        raise MemoryError("no room")
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        seen = tf1.numpy_function(exhausted, [labels], tf1.float32)
+        seen.set_shape(labels.shape)
+        return plain(features, seen, mode)
+
+    with pytest.raises(tf1.errors.ResourceExhaustedError):  # a crash of this worker, which may be started again
+        run(short_at(), model_fn)
 
 
 def test_where_every_element_is_bad_the_job_fails() -> None:

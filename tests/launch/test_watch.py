@@ -1,0 +1,43 @@
+"""How the launcher reads the logs of its processes, in either form."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from psruntime.launch.watch import NOTHING_TO_TRAIN, WHY, _readable
+from psruntime.observe.log import JSON_LOG, TEXT_LOG, Log
+
+REASON = 'operation "loss" failed; already at global step 20 of 20 (--train-steps): nothing to train'
+
+
+def written(form: str, event: str) -> str:
+    """The first line of an entry with a traceback."""
+    reading, writing = os.pipe()
+    Log("worker", 1, form, writing)(event, reason=REASON, traceback="Traceback\n  here")
+    os.close(writing)
+    with os.fdopen(reading) as log:
+        return log.readline().rstrip("\n")
+
+
+@pytest.mark.parametrize("form", [TEXT_LOG, JSON_LOG])
+@pytest.mark.parametrize(("event", "tells"), [("error", True), ("crash", True), ("progress", False)])
+def test_the_reason_of_an_end_is_found(form: str, event: str, tells: bool) -> None:
+    assert bool(WHY.search(written(form, event))) == tells
+
+
+def test_a_reason_in_json_is_shown_as_text_without_its_traceback() -> None:
+    time, *rest = _readable(written(JSON_LOG, "error")).split(" ", 3)
+    assert rest == ["worker", "1", f"error {REASON}"] and time.endswith("Z")
+
+
+@pytest.mark.parametrize("line", ["READY ps 0 127.0.0.1:1", "2 error", "[]", '{"event": "error"}', ""])
+def test_any_other_line_is_shown_as_it_is(line: str) -> None:
+    assert _readable(line) == line
+
+
+@pytest.mark.parametrize("form", [TEXT_LOG, JSON_LOG])
+def test_that_nothing_is_left_to_train_is_found(form: str) -> None:
+    found = NOTHING_TO_TRAIN.search(written(form, "phase"))
+    assert found and found[0] == REASON.partition("; ")[2]
