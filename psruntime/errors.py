@@ -8,7 +8,7 @@ from __future__ import annotations
 EXIT_DONE = 0  # the job reached DONE
 EXIT_FAILED = 1  # the job failed
 EXIT_USAGE = 2  # bad usage or configuration
-EXIT_RESTART = 75  # the process lost its place or crashed, and the job can go on with it restarted (EX_TEMPFAIL)
+EXIT_RESTART = 75  # the process lost its membership or crashed, and the job can go on with it restarted (EX_TEMPFAIL)
 
 
 class PsRuntimeError(Exception):

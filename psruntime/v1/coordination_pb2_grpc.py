@@ -31,7 +31,7 @@ class CoordinationServiceStub:
 
     A worker's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
-    in mode bounded ReportClock as it completes steps, and held while it has to wait for others;
+    in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
     In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
     A ps's conversation, in order:
@@ -125,7 +125,7 @@ class CoordinationServiceServicer:
 
     A worker's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
-    in mode bounded ReportClock as it completes steps, and held while it has to wait for others;
+    in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
     In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
     A ps's conversation, in order:
@@ -173,7 +173,7 @@ class CoordinationServiceServicer:
 
     def Heartbeat(self, request, context):
         """Renews the lease, brings the member's facts and answers its instructions.
-        Answered at once if the instructions's revision differs from `seen_revision`; else held until it does, or
+        Answered at once if the revision of the instructions differs from `seen_revision`; else a long poll until it does, or
         until `max_wait` ends.  The caller's deadline must be longer than `max_wait`.
         FAILED_PRECONDITION: the lease ended or another process has the index.
         """
@@ -183,7 +183,7 @@ class CoordinationServiceServicer:
 
     def ReportClock(self, request, context):
         """Takes a worker's clock and answers the floor of its view.
-        Answered at once unless `wanted_floor_steps` is above the floor; then held until the floor has reached it,
+        Answered at once unless `wanted_floor_steps` is above the floor; then a long poll until the floor has reached it,
         the job's phase or view has changed, or `max_wait` ends.  The caller's deadline must be longer than that.
         A late or repeated report, or one for another view, changes nothing.  It does not renew the lease.
         FAILED_PRECONDITION: the lease ended or another process has the index.
@@ -218,7 +218,7 @@ class CoordinationServiceServicer:
 
     def TakeTurn(self, request, context):
         """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
-        Answered at once if there is something to do; else held until there is, or until `max_wait` ends.
+        Answered at once if there is something to do; else a long poll until there is, or until `max_wait` ends.
         The caller's deadline must be longer than `max_wait`.
         FAILED_PRECONDITION: the caller is no member, or says as another than the chief that it closed a round which the chief
         closes by itself.
@@ -228,7 +228,7 @@ class CoordinationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """A member goes.  Leaving as a stranger, or for the second time, changes nothing.
+        """A member goes.  Leaving without being a member, or for the second time, changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -308,7 +308,7 @@ class CoordinationService:
 
     A worker's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
-    in mode bounded ReportClock as it completes steps, and held while it has to wait for others;
+    in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
     In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
     A ps's conversation, in order:

@@ -1,6 +1,6 @@
 """How variables become buckets: large ones are cut into slices, small ones of a ps are packed together.
 
-Every bucket costs its messages, its mutex and its books in each step, whatever its size; so there should be few, and
+Every bucket costs its messages, its mutex and its counters in each step, whatever its size; so there should be few, and
 of a few megabytes each.
 """
 

@@ -16,7 +16,7 @@ from psruntime.core.members.view import listed
 
 
 class Holding(Enum):
-    """What a ps holds: nothing; books, but variables that may be anything; all of it."""
+    """What a ps holds: nothing; counters, but variables that may be anything; all of it."""
 
     FRESH = "fresh"
     BEGUN = "begun"

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.saved_state import BucketBooks, SavedState
+from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.variable_copy import VariableCopy
@@ -64,7 +64,7 @@ class Snapshot:
         for ps, (rows, pushed) in zip(with_buckets, taken["counters"], strict=True):
             counts[ps] = counts_of(pushed)
             for store, row in zip(self._stores[ps], rows.tolist(), strict=True):
-                buckets[store.bucket.name] = BucketBooks(row[_VERSION], tuple(row[_LEDGER:]), ps)
+                buckets[store.bucket.name] = BucketCounters(row[_VERSION], tuple(row[_LEDGER:]), ps)
                 attempts.add(row[_ATTEMPT])
                 global_step = max(global_step, row[_STEP])
         if len(attempts) > 1:

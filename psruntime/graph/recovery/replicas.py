@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.saved_state import BucketBooks, SavedState
+from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.core.recovery.replicas import BUFFERS, Note, Notes, Source, holder_of, newest_source, next_buffer
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.recovery.replica_buffer import ReplicaBuffer
@@ -94,12 +94,12 @@ class Replica:
         self.ps = frozenset(every_ps)
         self._restore = [copies[ps].restore[ps in source.from_next] for ps in sorted(self.ps)]
         counters = session.run({ps: copies[ps].counters[ps in source.from_next] for ps in self.ps})
-        buckets: dict[str, BucketBooks] = {}
+        buckets: dict[str, BucketCounters] = {}
         attempts: set[int] = set()
         counts = {}
         for ps, (versions, ledgers, of_rounds, pushed) in counters.items():
             rows = zip(versions.tolist(), map(tuple, ledgers.tolist()), strict=True)
-            buckets.update(zip(copies[ps].names, (BucketBooks(*row, ps) for row in rows), strict=True))
+            buckets.update(zip(copies[ps].names, (BucketCounters(*row, ps) for row in rows), strict=True))
             attempts.update(of_rounds.tolist())
             counts[ps] = counts_of(pushed)
         self.state = SavedState(source.note.global_step, buckets, counts)

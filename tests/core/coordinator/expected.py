@@ -247,8 +247,8 @@ class Expected:
 
     def pacing(self) -> dict[int, int]:
         """Worker index -> clock, of those that may take a step."""
-        seats = [self.live[n] for n in self.live_of(Role.WORKER)]
-        return {member.join.index: member.clock for member in seats if not member.retired}
+        workers = [self.live[n] for n in self.live_of(Role.WORKER)]
+        return {member.join.index: member.clock for member in workers if not member.retired}
 
     def raise_floor(self) -> None:
         self.floor = max(self.floor, min(self.pacing().values(), default=0))

@@ -16,7 +16,7 @@ from psruntime.core.accounting.ledger import (
     brought_back,
     is_balanced,
 )
-from psruntime.core.accounting.saved_state import BucketBooks, SavedState
+from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.core.recovery.recovery import Holding, decide
 
 F, B, P = Holding.FRESH, Holding.BEGUN, Holding.PREPARED
@@ -64,8 +64,8 @@ def test_a_state_comes_back_from_its_text() -> None:
     state = SavedState(
         7,
         {
-            "w": BucketBooks(2**33 + 7, row(received=7, applied=7), 0),
-            "b/0": BucketBooks(5, row(received=5, applied=5), 1),
+            "w": BucketCounters(2**33 + 7, row(received=7, applied=7), 0),
+            "b/0": BucketCounters(5, row(received=5, applied=5), 1),
         },
         {0: {3: (5, 6)}, 1: {}},
     )
@@ -83,7 +83,7 @@ def test_a_state_comes_back_from_its_text() -> None:
         '{"global_step": 1, "buckets": [], "counts": {}}',
         '{"global_step": 1, "buckets": {"w": {"version": 1}}, "counts": {}}',
         '{"global_step": 1, "buckets": {"w": {"version": 1, "ledger": [1], "ps": 0}}, "counts": {}}',
-        SavedState(1, {"w": BucketBooks(1, (1,) * LEDGER_SIZE, 0)}).text(),
+        SavedState(1, {"w": BucketCounters(1, (1,) * LEDGER_SIZE, 0)}).text(),
         '{"global_step": 1, "buckets": {}, "counts": {"0": {"1": [1]}}}',
         '{"global_step": "many", "buckets": {}, "counts": {}}',
     ],
