@@ -31,7 +31,7 @@ class StockArguments:
     stop_grace_period_secs: float
     max_wait_secs: float
 
-    def of_the_chief(self) -> list[Any]:
+    def chief_hooks(self) -> list[Any]:
         """Hooks that only the chief acts with, in stock's order."""
         hooks = list(self.chief_only_hooks)
         if self.summary_dir and self.log_step_count_steps and self.log_step_count_steps > 0:
@@ -55,7 +55,7 @@ class StockArguments:
             )  # fmt: skip
         return hooks + [hook for hook in self.hooks if _saves(hook)]
 
-    def of_everybody(self) -> list[Any]:
+    def worker_hooks(self) -> list[Any]:
         """Hooks that every worker acts with.  Two workers that save into one folder would undo each other's list."""
         return [hook for hook in self.hooks if not _saves(hook)]
 

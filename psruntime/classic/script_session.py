@@ -30,18 +30,18 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
         member: ScriptMember,
         sessions: ScriptSessions,
         step_hook: StepHook,
-        of_the_chief: Sequence[ChiefOnly],
-        of_everybody: Sequence[Wrapped],
+        chief_hooks: Sequence[ChiefOnly],
+        worker_hooks: Sequence[Wrapped],
         stop_grace_period_secs: float,
     ) -> None:
         self._member = member
         self._sessions = sessions
-        self._of_the_chief = of_the_chief
-        self._of_everybody = of_everybody
+        self._chief_hooks = chief_hooks
+        self._worker_hooks = worker_hooks
         self._left = False  # the block
         super().__init__(
             session_creator=sessions,
-            hooks=[step_hook, *of_the_chief, *of_everybody],
+            hooks=[step_hook, *chief_hooks, *worker_hooks],
             stop_grace_period_secs=stop_grace_period_secs,
         )
 
@@ -93,7 +93,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
                 if lost:
                     self._sessions.renew()
                     lost = False
-                self._finish(self._of_everybody)
+                self._finish(self._worker_hooks)
                 rest = control_plane.rest(self._sessions.assignment)
                 if rest is Rest.OVER:
                     return
@@ -110,7 +110,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
     def _close_job(self) -> None:
         """Everybody has stopped: the chief's hooks write what is last."""
         assignment, control_plane = self._sessions.assignment, self._member.control_plane
-        self._finish(self._of_the_chief)
+        self._finish(self._chief_hooks)
         if not control_plane.holds(assignment):
             return
         try:

@@ -160,6 +160,6 @@ def _open(member: ScriptMember, index: int, stock: StockArguments, counting: Ste
     def become_chief() -> None:
         remember_checkpoints(stock.scaffold.saver, stock.checkpoint_dir, log)
 
-    of_the_chief = [ChiefOnly(hook, member.control_plane, become_chief, log) for hook in stock.of_the_chief()]
-    of_everybody = [Wrapped(hook, log) for hook in stock.of_everybody()]
-    return ScriptSession(member, sessions, step_hook, of_the_chief, of_everybody, stock.stop_grace_period_secs)
+    chief_hooks = [ChiefOnly(hook, member.control_plane, become_chief, log) for hook in stock.chief_hooks()]
+    worker_hooks = [Wrapped(hook, log) for hook in stock.worker_hooks()]
+    return ScriptSession(member, sessions, step_hook, chief_hooks, worker_hooks, stock.stop_grace_period_secs)

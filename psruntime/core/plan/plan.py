@@ -45,7 +45,7 @@ class Plan:
         """The buckets of one ps."""
         return [b for b in self.buckets if b.ps == ps]
 
-    def of(self, variable: str) -> list[tuple[Bucket, Piece]]:
+    def pieces_of(self, variable: str) -> list[tuple[Bucket, Piece]]:
         """The pieces of one trainable variable, by `start`, each with the bucket that it is in."""
         return self._pieces.get(variable, [])
 

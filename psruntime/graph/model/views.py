@@ -124,7 +124,7 @@ def unpacked_buckets(plan: Plan, pulls: dict[str, tuple[Any, Any]], wire: Wire) 
     values = {}
     for spec in plan.trained:
         if not spec.sparse:
-            pieces = [parts[piece] for _, piece in plan.of(spec.name)]
+            pieces = [parts[piece] for _, piece in plan.pieces_of(spec.name)]
             whole = len(pieces) == 1
             values[spec.name] = pieces[0] if whole else tf1.concat([tf1.reshape(p, [-1]) for p in pieces], axis=0)
     return values

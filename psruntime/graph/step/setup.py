@@ -124,7 +124,7 @@ class StepSetup:
         )
 
     def _untrained(self, trained: set[str]) -> list[str]:
-        return [spec.name for spec in self.plan.trained if self.plan.of(spec.name)[0][0].name not in trained]
+        return [spec.name for spec in self.plan.trained if self.plan.pieces_of(spec.name)[0][0].name not in trained]
 
 
 def _unmoved(pulled: PulledModel, step: dict[str, Any]) -> list[str]:

@@ -56,7 +56,7 @@ def test_the_buckets_of_a_variable_cover_it_once_in_whole_rows(
     model: list[VariableSpec], num_ps: int, slice_bytes: int
 ) -> None:
     plan = make_plan(model, num_ps, slice_bytes)
-    assert [b for variable in plan.trained for b, _ in plan.of(variable.name)] == list(plan.buckets)
+    assert [b for variable in plan.trained for b, _ in plan.pieces_of(variable.name)] == list(plan.buckets)
     assert_covered(plan)
 
 
@@ -66,7 +66,7 @@ def assert_covered(plan: Plan) -> None:
     assert sorted(on_ps, key=plan.buckets.index) == list(plan.buckets)
     for variable in plan.trained:
         end = 0
-        for bucket, piece in plan.of(variable.name):
+        for bucket, piece in plan.pieces_of(variable.name):
             assert piece.start == end
             assert bucket.dtype == variable.dtype
             assert piece.start * DTYPE_BYTES[bucket.dtype] % max(1, row_bytes(variable)) == 0
@@ -87,7 +87,7 @@ def test_a_slice_is_within_its_limit_unless_it_is_one_row(
 ) -> None:
     plan = make_plan(model, num_ps, slice_bytes)
     for variable in plan.trained:
-        buckets = [bucket for bucket, _ in plan.of(variable.name)]
+        buckets = [bucket for bucket, _ in plan.pieces_of(variable.name)]
         if variable.sparse or variable.whole:
             continue  # never sliced
         assert all(b.size_bytes <= max(slice_bytes, row_bytes(variable)) for b in buckets)
@@ -172,8 +172,8 @@ def test_a_table_or_whole_variable_is_one_bucket_in_its_own_shape_and_every_othe
     for variable in plan.trained:
         whole = variable.sparse or variable.whole
         if whole:
-            assert [b.name for b, _ in plan.of(variable.name)] == [variable.name]
-        for bucket, _ in plan.of(variable.name):
+            assert [b.name for b, _ in plan.pieces_of(variable.name)] == [variable.name]
+        for bucket, _ in plan.pieces_of(variable.name):
             assert bucket.is_table == variable.sparse
             assert bucket.master_shape == (variable.shape if whole else (bucket.size,))
 
@@ -187,7 +187,7 @@ def test_a_variable_that_is_not_trainable_has_one_home_in_its_own_shape(
     fixed = [variable for variable in model if not variable.trainable]
     assert [(b.name, b.master_shape, b.dtype) for b in plan.homes] == [(v.name, v.shape, v.dtype) for v in fixed]
     assert all(0 <= home.ps < num_ps for home in plan.homes)
-    assert not any(plan.of(variable.name) for variable in fixed)
+    assert not any(plan.pieces_of(variable.name) for variable in fixed)
 
 
 def test_a_sparse_scalar_is_refused() -> None:
@@ -344,7 +344,7 @@ def test_a_packed_bucket_has_the_name_of_its_first_variable() -> None:
     model = [VariableSpec(name, (size,), "float32", group=1) for name, size in [("a", 1), ("b", 2), ("c", 100)]]
     plan = make_plan(model, 1, 1 << 20, 12)
     assert [(b.name, [p.variable for p in b.pieces]) for b in plan.buckets] == [("a.and_1", ["a", "b"]), ("c", ["c"])]
-    assert [(b.name, p.offset, p.size) for b, p in plan.of("b")] == [("a.and_1", 1, 2)]
+    assert [(b.name, p.offset, p.size) for b, p in plan.pieces_of("b")] == [("a.and_1", 1, 2)]
 
 
 def test_in_a_bucket_those_come_first_that_keep_the_next_aligned() -> None:

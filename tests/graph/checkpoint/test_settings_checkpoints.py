@@ -79,7 +79,7 @@ def assert_fit(run: Run, state: SavedState, saved: dict[str, Any]) -> None:
     """The saved values are those after as many updates as the saved books say, bucket by bucket."""
     assert state.buckets[GLOBAL_STEP.name].ledger[APPLIED] == saved["global_step"] == state.global_step
     for spec in run.graph.plan.trained:
-        first, _ = run.graph.plan.of(spec.name)[0]
+        first, _ = run.graph.plan.pieces_of(spec.name)[0]
         applied = state.buckets[first.name].ledger[APPLIED]
         np.testing.assert_allclose(saved[f"{spec.name}/beta1_power"], 0.9 ** (applied + 1), rtol=1e-5)
 

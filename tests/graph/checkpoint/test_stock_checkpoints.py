@@ -93,7 +93,7 @@ def test_through_three_layouts_to_the_bit(tmp_path: Any) -> None:
     for num_ps, slice_bytes in ((2, 64), (3, 128), (1, 1 << 24)):
         folder = str(tmp_path / "moved")
         moved = train(LocalCluster(num_ps), ADAM, STEPS, slice_bytes=slice_bytes, checkpoint_dir=folder)
-        assert len(moved.graph.plan.of("hidden/kernel")) == {64: 5, 128: 3, 1 << 24: 1}[slice_bytes]
+        assert len(moved.graph.plan.pieces_of("hidden/kernel")) == {64: 5, 128: 3, 1 << 24: 1}[slice_bytes]
     expected, found = contents(unbroken.checkpoints.latest()), contents(moved.checkpoints.latest())
     assert found.keys() == expected.keys()
     for name, value in expected.items():

@@ -106,7 +106,7 @@ def test_a_table_whose_gradient_turns_out_dense(tmp_path: Any) -> None:
     model = embedding_model(OPTIMIZERS["momentum"], 0.03, fickle)
     run = train(LocalCluster(2), model, STEPS, checkpoint_dir=str(tmp_path))
     compare(model, run)
-    assert run.graph.plan.of("embedding")[0][0].is_table
+    assert run.graph.plan.pieces_of("embedding")[0][0].is_table
 
 
 def test_keras_embeddings_are_tables(tmp_path: Any) -> None:
