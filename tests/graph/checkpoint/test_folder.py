@@ -133,7 +133,7 @@ def test_one_that_cannot_be_listed_is_removed(tmp_path: Path, monkeypatch: Any) 
         rename(old, new)
 
     with monkeypatch.context() as patch:
-        patch.setattr(folder.os, "replace", refuse_list)
+        patch.setattr(folder_module.os, "replace", refuse_list)
         with pytest.raises(OSError, match="no space"):
             write(folder, 10, "after")
     assert folder.newest() == before
