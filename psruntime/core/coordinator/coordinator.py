@@ -264,7 +264,7 @@ class Coordinator:
 
     def _note_the_loss_of_all_workers(self) -> None:
         """Notes it once.  A job that drains waits for no other worker."""
-        had, self._had_workers = self._had_workers, bool(self.state.members.workers())
+        had, self._had_workers = self._had_workers, self.state.members.count(Role.WORKER) > 0
         if had and not self._had_workers and self.state.phase is not Phase.DRAINING:
             self._note("no_workers", reason="the last worker is gone; the job waits until one joins")
 
