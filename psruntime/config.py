@@ -105,7 +105,10 @@ class JobConfig:
         "faults", 300.0, "at the end a worker that does not stop for longer is cut off, and so is a chief that makes "
         "no progress with closing",
     )  # fmt: skip
-    ping_timeout_s: float = setting("faults", 10.0, "TensorFlow gives up on a ps that answers no ping for this time")
+    link_timeout_s: float = setting(
+        "faults", 10.0, "a connection between ps and workers on which the other machine acknowledges nothing for this "
+        "time is closed",
+    )  # fmt: skip
     linger_s: float = setting("faults", 30.0, "how long ps 0 goes on telling latecomers that the job is done")
     job_id: str = setting(
         "job", "", "name of the job, a word; without one it is made of the other settings", metavar="NAME"
@@ -135,7 +138,7 @@ class JobConfig:
         at_least("lease_s", self.lease_s, 0.5)
         at_least("ps_timeout_s", self.ps_timeout_s, self.lease_s)
         at_least("drain_timeout_s", self.drain_timeout_s, 1.0)
-        at_least("ping_timeout_s", self.ping_timeout_s, 1.0)
+        at_least("link_timeout_s", self.link_timeout_s, 1.0)
         at_least("linger_s", self.linger_s, 0.0)
         object.__setattr__(self, "job_id", check_job_id("job_id", self.job_id or _made_of(self)))
 

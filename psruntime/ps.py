@@ -25,10 +25,12 @@ from psruntime.core.recovery.session_cleanup import SessionCleanup
 from psruntime.core.rounds.turns import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
 from psruntime.graph.base import allocator
-from psruntime.network import own_host, require_loopback
+from psruntime.network.connections import all_but
+from psruntime.network.hosts import own_host, require_loopback
+from psruntime.network.links import Links
 from psruntime.observe.log import Log
 from psruntime.observe.rounds_log import RoundsLog
-from psruntime.observe.traffic import TrafficMeter, all_but
+from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
@@ -131,7 +133,7 @@ class _Ps:
     ) -> None:
         from psruntime.graph.base import environment
 
-        process.log("environment", **environment.prepare(job.ping_timeout_s, hide_gpus=True))
+        process.log("environment", **environment.prepare(hide_gpus=True))
         from psruntime.graph.base.server import start_server
         from psruntime.graph.store.ps_state import PsState
 
@@ -146,7 +148,11 @@ class _Ps:
         self._view = 0  # the prepared view, 0 while there is none
         self._knows_model = False  # whose buckets are here; a script has none
         self._cleanup = SessionCleanup(job.lease_s)
-        self._traffic = TrafficMeter(all_but((client.address, health)))
+        data_plane = all_but((client.address, health))
+        self._traffic = TrafficMeter(data_plane)
+        links = Links(data_plane, job.link_timeout_s, process.log)
+        links.start()
+        process.at_exit.callback(links.close)
         self._beating = threading.Lock()
         context = ClientContext(client, job, process.stop, process.log)
         me = Registration(Role.PS, where.index, self.address, health)

@@ -18,13 +18,22 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import LeaveKind, WorkerStats
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
-from psruntime.errors import EXIT_DONE, JobDoneError, JobFailedError, StopRequested, UsageError, UserCodeError
+from psruntime.errors import (
+    EXIT_DONE,
+    JobDoneError,
+    JobFailedError,
+    PsRuntimeError,
+    StopRequested,
+    UsageError,
+    UserCodeError,
+)
 from psruntime.graph.base import allocator
 from psruntime.model import EVAL, TRAIN, Context, load_model
-from psruntime.network import own_host
+from psruntime.network.hosts import own_host
+from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.meter import StepMeter
-from psruntime.observe.traffic import Peers, TrafficMeter
+from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
@@ -86,7 +95,7 @@ def _work(
 
     from psruntime.graph.base import environment
 
-    process.log("environment", **environment.prepare(job.ping_timeout_s))
+    process.log("environment", **environment.prepare())
     trainer = _Trainer(where, worker, job, process)
     trainer.build()
     trainer.join(client, host, f"{host}:{health.port}")
@@ -138,14 +147,21 @@ class _Trainer:
         where, process = self._where, self._process
         server, self.address = start_server("worker", where.index, host, where.port)
         self._server = WorkerServer(where.index, server.target, self.address)
-        peers = Peers(self.address)
-        self._traffic = TrafficMeter(peers)
+        links = WorkerLinks(self.address, self._job.link_timeout_s, process.log)
+        links.start()
+        process.at_exit.callback(links.close)
+        self._traffic = TrafficMeter(links.counts)
+
+        def ended(error: PsRuntimeError) -> None:
+            links.give_up()
+            process.end_within(self._job.drain_timeout_s, error.exit_code)
+
         context = ClientContext(client, self._job, process.stop, process.log)
         me = Registration(Role.WORKER, where.index, self.address, health_address, self._specs)
         self._control_plane, self._membership = join_worker(
             context, me, self._stats, where.connect_timeout_s, process.at_exit,
-            on_answer=lambda answer: peers.meet(answer.instructions.view),
-            on_end=lambda error: process.end_within(self._job.drain_timeout_s, error.exit_code),
+            on_answer=lambda answer: links.follow(answer.instructions),
+            on_end=ended,
         )  # fmt: skip
         process.at_exit.callback(self._membership.leave, LeaveKind.ASKED, "asked to stop")
 

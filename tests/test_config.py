@@ -64,7 +64,7 @@ JOB_REFUSALS = [
     ("lease_s", math.nan, "lease_s must be at least 0.5, got nan"),
     ("ps_timeout_s", 9.0, "ps_timeout_s must be at least 10.0, got 9.0"),
     ("drain_timeout_s", 0.5, "drain_timeout_s must be at least 1.0, got 0.5"),
-    ("ping_timeout_s", 0.5, "ping_timeout_s must be at least 1.0, got 0.5"),
+    ("link_timeout_s", 0.5, "link_timeout_s must be at least 1.0, got 0.5"),
     ("linger_s", -0.5, "linger_s must be at least 0.0, got -0.5"),
 ]
 
@@ -111,7 +111,7 @@ def test_every_job_setting_that_has_a_range_is_checked() -> None:
         {"mode": "sync", "rounds_log": "rounds.jsonl", "round_warn_s": 0.0},
         {"max_staleness": None},
         {"lease_s": 0.5, "ps_timeout_s": 0.5},
-        {"ping_timeout_s": 1.0, "linger_s": 0.0},
+        {"link_timeout_s": 1.0, "linger_s": 0.0},
         {"min_workers": 7, "max_workers": 7},
         {"keep_best": "max:top:5", "checkpoint_dir": "run"},
         {"on_nan": "continue", "checkpoint_dir": "gs://bucket/run"},

@@ -33,7 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("examples", "templates"),
     ("psruntime",),  # the public names
     ("classic",),
-    ("process", "flags", "network", "launch"),
+    ("process", "flags", "launch"),
     ("rpc.worker",),
     ("rpc.client", "rpc.server"),
     ("rpc.security",),
@@ -47,6 +47,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("graph.store",),
     ("graph.base",),
     ("observe",),
+    ("network",),
     ("core.coordinator",),
     ("core.recovery", "core.accounting", "core.rounds", "core.clocks"),
     ("core.members",),

@@ -6,7 +6,6 @@ import importlib
 import sys
 from typing import Any
 
-from psruntime.config import JobConfig
 from psruntime.errors import UsageError
 from psruntime.graph.base import environment
 
@@ -14,7 +13,7 @@ from psruntime.graph.base import environment
 def tf1() -> Any:
     """`tensorflow.compat.v1`, imported in the environment that psruntime needs; ends the script if it cannot be."""
     try:
-        environment.prepare(JobConfig().ping_timeout_s)
+        environment.prepare()
     except UsageError as error:
         sys.stderr.write(f"psruntime.tf1: {error}: import psruntime.tf1 before anything that imports tensorflow\n")
         raise SystemExit(error.exit_code) from error

@@ -15,9 +15,10 @@ from psruntime.errors import JobFailedError, PsRuntimeError, StopRequested, Usag
 from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
 from psruntime.graph.loop.session import WorkerServer
-from psruntime.network import own_host
+from psruntime.network.hosts import own_host
+from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
-from psruntime.observe.traffic import Peers, TrafficMeter
+from psruntime.observe.traffic import TrafficMeter
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
@@ -68,7 +69,7 @@ class ScriptMember:
             )
         if self.job.on_data_error != "fail":
             raise UsageError("on_data_error skip is not for MonitoredTrainingSession: a script sees its own errors")
-        self.log("environment", **environment.prepare(self.job.ping_timeout_s))
+        self.log("environment", **environment.prepare())
         return self.job
 
     def join(self, pushes: Callable[[], int]) -> None:
@@ -85,14 +86,17 @@ class ScriptMember:
         self._at_exit.callback(health.stop, STOP_S)
         server, address = start_server("worker", where.index, host, where.port)
         self.server = WorkerServer(where.index, server.target, address)
-        peers = Peers(address)
-        traffic = TrafficMeter(peers)
+        links = WorkerLinks(address, job.link_timeout_s, self.log)
+        links.start()
+        self._at_exit.callback(links.close)
+        traffic = TrafficMeter(links.counts)
         self.control_plane, self._membership = join_worker(
             ClientContext(client, job, self._stop, self.log),
             Registration(Role.WORKER, where.index, address, f"{host}:{health.port}"),
             lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting, moved=traffic.moved()),
             where.connect_timeout_s, self._at_exit,
-            on_answer=lambda answer: peers.meet(answer.instructions.view),
+            on_answer=lambda answer: links.follow(answer.instructions),
+            on_end=lambda _: links.give_up(),
         )  # fmt: skip
         health.set_serving(True)
 

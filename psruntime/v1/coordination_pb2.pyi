@@ -131,7 +131,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "max_staleness", "on_nan", "on_data_error", "lease", "ps_timeout", "ping_timeout", "linger", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "max_staleness", "on_nan", "on_data_error", "lease", "ps_timeout", "link_timeout", "linger", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -151,7 +151,7 @@ class JobSettings(_message.Message):
     ON_DATA_ERROR_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     PS_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
-    PING_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    LINK_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     LINGER_FIELD_NUMBER: _ClassVar[int]
     BOUND_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_LOG_FIELD_NUMBER: _ClassVar[int]
@@ -181,7 +181,7 @@ class JobSettings(_message.Message):
     on_data_error: OnDataError
     lease: _duration_pb2.Duration
     ps_timeout: _duration_pb2.Duration
-    ping_timeout: _duration_pb2.Duration
+    link_timeout: _duration_pb2.Duration
     linger: _duration_pb2.Duration
     bound: int
     rounds_log: str
@@ -192,7 +192,7 @@ class JobSettings(_message.Message):
     replicate_every: int
     job_id: str
     drain_timeout: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ping_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class VariableSpec(_message.Message):
     __slots__ = ("name", "shape", "dtype", "sparse", "fixed", "whole", "group")

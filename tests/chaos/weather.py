@@ -83,7 +83,7 @@ class Weather:
         began_s = time.monotonic()
         mode = self.result.mode
         settings = {
-            "mode": mode, "ps": 2, "min_workers": WORKERS, "lease_s": LEASE_S, "ps_timeout_s": 120, "ping_timeout_s": 3,
+            "mode": mode, "ps": 2, "min_workers": WORKERS, "lease_s": LEASE_S, "ps_timeout_s": 120, "link_timeout_s": 3,
             "checkpoint_dir": self._checkpoints, "save_steps": SAVE_STEPS, **MODE_SETTINGS[mode], **self._more,
         }  # fmt: skip
         if mode == "sync":

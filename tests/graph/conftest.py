@@ -2,4 +2,4 @@
 
 from psruntime.graph.base import environment
 
-environment.prepare(ping_timeout_s=10.0)
+environment.prepare()

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.core.members.view import PsEntry, View
+from psruntime.network import connections
+from psruntime.network.connections import Descriptor
 from psruntime.observe import traffic
-from psruntime.observe.traffic import Connection, End, Peers, TrafficMeter, all_but
+from psruntime.observe.traffic import TrafficMeter
 from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process what its sockets moved")
@@ -175,9 +176,10 @@ def test_a_number_that_another_socket_has_by_now_is_not_mistaken(other: Other, m
         other.move(small, 10, 10)
         other.move(large, 900_000, 900_000)
         inode = os.fstat(small.fileno()).st_ino
-        monkeypatch.setattr(traffic, "_sockets", lambda: [(large.fileno(), inode)])
+        monkeypatch.setattr(connections, "descriptors", lambda: [Descriptor(large.fileno(), inode)])
         assert of(other).moved() is None
-        monkeypatch.setattr(traffic, "_sockets", lambda: [(small.fileno(), inode), (1_000_000, 7)])
+        two = [Descriptor(small.fileno(), inode), Descriptor(1_000_000, 7)]
+        monkeypatch.setattr(connections, "descriptors", lambda: two)
         moved = of(other).moved()
         assert moved is not None and moved.received == 10
 
@@ -190,13 +192,13 @@ def test_where_the_system_does_not_tell_it_is_unknown(
         other.move(connection, 10, 10)
         assert of(other).moved() is not None
         if lack == "descriptors":
-            monkeypatch.setattr(traffic, "DESCRIPTORS", str(tmp_path / "none"))
+            monkeypatch.setattr(connections, "DESCRIPTORS", str(tmp_path / "none"))
         elif lack == "option":
             monkeypatch.delattr(socket, "TCP_INFO")
         elif lack == "bytes":  # an older kernel has a shorter struct
             monkeypatch.setattr(traffic, "BYTES", struct.Struct("=900xQQ"))
         else:
-            monkeypatch.setattr(traffic, "_sockets", list)
+            monkeypatch.setattr(connections, "descriptors", list)
         assert of(other).moved() is None
 
 
@@ -206,7 +208,7 @@ def test_it_goes_on_where_it_was_once_the_system_tells_again(other: Other, monke
         other.move(connection, 1_000, 1_000)
         other.check(found)
         with monkeypatch.context() as without:
-            without.setattr(traffic, "DESCRIPTORS", "/none")
+            without.setattr(connections, "DESCRIPTORS", "/none")
             assert found.moved() is None
         other.move(connection, 1_000, 1_000)
         other.check(found)
@@ -224,49 +226,9 @@ def test_a_socket_that_was_not_read_once_goes_on_where_it_was(other: Other, monk
         other.check(found)
 
 
-def a_connection(local: str, remote: str) -> Connection:
-    ends = (each.rpartition(":") for each in (local, remote))
-    return Connection(*(End(host, int(port)) for host, _, port in ends))
-
-
-@pytest.mark.parametrize(
-    ("local", "remote", "counted"),
-    [
-        ("10.0.0.1:4000", "10.0.0.9:51000", True),  # others came to this process's server
-        ("127.0.0.1:4000", "127.0.0.1:51000", True),  # by another of its hosts
-        ("10.0.0.1:52000", "10.0.0.2:2222", True),  # to a ps of now
-        ("10.0.0.1:52000", "10.0.0.4:2222", True),  # and of before
-        ("10.0.0.1:52000", "10.0.0.7:2223", True),  # its host is a name
-        ("10.0.0.1:52000", "fd00::5:2224", True),
-        ("10.0.0.1:52000", "10.0.0.8:2222", False),  # the port of a ps, on another host
-        ("10.0.0.1:2222", "10.0.0.8:9", False),
-        ("10.0.0.1:52000", "10.0.0.9:443", False),
-    ],
-)
-def test_what_counts_on_a_worker(local: str, remote: str, counted: bool) -> None:
-    peers = Peers("10.0.0.1:4000")
-    for addresses in (["10.0.0.4:2222"], ["10.0.0.2:2222", "ps-1.example:2223", "[fd00::5]:2224", "nonsense"]):
-        peers.meet(View(1, tuple(PsEntry(i, address, 1) for i, address in enumerate(addresses))))
-    assert peers(a_connection(local, remote)) is counted
-
-
-@pytest.mark.parametrize(
-    ("local", "remote", "counted"),
-    [
-        ("10.0.0.1:4000", "10.0.0.9:51000", True),
-        ("10.0.0.1:52000", "10.0.0.9:4000", True),
-        ("10.0.0.1:2222", "10.0.0.9:51000", False),  # to the coordinator here
-        ("10.0.0.1:52000", "10.0.0.2:2222", False),  # to the coordinator
-        ("10.0.0.1:3333", "10.0.0.9:51000", False),  # to health
-    ],
-)
-def test_what_counts_on_a_ps(local: str, remote: str, counted: bool) -> None:
-    assert all_but(("10.0.0.2:2222", "10.0.0.1:3333"))(a_connection(local, remote)) is counted
-
-
 def test_nothing_moved_is_not_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some sandboxes have the fields and leave them empty."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
-        only = (connection.fileno(), os.fstat(connection.fileno()).st_ino)
-        monkeypatch.setattr(traffic, "_sockets", lambda: [only])
+        only = Descriptor(connection.fileno(), os.fstat(connection.fileno()).st_ino)
+        monkeypatch.setattr(connections, "descriptors", lambda: [only])
         assert TrafficMeter(lambda _: True).moved() is None

@@ -80,13 +80,13 @@ class Proc:
 class Zygote:
     """Starts processes by forking one that has TensorFlow imported."""
 
-    def __init__(self, ping_timeout_s: float = 10.0) -> None:
+    def __init__(self) -> None:
         self.codes: dict[int, int] = {}  # of processes that have ended, by number
         self._numbers = count()
         self._started: queue.Queue[int] = queue.Queue()
         self._mark = uuid.uuid4().hex
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.zygote", str(ping_timeout_s)],
+            [sys.executable, "-m", "tests.support.zygote"],
             cwd=ROOT, env={**os.environ, MARK: self._mark}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)

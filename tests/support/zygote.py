@@ -43,7 +43,7 @@ LOOK_S = 0.02  # how soon the end of a child is told
 
 
 def main() -> int:
-    environment.prepare(ping_timeout_s=float(sys.argv[1]))
+    environment.prepare()
     for module in (*ROLES.values(), *LATER):
         importlib.import_module(module)
 

@@ -1,10 +1,8 @@
 """The process environment that TensorFlow needs, set before it is imported.
 
-GRPC_FAIL_FAST: a dead ps is an error at once instead of a hang.  The channel options make a paused or
-cut-off one an error too; `ping_timeout_ms` is needed beside the keepalive, else a 60 s timer decides.
-Pings queue behind data: a timeout shorter than a large tensor takes on a slow link is a false alarm,
-which is why it is a setting.  TensorFlow reads the options when it opens its first channel, not when it is
-imported.
+GRPC_FAIL_FAST: a dead ps is an error at once instead of a hang.  The channel options give up a try to connect after
+2 s, and have no pings: the other side would end a connection that is silent for the length of a long step.  What is
+gone without a word is found by network/links.py.  TensorFlow reads the options when it opens its first channel.
 """
 
 from __future__ import annotations
@@ -20,25 +18,16 @@ FORCED = {"GRPC_FAIL_FAST": "true"}
 # TensorFlow's C++ side would write its own lines between ours; a user who wants them sets the variable.
 # TF_USE_LEGACY_KERAS: tf.compat.v1.layers, and Keras models in a graph, are those of tf_keras; Keras 3 has neither.
 DEFAULTS = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
+CHANNEL_OPTIONS = {"grpc.min_reconnect_backoff_ms": 2000, "grpc.enable_http_proxy": 0}
 
 
-def prepare(ping_timeout_s: float, hide_gpus: bool = False) -> dict[str, str]:
+def prepare(hide_gpus: bool = False) -> dict[str, str]:
     """Sets the environment for this process and imports TensorFlow; returns the variables in force, for the log.
-
-    A second call changes the ping timeout, as long as TensorFlow has not opened a channel to another process.
 
     Raises:
         UsageError: TensorFlow was imported before, under other settings.
     """
-    ms = int(ping_timeout_s * 1000)
-    options = {
-        "grpc.keepalive_time_ms": max(1000, ms * 2 // 3),
-        "grpc.keepalive_timeout_ms": ms,
-        "grpc.http2.ping_timeout_ms": ms,
-        "grpc.min_reconnect_backoff_ms": 2000,
-        "grpc.enable_http_proxy": 0,
-    }
-    os.environ["TF_GRPC_DEFAULT_OPTIONS"] = ",".join(f"{key}={value}" for key, value in options.items())
+    os.environ["TF_GRPC_DEFAULT_OPTIONS"] = ",".join(f"{key}={value}" for key, value in CHANNEL_OPTIONS.items())
     if "tensorflow" in sys.modules:
         late = [name for name in FORCED if os.environ.get(name) != FORCED[name]]
         if late:

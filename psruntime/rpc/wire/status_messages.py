@@ -56,7 +56,7 @@ def job_to_wire(job: JobConfig) -> pb.JobSettings:
         lease=field_checks.duration(job.lease_s),
         ps_timeout=field_checks.duration(job.ps_timeout_s),
         drain_timeout=field_checks.duration(job.drain_timeout_s),
-        ping_timeout=field_checks.duration(job.ping_timeout_s),
+        link_timeout=field_checks.duration(job.link_timeout_s),
         linger=field_checks.duration(job.linger_s),
     )
 
@@ -92,7 +92,7 @@ def job_from_wire(wire: pb.JobSettings) -> JobConfig:
         lease_s=field_checks.seconds("lease", wire.lease),
         ps_timeout_s=field_checks.seconds("ps_timeout", wire.ps_timeout),
         drain_timeout_s=field_checks.seconds("drain_timeout", wire.drain_timeout),
-        ping_timeout_s=field_checks.seconds("ping_timeout", wire.ping_timeout),
+        link_timeout_s=field_checks.seconds("link_timeout", wire.link_timeout),
         linger_s=field_checks.seconds("linger", wire.linger),
     )
 

@@ -205,7 +205,8 @@ class WorkerControl:
             self._note_waiting(self._what_for(self._membership.answer.instructions))
 
     def _what_for(self, told: Instructions) -> str:
-        if (told.phase.prepared or told.chief) and not told.fenced_in:
+        usable = told.phase.prepared or (told.phase is Phase.PREPARING and told.chief)
+        if usable and not told.fenced_in:
             return "every ps to admit this worker"
         if self._facts.has_stopped and told.phase is Phase.TRAINING:
             return "the others to stop"

@@ -186,7 +186,7 @@ jobs = st.sampled_from(MODES).flatmap(
         lease_s=spans.map(lambda s: 0.5 + s / 10**6).map(lambda s: round(s, 9)),
         ps_timeout_s=spans.map(lambda s: 20.0 + s),
         drain_timeout_s=spans.map(lambda s: 1.0 + s),
-        ping_timeout_s=spans.map(lambda s: 1.0 + s),
+        link_timeout_s=spans.map(lambda s: 1.0 + s),
         linger_s=spans,
         **_of_mode[mode],
     )
@@ -262,7 +262,7 @@ def test_the_settings_come_back_to_the_digit(job):
     assert [(f.name, getattr(back, f.name)) for f in fields(job) if f.name[-2:] != "_s"] == [
         (f.name, getattr(job, f.name)) for f in fields(job) if f.name[-2:] != "_s"
     ]
-    for name in ("round_warn_s", "lease_s", "ps_timeout_s", "drain_timeout_s", "ping_timeout_s", "linger_s"):
+    for name in ("round_warn_s", "lease_s", "ps_timeout_s", "drain_timeout_s", "link_timeout_s", "linger_s"):
         assert getattr(back, name) == pytest.approx(getattr(job, name), abs=1e-9)
 
 
