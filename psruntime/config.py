@@ -93,6 +93,10 @@ class JobConfig:
         "faults", "rollback", "what goes back to the checkpoint when a ps lost its variables: all of them, or in mode "
         "async and bounded those of that ps alone", choices=ON_PS_LOSS,
     )  # fmt: skip
+    start_over: str = setting(
+        "faults", "off", "begin anew when all that was trained is lost, or go on from an older checkpoint when the "
+        "newest is; without it the job fails", choices=SWITCH,
+    )  # fmt: skip
     rounds_log: str = setting(
         "consistency", "", "mode sync: file of ps 0 to which a line of JSON is added for every round", metavar="FILE"
     )
@@ -277,6 +281,12 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"address '{address}' is not host:port, for example {DEFAULT_COORDINATOR}")
     return host, int(port)
+
+
+def whole_path(folder: str) -> str:
+    """The folder's path from the root, in the form that everybody compares; one of `gs://...` keeps its scheme."""
+    scheme, separator, rest = folder.partition("://")
+    return f"{scheme}://{os.path.normpath(rest)}" if separator else os.path.abspath(folder)
 
 
 def check_job_id(name: str, value: str) -> str:

@@ -43,6 +43,10 @@ class OtherJobError(UsageError):
     """A process serves another job than the coordinator that it asked."""
 
 
+class CannotPrepareError(PsRuntimeError):
+    """This worker cannot prepare the view as the chief, and another may: it does not see the newest checkpoint."""
+
+
 class ReplacedError(PsRuntimeError):
     """The caller's incarnation is not, or no longer, a member: it joins again or exits."""
 

@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig, whole_path
 from psruntime.errors import EXIT_USAGE, UsageError
 from psruntime.settings import HEADINGS, default_text, flag_of, settings_of, suggestion
 
@@ -122,7 +122,13 @@ def add_insecure_flag(parser: Parser) -> None:
 def given(arguments: argparse.Namespace, config: type) -> dict[str, Any]:
     """The settings of a config that stand on the command line."""
     names = [setting.name for setting in settings_of(config)]
-    return {name: value for name, value in vars(arguments).items() if name in names}
+    return resolved({name: value for name, value in vars(arguments).items() if name in names})
+
+
+def resolved(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with the whole path of the checkpoints' folder: other processes may run in another one."""
+    folder = settings.get("checkpoint_dir")
+    return {**settings, "checkpoint_dir": whole_path(folder)} if folder else settings
 
 
 def config_of(config: type[_Config], arguments: argparse.Namespace) -> _Config:
@@ -174,4 +180,4 @@ def read_job_file(path: str) -> dict[str, Any]:
 
 def job_config(arguments: argparse.Namespace) -> JobConfig:
     """The job as ps 0 is given it: defaults, over them the job file, over that the flags."""
-    return JobConfig(**{**read_job_file(arguments.job), **given(arguments, JobConfig)})
+    return JobConfig(**{**resolved(read_job_file(arguments.job)), **given(arguments, JobConfig)})

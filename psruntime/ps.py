@@ -19,6 +19,7 @@ from psruntime.config import JobConfig, ProcessConfig, split_address
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, PsBeat, PsStats
+from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.recovery.session_cleanup import SessionCleanup
@@ -135,6 +136,7 @@ class _Ps:
 
         process.log("environment", **environment.prepare(hide_gpus=True))
         from psruntime.graph.base.server import start_server
+        from psruntime.graph.checkpoint.listing import newest_step
         from psruntime.graph.store.ps_state import PsState
 
         self._job = job
@@ -155,7 +157,8 @@ class _Ps:
         process.at_exit.callback(links.close)
         self._beating = threading.Lock()
         context = ClientContext(client, job, process.stop, process.log)
-        me = Registration(Role.PS, where.index, self.address, health)
+        past = Past(saved_step=newest_step(job.checkpoint_dir))
+        me = Registration(Role.PS, where.index, self.address, health, past=past)
         self.membership = MembershipClient(context, me, self._beat, self._receive)
         self._connect_timeout_s = where.connect_timeout_s
 

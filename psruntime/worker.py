@@ -16,6 +16,7 @@ from psruntime import flags
 from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import LeaveKind, WorkerStats
+from psruntime.core.members.past import Past
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
 from psruntime.errors import (
@@ -142,6 +143,7 @@ class _Trainer:
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and joins the job."""
         from psruntime.graph.base.server import start_server
+        from psruntime.graph.checkpoint.listing import newest_step
         from psruntime.graph.loop.session import WorkerServer
 
         where, process = self._where, self._process
@@ -157,7 +159,8 @@ class _Trainer:
             process.end_within(self._job.drain_timeout_s, error.exit_code)
 
         context = ClientContext(client, self._job, process.stop, process.log)
-        me = Registration(Role.WORKER, where.index, self.address, health_address, self._specs)
+        past = Past(saved_step=newest_step(self._job.checkpoint_dir))
+        me = Registration(Role.WORKER, where.index, self.address, health_address, self._specs, past)
         self._control_plane, self._membership = join_worker(
             context, me, self._stats, where.connect_timeout_s, process.at_exit,
             on_answer=lambda answer: links.follow(answer.instructions),

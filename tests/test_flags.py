@@ -40,7 +40,8 @@ def test_every_setting_of_the_job_has_a_flag() -> None:
     values = {"str": "x", "int": "7", "float": "7", "int | None": "7"}
     for setting in settings_of(JobConfig):
         given = flags.given(parse(flag_of(setting.name), values[setting.type]), JobConfig)
-        assert given == {setting.name: "x" if setting.type == "str" else 7}
+        text = str(Path("x").absolute()) if setting.name == "checkpoint_dir" else "x"
+        assert given == {setting.name: text if setting.type == "str" else 7}
 
 
 def test_a_flag_goes_over_the_job_file_and_that_over_the_default(tmp_path: Path) -> None:
@@ -138,6 +139,6 @@ def test_the_help_begins_with_what_everybody_needs_and_has_a_heading_for_the_res
 def test_the_help_shows_all_choices() -> None:
     shown = " ".join(parser().format_help().split())
     chosen = [setting for setting in settings_of(JobConfig) if setting.metadata["choices"]]
-    assert len(chosen) == 7
+    assert len(chosen) == 8
     for setting in chosen:
         assert f"{{{','.join(setting.metadata['choices'])}}}" in shown

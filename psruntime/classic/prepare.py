@@ -15,8 +15,9 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.counting import StepCounting
 from psruntime.classic.placement import marker_of, variables_of
+from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment, Prepared
-from psruntime.core.recovery.recovery import Holding, decide
+from psruntime.core.recovery.recovery import Holding, decide, lost_work
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
@@ -28,7 +29,7 @@ from psruntime.graph.store.prepared_flag import PreparedFlags
 class ScaffoldPreparation:
     """The operations of worker `index`, built in the default graph before the scaffold is finalized.
 
-    checkpoint_dir: empty if there are no checkpoints.  max_workers: of the job, the length of a ps's fence.
+    checkpoint_dir: of the script, empty if there are no checkpoints.
     """
 
     def __init__(
@@ -36,19 +37,19 @@ class ScaffoldPreparation:
         scaffold: Any,
         counting: StepCounting,
         checkpoint_dir: str,
-        num_ps: int,
-        max_workers: int,
+        job: JobConfig,
         index: int,
         log: Callable[..., None],
     ) -> None:
         self._scaffold = scaffold
         self._counting = counting
         self._checkpoints = CheckpointList(checkpoint_dir) if checkpoint_dir else None
+        self._start_over = job.start_over == "on"
         self._log = log
         with tf1.device(worker_device(index)):
-            controls = [PsControl(ps, max_workers) for ps in range(num_ps)]
-            held = [variables_of(ps) for ps in range(num_ps)]
-            self._flags = PreparedFlags(controls, marker_of(num_ps), held, index)
+            controls = [PsControl(ps, job.max_workers) for ps in range(job.ps)]
+            held = [variables_of(ps) for ps in range(job.ps)]
+            self._flags = PreparedFlags(controls, marker_of(job.ps), held, index)
 
     def run(self, session: Any, assignment: Assignment) -> Prepared:
         """Prepares the view of `session`.
@@ -65,6 +66,8 @@ class ScaffoldPreparation:
             return self._report("adopted", session)
         self._flags.begin(session, incarnation, recovery.ps)
         path = self._checkpoints.newest() if self._checkpoints else None
+        if path is None and assignment.seen_step > 0 and not self._start_over:
+            raise JobFailedError(lost_work(assignment.seen_step, recovery.reason, "a checkpoint_dir"))
         self._flags.require_admitted(session, incarnation)
         if path:
             self._restore(session, path)

@@ -147,9 +147,7 @@ def _open(member: ScriptMember, index: int, stock: StockArguments, counting: Ste
     member.join(lambda: tally.steps)
 
     def make() -> ViewSessionCreator:
-        preparation = ScaffoldPreparation(
-            stock.scaffold, counting, stock.checkpoint_dir, job.ps, job.max_workers, index, log
-        )
+        preparation = ScaffoldPreparation(stock.scaffold, counting, stock.checkpoint_dir, job, index, log)
         return ViewSessionCreator(
             member.server, graph, member.control_plane, preparation, log, preparation.initialise, stock.config
         )  # fmt: skip

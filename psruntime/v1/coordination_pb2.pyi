@@ -131,7 +131,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "max_staleness", "on_nan", "on_data_error", "lease", "ps_timeout", "link_timeout", "linger", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "max_staleness", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +149,7 @@ class JobSettings(_message.Message):
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     ON_NAN_FIELD_NUMBER: _ClassVar[int]
     ON_DATA_ERROR_FIELD_NUMBER: _ClassVar[int]
+    START_OVER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     PS_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     LINK_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +180,7 @@ class JobSettings(_message.Message):
     max_staleness: int
     on_nan: OnNan
     on_data_error: OnDataError
+    start_over: bool
     lease: _duration_pb2.Duration
     ps_timeout: _duration_pb2.Duration
     link_timeout: _duration_pb2.Duration
@@ -192,7 +194,7 @@ class JobSettings(_message.Message):
     replicate_every: int
     job_id: str
     drain_timeout: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class VariableSpec(_message.Message):
     __slots__ = ("name", "shape", "dtype", "sparse", "fixed", "whole", "group")
@@ -230,8 +232,18 @@ class View(_message.Message):
     ps: _containers.RepeatedCompositeFieldContainer[PsEntry]
     def __init__(self, number: _Optional[int] = ..., ps: _Optional[_Iterable[_Union[PsEntry, _Mapping]]] = ...) -> None: ...
 
+class Past(_message.Message):
+    __slots__ = ("began", "global_step", "saved_step")
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
+    began: bool
+    global_step: int
+    saved_step: int
+    def __init__(self, began: _Optional[bool] = ..., global_step: _Optional[int] = ..., saved_step: _Optional[int] = ...) -> None: ...
+
 class JoinRequest(_message.Message):
-    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id")
+    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +252,7 @@ class JoinRequest(_message.Message):
     WAITED_FIELD_NUMBER: _ClassVar[int]
     VARIABLES_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    PAST_FIELD_NUMBER: _ClassVar[int]
     role: Role
     index: int
     address: str
@@ -248,7 +261,8 @@ class JoinRequest(_message.Message):
     waited: _duration_pb2.Duration
     variables: _containers.RepeatedCompositeFieldContainer[VariableSpec]
     job_id: str
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ...) -> None: ...
+    past: Past
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ..., past: _Optional[_Union[Past, _Mapping]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("admitted", "not_yet")
@@ -277,7 +291,7 @@ class Answer(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., instructions: _Optional[_Union[Instructions, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Instructions(_message.Message):
-    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness")
+    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness", "saved_step", "seen_step")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +304,8 @@ class Instructions(_message.Message):
     CLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
     REPORT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
+    SEEN_STEP_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -302,7 +318,9 @@ class Instructions(_message.Message):
     clock_steps: int
     report_interval: _duration_pb2.Duration
     max_staleness: int
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ...) -> None: ...
+    saved_step: int
+    seen_step: int
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ...) -> None: ...
 
 class AdmittedWorker(_message.Message):
     __slots__ = ("index", "incarnation")
@@ -349,20 +367,22 @@ class PsBeat(_message.Message):
     def __init__(self, fence_revision: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts")
+    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step")
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     CLOSED_PARTS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
     view_number: int
     completed_steps: int
     global_step: int
     stopped: bool
     stats: WorkerStats
     closed_parts: int
-    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ...) -> None: ...
+    saved_step: int
+    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ...) -> None: ...
 
 class BytesMoved(_message.Message):
     __slots__ = ("sent_bytes", "received_bytes")
@@ -475,20 +495,24 @@ class Model(_message.Message):
     def __init__(self, variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ...) -> None: ...
 
 class ReportPreparedRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number", "global_step", "attempt", "lost_steps")
+    __slots__ = ("worker_index", "incarnation", "view_number", "global_step", "attempt", "lost_steps", "saved_step", "obstacle")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LOST_STEPS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
+    OBSTACLE_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
     view_number: int
     global_step: int
     attempt: int
     lost_steps: int
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., attempt: _Optional[int] = ..., lost_steps: _Optional[int] = ...) -> None: ...
+    saved_step: int
+    obstacle: str
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., attempt: _Optional[int] = ..., lost_steps: _Optional[int] = ..., saved_step: _Optional[int] = ..., obstacle: _Optional[str] = ...) -> None: ...
 
 class ReportPreparedResponse(_message.Message):
     __slots__ = ("answer",)

@@ -200,7 +200,8 @@ class CoordinationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportPrepared(self, request, context):
-        """The chief has initialised, restored or adopted the variables of a view: training starts.
+        """The chief has initialised, restored or adopted the variables of a view: training starts.  Or it cannot, with the
+        obstacle: another worker becomes chief.
         A report for another view changes nothing.
         FAILED_PRECONDITION: the caller is no member, or not the chief.
         """

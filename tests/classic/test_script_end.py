@@ -48,6 +48,9 @@ class ScriptMember:
     def holds(self, assignment: Any) -> bool:
         return True
 
+    def saved(self, global_step: int) -> None:
+        pass
+
     def closed_part(self) -> None:
         pass
 

@@ -14,6 +14,7 @@ from psruntime.classic.counting import StepCounting
 from psruntime.classic.hooks import ChiefOnly
 from psruntime.classic.placement import check_placement, place_rest
 from psruntime.classic.prepare import ScaffoldPreparation, remember_checkpoints
+from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment
 from psruntime.errors import CheckpointError, JobFailedError, ModelDiffersError, ReplacedError
 from tests.support.local_cluster import INCARNATION, LocalCluster
@@ -45,9 +46,8 @@ class Script:
             self.saver = tf1.train.Saver(write_version=self.file_format)
             check_placement(self.graph, 2, 0)
             scaffold = tf1.train.Scaffold(saver=self.saver, **pieces)
-            self.preparation = ScaffoldPreparation(
-                scaffold, StepCounting(self.graph), self.folder, 2, self.cluster.max_workers, 0, self.log
-            )
+            job = JobConfig(ps=2, max_workers=self.cluster.max_workers)
+            self.preparation = ScaffoldPreparation(scaffold, StepCounting(self.graph), self.folder, job, 0, self.log)
             scaffold.finalize()
             place_rest(self.graph, 0)
 

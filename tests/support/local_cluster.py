@@ -49,9 +49,12 @@ class LocalControlPlane:
     steps_lost: int = 0
     rounds: Rounds = field(default_factory=Rounds)
     closed: int = 0
+    saved_step: int | None = None  # of a checkpoint that somebody has written
+    seen_step: int = 0
 
     def await_view(self) -> Assignment:
-        return Assignment(self.view, self.incarnation, self.prepare)
+        steps = {"saved_step": self.saved_step, "seen_step": self.seen_step}
+        return Assignment(self.view, self.incarnation, self.prepare, **steps)
 
     def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
         self.prepare = False
@@ -94,6 +97,12 @@ class LocalControlPlane:
 
     def rest(self, assignment: Assignment) -> Rest:
         return Rest.OVER if self.finished else Rest.CLOSE
+
+    def saved(self, global_step: int) -> None:
+        pass
+
+    def report_obstacle(self, assignment: Assignment, obstacle: str) -> None:
+        raise AssertionError(obstacle)
 
     def closed_part(self) -> None:
         pass

@@ -29,6 +29,7 @@ from psruntime.core.coordinator.lifecycle import (
     whom_to_cut_off,
     why_drain,
     why_fail,
+    why_not_prepared,
 )
 from psruntime.core.members.membership import Busy, Member, Role
 from psruntime.core.members.messages import Answer, Event, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
@@ -87,6 +88,7 @@ class Coordinator:
             return NotYet(claim.reason, claim.holder.tag, claim.holder)
         if claim is None:
             claim = self._admit(join, new_incarnation, now_s)
+            self._learn(join)
         self._reconsider()
         return self._answer(claim)
 
@@ -104,6 +106,8 @@ class Coordinator:
             self._take_ps_beat(incarnation, beat)
         else:
             beat = self._take_worker_beat(member, beat)
+            if beat.saved_step is not None and index == state.chief and state.trained_in(beat.view):
+                state.past = state.past.saved(beat.saved_step)
         state.accounts.update(index, beat.stats)
         state.traffic.update(member, beat.stats, state.phase is Phase.TRAINING, now_s)
         if state.phase.prepared and beat.view == state.view.number and state.job.mode != "sync":
@@ -200,6 +204,7 @@ class Coordinator:
         chief = require_chief(state, index, incarnation)
         if state.phase is Phase.PREPARING and view == state.view.number:
             lost = max(prepared.steps_lost, state.global_step - prepared.global_step)
+            state.past = state.past.saw(state.global_step).prepared(prepared.global_step, prepared.saved_step)
             state.steps_lost, state.global_step = state.steps_lost + lost, prepared.global_step
             state.began_at = prepared.global_step if state.began_at is None else state.began_at
             self._note("prepared", view=view, global_step=state.global_step, steps_lost=lost)
@@ -207,6 +212,16 @@ class Coordinator:
             if state.job.mode == "sync":
                 state.turns.begin(view, prepared.global_step, prepared.attempt)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")
+        self._reconsider()
+        return self._answer(chief)
+
+    def report_obstacle(self, index: int, incarnation: int, view: int, obstacle: str, now_s: float) -> Answer:
+        """The chief cannot prepare the view: another worker becomes chief.  Otherwise as `report_prepared`."""
+        state = self.state
+        self.advance(now_s)
+        chief = require_chief(state, index, incarnation)
+        if state.phase is Phase.PREPARING and view == state.view.number:
+            self._relieve(chief, obstacle, now_s)
         self._reconsider()
         return self._answer(chief)
 
@@ -225,7 +240,7 @@ class Coordinator:
         """Moves the time on: ends leases and timeouts.  Every input calls it, and so does a regular tick."""
         state = self.state
         pause_s = state.members.pause_s(now_s)
-        for timed in (state.turns, state.pace, state.grace, state.drain_timer):
+        for timed in (state.turns, state.pace, state.grace, state.drain_timer, state.reliefs):
             timed.advance(now_s, pause_s)
         for member in state.members.advance(now_s):
             self._forget(member, "member_lost", now_s, reason=f"silent for {now_s - member.renewed_at_s:.1f} s")
@@ -333,6 +348,21 @@ class Coordinator:
                 state.worker_beats.stop(incarnation)
         return member
 
+    def _learn(self, join: Join) -> None:
+        """Takes what a member knows of the job's past.  From its first view on the coordinator knows it all itself."""
+        state = self.state
+        if state.view.number == 0:
+            state.past = state.past.and_of(join.past)
+            if state.past.began:
+                state.grace.expect(set(range(state.job.ps)) - {ps.index for ps in state.members.live(Role.PS)})
+
+    def _relieve(self, chief: Member, reason: str, now_s: float) -> None:
+        """Lets another worker be chief."""
+        self.state.reliefs.add(chief, reason, now_s)
+        self._note("relieved", worker=chief.index, reason=reason)
+        self._reconsider()
+        self.state.reason = why_not_prepared(self.state) or self.state.reason
+
     def _cut_off(self, now_s: float) -> None:
         """Removes the workers that the end of the job has waited for long enough."""
         timer = self.state.drain_timer
@@ -362,6 +392,7 @@ class Coordinator:
         if member.role is Role.PS:
             state.ps_beats.pop(member.incarnation, None)
             return
+        state.reliefs.forget(member.incarnation)
         state.fence.remove(member.incarnation)
         state.worker_beats.forget(member.incarnation)
         state.turns.lose(member.incarnation, member.index)

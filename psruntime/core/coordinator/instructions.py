@@ -53,6 +53,7 @@ def _for_ps(state: JobState) -> Instructions:
         admitted=admitted,
         fence_revision=state.fence.revision,
         max_staleness=state.pace.max_staleness(len(admitted)),
+        saved_step=state.past.saved_step,
     )
 
 
@@ -68,6 +69,8 @@ def _for_worker(state: JobState, worker: Member) -> Instructions:
         close=is_chief and state.phase is Phase.DRAINING and all_stopped(state),
         clock=state.pace.entered_at(worker.incarnation),
         report_every_s=state.pace.report_every_s(worker),
+        saved_step=state.past.saved_step,
+        seen_step=max(state.past.global_step, state.global_step) if is_chief and state.phase is Phase.PREPARING else 0,
     )
 
 

@@ -13,12 +13,14 @@ from psruntime.core.accounting.accounts import Accounts
 from psruntime.core.accounting.traffic import TrafficRates
 from psruntime.core.clocks.pace import Pace
 from psruntime.core.coordinator.drain_timer import DrainTimer
+from psruntime.core.coordinator.reliefs import Reliefs
 from psruntime.core.members.beats import WorkerBeats
 from psruntime.core.members.departures import Departures
 from psruntime.core.members.fence import Fence
 from psruntime.core.members.grace_periods import GracePeriods
 from psruntime.core.members.membership import Member, Membership, Role
 from psruntime.core.members.messages import PsBeat
+from psruntime.core.members.past import UNKNOWN
 from psruntime.core.members.refused_joins import RefusedJoins
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
@@ -40,6 +42,7 @@ class JobState:
         # Who is there.
         self.members = Membership(job.lease_s, now_s)
         self.chief: int | None = None  # worker index
+        self.reliefs = Reliefs()
         self.fence = Fence()
         self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
         self.worker_beats = WorkerBeats()
@@ -49,6 +52,7 @@ class JobState:
 
         # How the training goes.
         self.specs: tuple[VariableSpec, ...] | None = None  # of the model; None before the first worker
+        self.past = UNKNOWN  # of the job, under earlier coordinators too
         self.global_step = 0
         self.began_at: int | None = None  # the global step from which this coordinator's first view went on
         self.steps_lost = 0
@@ -68,6 +72,15 @@ class JobState:
     def live_ps(self) -> tuple[PsEntry, ...]:
         """The live ps as entries of a view."""
         return tuple(PsEntry(ps.index, ps.address, ps.incarnation) for ps in self.members.live(Role.PS))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a view was prepared, by this coordinator or an earlier one."""
+        return self.view.number > 0 or self.past.began
+
+    def trained_in(self, view: int) -> bool:
+        """Whether the variables may be used, and are those of the view of this number."""
+        return self.phase.prepared and self.view.number == view
 
     def trains_in(self, view: int) -> bool:
         """Whether the job trains, and in the view of this number."""

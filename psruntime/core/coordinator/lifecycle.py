@@ -29,7 +29,7 @@ def what_is_missing(state: JobState) -> str:
     missing = sorted(set(range(job.ps)) - {ps.index for ps in state.members.live(Role.PS)})
     if missing:
         return "; ".join([f"waiting for ps {listed(missing)} of {job.ps}", *refused.named(Role.PS, missing)])
-    workers, needed = state.members.count(Role.WORKER), job.min_workers if state.view.number == 0 else 1
+    workers, needed = state.members.count(Role.WORKER), 1 if state.has_begun else job.min_workers
     if workers < needed:
         others = refused.named(Role.WORKER, range(job.max_workers))
         return "; ".join([f"waiting for workers: {workers} of at least {needed} are there", *others])
@@ -40,11 +40,13 @@ def what_is_missing(state: JobState) -> str:
 
 
 def next_chief(state: JobState) -> int | None:
-    """The present chief, if it may remain; else the lowest index that may be chief; None without any worker."""
+    """The present chief, if it may remain; else the lowest index that may be chief; None if none may."""
     chief, stopped = state.chief_member, state.worker_beats.has_stopped
+    if chief is not None and state.reliefs.bars(chief):
+        chief = None
     if chief is not None and (state.phase is not Phase.TRAINING or not stopped(chief.incarnation)):
         return chief.index
-    workers, busy = state.members.live(Role.WORKER), []
+    workers, busy = [w for w in state.members.live(Role.WORKER) if not state.reliefs.bars(w)], []
     if state.phase is Phase.DRAINING:
         workers = [worker for worker in workers if not state.drain_timer.bars(worker)]
     if state.phase is Phase.TRAINING and not why_drain(state):
@@ -65,6 +67,13 @@ def require_chief(state: JobState, index: int, incarnation: int) -> Member:
         is_chief = "nobody is" if state.chief is None else f"worker {state.chief} is"
         raise ReplacedError(f"worker {index} is not the chief, {is_chief}")
     return member
+
+
+def why_not_prepared(state: JobState) -> str:
+    """Why nobody prepares the view although there are workers; empty if somebody does, or there are none."""
+    if state.phase is not Phase.PREPARING or state.chief is not None or not state.members.count(Role.WORKER):
+        return ""
+    return f"no worker can prepare view {state.view.number}: {state.reliefs}"
 
 
 # The end of training.
@@ -139,6 +148,8 @@ def why_fail(state: JobState, now_s: float) -> str:
     """Why the job cannot go on; empty while it can."""
     for index in state.grace.overdue(now_s):
         return f"ps {index} did not return within {state.job.ps_timeout_s:g} s (ps_timeout_s)"
+    if (obstacle := why_not_prepared(state)) and state.reliefs.waited_s(now_s) > state.job.ps_timeout_s:
+        return f"{obstacle}; none that can came within {state.job.ps_timeout_s:g} s (ps_timeout_s)"
     if state.phase is Phase.DRAINING and state.chief is None and state.drain_timer.is_late:
         return state.drain_timer.why_hopeless
     return ""

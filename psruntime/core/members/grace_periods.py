@@ -6,6 +6,8 @@ have stopped.  Nor right after the start: the workers of a coordinator that died
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Member, Role
 
@@ -16,6 +18,7 @@ class GracePeriods:
     def __init__(self, job: JobConfig, now_s: float) -> None:
         self.settled = False
         self._job = job
+        self._began_s = now_s
         self._ps_since_s: dict[int, float] = {}  # index of a lost ps -> when
         self._workers_until_s = now_s + job.lease_s
 
@@ -25,12 +28,18 @@ class GracePeriods:
         else:
             self._workers_until_s, self.settled = now_s + self._job.lease_s, False
 
+    def expect(self, ps: Iterable[int]) -> None:
+        """These ps were there before the coordinator started, which is when their time began."""
+        for index in ps:
+            self._ps_since_s.setdefault(index, self._began_s)
+
     def back(self, member: Member) -> None:
         if member.role is Role.PS:
             self._ps_since_s.pop(member.index, None)
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on; for `pause_s` of it nobody judged, so that counts for nothing."""
+        self._began_s += pause_s
         self._ps_since_s = {index: since_s + pause_s for index, since_s in self._ps_since_s.items()}
         self._workers_until_s += pause_s
         self.settled = now_s >= self._workers_until_s

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from psruntime.core.members.membership import Member, Role
+from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.view import Phase, View
 from psruntime.core.plan.buckets import VariableSpec
 
@@ -27,6 +28,7 @@ class Join:
     job_id: str
     waited_s: float = 0.0
     specs: tuple[VariableSpec, ...] = ()
+    past: Past = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class WorkerBeat:
     """Heartbeat of a worker.  `steps` are completed in view `view`; `stopped`: it takes no further step.
 
     `closed_parts` grows while it gets on with the end of the job as chief: a checkpoint written, a batch measured.
+    `saved_step`: of the newest checkpoint, if it has written one in this view.
     """
 
     view: int = 0
@@ -108,6 +111,7 @@ class WorkerBeat:
     stopped: bool = False
     stats: WorkerStats = WorkerStats()
     closed_parts: int = 0
+    saved_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,8 @@ class Instructions:
     clock: int = 0  # worker: its clock when it entered the view
     report_every_s: float = 0.0  # worker in mode bounded: time between two reports for which nobody waits
     max_staleness: int | None = None  # ps: it refuses an update that is staler, in versions; None: no limit
+    saved_step: int | None = None  # global step of the newest checkpoint; None: there is none
+    seen_step: int = 0  # chief in PREPARING: the highest global step that was seen
 
 
 @dataclass(frozen=True)
@@ -239,7 +245,7 @@ class Assignment:
     """What a worker may open a session for: a view, under an incarnation.
 
     prepare: to prepare it first.  restore: from the last checkpoint, whatever the ps hold.
-    clock: the worker's when it entered the view under this incarnation.
+    clock: the worker's when it entered the view under this incarnation.  saved_step, seen_step: as in Instructions.
     """
 
     view: View
@@ -247,6 +253,8 @@ class Assignment:
     prepare: bool
     restore: bool = False
     clock: int = 0
+    saved_step: int | None = None
+    seen_step: int = 0
 
 
 @dataclass(frozen=True)
@@ -254,12 +262,13 @@ class Prepared:
     """What the chief made of a view: the global step that its variables hold.
 
     attempt: the highest that its ps have seen, in mode sync.  steps_lost: by what the ps lost, as far as the chief
-    knows.
+    knows.  saved_step: of the newest checkpoint as the chief finds it; None: there is none.
     """
 
     global_step: int
     attempt: int = 0
     steps_lost: int = 0
+    saved_step: int | None = None
 
 
 class Rest(Enum):

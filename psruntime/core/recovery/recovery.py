@@ -31,6 +31,31 @@ class Recovery:
     reason: str = ""
 
 
+def obstacle(found: int | None, saved_step: int | None, folder: str) -> str:
+    """Why a chief cannot restore although another worker may; empty if it can, or nobody has a checkpoint.
+
+    found: global step of the newest checkpoint that it sees in `folder`.  saved_step: of the newest that is known.
+    """
+    if saved_step is None or (found is not None and found >= saved_step):
+        return ""
+    there = "it is empty" if found is None else f"the newest there is {found}"
+    return (
+        f"checkpoint {saved_step} was written, and is not in {folder or 'a folder'} here: {there}; mount the folder "
+        "that the others use, or give --start-over to go on with what is here"
+    )
+
+
+def lost_work(seen_step: int, why: str, give: str) -> str:
+    """What there is to say of a job that would begin anew although it was seen to train.
+
+    seen_step: the global step at which it was.  give: what the user could have given against it.
+    """
+    return (
+        f"all that was trained until global step {seen_step} is lost ({why}), and there is no copy to bring it back: "
+        f"give {give}, or --start-over to begin anew"
+    )
+
+
 def decide(holdings: Sequence[Holding], partial: bool, restore: bool, same_rounds: bool) -> Recovery:
     """By what each ps holds.
 

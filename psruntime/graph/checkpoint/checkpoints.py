@@ -9,7 +9,6 @@ training goes on.  Beside it are the counters of that moment (core/accounting/sa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.entries import parts_of, step_part, to_read, to_write
 from psruntime.graph.checkpoint.folder import CheckpointFolder
+from psruntime.graph.checkpoint.listing import newest_step, step_of
 from psruntime.graph.checkpoint.shared_folder import SharedFolder
 from psruntime.graph.checkpoint.snapshot import Snapshot
 from psruntime.graph.checkpoint.transfer import Reader, Writer
@@ -77,6 +77,11 @@ class Checkpoints:
         if self._folder:
             self._folder.require_writable()
 
+    @property
+    def folder(self) -> str:
+        """Its path; empty without one."""
+        return self._folder.path if self._folder else ""
+
     def latest(self) -> str | None:
         """The newest checkpoint of the folder, as the prefix of its files; None in an empty folder.
 
@@ -87,11 +92,7 @@ class Checkpoints:
 
     def newest_step(self) -> int | None:
         """Global step of the newest checkpoint, by its name; None if there is none, or none that can be told."""
-        try:
-            path = self.latest()
-        except CheckpointError:
-            return None
-        return _step_of(path) if path else None
+        return newest_step(self._folder.path) if self._folder else None
 
     def copy(self, session: Any) -> SavedState | None:
         """Copies everything on the ps, to be written by `write`; None without a folder.
@@ -144,7 +145,7 @@ class Checkpoints:
             reader = tf1.train.load_checkpoint(path)
             if GLOBAL_STEP.name in reader.get_variable_to_shape_map():
                 return SavedState(int(reader.get_tensor(GLOBAL_STEP.name)))
-        return SavedState(_step_of(path) or 0)
+        return SavedState(step_of(path) or 0)
 
     def restore(
         self, session: Any, path: str, global_step: int, every_ps: Collection[int], incarnation: int
@@ -181,12 +182,6 @@ class Checkpoints:
                 "give the model that it was written with, or another --checkpoint-dir"
             )
         return sources
-
-
-def _step_of(path: str) -> int | None:
-    """The number at the end of a checkpoint's name."""
-    number = re.search(r"-(\d+)$", path)
-    return int(number[1]) if number else None
 
 
 @contextmanager

@@ -6,10 +6,12 @@ The folder may be on any file system that TensorFlow knows (`gs://...`).
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config import whole_path
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.errors import first_line
 
@@ -18,7 +20,7 @@ class CheckpointList:
     """The list of the folder `path`.  A checkpoint is the prefix of its files, an absolute path."""
 
     def __init__(self, path: str) -> None:
-        self.path = _absolute(path)
+        self.path = whole_path(path)
 
     def newest(self) -> str | None:
         """The newest checkpoint; None in a folder without any.
@@ -70,19 +72,31 @@ class CheckpointList:
 
     def _found(self, path: str) -> str:
         """Where a listed checkpoint is: stock TensorFlow lists absolute paths, and the folder may have been moved."""
-        path = _absolute(path)
+        path = whole_path(path)
         moved = os.path.join(self.path, os.path.basename(path))
         return moved if _is_there(moved) and not _is_there(path) else path
+
+
+def step_of(path: str) -> int | None:
+    """The number at the end of a checkpoint's name."""
+    number = re.search(r"-(\d+)$", path)
+    return int(number[1]) if number else None
+
+
+def newest_step(folder: str) -> int | None:
+    """Global step of the newest checkpoint of a folder, by its name; None without a folder, if there is none there, or
+    none that can be told.
+    """
+    try:
+        path = CheckpointList(folder).newest() if folder else None
+    except CheckpointError:
+        return None
+    return step_of(path) if path else None
 
 
 def is_remote(path: str) -> bool:
     """Whether it is on a file system that only TensorFlow reaches."""
     return "://" in path
-
-
-def _absolute(path: str) -> str:
-    scheme, separator, rest = path.partition("://")
-    return f"{scheme}://{os.path.normpath(rest)}" if separator else os.path.abspath(path)
 
 
 def _is_there(path: str) -> bool:

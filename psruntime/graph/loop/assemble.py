@@ -33,7 +33,7 @@ def assemble(
     graph, job = run.graph, run.job
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, run.index)
     replicas = Replicas(graph) if job.replicate_every else None
-    preparation = Preparation(graph, checkpoints, replicas, run.index, job.on_ps_loss == "partial", run.log)
+    preparation = Preparation(graph, checkpoints, replicas, run.index, job, run.log)
     creator = ViewSessionCreator(server, graph.graph, run.control_plane, preparation, run.log)
     view = ViewHook(run, creator)
 

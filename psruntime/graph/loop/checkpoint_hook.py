@@ -54,6 +54,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._is_chief = run.control_plane.is_chief
         self._require_chief = require_chief
         self._pause = run.control_plane.pause
+        self._report_saved = run.control_plane.saved
         self._retry_s = run.job.drain_timeout_s / 2
         self._saved = saved
         self._log = run.log
@@ -148,6 +149,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def _written(self, state: SavedState, moved: Transferred) -> None:
         self._log("checkpoint", path=moved.path, sharded=moved.sharded, spread=state.spread)
+        self._report_saved(state.global_step)
         if self._saved:
             self._saved(moved.path, state.global_step)
 

@@ -20,6 +20,9 @@ class ControlPlane(Protocol):
     def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
         """Reports, as the chief, that the view is prepared."""
 
+    def report_obstacle(self, assignment: Assignment, obstacle: str) -> None:
+        """Reports, as the chief, why this worker cannot prepare the view: another one becomes chief."""
+
     def entered(self, assignment: Assignment) -> None:
         """Reports that this worker has a session on the view.  Its steps count from 0 in each view and incarnation."""
 
@@ -47,6 +50,9 @@ class ControlPlane(Protocol):
 
     def rest(self, assignment: Assignment) -> Rest:
         """Reports that this worker has stopped, and blocks until it is clear what comes next."""
+
+    def saved(self, global_step: int) -> None:
+        """Reports, as the chief, that a checkpoint of this global step is written."""
 
     def closed_part(self) -> None:
         """Reports progress of the shutdown, the last checkpoint or a batch evaluated; resets the drain timeout."""

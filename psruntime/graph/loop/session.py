@@ -18,7 +18,7 @@ from tensorflow.python.client.session import _FetchHandler
 
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import View
-from psruntime.errors import ReplacedError
+from psruntime.errors import CannotPrepareError, ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost
 from psruntime.graph.loop.control_plane import ControlPlane
 
@@ -111,6 +111,10 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
                     continue
                 self._preparation.require(session)
                 self._initialise(session)
+            except CannotPrepareError as error:
+                session.close()
+                self._control_plane.report_obstacle(assignment, str(error))
+                continue
             except (*LOST_SESSION, ReplacedError) as error:
                 session.close()
                 self._control_plane.pause(f"no session on view {assignment.view.number}: {first_line(error)}")

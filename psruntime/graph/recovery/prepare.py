@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config import JobConfig
 from psruntime.core.accounting.saved_state import SavedState
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import listed
-from psruntime.core.recovery.recovery import Holding, Recovery, decide
-from psruntime.errors import CheckpointError
+from psruntime.core.recovery.recovery import Holding, Recovery, decide, lost_work, obstacle
+from psruntime.errors import CannotPrepareError, CheckpointError, JobFailedError
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.recovery.initial_values import InitialValues
@@ -35,7 +36,7 @@ from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, RO
 class Preparation:
     """The operations of worker `index` as the chief, in the training graph.
 
-    partial: whether the variables of live ps stay as they are when others are lost; never in mode sync.
+    With on_ps_loss "partial" the variables of live ps stay as they are when others are lost; never in mode sync.
     """
 
     def __init__(
@@ -44,13 +45,14 @@ class Preparation:
         checkpoints: Checkpoints,
         replicas: Replicas | None,
         index: int,
-        partial: bool,
+        job: JobConfig,
         log: Callable[..., None],
     ) -> None:
         self._graph = graph
         self._checkpoints = checkpoints
         self._replicas = replicas
-        self._partial = partial and graph.rounds is None
+        self._partial = job.on_ps_loss == "partial" and graph.rounds is None
+        self._start_over = job.start_over == "on"
         self._log = log
         every_ps = range(graph.plan.num_ps)
         with graph.graph.as_default(), tf1.device(worker_device(index)):
@@ -73,8 +75,9 @@ class Preparation:
         """Prepares the view of `session`.
 
         Raises:
-            JobFailedError: a ps holds the variables of another plan.
+            JobFailedError: a ps holds the variables of another plan, or what was trained is lost.
             CheckpointError: the folder cannot be written, or its checkpoint does not fit.
+            CannotPrepareError: this worker does not see the newest checkpoint.
             ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
         """
         try:
@@ -95,11 +98,14 @@ class Preparation:
         attempt = self._last_attempt(session)
         recovery = decide(holdings, self._partial, assignment.restore, self._same_rounds(session))
         if not recovery.ps:
-            return Prepared(self._report("adopted", session), attempt)
+            saved_step = self._checkpoints.newest_step()
+            return Prepared(self._report("adopted", session), attempt, saved_step=saved_step)
         live_step = int(session.run(self._global_step)) if holdings[GLOBAL_STEP.ps] is Holding.PREPARED else 0
         path = self._checkpoints.latest()
         state = self._checkpoints.state(path) if path else SavedState(0)
         replica = self._newer_replica(session, holdings, state)
+        if not replica and not self._start_over:
+            self._require_source(path, assignment, recovery)
         if replica:
             recovery, state = Recovery(replica.ps, recovery.reason), replica.state
         fresh = {ps for ps in recovery.ps if holdings[ps] is Holding.FRESH}
@@ -128,7 +134,23 @@ class Preparation:
         self._flags.finish(session, assignment.incarnation, recovery.ps)
         some = {} if len(recovery.ps) == self._graph.plan.num_ps else {"only_ps": listed(sorted(recovery.ps))}
         global_step = self._report(event, session, **source, fresh_ps=len(fresh), **some, reason=recovery.reason)
-        return Prepared(global_step, attempt, max(0, live_step - state.global_step))
+        lost = max(0, live_step - state.global_step)
+        return Prepared(global_step, attempt, lost, self._checkpoints.newest_step())
+
+    def _require_source(self, path: str | None, assignment: Assignment, recovery: Recovery) -> None:
+        """What was trained is never passed over without a word.
+
+        Raises:
+            CannotPrepareError: the newest checkpoint is not here.
+            JobFailedError: there is none.
+        """
+        found, folder = self._checkpoints.newest_step(), self._checkpoints.folder
+        if reason := obstacle(found, assignment.saved_step, folder):
+            raise CannotPrepareError(reason)
+        if path is None and assignment.seen_step > 0:
+            raise JobFailedError(
+                lost_work(assignment.seen_step, recovery.reason, "--checkpoint-dir or --replicate-every")
+            )
 
     def require_admitted(self, session: Any, incarnation: int) -> None:
         """ReplacedError unless every ps still admits this incarnation."""

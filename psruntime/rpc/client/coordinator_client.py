@@ -10,14 +10,14 @@ import grpc
 
 from psruntime.config import JobConfig, split_address
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
-from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet
+from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet, Prepared
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Turn
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
 from psruntime.rpc.security import job_token
 from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.security.tls_diagnosis import why_refused
-from psruntime.rpc.wire import member_messages, statuses
+from psruntime.rpc.wire import field_checks, member_messages, statuses
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
 from psruntime.rpc.wire.clock_messages import clock_answer_from_wire, clock_report_to_wire
 from psruntime.rpc.wire.heartbeat_messages import Heartbeat, heartbeat_to_wire
@@ -84,8 +84,7 @@ class CoordinatorClient:
         return member_messages.specs_from_wire(response.model.variables) if response.HasField("model") else None
 
     def report_prepared(self, report: ChiefReport, deadline_s: float = DEADLINE_S) -> Answer:
-        prepared = report.prepared
-        assert prepared is not None
+        prepared = report.prepared or Prepared(0)
         request = pb.ReportPreparedRequest(
             worker_index=report.worker_index,
             incarnation=report.incarnation,
@@ -93,6 +92,8 @@ class CoordinatorClient:
             global_step=prepared.global_step,
             attempt=prepared.attempt,
             lost_steps=prepared.steps_lost,
+            saved_step=prepared.saved_step,
+            obstacle=field_checks.clipped(report.obstacle),
         )
         response: pb.ReportPreparedResponse = self._call(self._stub.ReportPrepared, request, deadline_s)
         return member_messages.answer_from_wire(response.answer)

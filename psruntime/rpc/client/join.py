@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, NotYet
+from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.retry import pause, retrying
@@ -19,7 +20,7 @@ ASK_AGAIN_S = 0.3  # a lost holder is replaced this much later; the coordinator 
 class Registration:
     """What a process registers as: its role and index, where it is reached, and a worker's variables.
 
-    address: of TensorFlow's server.  health_address: of grpc.health.v1.  specs: as in Join.
+    address: of TensorFlow's server.  health_address: of grpc.health.v1.  specs, past: as in Join.
     """
 
     role: Role
@@ -27,6 +28,7 @@ class Registration:
     address: str
     health_address: str
     specs: tuple[VariableSpec, ...] = ()
+    past: Past = UNKNOWN
 
     @property
     def name(self) -> str:
@@ -46,7 +48,14 @@ def join_until_admitted(context: ClientContext, registration: Registration, for_
     """
     client, me = context.client, registration
     join = Join(
-        me.role, me.index, me.address, me.health_address, secrets.token_hex(16), context.job.job_id, specs=me.specs
+        me.role,
+        me.index,
+        me.address,
+        me.health_address,
+        secrets.token_hex(16),
+        context.job.job_id,
+        specs=me.specs,
+        past=me.past,
     )
     asked_s: float | None = None  # when the first try that was answered was made: before it, nobody was asked
     logged = ""  # the tag of the holder that the log has named

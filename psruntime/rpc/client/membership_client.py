@@ -74,6 +74,7 @@ class MembershipClient:
         self._ended = False  # whether `on_end` was called
         self._latest = LatestAnswer()
         self._passed_on: Answer | None = None  # the last one that `on_answer` was given
+        self._past = registration.past  # what the next coordinator will be told
         self._thread: threading.Thread | None = None
         self._departure: tuple[LeaveKind, str] | None = None
         self._departing = threading.Lock()  # guards the step from None
@@ -121,6 +122,11 @@ class MembershipClient:
             UnreachableError: the coordinator was not reached within `ps_timeout_s`.
         """
         report = ChiefReport(self._me.index, assignment.incarnation, assignment.view.number, prepared)
+        return self._report(lambda: self._client.report_prepared(report))
+
+    def report_obstacle(self, assignment: Assignment, obstacle: str) -> Answer:
+        """As chief: the view cannot be prepared by this worker.  Otherwise as `report_prepared`."""
+        report = ChiefReport(self._me.index, assignment.incarnation, assignment.view.number, obstacle=obstacle)
         return self._report(lambda: self._client.report_prepared(report))
 
     def report_finished(self, assignment: Assignment) -> Answer:
@@ -187,6 +193,9 @@ class MembershipClient:
         """Passes on what is new, then sends a heartbeat that waits for more."""
         answer = self._latest.last()
         if answer != self._passed_on:
+            told = answer.instructions
+            if told.phase.prepared:
+                self._past = self._past.prepared(0, told.saved_step)
             self._on_answer(answer)
             self._passed_on = answer
         phase, reason = answer.instructions.phase, answer.instructions.reason
@@ -213,6 +222,7 @@ class MembershipClient:
     def _rejoin(self, why: ReplacedError) -> None:
         self._log("rejoining", reason=why)
         try:
+            self._me = replace(self._me, past=self._past)
             self._join(replace(self._context, stop=self._leaving), self._job.ps_timeout_s, "--ps-timeout")
         except IndexHeldError as error:
             raise ReplacedError(f"{self._me.name} lost its place: {error}") from error
@@ -234,6 +244,7 @@ class MembershipClient:
     def _send_heartbeat(self, seen: Answer, max_wait_s: float) -> None:
         """Waits at the coordinator only while it has nothing newer than `seen`; other threads may have newer by now."""
         me, beat = self._me, self._beat(seen.incarnation)
+        self._past = self._past.saw(beat.global_step)
         heartbeat = Heartbeat(me.role, me.index, seen.incarnation, beat, seen.revision, max_wait_s)
         self._latest.offer(self._client.heartbeat(heartbeat, max_wait_s + self._margin_s))
 

@@ -156,7 +156,12 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         report = member_messages.chief_report_from_wire(request)
         chief, prepared = (report.worker_index, report.incarnation), report.prepared
         assert prepared is not None
-        answer = self._act(lambda now_s: self._coordinator.report_prepared(*chief, report.view, prepared, now_s))
+        if report.obstacle:
+            answer = self._act(
+                lambda now_s: self._coordinator.report_obstacle(*chief, report.view, report.obstacle, now_s)
+            )
+        else:
+            answer = self._act(lambda now_s: self._coordinator.report_prepared(*chief, report.view, prepared, now_s))
         return pb.ReportPreparedResponse(answer=member_messages.answer_to_wire(answer))
 
     @_rpc

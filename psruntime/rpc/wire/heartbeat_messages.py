@@ -9,7 +9,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import BytesMoved, PsBeat, PsStats, WorkerBeat, WorkerStats
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
-from psruntime.rpc.wire.member_messages import role_from_wire, role_to_wire
+from psruntime.rpc.wire.member_messages import optional_number, role_from_wire, role_to_wire
 from psruntime.v1 import coordination_pb2 as pb
 
 
@@ -46,6 +46,8 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         wire.worker.stopped = beat.stopped
         wire.worker.stats.CopyFrom(worker_stats_to_wire(beat.stats))
         wire.worker.closed_parts = beat.closed_parts
+        if beat.saved_step is not None:
+            wire.worker.saved_step = beat.saved_step
     return wire
 
 
@@ -81,6 +83,7 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
         wire.stopped,
         worker_stats_from_wire(wire.stats),
         field_checks.number("worker.closed_parts", wire.closed_parts),
+        optional_number("worker.saved_step", wire, "saved_step"),
     )
 
 
@@ -155,7 +158,7 @@ def worker_stats_from_wire(wire: pb.WorkerStats) -> WorkerStats:
         field_checks.words("stats.waiting", wire.waiting),
         field_checks.number("stats.max_lead_steps", wire.max_lead_steps),
         _moved_from_wire(wire.moved) if wire.HasField("moved") else None,
-        field_checks.number("stats.step_tensors", wire.step_tensors) if wire.HasField("step_tensors") else None,
+        optional_number("stats.step_tensors", wire, "step_tensors"),
         field_checks.number("stats.skipped_batches", wire.skipped_batches),
     )
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from google.protobuf.message import Message
+
 from psruntime.config import check_job_id
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, Join, LeaveKind, NotYet, Prepared
+from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
@@ -23,12 +26,13 @@ from psruntime.v1 import coordination_pb2 as pb
 
 @dataclass(frozen=True)
 class ChiefReport:
-    """The chief's word on a view: prepared, or finished (without `prepared`)."""
+    """The chief's word on a view: prepared, finished (without `prepared`), or the obstacle to it."""
 
     worker_index: int
     incarnation: int
     view: int
     prepared: Prepared | None = None
+    obstacle: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class Leave:
     incarnation: int
     kind: LeaveKind
     reason: str
+
+
+def optional_number(name: str, wire: Message, field: str) -> int | None:
+    """A count from 0 of an optional field; None where it is absent."""
+    return field_checks.number(name, getattr(wire, field)) if wire.HasField(field) else None
 
 
 def role_to_wire(role: Role) -> str:
@@ -115,6 +124,7 @@ def join_to_wire(join: Join) -> pb.JoinRequest:
         job_id=join.job_id,
         waited=field_checks.duration(join.waited_s),
         variables=specs_to_wire(join.specs),
+        past=pb.Past(began=join.past.began, global_step=join.past.global_step, saved_step=join.past.saved_step),
     )
 
 
@@ -131,6 +141,11 @@ def join_from_wire(wire: pb.JoinRequest) -> Join:
         check_job_id("job_id", wire.job_id),
         field_checks.seconds("waited", wire.waited),
         specs_from_wire(wire.variables),
+        Past(
+            wire.past.began,
+            field_checks.number("past.global_step", wire.past.global_step),
+            optional_number("past.saved_step", wire.past, "saved_step"),
+        ),
     )
 
 
@@ -169,6 +184,8 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
             clock_steps=told.clock,
             report_interval=field_checks.duration(told.report_every_s) if told.report_every_s > 0 else None,
             max_staleness=told.max_staleness,
+            saved_step=told.saved_step,
+            seen_step=told.seen_step,
         ),
         revision=answer.revision,
     )
@@ -194,9 +211,9 @@ def answer_from_wire(wire: pb.Answer) -> Answer:
             fence_revision=field_checks.number("fence_revision", told.fence_revision),
             clock=field_checks.number("clock_steps", told.clock_steps),
             report_every_s=field_checks.seconds("report_interval", told.report_interval),
-            max_staleness=(
-                field_checks.number("max_staleness", told.max_staleness) if told.HasField("max_staleness") else None
-            ),
+            max_staleness=optional_number("max_staleness", told, "max_staleness"),
+            saved_step=optional_number("saved_step", told, "saved_step"),
+            seen_step=field_checks.number("seen_step", told.seen_step),
         ),
         field_checks.number("revision", wire.revision, least=1),
     )
@@ -212,8 +229,9 @@ def chief_report_from_wire(wire: pb.ReportPreparedRequest | pb.ReportFinishedReq
         field_checks.number("global_step", wire.global_step),
         field_checks.number("attempt", wire.attempt),
         field_checks.number("lost_steps", wire.lost_steps),
+        optional_number("saved_step", wire, "saved_step"),
     )
-    return ChiefReport(worker_index, incarnation, view, prepared)
+    return ChiefReport(worker_index, incarnation, view, prepared, field_checks.words("obstacle", wire.obstacle))
 
 
 def leave_to_wire(leave: Leave) -> pb.LeaveRequest:

@@ -46,12 +46,17 @@ class WorkerControl:
         self._raise_if_over(answer)
         told = answer.instructions
         prepare = told.phase is Phase.PREPARING
-        return Assignment(told.view, answer.incarnation, prepare, told.restore, told.clock)
+        steps = (told.saved_step, told.seen_step)
+        return Assignment(told.view, answer.incarnation, prepare, told.restore, told.clock, *steps)
 
     def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
         """The coordinator may be another one than before: what this worker read last tells what was lost with it."""
         lost = max(prepared.steps_lost, self._facts.global_step - prepared.global_step)
         self._membership.report_prepared(assignment, replace(prepared, steps_lost=lost))
+
+    def report_obstacle(self, assignment: Assignment, obstacle: str) -> None:
+        self._log("cannot_prepare", view=assignment.view.number, reason=obstacle)
+        self._membership.report_obstacle(assignment, obstacle)
 
     def entered(self, assignment: Assignment) -> None:
         """In the same view and incarnation the steps go on: a session was lost, not what was done in it.
@@ -153,6 +158,9 @@ class WorkerControl:
             return Rest.OVER
         self._raise_if_over(answer)
         return Rest.CLOSE if answer.instructions.close and self.holds(assignment) else Rest.RESUME
+
+    def saved(self, global_step: int) -> None:
+        self._facts.saved(global_step)
 
     def closed_part(self) -> None:
         self._facts.closed_part()

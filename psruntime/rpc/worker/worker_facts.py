@@ -26,6 +26,7 @@ class WorkerFacts:
         self._global_step = 0
         self._stopped = False
         self._closed_parts = 0
+        self._saved_step: int | None = None  # of a checkpoint that was written under the assignment
         self._pushes = 0
         self._max_lead = 0
         self._waiting = "starting"
@@ -40,7 +41,7 @@ class WorkerFacts:
             stats = replace(stats, pushes=stats.pushes + self._pushes, max_lead=self._max_lead)
             if self._assignment is None or self._assignment.incarnation != incarnation:
                 return WorkerBeat(stats=stats)
-            facts = (self._steps, self._global_step, self._stopped, stats, self._closed_parts)
+            facts = (self._steps, self._global_step, self._stopped, stats, self._closed_parts, self._saved_step)
             return WorkerBeat(self._assignment.view.number, *facts)
 
     # Read by the training, which alone changes them.
@@ -73,6 +74,7 @@ class WorkerFacts:
             if last is None or (last.view, last.incarnation) != (assignment.view, assignment.incarnation):
                 self._steps = 0
                 self._global_step = 0
+                self._saved_step = None
             self._assignment = assignment
             self._stopped = False
 
@@ -92,6 +94,11 @@ class WorkerFacts:
     def closed_part(self) -> None:
         with self._lock:
             self._closed_parts += 1
+
+    def saved(self, global_step: int) -> None:
+        """A checkpoint of this global step is written."""
+        with self._lock:
+            self._saved_step = global_step
 
     def led(self, max_lead: int) -> None:
         """The largest lead with which a step was started."""

@@ -28,6 +28,7 @@ from psruntime.core.members.messages import (
     WorkerStats,
     WorkerTraffic,
 )
+from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.errors import UsageError
@@ -98,11 +99,22 @@ instructions = st.builds(
     clock=counts,
     report_every_s=spans,
     max_staleness=st.none() | counts,
+    saved_step=st.none() | counts,
+    seen_step=counts,
 )
 answers = st.builds(Answer, incarnations, instructions, st.integers(1, field_checks.COUNT_LIMIT - 1))
 job_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 joins = st.builds(
-    Join, st.just(Role.WORKER), indices, addresses, addresses, st.text(min_size=1, max_size=64), job_ids, spans, models
+    Join,
+    st.just(Role.WORKER),
+    indices,
+    addresses,
+    addresses,
+    st.text(min_size=1, max_size=64),
+    job_ids,
+    spans,
+    models,
+    st.builds(Past, st.booleans(), counts, st.none() | counts),
 )
 beats = st.builds(
     heartbeat_messages.Heartbeat,
@@ -117,7 +129,7 @@ beats = st.builds(
     st.just(Role.WORKER),
     indices,
     incarnations,
-    st.builds(WorkerBeat, counts, counts, counts, st.booleans(), worker_stats, counts),
+    st.builds(WorkerBeat, counts, counts, counts, st.booleans(), worker_stats, counts, st.none() | counts),
     counts,
     spans,
 )

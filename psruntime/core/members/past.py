@@ -1,0 +1,41 @@
+"""What a process knows of its job's past, so that the coordinator's death loses none of it.
+
+Every member is told, and remembers, what the next coordinator has to know: that the training had begun, how far it was
+seen, and which checkpoint is the newest.  It says so when it joins.  A process that starts says which checkpoint it
+finds in the folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Past:
+    """began: whether a view was prepared.  global_step: the highest that was seen.  saved_step: that of the newest
+    checkpoint, None if there is none.
+    """
+
+    began: bool = False
+    global_step: int = 0
+    saved_step: int | None = None
+
+    def and_of(self, other: Past) -> Past:
+        """What both know together."""
+        saved = [step for step in (self.saved_step, other.saved_step) if step is not None]
+        return Past(self.began or other.began, max(self.global_step, other.global_step), max(saved) if saved else None)
+
+    def prepared(self, global_step: int, saved_step: int | None) -> Past:
+        """A view was prepared, with the newest checkpoint as its chief finds it: an older one may be meant."""
+        return Past(True, max(self.global_step, global_step), saved_step)
+
+    def saved(self, saved_step: int | None) -> Past:
+        """The newest checkpoint as the chief says it."""
+        return replace(self, saved_step=saved_step)
+
+    def saw(self, global_step: int) -> Past:
+        """The training was seen at this global step."""
+        return self if global_step <= self.global_step else replace(self, global_step=global_step)
+
+
+UNKNOWN = Past()  # of a process that knows nothing

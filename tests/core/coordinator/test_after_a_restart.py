@@ -1,0 +1,157 @@
+"""A coordinator that is not the job's first: what it learns from those who join again, and what it waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from psruntime.config import JobConfig
+from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Answer, Instructions, Join, Prepared, PsBeat, WorkerBeat
+from psruntime.core.members.past import UNKNOWN, Past
+from psruntime.core.members.view import Phase
+from psruntime.core.plan.buckets import VariableSpec
+
+PS_TIMEOUT_S = 15.0
+SPECS = (VariableSpec("kernel", (4,), "float32"),)
+BEFORE = Past(began=True, global_step=120, saved_step=100)  # what a member of the coordinator before remembers
+STARTED_S = 1000.0
+
+
+class Job:
+    """A coordinator that started at STARTED_S; members join and beat as they are told to."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.job = JobConfig(ps_timeout_s=PS_TIMEOUT_S, **settings)
+        self.core = Coordinator(self.job, STARTED_S)
+        self.now_s = STARTED_S
+        self.incarnations: dict[tuple[Role, int], int] = {}
+
+    @property
+    def phase(self) -> Phase:
+        return self.core.state.phase
+
+    @property
+    def reason(self) -> str:
+        return self.core.state.reason
+
+    def join(self, role: Role, index: int, past: Past = UNKNOWN) -> None:
+        number = len(self.incarnations) + 1
+        self.incarnations[role, index] = number
+        specs = SPECS if role is Role.WORKER else ()
+        address = f"127.0.0.1:{number}"
+        join = Join(role, index, address, address, f"{number}", self.job.job_id, specs=specs, past=past)
+        assert isinstance(self.core.join(join, number, self.now_s), Answer)
+
+    def told(self, role: Role, index: int) -> Instructions:
+        return self.core.answer(role, index, self.incarnations[role, index]).instructions
+
+    def beat(self) -> None:
+        """Everybody says that it is there; the ps write the fence."""
+        for (role, index), incarnation in self.incarnations.items():
+            told = self.told(role, index)
+            beat = PsBeat(told.fence_revision) if role is Role.PS else WorkerBeat()
+            self.core.heartbeat(role, index, incarnation, beat, self.now_s)
+
+    def wait(self, seconds: float) -> None:
+        """With heartbeats."""
+        for _ in range(int(seconds)):
+            self.now_s += 1.0
+            if not self.phase.over:
+                self.beat()
+        self.core.advance(self.now_s)
+
+    def refuses(self, index: int, obstacle: str) -> None:
+        """As chief."""
+        view = self.core.state.view.number
+        self.core.report_obstacle(index, self.incarnations[Role.WORKER, index], view, obstacle, self.now_s)
+
+
+def test_a_ps_that_does_not_come_back_with_the_coordinator_fails_the_job_in_time() -> None:
+    job = Job(ps=2, min_workers=2)
+    job.join(Role.PS, 0)
+    job.join(Role.WORKER, 0, BEFORE)
+    job.wait(PS_TIMEOUT_S - 1)
+    assert job.phase is Phase.FORMING and "waiting for ps 1 of 2" in job.reason
+    job.wait(3)
+    assert job.phase is Phase.FAILED
+    assert job.reason == "ps 1 did not return within 15 s (ps_timeout_s)"
+
+
+def test_a_ps_of_a_job_that_has_not_begun_is_waited_for() -> None:
+    job = Job(ps=2)
+    job.join(Role.PS, 0, Past(saved_step=100))
+    job.join(Role.WORKER, 0, Past(saved_step=100))
+    job.wait(3 * PS_TIMEOUT_S)
+    assert job.phase is Phase.FORMING
+
+
+@pytest.mark.parametrize("who", [Role.PS, Role.WORKER])
+def test_a_job_that_has_begun_goes_on_with_the_workers_that_are_left(who: Role) -> None:
+    job = Job(ps=2, min_workers=3)
+    job.join(Role.PS, 0)
+    job.join(Role.PS, 1, BEFORE if who is Role.PS else UNKNOWN)
+    assert job.phase is Phase.FORMING
+    job.join(Role.WORKER, 4, BEFORE if who is Role.WORKER else UNKNOWN)
+    assert job.phase is Phase.PREPARING
+
+
+def test_the_chief_is_told_what_must_not_be_lost() -> None:
+    job = Job()
+    job.join(Role.PS, 0, Past(saved_step=80))
+    job.join(Role.WORKER, 0, BEFORE)
+    told = job.told(Role.WORKER, 0)
+    assert (told.chief, told.saved_step, told.seen_step) == (True, 100, 120)
+    job.beat()
+    job.core.report_prepared(0, job.incarnations[Role.WORKER, 0], 1, Prepared(60, saved_step=60), job.now_s)
+    for role in Role:
+        assert job.told(role, 0).saved_step == 60  # an older one was meant: the chief says which
+    assert job.told(Role.WORKER, 0).seen_step == 0
+    beat = WorkerBeat(1, 10, 130, saved_step=130)
+    job.core.heartbeat(Role.WORKER, 0, job.incarnations[Role.WORKER, 0], beat, job.now_s)
+    assert job.told(Role.PS, 0).saved_step == 130
+    job.join(Role.WORKER, 1, Past(saved_step=500))  # of a folder of its own
+    assert job.told(Role.PS, 0).saved_step == 130
+
+
+def test_a_chief_that_does_not_see_the_checkpoint_is_relieved() -> None:
+    job = Job(min_workers=2)
+    job.join(Role.PS, 0)
+    job.join(Role.WORKER, 0)
+    job.join(Role.WORKER, 1, Past(saved_step=100))
+    assert job.told(Role.WORKER, 0).chief
+    job.refuses(0, "checkpoint 100 is not here")
+    events = {event.name: event.facts for event in job.core.take_effects().events}
+    assert events["relieved"] == {"worker": 0, "reason": "checkpoint 100 is not here"}
+    assert not job.told(Role.WORKER, 0).chief and job.told(Role.WORKER, 1).chief
+    job.wait(2 * PS_TIMEOUT_S)
+    assert job.phase is Phase.PREPARING and job.core.state.chief == 1  # it takes its time
+
+
+def test_a_view_that_nobody_can_prepare_says_why_and_fails_the_job_in_time() -> None:
+    job = Job(min_workers=2)
+    job.join(Role.PS, 0)
+    for index in range(2):
+        job.join(Role.WORKER, index)
+        job.wait(1)
+    for index in range(2):
+        job.refuses(index, "checkpoint 100 is not here")
+    why = "no worker can prepare view 1: worker 0: checkpoint 100 is not here; worker 1: checkpoint 100 is not here"
+    assert job.phase is Phase.PREPARING and job.reason == why
+    job.wait(PS_TIMEOUT_S + 1)
+    assert job.phase is Phase.FAILED
+    assert job.reason == f"{why}; none that can came within 15 s (ps_timeout_s)"
+
+
+def test_a_worker_that_can_prepare_may_come_later() -> None:
+    job = Job()
+    job.join(Role.PS, 0)
+    job.join(Role.WORKER, 0)
+    job.refuses(0, "checkpoint 100 is not here")
+    job.wait(PS_TIMEOUT_S - 2)
+    job.join(Role.WORKER, 1, Past(saved_step=100))
+    assert job.told(Role.WORKER, 1).chief
+    job.wait(PS_TIMEOUT_S)
+    assert job.phase is Phase.PREPARING
