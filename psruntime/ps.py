@@ -27,7 +27,7 @@ from psruntime.core.rounds.turns import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
 from psruntime.graph.base import allocator
 from psruntime.network.connections import all_but
-from psruntime.network.hosts import own_host, require_loopback
+from psruntime.network.hosts import await_names, own_host, require_loopback
 from psruntime.network.links import Links
 from psruntime.observe.log import Log
 from psruntime.observe.rounds_log import RoundsLog
@@ -58,13 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError("--job is for ps 0 only; the other processes learn the job's settings from it")
         job = flags.job_config(arguments) if where.index == 0 else None
         security = load_security(flags.security_config(arguments))
-        if job and not (security.tls or arguments.insecure):
+        open_to_all = bool(security.tls) or arguments.insecure
+        if job and not open_to_all:
             require_loopback(where.coordinator)
     except UsageError as error:
         return usage_error(PROG, error)
     allocator.share_arenas()
     allocator.keep_freed_memory()
-    work = partial(_work, where, job, flags.given(arguments, JobConfig), security)
+    work = partial(_work, where, job, flags.given(arguments, JobConfig), security, open_to_all)
     return run(Log("ps", where.index, where.log_format), work, arguments.lifeline)
 
 
@@ -83,10 +84,19 @@ def _parser() -> flags.Parser:
 
 
 def _work(
-    where: ProcessConfig, job: JobConfig | None, given: dict[str, Any], security: Security, process: Process
+    where: ProcessConfig,
+    job: JobConfig | None,
+    given: dict[str, Any],
+    security: Security,
+    open_to_all: bool,
+    process: Process,
 ) -> int:
+    """open_to_all: whether the coordinator, if this is ps 0, may serve other machines."""
+    await_names(where, process.stop, process.log)
     coordinator_address = where.coordinator
     if job is not None:
+        if not open_to_all:
+            require_loopback(where.coordinator)
         service = partial(_servicer, job, process, _recorder(job, process))
         server = RpcServer(where.coordinator, service, "--coordinator", security, process.log)
         host, _ = split_address(where.coordinator)

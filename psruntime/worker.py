@@ -30,7 +30,7 @@ from psruntime.errors import (
 )
 from psruntime.graph.base import allocator
 from psruntime.model import EVAL, TRAIN, Context, load_model
-from psruntime.network.hosts import own_host
+from psruntime.network.hosts import await_names, own_host
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.meter import StepMeter
@@ -84,6 +84,7 @@ def _parser() -> flags.Parser:
 def _work(
     where: ProcessConfig, worker: WorkerConfig, given: dict[str, Any], security: Security, process: Process
 ) -> int:
+    await_names(where, process.stop, process.log)
     client = CoordinatorClient(where.coordinator, security)
     process.at_exit.callback(client.close)
     job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)

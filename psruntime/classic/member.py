@@ -15,7 +15,7 @@ from psruntime.errors import JobFailedError, PsRuntimeError, StopRequested, Usag
 from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
 from psruntime.graph.loop.session import WorkerServer
-from psruntime.network.hosts import own_host
+from psruntime.network.hosts import await_names, own_host
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.traffic import TrafficMeter
@@ -56,6 +56,7 @@ class ScriptMember:
             UsageError: the coordinator is not reached within `connect_timeout_s`, does not agree with this process on
                 certificates or the token, or has a setting that is not for scripts.
         """
+        await_names(self._where, self._stop, self.log)
         self.job = learn_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log)
         if self.job.mode == "sync":
             raise UsageError(

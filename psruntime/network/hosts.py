@@ -1,12 +1,53 @@
-"""Which address the others reach this process at, and which of them only this machine does."""
+"""Names of machines: at which address the others reach this process, and whether only this machine does."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
+import time
+from collections.abc import Callable
 
 from psruntime.config import ProcessConfig, split_address
-from psruntime.errors import UsageError
+from psruntime.errors import StopRequested, UsageError
+
+FIRST_PAUSE_S = 0.1  # between two tries to resolve a name; doubled each time
+LONGEST_PAUSE_S = 2.0
+
+
+def await_names(where: ProcessConfig, stop: threading.Event, log: Callable[..., None]) -> None:
+    """Waits until the names that this process was given can be resolved, for `connect_timeout_s` at most.
+
+    A process may start before its own name, or the coordinator's, is known: as a pod does before its DNS record.
+
+    Raises:
+        UsageError: one could not be resolved in time; names it.
+        StopRequested: `stop` was set.
+    """
+    began_s, pause_s, told = time.monotonic(), FIRST_PAUSE_S, False
+    names = {"the coordinator's host": split_address(where.coordinator)[0], "--host": where.host}
+    for what, name in names.items():
+        while name and (reason := _why_unresolved(name)):
+            if time.monotonic() - began_s >= where.connect_timeout_s:
+                raise UsageError(
+                    f"{what} '{name}' cannot be resolved: {reason}; it was tried for {where.connect_timeout_s:g} s "
+                    "(--connect-timeout)"
+                )
+            if not told:
+                log("unresolved", name=name, reason=reason, gives_up_after_s=where.connect_timeout_s)
+                told = True
+            if stop.wait(pause_s):
+                raise StopRequested("asked to stop")
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _why_unresolved(name: str) -> str:
+    """Why a name cannot be resolved now; empty if it can."""
+    try:
+        socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return str(getattr(error, "strerror", None) or error)
+    return ""
 
 
 def own_host(where: ProcessConfig) -> str:
@@ -31,12 +72,15 @@ def own_host(where: ProcessConfig) -> str:
 
 
 def require_loopback(coordinator: str) -> None:
-    """Raises a UsageError if other machines may reach a server at `host:port`, or if the host cannot be resolved."""
+    """Raises a UsageError if other machines may reach a server at `host:port`.
+
+    A name that cannot be resolved passes: ask again after `await_names`.
+    """
     host, _ = split_address(coordinator)
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise UsageError(f"the coordinator's host '{host}' cannot be resolved: {error.strerror or error}") from error
+    except (OSError, UnicodeError):
+        return
     if not all(ipaddress.ip_address(str(where[0]).partition("%")[0]).is_loopback for *_, where in found):
         raise UsageError(
             f"coordinator {coordinator} would serve other machines without TLS: give --tls-ca, --tls-cert and "
