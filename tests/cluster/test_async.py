@@ -51,6 +51,7 @@ def step_traffic_is_the_models(status: JobStatus) -> bool:
     return all(WIDE_BYTES <= bytes_per_step <= 1.5 * WIDE_BYTES for bytes_per_step in moved)
 
 
+@pytest.mark.long
 def test_workers_join_leave_and_are_lost_while_the_others_go_on(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, ps=2, train_steps=1_000_000, lease_s=3) as job:
         stayer = job.start_worker(0, WIDE)
@@ -81,6 +82,7 @@ def test_workers_join_leave_and_are_lost_while_the_others_go_on(zygote: Zygote, 
         assert {code for name, code in job.wait_all().items() if name.startswith("ps")} == {143}
 
 
+@pytest.mark.long
 def test_no_applied_update_is_staler_than_allowed(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, ps=2, min_workers=4, train_steps=1_000_000, max_staleness=2) as job:
         workers = [job.start_worker(index, SMALL) for index in range(4)]

@@ -28,6 +28,7 @@ def test_a_whole_job_with_one_command(commands: Commands) -> None:
     assert not commands.running()
 
 
+@pytest.mark.long
 def test_status_and_signals_of_a_running_job(commands: Commands) -> None:
     paced = (
         "--model",

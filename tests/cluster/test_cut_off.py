@@ -68,6 +68,7 @@ def test_a_worker_that_is_stuck_in_a_step_does_not_hold_up_the_end(zygote: Zygot
         assert "balanced=True" in job.ps[0].text
 
 
+@pytest.mark.long
 def test_a_chief_that_is_stuck_while_it_closes_is_succeeded(zygote: Zygote, tmp_path: Path) -> None:
     go, stuck = stuck_model(tmp_path, "eval")
     go.touch()
@@ -83,6 +84,7 @@ def test_a_chief_that_is_stuck_while_it_closes_is_succeeded(zygote: Zygote, tmp_
         assert job.ps[0].text.count(" cut_off ") == 1
 
 
+@pytest.mark.long
 def test_a_job_that_nobody_can_end_fails(zygote: Zygote, tmp_path: Path) -> None:
     go, _ = stuck_model(tmp_path, "eval")
     go.touch()

@@ -75,6 +75,7 @@ def trained(zygote: Zygote, module: Path, data: Path, run: Path, train_steps: in
         return worker.text, float(worker.wait_for("held out").split("accuracy ")[1].split(",")[0])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_tf1_script_moves_by_both_routes_and_takes_its_checkpoints_along(
     zygote: Zygote, tmp_path: Path, data: Path

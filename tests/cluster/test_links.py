@@ -40,6 +40,7 @@ def go_on(job: Cluster, steps: int) -> None:
     job.wait_for_step(job.status().global_step + steps)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["bounded"], SETTINGS))
 def test_a_job_outlasts_bad_links(mode: str, zygote: Zygote, tmp_path: Path, proxy: Proxy) -> None:
     gates = Gates(tmp_path / "gates")

@@ -21,6 +21,7 @@ KILLS = 4
 SEED = 11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_fewer_steps_are_lost_than_lie_between_three_copies(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     moments = random.Random(SEED)

@@ -116,6 +116,7 @@ def test_ps_0_comes_back_where_the_others_look_for_it(commands: Commands, go: Pa
     assert not commands.running()
 
 
+@pytest.mark.long
 def test_a_process_that_crashes_too_often_ends_the_job(commands: Commands, go: Path) -> None:
     job = commands.start(LOCAL, "--workers", "1", "--restart", "1", "--model", "paced", "--log-dir", "logs")
     client = CoordinatorClient(coordinator_of(job))

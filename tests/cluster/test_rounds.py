@@ -83,7 +83,7 @@ CASES = {  # together each optimizer with and without a table, each number of wo
 }
 
 
-@pytest.mark.parametrize("case", long_but(["momentum, table", "ftrl"], CASES))
+@pytest.mark.parametrize("case", long_but(["momentum, table"], CASES))
 def test_fifty_rounds_are_those_of_one_process(case: str, zygote: Zygote, tmp_path: Path) -> None:
     settings, workers, num_ps, slice_bytes, more = CASES[case]
     model = write_model(tmp_path, "exact_" + re.sub(r"\W", "_", case), **settings)
@@ -102,6 +102,7 @@ def test_fifty_rounds_are_those_of_one_process(case: str, zygote: Zygote, tmp_pa
     assert max(outcome["largest"].values()) < TOLERANCE, outcome
 
 
+@pytest.mark.long
 def test_rounds_stay_exact_while_workers_come_go_and_die(zygote: Zygote, tmp_path: Path) -> None:
     model = write_model(tmp_path, "exact_elastic", optimizer="adam", table=True, clip_norm=0.5)
     job_settings = {

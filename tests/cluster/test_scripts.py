@@ -91,6 +91,7 @@ def newest(folder: Path) -> int:
     return int(path.rsplit("-", 1)[1]) if path else -1
 
 
+@pytest.mark.long
 def test_a_script_survives_the_loss_of_its_chief_and_of_its_ps(zygote: Zygote, tmp_path: Path) -> None:
     folder = tmp_path / "c"
     job_flags = ["--mode=bounded", "--bound=2", "--min-workers=2", "--lease=3", "--linger=0"]
@@ -131,6 +132,7 @@ def test_a_script_survives_the_loss_of_its_chief_and_of_its_ps(zygote: Zygote, t
     assert 1500 <= newest(folder) == last_step(folder) < 1500 + PAST_THE_END
 
 
+@pytest.mark.long
 def test_who_left_its_block_serves_on_and_who_fails_holds_nobody_up(zygote: Zygote, tmp_path: Path) -> None:
     folder = tmp_path / "c"
     flags = [f"--checkpoint_dir={folder}"]

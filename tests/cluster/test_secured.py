@@ -54,6 +54,7 @@ def test_a_job_with_tls_and_a_token_is_done_and_nobody_else_takes_part(commands:
     assert not commands.running()
 
 
+@pytest.mark.long
 def test_a_script_in_a_secured_job_needs_the_environment_alone(commands: Commands, tmp_path: Path) -> None:
     files = files_in(tmp_path)
     commands.environment |= {f"PSRUNTIME_{name.upper()}": path for name, path in vars(files).items() if path}

@@ -125,6 +125,7 @@ class Reader:
         poll_until(all_there, within_s, f"what {block} shows; {self._last} has printed {self._printed}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_tutorial_can_be_followed(commands: Commands) -> None:
     reader = Reader(commands)

@@ -47,6 +47,7 @@ def test_any_number_of_ps_goes_on_from_any_other(layout: tuple[int, int], tmp_pa
         np.testing.assert_array_equal(after[name], value, err_msg=name)
 
 
+@pytest.mark.long
 def test_the_learning_rate_goes_on_where_it_was(tmp_path: Any) -> None:
     asked: list[int] = []
 
@@ -89,6 +90,7 @@ def test_a_replaced_ps_takes_all_back_to_the_checkpoint(tmp_path: Any) -> None:
         assert session.run(first.graph.model.versions[survivor]) == 4 + RESTORE_LEAP
 
 
+@pytest.mark.long
 def test_a_preparation_that_was_cut_off_is_begun_anew_and_keeps_the_books(tmp_path: Any) -> None:
     cluster = LocalCluster(2)
     first = train(cluster, ADAM, 4, checkpoint_dir=str(tmp_path))
@@ -103,6 +105,7 @@ def test_a_preparation_that_was_cut_off_is_begun_anew_and_keeps_the_books(tmp_pa
         assert set(session.run(list(run.graph.model.versions.values()))) == {4 + RESTORE_LEAP}
 
 
+@pytest.mark.long
 def test_one_that_was_cut_off_as_it_began_keeps_the_books_of_a_fresh_ps(tmp_path: Any, monkeypatch: Any) -> None:
     train(LocalCluster(2), ADAM, 4, checkpoint_dir=str(tmp_path))
     begin, cut_off = PreparedFlags.begin, []
@@ -124,6 +127,7 @@ def test_one_that_was_cut_off_as_it_began_keeps_the_books_of_a_fresh_ps(tmp_path
     assert {ledger[APPLIED] for ledger in cluster.ledgers(run.graph.plan).values()} == {4}
 
 
+@pytest.mark.long
 def test_a_chief_that_was_replaced_while_it_read_writes_nothing(tmp_path: Any, monkeypatch: Any) -> None:
     """Its incarnation was admitted when it looked, and is not when the file has been read."""
     train(LocalCluster(1), ADAM, 4, checkpoint_dir=str(tmp_path))
@@ -179,6 +183,7 @@ def test_a_session_on_a_ps_that_is_not_prepared_is_not_used() -> None:
         train(cluster, ADAM, 1, make_control_plane=Changing)
 
 
+@pytest.mark.long
 def test_more_ps_than_buckets() -> None:
     cluster = LocalCluster(5)
     run = train(cluster, ADAM, 2)
@@ -214,6 +219,7 @@ def test_a_checkpoint_whose_files_are_gone_is_named(lost: str, tmp_path: Any) ->
         train(LocalCluster(1), ADAM, 1, checkpoint_dir=str(tmp_path))
 
 
+@pytest.mark.long
 def test_keep_counts_the_files_of_earlier_chiefs(tmp_path: Any) -> None:
     for _ in range(3):
         train(LocalCluster(1), ADAM, 2, keep=2, checkpoint_dir=str(tmp_path))

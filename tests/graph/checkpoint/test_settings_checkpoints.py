@@ -27,6 +27,7 @@ NAMES = list(SETTINGS)
 NEXT = dict(zip(NAMES, [*NAMES[1:], NAMES[0]], strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", long_but(QUICK[1:], NAMES))
 def test_a_checkpoint_brings_back_values_and_books(name: str, tmp_path: Path) -> None:
     settings, others = SETTINGS[name], SETTINGS[NEXT[name]]

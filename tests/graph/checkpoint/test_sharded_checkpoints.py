@@ -50,6 +50,7 @@ BLIND = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", long_but(["sees another file"], BLIND))
 def test_one_ps_that_does_not_see_the_folder_and_the_chief_writes_all(
     how: str, tmp_path: Path, monkeypatch: Any
@@ -84,6 +85,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
         np.testing.assert_array_equal(other[name], value, err_msg=name)
 
 
+@pytest.mark.long
 def test_a_portion_at_a_time(tmp_path: Path, monkeypatch: Any) -> None:
     """Portions smaller than a slice: a file each, and the same content."""
     whole = train(LocalCluster(2), ADAM, 3, checkpoint_dir=str(tmp_path / "whole"), **SLICED)
@@ -162,6 +164,7 @@ def test_a_checkpoint_is_of_one_round_whatever_happens_while_it_is_written(parts
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", long_but([1], [0, 1, 2]))
 def test_a_chief_that_was_paused_does_not_keep_a_mix_of_two_copies(parts: int, tmp_path: Path) -> None:
     """Another chief copies a later round after `parts` of the two parts are written; its own is whole."""

@@ -87,6 +87,7 @@ def test_the_slots_of_another_optimizer_are_missed_by_name(tmp_path: Any) -> Non
         train(LocalCluster(1), ADAM, 1, checkpoint_dir=str(tmp_path))
 
 
+@pytest.mark.long
 def test_through_three_layouts_to_the_bit(tmp_path: Any) -> None:
     """2 ps, 3 ps, 1 ps, with slices of every size, against one that never stopped."""
     unbroken = train(LocalCluster(1), ADAM, 3 * STEPS, checkpoint_dir=str(tmp_path / "unbroken"))

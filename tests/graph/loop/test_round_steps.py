@@ -72,6 +72,7 @@ LONG = [pytest.param(*loss, marks=pytest.mark.long) for loss in LOSSES]
 IDS = [f"{'apart' if model is APART else 'on the way'}-{stage}-{how}" for model, stage, how in LOSSES]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "stage", "how"), [*LOSSES[:1], *LONG[1:3]], ids=IDS[:3])
 def test_a_lost_session_neither_loses_nor_doubles_a_batch(
     model: Model, stage: str, how: str, cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
@@ -126,6 +127,7 @@ def test_the_same_batch_is_pushed_again_when_an_attempt_became_void(cluster: Loc
     check(run, [0, 1, 2, 3, 4])
 
 
+@pytest.mark.long
 def test_a_batch_that_turned_out_to_come_too_early_waits_and_is_trained_once(
     cluster: LocalCluster, tmp_path: Any
 ) -> None:
@@ -161,6 +163,7 @@ def test_nothing_is_computed_of_a_batch_before_every_bucket_is_closed(
     assert all(closes <= ancestors([op]) for op in begun)
 
 
+@pytest.mark.long
 def test_a_round_that_was_pulled_too_early_is_given_up(cluster: LocalCluster, tmp_path: Any, monkeypatch: Any) -> None:
     """Another run was in the update of a bucket while it was pulled, and is done when this worker looks again."""
 
@@ -239,6 +242,7 @@ def test_a_loss_that_is_not_finite_stops_the_job(cluster: LocalCluster, tmp_path
     assert len(control_planes[0].contributed) == 2
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_is_passed_over(cluster: LocalCluster, tmp_path: Any) -> None:
     run = sync(cluster, tmp_path, with_bad_batch(2), on_nan="continue")
     assert isinstance(run.control_plane, RoundControlPlane)
@@ -262,6 +266,7 @@ def test_live_variables_are_adopted_and_attempts_go_on(cluster: LocalCluster, tm
     check(run, [0, 1, 2, 0, 1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("why", long_but(["torn", "fresh ps"], ["other rounds", "torn", "told to", "fresh ps"]))
 def test_what_cannot_be_adopted_is_restored_and_attempts_go_on(why: str, cluster: LocalCluster, tmp_path: Any) -> None:
     plan = sync(cluster, tmp_path, steps=3).graph.plan

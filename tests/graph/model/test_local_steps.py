@@ -105,6 +105,7 @@ def test_the_mean_gradient_of_all_is_applied_and_updates_run_for_each(kind: str,
     assert {result.examples for result in run.results} == {8 + 8 + 3 if "uneven" in str(model.input_fn) else 8 * COUNT}
 
 
+@pytest.mark.long
 def test_a_step_moves_no_more_than_with_one() -> None:
     model = linear_model(OPTIMIZERS["adam"])
     few, many = (train(LocalCluster(2), model, 1, local_steps=count) for count in (1, COUNT))
@@ -187,6 +188,7 @@ def test_what_weighs_nothing_counts_for_nothing(tmp_path: Any) -> None:
     assert all(np.isfinite(result.loss) for result in run.results)
 
 
+@pytest.mark.long
 def test_a_shape_that_only_python_knows_is_kept(tmp_path: Any) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
         known = tf1.py_func(lambda x: x, [features], tf1.float32)
@@ -202,6 +204,7 @@ def test_a_shape_that_only_python_knows_is_kept(tmp_path: Any) -> None:
         np.testing.assert_array_equal(saved[1][name], value, err_msg=name)
 
 
+@pytest.mark.long
 def test_a_limit_of_the_norm_is_for_the_mean(tmp_path: Any) -> None:
     """One step of plain gradient descent moves the variables by the limit times the rate."""
     model = with_spec(linear_model(OPTIMIZERS["sgd"], 1.0), clip_norm=1e-3)

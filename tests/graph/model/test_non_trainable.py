@@ -87,6 +87,7 @@ def test_a_worker_that_joins_takes_what_the_chief_saved_and_keeps_its_own_afterw
         np.testing.assert_array_equal(session.run("norm/moving_mean/Read/ReadVariableOp:0"), saved)
 
 
+@pytest.mark.long
 def test_a_restored_job_goes_on_with_the_saved_averages(tmp_path: Any) -> None:
     whole = train(LocalCluster(1), MODEL, 8, checkpoint_dir=str(tmp_path / "whole"))
     train(LocalCluster(2), MODEL, 4, checkpoint_dir=str(tmp_path / "parts"))

@@ -73,6 +73,7 @@ def tied(ids: Any, labels: Any) -> Any:
     ) + tf1.reduce_mean(tf1.square(predict(ids) - labels))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", long_but(["adam"], ["momentum", "adam"]))
 def test_a_variable_that_is_used_whole_as_well_is_pulled(optimizer: str, tmp_path: Any) -> None:
     model = embedding_model(OPTIMIZERS[optimizer], 0.03, tied)
@@ -87,6 +88,7 @@ def read_whole(ids: Any, labels: Any) -> Any:
     return tf1.reduce_mean(tf1.square(predict(ids) - labels)) * (1.0 + 0.01 * penalty)
 
 
+@pytest.mark.long
 def test_a_table_may_be_read_whole(tmp_path: Any) -> None:
     model = embedding_model(OPTIMIZERS["adagrad"], 0.01, read_whole)
     run = train(LocalCluster(2), model, STEPS, checkpoint_dir=str(tmp_path))
@@ -94,6 +96,7 @@ def test_a_table_may_be_read_whole(tmp_path: Any) -> None:
     assert {b.variable for b in run.graph.plan.buckets if b.is_table} == TABLES
 
 
+@pytest.mark.long
 def test_a_table_whose_gradient_turns_out_dense(tmp_path: Any) -> None:
     """The model changes between its builds: sparse where it is learnt, dense where it is trained."""
     calls: list[int] = []
@@ -109,6 +112,7 @@ def test_a_table_whose_gradient_turns_out_dense(tmp_path: Any) -> None:
     assert run.graph.plan.pieces_of("embedding")[0][0].is_table
 
 
+@pytest.mark.long
 def test_keras_embeddings_are_tables(tmp_path: Any) -> None:
     import tf_keras
 
@@ -169,6 +173,7 @@ def test_a_refused_push_changes_no_bit_of_a_table_or_its_slots(optimizer: str) -
 # --- checkpoints, books, evaluation ---
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", [(2, 1), (1, 3)])
 def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int, int], tmp_path: Any) -> None:
     model, folder = embedding_model(OPTIMIZERS["adagrad"]), str(tmp_path)

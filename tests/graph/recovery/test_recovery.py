@@ -14,6 +14,7 @@ from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, RESTORE_LEAP
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, Run, linear_model, train
+from tests.support.selection import long_but
 
 ADAM = linear_model(OPTIMIZERS["adam"])
 SLICED = {"slice_bytes": 64}
@@ -38,7 +39,7 @@ def rows_of(run: Run) -> dict[int, list[Any]]:
     return {ps: [ledgers[name] for name in names] for ps, names in on.items()}
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_a_rollback_moves_what_it_undoes(mode: str, tmp_path: Path) -> None:
     """Six updates, of which the checkpoint has three: the survivor moves three, the fresh ps has the saved books."""
     cluster = LocalCluster(2)
@@ -57,6 +58,7 @@ def test_a_rollback_moves_what_it_undoes(mode: str, tmp_path: Path) -> None:
         assert (row[RECEIVED], row[VOID], row[APPLIED], row[ROLLED_BACK]) == (5 + begun, begun, 5, 0)
 
 
+@pytest.mark.long
 def test_partial_leaves_the_live_buckets_alone(tmp_path: Path) -> None:
     cluster = LocalCluster(2)
     settings = {"on_ps_loss": "partial", "save_steps": 3, "checkpoint_dir": str(tmp_path), **SLICED}
@@ -87,6 +89,7 @@ def test_partial_leaves_the_live_buckets_alone(tmp_path: Path) -> None:
     assert all(result.dropped == 0 for result in third.results)
 
 
+@pytest.mark.long
 def test_partial_without_a_checkpoint_begins_the_lost_buckets_anew() -> None:
     cluster = LocalCluster(2)
     begun = masters(train(cluster, ADAM, 0, on_ps_loss="partial", **SLICED))
@@ -111,6 +114,7 @@ def test_all_ps_lost_and_the_books_come_back(tmp_path: Path) -> None:
         assert set(session.run(list(second.graph.model.versions.values()))) == {6 + RESTORE_LEAP}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("plan", "brought"), [("per-variable", {6}), ("packed", {2})])
 def test_each_bucket_has_its_own_pushes_after_a_restore_on_more_ps(
     plan: str, brought: set[int], tmp_path: Path
@@ -131,6 +135,7 @@ def test_each_bucket_has_its_own_pushes_after_a_restore_on_more_ps(
     assert [tuple(of_workers[0, [ARRIVED, ACCEPTED]]) for of_workers in pushed] == counts
 
 
+@pytest.mark.long
 def test_each_bucket_has_the_pushes_of_the_ps_that_it_was_on(tmp_path: Path) -> None:
     settings = {"checkpoint_dir": str(tmp_path), "plan": "per-variable"}
     first = train(LocalCluster(2), ADAM, 4, **settings)

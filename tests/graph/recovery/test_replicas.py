@@ -74,6 +74,7 @@ def test_async_only_the_lost_buckets_come_back(lost: int) -> None:
     assert [result.dropped for result in third.results] == [0] * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", long_but([1], [0, 1, 2]))
 def test_sync_all_return_to_the_same_round(lost: int) -> None:
     """In a round the copy is made before it closes: at rounds 0, 3 and 6 of the eight."""
@@ -95,6 +96,7 @@ def test_sync_all_return_to_the_same_round(lost: int) -> None:
     )  # without ps 0 the chief does not know it from the ps
 
 
+@pytest.mark.long
 def test_sync_a_torn_round_goes_back_to_the_copy_that_all_keep() -> None:
     """Nobody was lost; there is no checkpoint."""
 
@@ -113,6 +115,7 @@ def test_sync_a_torn_round_goes_back_to_the_copy_that_all_keep() -> None:
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
+@pytest.mark.long
 def test_a_copy_that_was_cut_off_is_not_used(monkeypatch: Any) -> None:
     """From step 5 on nothing that is sent arrives whole: the copy of step 4 brings the ps back."""
     send = Replicas.send
@@ -136,6 +139,7 @@ def test_a_copy_that_was_cut_off_is_not_used(monkeypatch: Any) -> None:
             np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
+@pytest.mark.long
 def test_the_newer_of_checkpoint_and_replica(tmp_path: Path) -> None:
     settings = {**SETTINGS, "checkpoint_dir": str(tmp_path)}
     cluster = LocalCluster(2)
@@ -157,6 +161,7 @@ def test_without_holder_or_replica_all_begins_anew() -> None:
     assert go_on(cluster, 0, **SETTINGS).named("initialised")[0]["global_step"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_copies_beside_the_variables_stay_in_mode_sync_only(mode: str) -> None:
     cluster = LocalCluster(2)

@@ -107,6 +107,7 @@ def assert_accounted(run: Run, pushed: int, applied: int) -> None:
         assert state.unbalanced() == []
 
 
+@pytest.mark.long
 @each_setting("async", "bounded")
 def test_a_refused_push_changes_nothing(settings: dict[str, Any]) -> None:
     """Master, slots and version stay to the bit, whatever the cause; then one at the limit is applied."""
@@ -137,6 +138,7 @@ def test_a_refused_push_changes_nothing(settings: dict[str, Any]) -> None:
     assert_told(run, told, {})
 
 
+@pytest.mark.long
 @each_setting("sync")
 def test_a_refused_contribution_or_close_changes_nothing(settings: dict[str, Any]) -> None:
     """Nor does a round whose only gradient is not finite change a variable."""

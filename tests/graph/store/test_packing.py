@@ -27,7 +27,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
 @pytest.mark.parametrize("optimizer", long_but(["adam"], ["adam", "ftrl"]))
 def test_packed_and_apart_are_equal_to_the_bit(optimizer: str, mode: str, tmp_path: Path) -> None:
     model, ends = linear_model(OPTIMIZERS[optimizer]), []
@@ -38,6 +38,7 @@ def test_packed_and_apart_are_equal_to_the_bit(optimizer: str, mode: str, tmp_pa
     assert_same(*ends)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plans", [PLANS, PLANS[::-1]])
 def test_a_checkpoint_goes_from_each_plan_to_the_other(plans: tuple[str, str], tmp_path: Path) -> None:
     model = linear_model(OPTIMIZERS["adam"])
@@ -54,6 +55,7 @@ def skipping(model: Model, batches: int) -> Any:
     return lambda context: model.input_fn(context).skip(batches)
 
 
+@pytest.mark.long
 def test_slices_that_share_buckets_with_others_are_put_together_in_order(tmp_path: Path) -> None:
     """Slices of 64 bytes are packed with what is small beside them, on both ps."""
     model, ends = linear_model(OPTIMIZERS["adam"]), []

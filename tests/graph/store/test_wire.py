@@ -70,6 +70,7 @@ def test_what_travels_is_rounded_once_and_nothing_else(dtype: str, feedback: str
     assert any(np.abs(saved[name] - value).max() > 1e-5 for name, value in other.items()), "feedback made no difference"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
 @pytest.mark.parametrize("make", [linear_model, embedding_model])
 def test_half_the_bytes_train_nearly_alike(make: Any, mode: str, tmp_path: Any) -> None:

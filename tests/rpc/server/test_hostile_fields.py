@@ -147,6 +147,7 @@ def scene(stage, request, monkeypatch):
     scene.close()
 
 
+@pytest.mark.long
 def test_each_value_in_each_field(scene):
     """All boundary values one by one, in requests that are right otherwise."""
     for rpc in METHODS:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.rpc.wire.channel_options import CALLS_PER_CONNECTION
 from tests.rpc.server.honest import JOB, PLACES, Honest
@@ -47,6 +49,7 @@ def test_a_flood_costs_no_member_its_place(stage, tmp_path):
         honest.check()
 
 
+@pytest.mark.long
 def test_joins_of_strangers_fill_the_job_and_no_more(stage, tmp_path):
     """Whoever has the token, where there is one, may take a place that is free: max_workers is the limit.
 
