@@ -83,7 +83,7 @@ class JobConfig:
         "consistency", None, "mode async: a ps refuses an update staler than this many versions"
     )
     on_nan: str = setting(
-        "faults", "stop", "what a loss that is not finite does; its gradient is never applied", choices=ON_NAN
+        "faults", "stop", "what a loss or gradient that is not finite does; it is never applied", choices=ON_NAN
     )
     on_data_error: str = setting(
         "faults", "fail", "what a batch does that the input or the model cannot process: end the job, or be passed "

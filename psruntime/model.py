@@ -51,7 +51,7 @@ class ModelSpec:
 
     Attributes:
         loss: Scalar tensor of a float type, the mean over the batch in mode sync. With mode "train" it must depend on
-            the trainable variables. The gradient of a loss that is not finite is never applied.
+            the trainable variables. A loss or gradient that is not finite is never applied.
         optimizer: Makes a `tf.compat.v1.train.Optimizer` from a learning-rate tensor; called once for each bucket. Give
             an optimizer class, or a `functools.partial` of one. For several optimizers give a mapping from patterns of
             variable names (as of `fnmatch`) to these; the first pattern that matches a name counts. Needed with mode

@@ -28,6 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("cluster"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """In a process of pytest-xdist: its groups are a part of the tests' names, which other releases of pytest hide."""
+    if session.config.getoption("loadgroup", False):
+        loose = [item.nodeid for item in session.items if item.get_closest_marker("cluster") and "@" not in item.nodeid]
+        if loose:
+            raise pytest.UsageError(f"pytest-xdist has not grouped {loose[0]}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[NOT_RUN] = 0
 

@@ -104,6 +104,7 @@ class Coordinator:
         state.members.renew(member, now_s)
         if isinstance(beat, PsBeat):
             self._take_ps_beat(incarnation, beat)
+            state.refused_pushes.update(index, beat.stats)
         else:
             beat = self._take_worker_beat(member, beat)
             if beat.saved_step is not None and index == state.chief and state.trained_in(beat.view):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from psruntime.config import JobConfig
 from psruntime.core.accounting.accounts import Accounts
+from psruntime.core.accounting.refused_pushes import RefusedPushes
 from psruntime.core.accounting.traffic import TrafficRates
 from psruntime.core.clocks.pace import Pace
 from psruntime.core.coordinator.drain_timer import DrainTimer
@@ -62,6 +63,7 @@ class JobState:
 
         # What has moved, and what became of it.
         self.accounts = Accounts()
+        self.refused_pushes = RefusedPushes()
         self.traffic = TrafficRates(job.ps, job.lease_s, note)
 
     @property

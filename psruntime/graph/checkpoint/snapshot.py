@@ -39,11 +39,16 @@ class Snapshot:
         self._copies: dict[str, VariableCopy] = {}  # by the name of the variable's handle
         self._stamps = [_Stamp(ps) for ps in self._every_ps]
         self._taken = 0  # the stamp of the latest copy
+        self._copied: dict[str, Any] = {}  # by bucket, an operation
         counters = [self._copy_ps(ps) for ps in self._every_ps]
         on_ps = graph.model.ps_copies.variables
         ps_copies = [self._copy_after_stamp(home.ps, on_ps[home.name]) for home in graph.plan.homes]
         stamped = [stamp.write for stamp in self._stamps]
-        self._take = {"counters": [c for c in counters if c is not None], "rest": [*ps_copies, *stamped]}
+        self._take = {
+            "counters": [c for c in counters if c is not None],
+            "finite": {store.bucket.name: self._is_finite(store) for stores in self._stores for store in stores},
+            "rest": [*ps_copies, *stamped],
+        }
         self._read_stamps = [stamp.value for stamp in self._stamps]
         self._release = [copy.free() for copy in self._copies.values()]
 
@@ -55,10 +60,12 @@ class Snapshot:
         """Copies everything as it is now.
 
         Raises:
-            CheckpointError: mode sync, and the buckets do not hold the same rounds.
+            CheckpointError: a parameter is not finite, or, in mode sync, the buckets do not hold the same rounds.
         """
         self._taken = secrets.randbelow(1 << 62) + 1
         taken = session.run(self._take, {stamp.new: self._taken for stamp in self._stamps})
+        if diverged := [name for name, finite in taken["finite"].items() if not finite]:
+            raise CheckpointError(f"no checkpoint was made: {diverged[0]} holds numbers that are not finite")
         with_buckets = [ps for ps in self._every_ps if self._stores[ps]]
         buckets, counts, attempts, global_step = {}, {}, set(), 0
         for ps, (rows, pushed) in zip(with_buckets, taken["counters"], strict=True):
@@ -103,8 +110,16 @@ class Snapshot:
 
         with tf1.name_scope(f"snapshot/{store.bucket.name}/"):
             said, copied = locked(store, [], copy)
+            self._copied[store.bucket.name] = copied
             with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([copied]):
                 return said, tf1.gather(store.pushed.read_value(), [ACCEPTED, ARRIVED], axis=1)
+
+    def _is_finite(self, store: BucketStore) -> Any:
+        """Whether all parameters of the copied bucket are finite numbers, bool [] on its ps; looks after the mutex."""
+        with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([self._copied[store.bucket.name]]):
+            if not store.master.dtype.base_dtype.is_floating:
+                return tf1.constant(True)
+            return tf1.reduce_all(tf1.is_finite(self.read(store.master)))
 
     def _copy_after_stamp(self, ps: int, variable: Any) -> Any:
         with tf1.control_dependencies([self._stamps[ps].write]):

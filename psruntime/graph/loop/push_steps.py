@@ -32,10 +32,12 @@ from psruntime.graph.loop.worker_run import WorkerRun
 class StepResult:
     """The result of one step.
 
-    staleness: the largest of the applied updates, in versions.  dropped: buckets that refused theirs.
+    finite: whether loss and gradient are.  staleness: the largest of the applied updates, in versions.  dropped:
+    buckets that refused theirs.
     """
 
     loss: float
+    finite: bool
     global_step: int
     examples: int
     staleness: int
@@ -155,7 +157,7 @@ class PushSteps:
         self._control_plane.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan:
-            require_finite(result.loss, result.global_step)
+            require_finite(result)
 
     def _repeat(self, step: _Step, error: tf1.errors.OpError) -> None:
         """Sends a step again that failed in the user's code, with another batch if this one was given up."""
@@ -173,13 +175,15 @@ class PushSteps:
                 step.run = None
 
 
-def require_finite(loss: float, global_step: int) -> None:
-    """Raises JobFailedError unless the loss is a finite number."""
-    if not math.isfinite(loss):
-        raise JobFailedError(
-            f"the loss is {loss} at global step {global_step}; its gradient was not applied "
-            "(--on-nan continue passes over such batches)"
-        )
+def require_finite(result: StepResult) -> None:
+    """Raises JobFailedError unless loss and gradient of a step are finite numbers."""
+    if not result.finite:
+        at = f"at global step {result.global_step}"
+        if math.isfinite(result.loss):
+            what = f"the gradient is not finite {at}, though the loss is {result.loss:g}; it was not applied"
+        else:
+            what = f"the loss is {result.loss} {at}; its gradient was not applied"
+        raise JobFailedError(f"{what} (--on-nan continue passes over such batches)")
 
 
 def _read(fetched: dict[str, Any], examples: int) -> StepResult:
@@ -187,6 +191,7 @@ def _read(fetched: dict[str, Any], examples: int) -> StepResult:
     applied = outcomes[outcomes[:, 0] == APPLIED]
     return StepResult(
         loss=float(fetched["loss"]),
+        finite=bool(fetched["finite"]),
         global_step=int(fetched["global_step"]),
         examples=examples,
         staleness=int(applied[:, 1].max(initial=0)),

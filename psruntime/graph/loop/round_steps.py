@@ -148,9 +148,8 @@ class RoundSteps:
             headers[self._graph.mean_divisor] = divisor
         batch, fetched = self._step(session, self._batch_for(assignment, turn), headers)
         outcomes = np.concatenate(fetched["outcomes"])
-        result = StepResult(
-            float(fetched["loss"]), int(fetched["global_step"]), self._inputs.examples(batch.arrays), 0, 0
-        )
+        read = (float(fetched["loss"]), bool(fetched["finite"]), int(fetched["global_step"]))
+        result = StepResult(*read, self._inputs.examples(batch.arrays), staleness=0, dropped=0)
         closed = turn.closes is None or _is_closed(outcomes, turn.closes)
         if closed:
             weight = float(fetched["examples"])
@@ -160,11 +159,11 @@ class RoundSteps:
         self._control_plane.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan and closed:  # else it may be of parameters that were applied in part
-            if turn.closes and not math.isfinite(result.loss):  # there is no contribution that would tell of it
+            if turn.closes and not result.finite:  # there is no contribution that would tell of it
                 self._control_plane.next_turn(
                     assignment, Closed(turn.closes.round, turn.closes.attempt, turn.closes.round)
                 )
-            require_finite(result.loss, result.global_step)
+            require_finite(result)
         return outcomes
 
     def _step(self, session: Any, batch: _Batch, headers: dict[Any, Any]) -> tuple[_Batch, dict[str, Any]]:

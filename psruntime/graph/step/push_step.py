@@ -6,38 +6,37 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.devices import ps_device, worker_device
+from psruntime.graph.base.devices import ps_device
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.step.error_feedback import packed_gradient
 from psruntime.graph.step.setup import StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.apply import counting_update
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
-from psruntime.graph.store.gradient import BucketGradient, clipped
+from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.guard import copied_to_ps, guarded_update
 from psruntime.graph.store.step_messages import Header, Outcomes, PsHeader
 
 
 def build_push_step(setup: StepSetup) -> TrainGraph:
     """Builds the step, with the updates of all buckets, each behind its guard."""
-    pulled, gradients = setup.gradients(setup.pulled_model())
+    pulled, computed = setup.gradients(setup.pulled_model())
+    gradients = setup.clipped(pulled, computed)
     finite = setup.is_finite(pulled, gradients)
     header = Header(setup.rules(pulled), setup.index, setup.plan.num_ps, finite)
     trained = setup.trained_buckets(pulled, gradients, header)
     outcomes, global_step = _push(setup, pulled, trained, header, finite)
-    return setup.handles(pulled, header, trained, {"outcomes": outcomes, "global_step": global_step})
+    return setup.handles(pulled, header, trained, {"outcomes": outcomes, "global_step": global_step}, finite)
 
 
 def _push(
     setup: StepSetup, pulled: PulledModel, trained: list[TrainedBucket], header: Header, finite: Any
 ) -> tuple[list[Any], Any]:
-    """Pushes the gradients of this worker, clipped by themselves; (outcomes per ps, global step after it)."""
-    with tf1.device(worker_device(setup.index)):
-        gradients = clipped({b.name: b.gradient for b in trained}, pulled.spec.clip_norm, pulled.spec.clip_value)
+    """Pushes the gradients of this worker; (outcomes per ps, global step after it)."""
     outcomes = Outcomes(setup.plan.num_ps)
     for bucket in trained:
         store, ps = bucket.store, bucket.ps
-        sent = packed_gradient(setup.wire, bucket.name, gradients[bucket.name], finite, setup.index)
+        sent = packed_gradient(setup.wire, bucket.name, bucket.gradient, finite, setup.index)
         gradient = copied_to_ps(store, sent, store.master.dtype.base_dtype)
         version = pulled.versions[bucket.name]
         outcome, _ = guarded_update(store, setup.controls[ps], header.on[ps], version, gradient, bucket.update)

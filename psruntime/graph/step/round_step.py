@@ -36,7 +36,7 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     divisor = make_divisor(setup.index)
     pulled, gradients = setup.gradients(one, divisor)
     finite = setup.is_finite(pulled, gradients)
-    examples, scale = _weight_and_scale(setup, pulled, divisor)
+    examples, scale = _weight_and_scale(setup, pulled, divisor, finite)
     step_header = Header([], setup.index, setup.plan.num_ps, finite, scale)
     close_header = Header(setup.rules(pulled), setup.index, setup.plan.num_ps)
     trained = setup.trained_buckets(pulled, gradients, close_header)
@@ -46,14 +46,14 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     rounds.count()
     step, graph = rounds.step(), rounds.graph()
     pulled.pull_after(graph.after_close)  # the one back edge: the pull, which was built first, waits for the close
-    return setup.handles(pulled, step_header, trained, {"examples": examples, **step}, graph, divisor)
+    return setup.handles(pulled, step_header, trained, {"examples": examples, **step}, finite, graph, divisor)
 
 
-def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Any) -> tuple[Any, Any]:
-    """(what the batch weighs in a round, float64 [], 0 if its loss is not finite; the scale of its gradient)."""
+def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Any, finite: Any) -> tuple[Any, Any]:
+    """(what the batch weighs in a round, float64 [], 0 unless it is finite; the scale of its gradient)."""
     with tf1.device(worker_device(setup.index)):
         weight = tf1.cast(pulled.examples, tf1.float64)
-        examples = tf1.where(tf1.is_finite(pulled.spec.loss), weight, tf1.zeros_like(weight))
+        examples = tf1.where(finite, weight, tf1.zeros_like(weight))
         return examples, gradient_scale(examples, divisor)
 
 

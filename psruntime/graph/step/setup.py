@@ -18,7 +18,7 @@ from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
 from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
 from psruntime.graph.store.apply import Update, bucket_update
 from psruntime.graph.store.bucket_store import BucketStore, PlanStores, PsControl
-from psruntime.graph.store.gradient import BucketGradient
+from psruntime.graph.store.gradient import BucketGradient, all_finite, clipped
 from psruntime.graph.store.optimizers import BucketOptimizer, Rule, rules_of
 from psruntime.graph.store.step_messages import Header
 from psruntime.graph.store.wire import Wire
@@ -73,17 +73,21 @@ class StepSetup:
         gradients = bucket_gradients(pulled, self.plan, self.index, divisor)
         return with_local_steps(pulled, gradients, self.inputs, self.index)
 
-    def is_finite(self, pulled: PulledModel, gradients: Gradients) -> Any:
-        """Whether the loss of this run is finite, bool [] on the worker.
+    def clipped(self, pulled: PulledModel, gradients: Gradients) -> Gradients:
+        """The gradients of this worker, clipped by themselves as the model says."""
+        with tf1.device(worker_device(self.index)):
+            return clipped(gradients, pulled.spec.clip_norm, pulled.spec.clip_value)
 
-        No ps takes a push before it knows.  Where bad batches are skipped the answer waits for all gradients and
-        updates: a step that fails in the model has pushed nothing then, and its batch can be left out.
+    def is_finite(self, pulled: PulledModel, gradients: Gradients) -> Any:
+        """Whether the loss of this run and all its gradients are finite, bool [] on the worker.
+
+        No ps takes a push before it knows, so an infinite entry keeps all of a push from being applied.  Where bad
+        batches are skipped the answer waits for the updates, too: a step that fails in the model has pushed nothing
+        then, and its batch can be left out.
         """
-        skips = self.job.on_data_error == "skip"
-        of_batch = [tensor for gradient in gradients.values() for tensor in gradient.tensors]
-        after = [*of_batch, *tf1.nest.flatten(pulled.updates)] if skips else []
+        after = tf1.nest.flatten(pulled.updates) if self.job.on_data_error == "skip" else []
         with tf1.device(worker_device(self.index)), tf1.control_dependencies(after):
-            return tf1.is_finite(pulled.spec.loss)
+            return tf1.reduce_all(tf1.stack([tf1.is_finite(pulled.spec.loss), *all_finite(gradients.values())]))
 
     def trained_buckets(self, pulled: PulledModel, gradients: Gradients, header: Header) -> list[TrainedBucket]:
         """The buckets that have gradients, with their updates.  header: brings the learning rates to each ps."""
@@ -104,11 +108,12 @@ class StepSetup:
         header: Header,
         trained: list[TrainedBucket],
         step: dict[str, Any],
+        finite: Any,
         rounds: RoundGraph | None = None,
         divisor: Any = None,
     ) -> TrainGraph:
-        """The finished graph.  step: what the mode adds to the fetches of a step."""
-        step = {"loss": pulled.spec.loss, "updates": pulled.updates, **step}
+        """The finished graph.  step: what the mode adds to the fetches of a step.  finite: as `is_finite`."""
+        step = {"loss": pulled.spec.loss, "finite": finite, "updates": pulled.updates, **step}
         return TrainGraph(
             graph=tf1.get_default_graph(),
             plan=self.plan,

@@ -6,7 +6,7 @@ a row that a batch looked up several times has the sum.  If the model uses the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,6 +73,11 @@ def clipped(
     norm = global_norm(list(gradients.values()))
     scale = clip_norm / tf1.maximum(norm, clip_norm) + (norm - norm)  # the last is 0, or NaN
     return {name: g.with_values(g.values * tf1.cast(scale, g.values.dtype)) for name, g in gradients.items()}
+
+
+def all_finite(gradients: Iterable[BucketGradient]) -> list[Any]:
+    """Of each gradient whether all its entries are finite numbers, bool [], on the current device."""
+    return [tf1.reduce_all(tf1.is_finite(gradient.values)) for gradient in gradients]
 
 
 def global_norm(gradients: list[BucketGradient]) -> Any:
