@@ -51,6 +51,9 @@ class JobConfig:
     train_steps: int | None = setting("job", None, "global step at which the job ends; without it, when its workers do")
     checkpoint_dir: str = setting("checkpoints", "", "folder of the checkpoints; none are written without it")
     save_steps: int = setting("checkpoints", 1000, "global steps between checkpoints")
+    save_secs: float = setting(
+        "checkpoints", 600.0, "seconds after which a checkpoint is due all the same, if anything was trained; 0: never"
+    )
     keep: int = setting("checkpoints", 5, "checkpoints kept")
     summary_steps: int = setting(
         "checkpoints", 100, "global steps between the model's summaries, beside the checkpoints; 0: none"
@@ -129,6 +132,7 @@ class JobConfig:
         for name, most in AT_MOST.items():
             if getattr(self, name) > most:
                 raise UsageError(f"{name} must be at most {most}, got {getattr(self, name)}")
+        at_least("save_secs", self.save_secs, 0.0)
         at_least("summary_steps", self.summary_steps, 0)
         at_least("replicate_every", self.replicate_every, 0)
         if self.replicate_every and self.ps < 2:

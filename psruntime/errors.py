@@ -71,6 +71,15 @@ class UserCodeError(JobFailedError):
     """The user's own code failed while the job ran: an operation of the model, or the input.  It would fail again."""
 
 
+class PassingError(UserCodeError):
+    """The user's own code failed for a reason that may pass, such as a file or a service that is away for a moment.
+
+    The job goes on with the others, and with this process when it is started again.
+    """
+
+    exit_code = EXIT_RESTART
+
+
 class CheckpointError(JobFailedError):
     """A checkpoint cannot be written or read, or does not fit the model."""
 

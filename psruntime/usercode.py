@@ -6,11 +6,11 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from psruntime.errors import PsRuntimeError, UsageError
+from psruntime.errors import PassingError, PsRuntimeError, UsageError, UserCodeError
 
 _PACKAGE = Path(__file__).parent
 _EXAMPLES = str(_PACKAGE / "examples")
@@ -18,15 +18,17 @@ _LIBRARIES = tuple(
     os.path.join(sysconfig.get_path("purelib"), name)
     for name in ("tensorflow", "keras", "tf_keras", "numpy", "sklearn")
 )
+# What files and services raise through TensorFlow when they are away, by the name that stands in a text.
+_OF_TENSORFLOW = ("UnavailableError", "DeadlineExceededError", "AbortedError", "NotFoundError")
 OF_A_FILE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _NOT_THE_USERS = (sysconfig.get_path("stdlib"), *_LIBRARIES, "<")
 
 
 @contextmanager
 def blame(
-    what: str, passing: tuple[type[BaseException], ...] = (), kind: type[PsRuntimeError] = UsageError
+    what: str, passing: tuple[type[BaseException], ...] = (), kind: Callable[[str], PsRuntimeError] = UsageError
 ) -> Iterator[None]:
-    """Turns an exception of the code inside into one of `kind`; `passing` and our own go through."""
+    """Turns an exception of the code inside into what `kind` makes of a text; `passing` and our own go through."""
     try:
         yield
     except Exception as error:
@@ -37,6 +39,21 @@ def blame(
         if not isinstance(error, OF_A_FILE):  # there the line says it all
             blamed.detail = "".join(traceback.format_exception(error)).rstrip()
         raise blamed from error
+
+
+def failure(text: str) -> UserCodeError:
+    """An error of the user's code while the job runs; of the kind that may pass if the text names one that does."""
+    return PassingError(text) if _MAY_PASS.search(text) else UserCodeError(text)
+
+
+def _family(kind: type[BaseException]) -> Iterator[str]:
+    yield kind.__name__
+    for descendant in kind.__subclasses__():
+        if descendant.__module__ == "builtins":
+            yield from _family(descendant)
+
+
+_MAY_PASS = re.compile(rf"\b({'|'.join([*_family(OSError), *_OF_TENSORFLOW])}): ")
 
 
 def users_line(frames: Iterable[traceback.FrameSummary]) -> str:

@@ -23,6 +23,7 @@ from psruntime.errors import (
     EXIT_DONE,
     JobDoneError,
     JobFailedError,
+    PassingError,
     PsRuntimeError,
     StopRequested,
     UsageError,
@@ -183,6 +184,9 @@ class _Trainer:
             self._membership.leave(LeaveKind.OVER, "the job is done")
             raise
         except StopRequested:
+            raise
+        except PassingError as error:
+            self._membership.leave(LeaveKind.ERROR, str(error))
             raise
         except JobFailedError as error:
             self._membership.leave(LeaveKind.FATAL, str(error))  # without effect if the job has failed already

@@ -56,6 +56,7 @@ JOB_REFUSALS = [
     ),
     ("local_steps", 0, "local_steps must be at least 1, got 0"),
     ("local_steps", 257, "local_steps must be at most 256, got 257"),
+    ("save_secs", -1.0, "save_secs must be at least 0.0, got -1.0"),
     ("start_over", "yes", "start_over must be one of off, on, got 'yes'"),
     ("pipeline", 0, "pipeline must be at least 1, got 0"),
     ("pipeline", 33, "pipeline must be at most 32, got 33"),

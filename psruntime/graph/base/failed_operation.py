@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UserCodeError
 from psruntime.graph.base.errors import first_line
-from psruntime.usercode import users_line
+from psruntime.usercode import failure, users_line
 
 # What the operations of a model raise about their inputs.  All else may be one machine's: a device without memory
 # (ResourceExhausted), a broken one (Internal), a ps that is not prepared (FailedPrecondition, NotFound).
@@ -46,9 +46,8 @@ def user_error(error: tf1.errors.OpError, graph: Any) -> UserCodeError | None:
         for operation in _makers(graph, function, node):
             frames = [traceback.FrameSummary(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
             if line := users_line(frames):
-                found = UserCodeError(
-                    f"operation {node}, made at {line}, failed: {type(error).__name__}: {first_line(error)}"
-                )
+                what = f"operation {node}, made at {line}, failed: {type(error).__name__}"
+                found = failure(f"{what}: {first_line(error)}")
                 made = "".join(traceback.format_list(frames)).rstrip()
                 found.detail = (
                     f"{error.message.strip()}\n\nThe operation was made here (most recent call last):\n{made}"

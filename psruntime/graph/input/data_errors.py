@@ -46,7 +46,7 @@ class DataErrors:
         self._log("batch_skipped", in_a_row=self._in_a_row, reason=error, traceback=error.detail)
         self._on_skip()
         if self._in_a_row >= LIMIT:  # the input may be asked again before the job has ended
-            last = UserCodeError(f"{LIMIT} batches in a row were passed over; the last: {error}")
+            last = type(error)(f"{LIMIT} batches in a row were passed over; the last: {error}")
             last.detail = error.detail
             raise last
 

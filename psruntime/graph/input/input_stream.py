@@ -18,7 +18,7 @@ from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.draw_ahead import DrawnAhead
 from psruntime.model import TRAIN, Context, Model
-from psruntime.usercode import blame
+from psruntime.usercode import blame, failure
 
 
 class InputStream:
@@ -63,10 +63,10 @@ class InputStream:
         """The next batch as arrays in the order of its layout; None at the end of the data.
 
         Raises:
-            UserCodeError: the input failed.
+            UserCodeError: the input failed; a PassingError if that may pass.
         """
         try:
-            with blame(self.name, passing=(tf1.errors.OutOfRangeError,), kind=UserCodeError):
+            with blame(self.name, passing=(tf1.errors.OutOfRangeError,), kind=failure):
                 batch: list[Any] = self._next()
         except tf1.errors.OutOfRangeError:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +22,8 @@ LATE_S = 10.0  # a write that takes longer, while the next one is due, is worth 
 
 
 class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Saves, while this worker is the chief, every `save_steps` global steps, and when `closing` is run.
+    """Saves, while this worker is the chief, every `save_steps` global steps, after `save_secs` if anything was trained
+    meanwhile, and when `closing` is run.
 
     A periodic one is copied between two steps, and written while the next ones run.  One that is due before that has
     ended is made once it has; if that takes long the log says so.
@@ -50,6 +52,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self.closing = run.graph.step_reader()
         self._checkpoints = checkpoints
         self._save_steps = run.job.save_steps
+        self._save_secs = run.job.save_secs or math.inf
         self._global_step = global_step
         self._is_chief = run.control_plane.is_chief
         self._require_chief = require_chief
@@ -59,6 +62,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._saved = saved
         self._log = run.log
         self._saved_at = 0
+        self._saved_s = time.monotonic()
         self._writing: tuple[SavedState, Background[Transferred]] | None = None
         self._told_late = -1  # global step of the one of which the log says that the next waits for it
 
@@ -77,7 +81,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             if self._writing and not self._writing[1].is_alive():
                 self._finish()
             global_step = self._global_step()
-            if global_step - self._saved_at >= self._save_steps and self._is_chief():
+            if self._is_due(global_step) and self._is_chief():
                 if self._writing:
                     self._note_late(*self._writing)
                 else:
@@ -86,9 +90,13 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def end(self, session: Any) -> None:  # noqa: ARG002
         self._finish()
 
+    def _is_due(self, global_step: int) -> bool:
+        trained = global_step - self._saved_at
+        return trained >= self._save_steps or (trained > 0 and time.monotonic() - self._saved_s >= self._save_secs)
+
     def _begin(self, session: Any, global_step: int) -> None:
         """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
-        self._saved_at = global_step
+        self._saved_at, self._saved_s = global_step, time.monotonic()
         try:
             self._require_chief(session)
             state = self._copy(session)

@@ -263,6 +263,12 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Any) -> None:
         train(LocalCluster(1), ADAM, 1, checkpoint_dir=str(tmp_path / "file" / "sub"))
 
 
+def test_after_some_time_a_checkpoint_is_due_whatever_the_steps(tmp_path: Any) -> None:
+    run = train(LocalCluster(1), ADAM, 4, save_steps=1000, save_secs=0.001, checkpoint_dir=str(tmp_path))
+    saved = [event["path"].rpartition("-")[2] for event in run.named("checkpoint")]
+    assert saved[:2] == ["1", "2"] and saved[-1] == "4"
+
+
 def test_a_periodic_save_that_fails_is_reported_and_training_goes_on(tmp_path: Any, monkeypatch: Any) -> None:
     folder = tmp_path / "checkpoints"
     moved = tmp_path / "moved"

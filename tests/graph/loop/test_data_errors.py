@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, RECEIVED
-from psruntime.errors import UserCodeError
+from psruntime.errors import PassingError, UserCodeError
 from psruntime.graph.input.data_errors import LIMIT, DataErrors
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train
@@ -223,3 +224,25 @@ def test_what_may_be_the_trouble_of_one_machine_does_not_end_the_job() -> None:
 def test_where_every_element_is_bad_the_job_fails() -> None:
     with pytest.raises(UserCodeError, match=rf"^{LIMIT} batches in a row were passed over; the last: input_fn of my_"):
         train(LocalCluster(1), mapped(lambda i: i > 1), 6, on_data_error="skip")
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (OSError(5, "Input/output error"), PassingError),
+        (ConnectionResetError(104, "Connection reset by peer"), PassingError),
+        (TimeoutError("timed out"), PassingError),
+        (ValueError("no such row"), UserCodeError),
+    ],
+    ids=str,
+)
+def test_an_error_that_may_pass_is_told_from_one_of_the_data(raised: Exception, kind: type[UserCodeError]) -> None:
+    def labels(i: int) -> Any:
+        if i == 3:
+            raise raised
+        return np.zeros([8])
+
+    with pytest.raises(UserCodeError, match=re.escape(str(raised))) as caught:
+        run(labels)
+    assert type(caught.value) is kind
+    assert caught.value.exit_code == (75 if kind is PassingError else 1)
