@@ -26,7 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/usercode.py": {"psruntime.errors"},
     "psruntime/model.py": {"psruntime.errors", "psruntime.settings", "psruntime.usercode"},
     "psruntime/launch": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
-    "psruntime/observe": {"psruntime.core", "psruntime.errors", "psruntime.config", "rich"},
+    "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config"},
+    "psruntime/observe": {"psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "rich"},
 }
 
 # The core decides: it reads no clock, makes no random numbers, starts and reaches nothing.

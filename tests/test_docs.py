@@ -91,6 +91,7 @@ def test_python_is_run_or_says_why_not(block: Block) -> None:
     assert kind != "script" or block.file in RUN_ELSEWHERE | RUN_HERE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", MODELS, ids=str)
 def test_models_train_and_evaluate(block: Block, modules: Path, data: Path) -> None:
     run = trained(load(block, modules, data))
@@ -253,6 +254,7 @@ def test_optimizers_give_the_same_numbers_where_it_is_said(row: list[str]) -> No
     assert (difference < 1e-4) == row[2].startswith("yes"), difference
 
 
+@pytest.mark.long
 def test_the_export_gives_what_the_checkpoint_holds(modules: Path, data: Path) -> None:
     run = trained(load(docs.block(ESTIMATOR, "digits_model.py"), modules, data), checkpoint_dir=str(modules / "run"))
     script = modules / "export.py"

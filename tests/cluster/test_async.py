@@ -21,6 +21,7 @@ WIDE = "--model=tests.cluster.wide_models"
 WIDE_BYTES = 4 * (4 * 2500 + 2500)  # of its variables, each of which is pulled and pushed in a step
 
 
+@pytest.mark.long
 def test_digits_with_two_ps_and_two_workers(zygote: Zygote, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     settings = {"checkpoint_dir": checkpoints, "save_steps": 200, "keep": 9, "keep_best": "accuracy"}

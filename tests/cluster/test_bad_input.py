@@ -46,7 +46,7 @@ REFUSED = {
     ("--model=other_shape",): "kernel float32[4, 8] there, kernel float32[4, 9] here",
     ("--health-port=OCCUPIED",): "is in use; choose another port with --health-port",
     ("--host=192.0.2.1",): "address 192.0.2.1:0 cannot be listened at",
-    ("--host=no.such.host.invalid",): "no.such.host.invalid",
+    ("--host=no.such.host.invalid", "--connect-timeout=1"): "'no.such.host.invalid' cannot be resolved",
 }
 
 

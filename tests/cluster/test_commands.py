@@ -15,6 +15,7 @@ from tests.support.polling import poll_until
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.long
 def test_a_whole_job_with_one_command(commands: Commands) -> None:
     code, out, err = commands.run(LOCAL, "--workers", "2", "--train-steps", "500", "--log-dir", "logs")
     assert code == 0, err

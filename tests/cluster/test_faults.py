@@ -108,6 +108,7 @@ def test_a_paused_worker_whose_place_was_taken_ends_with_75(zygote: Zygote, tmp_
         end(job)
 
 
+@pytest.mark.long
 def test_a_chief_that_dies_is_succeeded_and_live_variables_are_kept(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, min_workers=2, train_steps=800, checkpoint_dir=tmp_path / "c", lease_s=2) as job:
         workers = [job.start_worker(index, SMALL) for index in range(2)]

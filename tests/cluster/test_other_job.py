@@ -24,6 +24,7 @@ def refusal(proc: Proc) -> str:
     return error
 
 
+@pytest.mark.long
 def test_a_ps_and_a_worker_of_the_job_before_are_refused_by_name(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, ps=2, train_steps=1_000_000, job_id="winter") as job:
         worker = job.start_worker(0, SMALL)

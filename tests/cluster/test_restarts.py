@@ -131,6 +131,7 @@ def test_a_process_that_crashes_too_often_ends_the_job(commands: Commands, go: P
     assert not commands.running()
 
 
+@pytest.mark.long
 def test_a_job_that_failed_is_not_begun_anew(commands: Commands) -> None:
     (commands.folder / "hopeless.py").write_text(
         "from tests.cluster.models import input_fn\n"

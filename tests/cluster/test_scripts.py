@@ -228,6 +228,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.long
 def test_each_mistake_of_a_script_is_one_line(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path) as job:
         job.start_script(0, PACED, f"--checkpoint_dir={tmp_path / 'c'}", "--last_step=1000000")
@@ -284,6 +285,7 @@ def test_tensorflow_is_imported_late_and_never_in_another_environment() -> None:
     assert "Traceback" not in run.stderr
 
 
+@pytest.mark.long
 def test_the_stock_form_trains_on_stock_servers(zygote: Zygote, tmp_path: Path) -> None:
     """So that what was moved is known to have worked before."""
     with socket.socket() as one, socket.socket() as other:

@@ -36,6 +36,7 @@ def measured_model() -> Model:
     return Model(model.name, lambda context: model.input_fn(context).take(5), model_fn)
 
 
+@pytest.mark.long
 def test_the_best_of_a_training_is_kept(tmp_path: Path) -> None:
     model, log = measured_model(), []
     evaluation = CheckpointEvaluation(model, Context("eval", 0, 1, 8, "", 3))

@@ -76,6 +76,7 @@ def test_live_variables_are_adopted_not_rolled_back(tmp_path: Any) -> None:
     assert again.named("adopted")
 
 
+@pytest.mark.long
 def test_a_replaced_ps_takes_all_back_to_the_checkpoint(tmp_path: Any) -> None:
     cluster = LocalCluster(2)
     first = train(cluster, ADAM, 4, slice_bytes=64, checkpoint_dir=str(tmp_path))
@@ -151,6 +152,7 @@ def test_a_chief_that_was_replaced_while_it_read_writes_nothing(tmp_path: Any, m
     assert run.named("initialised")[0]["fresh_ps"] == 0
 
 
+@pytest.mark.long
 def test_a_chief_that_was_replaced_writes_nothing() -> None:
     cluster = LocalCluster(2)
     cluster.fence({0: INCARNATION + 1})  # its successor's
@@ -226,6 +228,7 @@ def test_keep_counts_the_files_of_earlier_chiefs(tmp_path: Any) -> None:
     assert sorted(p.name for p in tmp_path.glob("*.index")) == ["model.ckpt-4.index", "model.ckpt-6.index"]
 
 
+@pytest.mark.long
 def test_without_a_folder_a_replaced_ps_begins_anew() -> None:
     cluster = LocalCluster(2)
     train(cluster, ADAM, 4)

@@ -105,6 +105,7 @@ def is_write(fetches: Any) -> bool:
     return isinstance(fetches, list) and bool(fetches) and getattr(fetches[0], "type", "") == "SaveV2"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", long_but([1], [0, 1, 2]))
 def test_a_ps_that_is_lost_while_it_writes(parts: int, tmp_path: Path, monkeypatch: Any) -> None:
     """After `parts` of the two parts: nothing of it is restored or left, and a later one is whole."""

@@ -16,6 +16,7 @@ from psruntime.errors import PassingError, UserCodeError
 from psruntime.graph.input.data_errors import LIMIT, DataErrors
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train
+from tests.support.selection import long_but
 
 HERE = r"made at .*test_data_errors\.py:\d+, failed: InvalidArgumentError: "
 ROWS = 10
@@ -111,7 +112,7 @@ def test_the_operation_and_its_line_are_found(failing: str, settings: dict[str, 
         run(labels, model_fn, **settings)
 
 
-@pytest.mark.parametrize("settings", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("settings", long_but([{}], ALL.values()), ids=ALL)
 def test_a_bad_batch_is_passed_over_where_that_is_asked_for(settings: dict[str, Any]) -> None:
     done = run(short_at(2, 3), on_data_error="skip", **settings)
     first = 0 if "mode" in settings else 1  # a round is applied by the step that follows it
@@ -122,7 +123,7 @@ def test_a_bad_batch_is_passed_over_where_that_is_asked_for(settings: dict[str, 
     assert len(done.named("step_failed")) == passed_over
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
 def test_a_batch_that_is_passed_over_leaves_nothing_behind(mode: str) -> None:
     with_bad, without = (run(labels, mode=mode, on_data_error="skip") for labels in (short_at(2), short_at()))
     assert with_bad.skipped and not without.skipped
@@ -166,7 +167,7 @@ def bad_at(element: int) -> Callable[[int], Any]:
     return labels
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
 def test_an_input_that_fails_ends_the_job(mode: str) -> None:
     said = r"^input_fn of my_model \(mode train\) failed at .*test_data_errors\.py:\d+: UnknownError: .*no such row$"
     with pytest.raises(UserCodeError, match=said) as caught:

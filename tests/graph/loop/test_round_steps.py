@@ -23,6 +23,7 @@ from tests.support.round_control_plane import RoundControlPlane, lose_session, p
 from tests.support.selection import long_but
 
 MODEL = linear_model(OPTIMIZERS["momentum"])
+TABLES = embedding_model(OPTIMIZERS["adagrad"], 0.05)
 APART = clipping(MODEL, clip_norm=1e9)  # which clips nothing, but a round is closed by itself
 ROUNDS = 5
 
@@ -149,7 +150,7 @@ def test_a_batch_that_turned_out_to_come_too_early_waits_and_is_trained_once(
     assert len(set(run.control_plane.recorded)) == ROUNDS == len(run.control_plane.recorded), "each batch once"
 
 
-@pytest.mark.parametrize("model", [MODEL, embedding_model(OPTIMIZERS["adagrad"], 0.05)], ids=["dense", "tables"])
+@pytest.mark.parametrize("model", long_but([MODEL], [MODEL, TABLES]), ids=["dense", "tables"])
 def test_nothing_is_computed_of_a_batch_before_every_bucket_is_closed(
     model: Model, cluster: LocalCluster, tmp_path: Any
 ) -> None:
@@ -195,7 +196,10 @@ def cut_off(books: Any) -> Any:
 @pytest.mark.parametrize("model", long_but([MODEL], [MODEL, APART]), ids=["on the way", "apart"])
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [(sealed, "1 buckets lack contributions"), (cut_off, "1 buckets were cut off")],
+    [
+        pytest.param(sealed, "1 buckets lack contributions", marks=pytest.mark.long),
+        (cut_off, "1 buckets were cut off"),
+    ],
 )
 def test_a_torn_round_goes_back_to_the_checkpoint(
     change: Any, reason: str, model: Model, cluster: LocalCluster, tmp_path: Any
@@ -257,6 +261,7 @@ def test_a_loss_that_is_not_finite_is_passed_over(cluster: LocalCluster, tmp_pat
         assert (ledger[APPLIED], ledger[NOT_FINITE]) == (ROUNDS, 1)
 
 
+@pytest.mark.long
 def test_live_variables_are_adopted_and_attempts_go_on(cluster: LocalCluster, tmp_path: Any) -> None:
     sync(cluster, tmp_path, steps=3)
     run = sync(cluster, tmp_path, make_control_plane=partial(RoundControlPlane, recorded=[0, 1, 2]))

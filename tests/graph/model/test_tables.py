@@ -205,6 +205,7 @@ def test_a_ps_counts_the_bytes_and_updates_of_its_tables() -> None:
     assert sum(held) == tables + others + books + controls
 
 
+@pytest.mark.long
 def test_evaluation_looks_up_on_the_ps() -> None:
     cluster = LocalCluster(2)
     model = embedding_model(OPTIMIZERS["sgd"], 0.03)

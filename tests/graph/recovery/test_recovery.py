@@ -103,6 +103,7 @@ def test_partial_without_a_checkpoint_begins_the_lost_buckets_anew() -> None:
         np.testing.assert_array_equal(after[name], (begun if store.bucket.ps else live)[name], err_msg=name)
 
 
+@pytest.mark.long
 def test_all_ps_lost_and_the_books_come_back(tmp_path: Path) -> None:
     settings = {"checkpoint_dir": str(tmp_path), **SLICED}
     train(LocalCluster(2), ADAM, 4, **settings)

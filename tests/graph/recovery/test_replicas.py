@@ -153,6 +153,7 @@ def test_the_newer_of_checkpoint_and_replica(tmp_path: Path) -> None:
     assert third.named("restored")[0]["replica"] == 9, "the replicas from before the restore are forgotten"
 
 
+@pytest.mark.long
 def test_without_holder_or_replica_all_begins_anew() -> None:
     cluster = LocalCluster(2)
     train(cluster, ADAM, 5, **SETTINGS)

@@ -84,7 +84,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
-@pytest.mark.parametrize("limit", ["clip_norm", "clip_value"])
+@pytest.mark.parametrize("limit", long_but(["clip_norm"], ["clip_norm", "clip_value"]))
 @pytest.mark.parametrize("kind", MODELS)
 def test_clipping_equals_stock_clipping(kind: str, limit: str, mode: str, tmp_path: Any) -> None:
     model, slice_bytes, norm = MODELS[kind]

@@ -18,6 +18,7 @@ from psruntime.model import Context, Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, linear_model, train, with_spec
+from tests.support.selection import long_but
 
 PS = 2
 BUCKETS = 3  # of the linear model, one a variable
@@ -61,7 +62,7 @@ def test_a_step_moves_each_bucket_twice_and_one_message_each_way(optimizer: str,
     }
 
 
-@pytest.mark.parametrize("clip", [{}, {"clip_norm": 1.0}])
+@pytest.mark.parametrize("clip", long_but([{}], [{}, {"clip_norm": 1.0}]))
 def test_the_runs_of_a_round(clip: dict[str, float]) -> None:
     model = linear_model(partial(tf1.train.AdamOptimizer, epsilon=1e-3))
     model = with_spec(model, **clip)

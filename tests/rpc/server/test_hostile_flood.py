@@ -34,6 +34,7 @@ ENDS = {
 BUSY = {"RESOURCE_EXHAUSTED", "UNAVAILABLE"}  # by the coordinator, or by gRPC: more than CALLS_PER_CONNECTION
 
 
+@pytest.mark.long
 def test_a_flood_costs_no_member_its_place(stage, tmp_path):
     with coordinator_process(tmp_path, FLOODED) as server:
         honest = Honest(stage, server, server.events, FLOODED, MODEL)
