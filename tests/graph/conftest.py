@@ -1,5 +1,30 @@
 """TensorFlow for the tests of this folder: the environment of a real process, set before the import."""
 
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
 from psruntime.graph.base import environment
 
 environment.prepare()
+
+
+@pytest.fixture
+def graphs_as_built(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sessions run their graphs without TensorFlow's rewriting of them (Grappler): half of a test's processor time.
+
+    For tests of what happens to variables.  Those that compare numbers with plain TensorFlow, and those of whole
+    processes, run graphs as users do.
+    """
+    import tensorflow.compat.v1 as tf1
+
+    make = tf1.ConfigProto
+
+    def as_built(*args: Any, **kwargs: Any) -> Any:
+        config = make(*args, **kwargs)
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        return config
+
+    monkeypatch.setattr(tf1, "ConfigProto", as_built)
+    yield

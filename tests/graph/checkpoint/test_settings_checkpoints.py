@@ -21,6 +21,8 @@ from tests.support.selection import long_but
 from tests.support.settings import QUICK, SETTINGS, adding_model, batches, cluster_of
 from tests.support.stock import contents
 
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
+
 STEPS, SAVE_STEPS = 12, 4
 ADAM = adding_model(OPTIMIZERS["adam"], 0.1)
 NAMES = list(SETTINGS)
