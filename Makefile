@@ -7,7 +7,8 @@ BENCHMARKS := async_steps async_strategy one_variable exchange local_step sync s
 RESULTS := bench-results
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
-PARALLEL := --numprocesses auto --dist loadgroup
+# Each process begins with a part of the tests, and helps the others when it is done.
+PARALLEL := --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all chaos soak bench bench-full check docs format protos clean

@@ -1,4 +1,4 @@
-"""What `make test` leaves out and says that it leaves out, and where tests run when several processes run them.
+"""What `make test` leaves out and says that it leaves out.
 
 Tests that are long by nature have the marker `long`: `make test` deselects them, `make test-all` runs them.  How many
 examples Hypothesis plays is a profile: "quick" for `make test`, "all" (the default) for `make test-all`.
@@ -17,23 +17,6 @@ settings.register_profile("quick", max_examples=20)
 settings.load_profile("all")  # before the modules of tests are imported; --hypothesis-profile names the other
 
 NOT_RUN = pytest.StashKey[int]()  # tests marked long that this run has left out
-
-
-@pytest.hookimpl(tryfirst=True)  # before that of pytest-xdist, which reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that start clusters run one after the other, in one process: they take all cores, and two clusters at a
-    time would measure each other."""
-    for item in items:
-        if item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """In a process of pytest-xdist: its groups are a part of the tests' names, which other releases of pytest hide."""
-    if session.config.getoption("loadgroup", False):
-        loose = [item.nodeid for item in session.items if item.get_closest_marker("cluster") and "@" not in item.nodeid]
-        if loose:
-            raise pytest.UsageError(f"pytest-xdist has not grouped {loose[0]}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
