@@ -157,7 +157,8 @@ class _Trainer:
         self._traffic = TrafficMeter(links.counts)
 
         def ended(error: PsRuntimeError) -> None:
-            links.give_up()
+            if error.exit_code:
+                links.give_up()
             process.end_within(self._job.drain_timeout_s, error.exit_code)
 
         context = ClientContext(client, self._job, process.stop, process.log)

@@ -97,7 +97,7 @@ class ScriptMember:
             lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting, moved=traffic.moved()),
             where.connect_timeout_s, self._at_exit,
             on_answer=lambda answer: links.follow(answer.instructions),
-            on_end=lambda _: links.give_up(),
+            on_end=lambda error: links.give_up() if error.exit_code else None,
         )  # fmt: skip
         health.set_serving(True)
 
