@@ -39,8 +39,8 @@ test-nightly: $(READY)  ## all tests, with every case of the long ones and every
 chaos: $(READY)  ## every fault in every mode, and random ones: SEED=n (default: drawn), some three hours
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))
 
-soak: $(READY)  ## MINUTES=n (default 30) of a random fault every 5 s, SEED=n
-	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+soak: $(READY)  ## MINUTES=n (default 30) of a random fault every 5 s, AT_ONCE=n, SEED=n
+	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),30) --at-once $(or $(AT_ONCE),1) $(if $(SEED),--seed $(SEED))
 
 bench: KIND := quick
 bench: FLAGS := --quick

@@ -6,32 +6,26 @@ hardships.md has the table.  ps 1 and worker 2 are `away`, where a hardship need
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 from tests.chaos.cells import MODE_SETTINGS, RESTORED, chief
-from tests.chaos.storm import AWAY, Storm
-from tests.support import inventory, worlds
-from tests.support.away import Away, away
-from tests.support.away import refusal as no_away
+from tests.chaos.storm import Storm
+from tests.chaos.surroundings import AWAY, Surroundings, no_compiler
+from tests.support import away, inventory, worlds
+from tests.support.away import Away
 from tests.support.census import take_census
 from tests.support.cluster import Proc, Zygote, cluster, replayed
 from tests.support.gates import Gates, write_model
 from tests.support.inventory import newest_checkpoint
 from tests.support.polling import poll_until
-from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.tables import rows_of
-from tests.support.worlds import World
 
 TABLE = Path(__file__).parent / "hardships.md"
-CLOCK = Path(__file__).parent / "clock.c"
 COLUMNS = ["hardship", "mode", "steps", "lost", "chief", "said", "why"]
 WORKERS = 3
 LEASE_S = 2.0
@@ -85,8 +79,6 @@ class Hardship:
         self.checkpoints = folder / "checkpoints"
         self.gates = Gates(folder / "gates")
         self.killed: list[Proc] = []
-        self.machine: Away | None = None  # the second one, where there is one
-        self.disk: SmallDisk | None = None  # of the checkpoints, where it is one of its own
         self._zygote = zygote
         self._seen = Endured()
 
@@ -102,9 +94,9 @@ class Hardship:
             settings |= {"rounds_log": log, "round_warn_s": 5}
         self.model = write_model(self.folder, self.gates.folder, "momentum")
         with ExitStack() as stack:
-            if kind.surroundings:
-                settings |= kind.surroundings(self, stack)
-            with cluster(self._zygote, self.folder, **settings) as self.job:
+            self.surroundings = Surroundings(self.folder, self.checkpoints, stack)
+            kind.surround(self.surroundings)
+            with cluster(self._zygote, self.folder, **settings, **self.surroundings.settings) as self.job:
                 self._endure(kind.strike)
             if mode == "sync":
                 flags = [f"--model={self.model}", f"--checkpoint-dir={self.checkpoints}"]
@@ -116,7 +108,7 @@ class Hardship:
 
     def _endure(self, strike: Callable[[Hardship], None]) -> None:
         for index in range(WORKERS):
-            self.start_worker(index)
+            self.job.start_worker(index, f"--model={self.model}", f"--batch-size={SIZES[index]}")
         self._begin()
         struck_s = time.monotonic()
         strike(self)
@@ -130,10 +122,6 @@ class Hardship:
         self._check_end()
 
     # For the kinds.
-
-    def start_worker(self, index: int, coordinator: str = "") -> Proc:
-        where = f"--coordinator={coordinator or self.job.coordinator}"
-        return self.job.start("worker", index, where, f"--model={self.model}", f"--batch-size={SIZES[index]}")
 
     def kill(self, *procs: Proc) -> None:
         for proc in procs:
@@ -214,13 +202,13 @@ def name_of(proc: Proc) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """strike: begins it, and returns when it is over.  surroundings: makes what it needs, and settings of the job.
+    """strike: begins it, and returns when it is over.  surround: adds what it needs.
 
     needs: why it is not possible here; empty if it is.
     """
 
     strike: Callable[[Hardship], None]
-    surroundings: Callable[[Hardship, ExitStack], dict[str, Any]] | None = None
+    surround: Callable[[Surroundings], None] = field(default=lambda _: None)
     needs: Callable[[], str] = field(default=lambda: "")
 
 
@@ -248,15 +236,9 @@ def suspended(hardship: Hardship) -> None:
         faults.cont(proc)
 
 
-def on_two_machines(hardship: Hardship, stack: ExitStack) -> dict[str, Any]:
-    hardship.machine = stack.enter_context(away())
-    there = World(network=hardship.machine.network)
-    return {"host": hardship.machine.here, "worlds": {f"{role}-{index}": there for role, index in AWAY}}
-
-
 def cut(direction: Callable[[Away], None]) -> Callable[[Hardship], None]:
     def strike(hardship: Hardship) -> None:
-        machine = hardship.machine
+        machine = hardship.surroundings.machine
         assert machine
         direction(machine)
         for role, index in AWAY:
@@ -267,13 +249,8 @@ def cut(direction: Callable[[Away], None]) -> Callable[[Hardship], None]:
     return strike
 
 
-def on_a_small_disk(hardship: Hardship, stack: ExitStack) -> dict[str, Any]:
-    hardship.disk = stack.enter_context(small_disk(hardship.checkpoints))
-    return {}
-
-
 def disk_is_full(hardship: Hardship) -> None:
-    disk, job = hardship.disk, hardship.job
+    disk, job = hardship.surroundings.disk, hardship.job
     assert disk
     disk.fill()
     hardship.wait_for(job.latest("worker", hardship.chief), " checkpoint_failed ")
@@ -286,45 +263,30 @@ def disk_is_full(hardship: Hardship) -> None:
 def sees_another_folder(hardship: Hardship) -> None:
     """The chief dies and comes back where the folder is empty; then the next view has to be prepared."""
     job, (other, last) = hardship.job, [index for index in range(WORKERS) if index != hardship.chief]
-    empty = hardship.folder / "empty"
-    empty.mkdir()
-    hardship.kill(job.latest("worker", hardship.chief))
-    blind = f"worker-{hardship.chief}"
-    job.worlds[blind] = World(binds={str(hardship.checkpoints): str(empty)})
-    hardship.start_worker(hardship.chief).wait_for(" first_step ", LONG_S)
+    first = job.latest("worker", hardship.chief)
+    hardship.kill(first)
+    hardship.surroundings.start_blind(job, first).wait_for(" first_step ", LONG_S)
     hardship.kill(job.latest("worker", other), job.latest("ps", 1))
     poll_until(lambda: chief(job) == hardship.chief, LONG_S, "the one that sees nothing as chief")
     job.start_again(job.latest("ps", 1))
     hardship.wait_for(job.ps[0], f" relieved worker={hardship.chief} ")
     poll_until(lambda: chief(job) == last, LONG_S, "another chief")
-    hardship.start_worker(other)
-    assert not list(empty.iterdir()), "it has written a checkpoint that nobody else sees"
+    job.start_again(job.latest("worker", other))
+    hardship.surroundings.check_nothing_hidden()
 
 
 def name_is_late(hardship: Hardship) -> None:
     job, index = hardship.job, next(index for index in range(WORKERS) if index != hardship.chief)
-    hosts = hardship.folder / "hosts"
-    shutil.copy("/etc/hosts", hosts)
-    hardship.kill(job.latest("worker", index))
-    job.worlds[f"worker-{index}"] = World(binds={"/etc/hosts": str(hosts)})
-    host, _, port = job.coordinator.rpartition(":")
-    worker = hardship.start_worker(index, f"psruntime-late.test:{port}")
+    first = job.latest("worker", index)
+    hardship.kill(first)
+    worker, make_known = hardship.surroundings.start_unresolved(job, first)
     worker.wait_for(" unresolved ", LONG_S)
-    with hosts.open("a") as file:
-        file.write(f"{host} psruntime-late.test\n")
+    make_known()
     worker.wait_for(" first_step ", LONG_S)
 
 
-def with_clocks_of_their_own(hardship: Hardship, stack: ExitStack) -> dict[str, Any]:
-    library, offset = hardship.folder / "clock.so", hardship.folder / "clock"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(CLOCK), "-ldl"], check=True)
-    offset.write_text("0")
-    own = World(environment={"LD_PRELOAD": str(library), "PSRUNTIME_TEST_CLOCK": str(offset)})
-    return {"worlds": dict.fromkeys(["ps-0", "worker-0"], own)}
-
-
 def clocks_are_set_back(hardship: Hardship) -> None:
-    (hardship.folder / "clock").write_text(str(-HOUR_S))
+    hardship.surroundings.set_clocks(-HOUR_S)
     before = datetime.now(timezone.utc) - timedelta(seconds=HOUR_S)
     worker = hardship.job.latest("worker", 0)
 
@@ -340,14 +302,12 @@ KINDS: Mapping[str, Kind] = {
     "a step of 150 s": Kind(silent),
     "the chief's input hangs": Kind(input_hangs),
     "away is suspended for a minute": Kind(suspended),
-    "what away sends is lost": Kind(cut(Away.cut_from), on_two_machines, no_away),
-    "what is sent to away is lost": Kind(cut(Away.cut_to), on_two_machines, no_away),
-    "the disk is full": Kind(disk_is_full, on_a_small_disk, worlds.refusal),
-    "the next chief sees another folder": Kind(sees_another_folder, None, worlds.refusal),
-    "a name is known late": Kind(name_is_late, None, worlds.refusal),
-    "clocks are set back an hour": Kind(
-        clocks_are_set_back, with_clocks_of_their_own, lambda: "" if shutil.which("cc") else "needs a C compiler, cc"
-    ),
+    "what away sends is lost": Kind(cut(Away.cut_from), Surroundings.add_machine, away.refusal),
+    "what is sent to away is lost": Kind(cut(Away.cut_to), Surroundings.add_machine, away.refusal),
+    "the disk is full": Kind(disk_is_full, Surroundings.add_disk, worlds.refusal),
+    "the next chief sees another folder": Kind(sees_another_folder, needs=worlds.refusal),
+    "a name is known late": Kind(name_is_late, needs=worlds.refusal),
+    "clocks are set back an hour": Kind(clocks_are_set_back, Surroundings.add_clocks, no_compiler),
 }
 
 

@@ -1,7 +1,7 @@
 """A soak: `python -m tests.chaos.soak --minutes N`, or `make soak MINUTES=N`.
 
 A job in each mode, for a third of the time each; every 5 s a fault of tests/chaos/storm.py.  At the end its processes
-cost no more than after a quarter of the time.
+cost no more than after a quarter of the time.  With --at-once the jobs run side by side, as long as each would alone.
 Prints the ends, writes docs/soak.json, and ends with 1 if a job came out otherwise than tests/chaos/weather.py
 promises; the logs of such a job are kept.
 """
@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,8 @@ def soak(
     mode: str, seed: int, lasts_s: float, zygote: Zygote, folder: Path, settings: dict[str, str]
 ) -> dict[str, Any]:
     """The facts of one job, for the report."""
-    outlasted = Weather(seed, mode, zygote, folder, None, lasts_s, settings).run(EVERY_S)
-    left = zygote.running()
-    assert not left, f"orphans: {left}"
-    facts = facts_of(outlasted)
+    facts = facts_of(Weather(seed, mode, zygote, folder, None, lasts_s, settings).run(EVERY_S))
     facts["struck"] = struck(facts.pop("told"))
-    facts["orphans"] = 0
     return facts
 
 
@@ -58,6 +55,7 @@ def main() -> int:
     parser.add_argument(
         "--job", default="", help="settings of the jobs, NAME=VALUE with commas: pipeline=2,wire=float16"
     )
+    parser.add_argument("--at-once", type=int, default=1, help="jobs that run side by side")
     parser.add_argument("--report", type=Path, default=REPORT, help="the file that is written")
     arguments = parser.parse_args()
     modes = arguments.modes.split(",")
@@ -68,28 +66,35 @@ def main() -> int:
     report: dict[str, Any] = {
         "seed": seed,
         "minutes": arguments.minutes,
+        "at_once": arguments.at_once,
         "fault_every_s": EVERY_S,
         "settings": settings,
-        "jobs": [],
     }
-    failed, zygote = [], Zygote()
+    zygote = Zygote()
+
+    def outlast(mode: str) -> dict[str, Any]:
+        (folder / mode).mkdir()
+        try:
+            facts = soak(
+                mode, seed + modes.index(mode), 60 * arguments.minutes / len(modes), zygote, folder / mode, settings
+            )
+            shutil.rmtree(folder / mode)
+        except Exception as error:  # noqa: BLE001 - the other modes shall run, too
+            facts = {"mode": mode, "failed": f"{type(error).__name__}: {error}"[:500]}
+            (folder / mode / "failure.txt").write_text(traceback.format_exc())
+        print(json.dumps(facts), flush=True)
+        return facts
+
     try:
-        for mode in modes:
-            (folder / mode).mkdir()
-            try:
-                facts = soak(mode, seed, 60 * arguments.minutes / len(modes), zygote, folder / mode, settings)
-                shutil.rmtree(folder / mode)
-            except Exception as error:  # noqa: BLE001 - the other modes shall run, too
-                facts = {"mode": mode, "failed": f"{type(error).__name__}: {error}"[:500]}
-                failed.append(mode)
-                (folder / mode / "failure.txt").write_text(traceback.format_exc())
-            report["jobs"].append(facts)
-            print(json.dumps(facts), flush=True)
+        with ThreadPoolExecutor(arguments.at_once) as jobs:
+            report["jobs"] = list(jobs.map(outlast, modes))
+        report["orphans"] = len(zygote.running())
     finally:
         zygote.close()
+    failed = [facts["mode"] for facts in report["jobs"] if "failed" in facts]
     arguments.report.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"seed {seed}: {len(failed)} failed {failed or ''}; {arguments.report}")
-    return 1 if failed else 0
+    print(f"seed {seed}: {len(failed)} failed {failed or ''}, {report['orphans']} orphans; {arguments.report}")
+    return 1 if failed or report["orphans"] else 0
 
 
 if __name__ == "__main__":

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.errors import PsRuntimeError
+from tests.chaos.surroundings import AWAY, Surroundings
+from tests.support import worlds
+from tests.support.away import Away
 from tests.support.cluster import Cluster, Proc
 from tests.support.faults import Faults
 from tests.support.gates import Gates
@@ -26,33 +29,60 @@ PAUSE_LEASES = 2.0  # at most
 ARRIVE_S = 3.0  # for the victim to come to its gate: it may wait elsewhere, for others
 SETTLE_S = 120.0
 HOLD_LEASES = 4.0  # at most
-FULL_S = 6.0  # at most
-AWAY = (("ps", 1), ("worker", 2))  # on a machine of their own
-KINDS = ("kill", "pause", "kill", "pause", "hold", "suspend")
+FULL_S = CUT_S = BLIND_S = UNRESOLVED_S = 6.0  # at most
+SILENT_S = 150.0
+CLOCK_S = 3600
+WEIGHTS = {
+    "kill": 20, "pause": 20, "hold": 10, "suspend": 10, "fill": 10, "cut": 10, "clock": 5, "blind": 5, "unresolved": 5,
+    "silence": 0.5,
+}  # fmt: skip
 OF_WORKER = ("anywhere", "draw", "compute", "stepped")  # moments; the names of gates
 OF_PS = ("anywhere", "apply-kernel", "apply-head", "tear-kernel", "tear-head")
 
 
 class Storm:
-    """The model is that of tests/support/gated.py.  told: a line for each fault.
+    """The model is that of tests/support/gated.py.  Without surroundings only processes are struck.
 
-    disk: of the checkpoints, if it may be filled.
+    told: a line for each fault.  silent: nobody can expect a step now.
     """
 
-    def __init__(self, job: Cluster, gates: Gates, seed: int, workers: int, disk: SmallDisk | None = None) -> None:
+    def __init__(
+        self, job: Cluster, gates: Gates, seed: int, workers: int, surroundings: Surroundings | None = None
+    ) -> None:
         self.faults = Faults(job)
         self.told: list[str] = []
-        self._disk = disk
+        self.silent = False
+        self._surroundings = surroundings
         self._job = job
         self._gates = gates
         self._random = random.Random(seed)
         self._victims = [("ps", i) for i in range(NUM_PS)] + [("worker", i) for i in range(workers)]
+        self._kinds = self._possible()
 
     def strike(self) -> None:
         """One fault.  Returns when it is over: the victim is started again, or goes on."""
         self.check_alive()
-        kind = self._random.choice((*KINDS, "fill") if self._disk else KINDS)
-        {"hold": self._hold, "suspend": self._suspend, "fill": self._fill}.get(kind, partial(self._hit, kind))()
+        kind = self._random.choices(list(self._kinds), [WEIGHTS[kind] for kind in self._kinds])[0]
+        self._kinds[kind]()
+
+    def _possible(self) -> dict[str, Callable[[], None]]:
+        """The kinds of fault that there can be in these surroundings."""
+        kinds: dict[str, Callable[[], None]] = {
+            "kill": partial(self._hit, "kill"), "pause": partial(self._hit, "pause"), "hold": self._hold,
+            "suspend": self._suspend,
+        }  # fmt: skip
+        if around := self._surroundings:
+            kinds["silence"] = self._silence
+            if around.disk:
+                kinds["fill"] = partial(self._fill, around.disk)
+            if around.machine:
+                kinds["cut"] = partial(self._cut, around.machine)
+            if around.has_clocks:
+                kinds["clock"] = partial(self._set_clocks, around)
+            if not worlds.refusal():
+                kinds["blind"] = partial(self._blind, around)
+                kinds["unresolved"] = partial(self._unresolved, around)
+        return kinds
 
     def _hit(self, kind: str) -> None:
         """Kills or pauses one process at some moment."""
@@ -87,13 +117,57 @@ class Storm:
         for proc in procs:
             self.faults.cont(proc)
 
-    def _fill(self) -> None:
+    def _silence(self) -> None:
+        """A step that takes minutes, and in which nothing is sent."""
+        index = self._random.choice(self._victims[NUM_PS:])[1]
+        self.told.append(f"silence worker-{index}")
+        self._arrive(f"compute-{index}", None)
+        self.silent = True
+        time.sleep(SILENT_S)  # the fault itself
+        self._gates.open(f"compute-{index}")
+        self.silent = False
+
+    def _fill(self, disk: SmallDisk) -> None:
         """Nothing more can be written into the folder of the checkpoints."""
-        assert self._disk
         self.told.append("fill disk")
-        self._disk.fill()
+        disk.fill()
         time.sleep(self._random.uniform(0, FULL_S))  # the fault itself
-        self._disk.free()
+        disk.free()
+
+    def _cut(self, machine: Away) -> None:
+        """One direction of the link between the machines."""
+        direction = self._random.choice(("from", "to"))
+        self.told.append(f"cut {direction} away")
+        (machine.cut_from if direction == "from" else machine.cut_to)()
+        time.sleep(self._random.uniform(0, CUT_S))  # the fault itself
+        machine.mend()
+
+    def _set_clocks(self, around: Surroundings) -> None:
+        """Forward or back, from now on."""
+        seconds = self._random.randint(-CLOCK_S, CLOCK_S)
+        self.told.append(f"clock by {seconds}")
+        around.set_clocks(seconds)
+
+    def _blind(self, around: Surroundings) -> None:
+        """A worker comes back where the folder of the checkpoints is empty, and again where it is not."""
+        victim = self._job.latest(*self._random.choice(self._victims[NUM_PS:]))
+        self.told.append(f"blind {victim.name}")
+        self.faults.kill(victim)
+        blind = around.start_blind(self._job, victim)
+        time.sleep(self._random.uniform(0, BLIND_S))  # the fault itself
+        self.check_alive()
+        self.faults.kill(blind)
+        around.check_nothing_hidden()
+        self.faults.restart(blind)
+
+    def _unresolved(self, around: Surroundings) -> None:
+        """A worker comes back before the name of the coordinator is known."""
+        victim = self._job.latest(*self._random.choice(self._victims[NUM_PS:]))
+        self.told.append(f"unresolved {victim.name}")
+        self.faults.kill(victim)
+        _, make_known = around.start_unresolved(self._job, victim)
+        time.sleep(self._random.uniform(0, UNRESOLVED_S))  # the fault itself
+        make_known()
 
     def settle(self) -> None:
         """Until everybody is a member and every worker trains."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from psruntime.core.members.messages import JobStatus
@@ -17,9 +17,13 @@ STUCK_S = 120.0  # without any progress; recovery takes seconds
 
 
 class Watch:
-    """longest_s: the longest time without a step.  wrong: what must not be; empty if all was well."""
+    """longest_s: the longest time without a step.  wrong: what must not be; empty if all was well.
 
-    def __init__(self, job: Cluster) -> None:
+    excused: nobody can expect a step now.
+    """
+
+    def __init__(self, job: Cluster, excused: Callable[[], bool]) -> None:
+        self._excused = excused
         self.longest_s = 0.0
         self.wrong = ""
         self._job = job
@@ -45,7 +49,7 @@ class Watch:
     def _look(self, status: JobStatus | None, now_s: float) -> None:
         seen = (status.view.number, status.global_step) if status else self._seen
         self.longest_s = max(self.longest_s, now_s - self._since_s)
-        if seen != self._seen:
+        if seen != self._seen or self._excused():
             self._seen, self._since_s = seen, now_s
         bound = self._job.settings.bound
         if status and status.phase is Phase.FAILED:
@@ -57,8 +61,8 @@ class Watch:
 
 
 @contextmanager
-def watching(job: Cluster) -> Iterator[Watch]:
-    watch = Watch(job)
+def watching(job: Cluster, excused: Callable[[], bool]) -> Iterator[Watch]:
+    watch = Watch(job, excused)
     thread = threading.Thread(target=watch.keep, name="watch", daemon=True)
     thread.start()
     try:
