@@ -56,7 +56,13 @@ def check_placement(graph: Any, num_ps: int, index: int) -> None:
 
 def variables_of(ps: int) -> list[Any]:
     """The global variables of the default graph that are on this ps."""
-    return [v for v in tf1.global_variables() if _spec(v.device).job == "ps" and (_spec(v.device).task or 0) == ps]
+    return [v for v in tf1.global_variables() if ps_of(v) == ps]
+
+
+def ps_of(placed: Any) -> int | None:
+    """The ps that a variable or an operation is on; None: another process."""
+    spec = _spec(placed.device)
+    return spec.task or 0 if spec.job == "ps" else None
 
 
 def marker_of(num_ps: int) -> int:

@@ -14,16 +14,20 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.counting import StepCounting
-from psruntime.classic.placement import marker_of, variables_of
+from psruntime.classic.placement import marker_of, ps_of, variables_of
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.recovery.recovery import Holding, decide, lost_work
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
+from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.listing import CheckpointList
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.store.prepared_flag import PreparedFlags
+from psruntime.graph.store.write_fence import FencedSession, WriteFence
+
+_WRITES = ("Assign", "AssignVariableOp")  # what Savers and initialisers write by
 
 
 class ScaffoldPreparation:
@@ -49,7 +53,28 @@ class ScaffoldPreparation:
         with tf1.device(worker_device(index)):
             controls = [PsControl(ps, job.max_workers) for ps in range(job.ps)]
             held = [variables_of(ps) for ps in range(job.ps)]
-            self._flags = PreparedFlags(controls, marker_of(job.ps), held, index)
+            self._fence = WriteFence(controls, index)
+            self._flags = PreparedFlags(controls, marker_of(job.ps), held, self._fence)
+
+    def guard_writes(self) -> None:
+        """Puts what the scaffold restores and initialises with behind the fence, in the graph that it has finalized.
+
+        What an init_fn writes by other operations is not behind it.
+        """
+        graph = tf1.get_default_graph()
+        saver = self._scaffold.saver
+        restore = graph.as_graph_element(saver.saver_def.restore_op_name) if saver and saver.saver_def else None
+        roots = [each for each in (restore, self._scaffold.init_op) if each is not None]
+        writes: dict[int, list[Any]] = {}
+        for operation in ancestors(tf1.nest.flatten(roots)):
+            ps = ps_of(operation)
+            if operation.type in _WRITES and ps is not None:
+                writes.setdefault(ps, []).append(operation)
+        graph._unsafe_unfinalize()
+        for ps, operations in writes.items():
+            for operation in operations:
+                self._fence.guard(ps, [operation])
+        graph.finalize()
 
     def run(self, session: Any, assignment: Assignment) -> Prepared:
         """Prepares the view of `session`.
@@ -70,11 +95,11 @@ class ScaffoldPreparation:
             self._checkpoints.require(path)
         if path is None and assignment.seen_step > 0 and not self._start_over:
             raise JobFailedError(lost_work(assignment.seen_step, recovery.reason, "a checkpoint_dir"))
-        self._flags.require_admitted(session, incarnation)
+        fenced = FencedSession(session, self._fence, incarnation)
         if path:
-            self._restore(session, path)
+            self._restore(fenced, path)
         else:
-            self._initialise(session)
+            self._initialise(fenced)
         self._require_values(session, f"checkpoint {path}" if path else "the scaffold's init_op")
         self._flags.finish(session, incarnation, recovery.ps)
         event = "restored" if path else "initialised"

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.placement import outside_scopes, place_rest
+from psruntime.classic.prepare import ScaffoldPreparation
 from psruntime.core.members.messages import Assignment
 from psruntime.graph.loop.session import ViewSessionCreator
 
@@ -17,14 +18,14 @@ class ScriptSessions(tf1.train.SessionCreator):  # type: ignore[misc]
     """Makes the sessions of a MonitoredSession.
 
     make: called once, after every hook's `begin` and before the graph is finalized; it may add to the graph, and
-    gives the creator of the sessions themselves.  patience: surrounds each wait for a session.
+    gives the preparation and the creator of the sessions themselves.  patience: surrounds each wait for a session.
     """
 
     def __init__(
         self,
         scaffold: Any,
         index: int,
-        make: Callable[[], ViewSessionCreator],
+        make: Callable[[], tuple[ScaffoldPreparation, ViewSessionCreator]],
         patience: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.session: Any = None  # the newest one
@@ -43,9 +44,10 @@ class ScriptSessions(tf1.train.SessionCreator):  # type: ignore[misc]
     def create_session(self) -> Any:
         if self._views is None:
             with outside_scopes():
-                self._views = self._make()
+                preparation, self._views = self._make()
                 _add_saver(self._scaffold)
                 self._scaffold.finalize()
+                preparation.guard_writes()
             place_rest(tf1.get_default_graph(), self._index)
         with self._patience():
             self.session = self._views.create_session()

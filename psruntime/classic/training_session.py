@@ -147,9 +147,9 @@ def _open(member: ScriptMember, index: int, stock: StockArguments, counting: Ste
     tally = Tally()
     member.join(lambda: tally.steps)
 
-    def make() -> ViewSessionCreator:
+    def make() -> tuple[ScaffoldPreparation, ViewSessionCreator]:
         preparation = ScaffoldPreparation(stock.scaffold, counting, stock.checkpoint_dir, job, index, log)
-        return ViewSessionCreator(
+        return preparation, ViewSessionCreator(
             member.server, graph, member.control_plane, preparation, log, preparation.initialise, stock.config
         )  # fmt: skip
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment
 from psruntime.errors import CheckpointError, JobFailedError, ModelDiffersError, ReplacedError
 from tests.support.local_cluster import INCARNATION, LocalCluster
+from tests.support.paused import Paused
 
 
 @dataclass
@@ -49,6 +53,7 @@ class Script:
             job = JobConfig(ps=2, max_workers=self.cluster.max_workers)
             self.preparation = ScaffoldPreparation(scaffold, StepCounting(self.graph), self.folder, job, 0, self.log)
             scaffold.finalize()
+            self.preparation.guard_writes()
             place_rest(self.graph, 0)
 
     def log(self, event: str, **facts: Any) -> None:
@@ -67,6 +72,13 @@ class Script:
     def values(self) -> list[float]:
         with self.session() as session:
             return [float(values[0]) for values in session.run([self.w, self.v])]
+
+    def succeed(self, incarnation: int) -> list[float]:
+        """Another chief prepares, and trains.  Returns the values."""
+        self.cluster.fence({0: incarnation})
+        self.prepare(incarnation)
+        self.step()
+        return self.values()
 
     def step(self, save: bool = False) -> None:
         with self.session() as session:
@@ -109,6 +121,27 @@ def test_fresh_live_and_replaced_ps(tmp_path: Path) -> None:
     assert [event for event, _ in script.events] == ["initialised", "adopted", "restored"]
     assert len(told) == 1
     assert all(state.read()[0].bytes_held > 0 for state in cluster.states)
+
+
+@pytest.mark.parametrize("source", ["checkpoint", "initial values"])
+def test_a_paused_chief_changes_nothing(source: str, tmp_path: Path) -> None:
+    """What its successor has prepared, and trained since, stays as it is."""
+    cluster = LocalCluster(2)
+    script = Script(cluster, str(tmp_path))
+    script.prepare()
+    if source == "checkpoint":
+        script.step(save=True)
+    for at in count(1):
+        for ps in range(2):
+            cluster.forget(ps)
+        with script.session() as session:
+            paused = Paused(session, at, partial(script.succeed, INCARNATION + 1))
+            with suppress(ReplacedError):
+                script.preparation.run(paused, Assignment(cluster.view, INCARNATION, prepare=True))
+        if not paused.was:
+            break
+        assert script.values() == paused.found, f"run {at}"
+    assert at > 5
 
 
 def test_a_list_that_cannot_be_read_is_not_a_new_beginning(tmp_path: Path) -> None:

@@ -37,20 +37,19 @@ def assign_rows(handle: Any, start: int, value: Any) -> Any:
         )
 
 
-def move(read: Any, handle: Any, shape: tuple[int, ...]) -> Any:
-    """An operation that gives the variable of `handle`, of this shape, the value `read`, which is on another device.
+def move(read: Any, handle: Any, shape: tuple[int, ...]) -> list[Any]:
+    """Operations that give the variable of `handle`, of this shape, the value `read`, which is on another device.
 
-    read: a tensor where it is held.  Each portion begins when the one before has arrived.
+    read: a tensor where it is held.  Each portion begins when the one before has arrived; the last operation runs
+    after all others.
     """
     portions = list(row_portions(shape, read.dtype.size))
-    if len(portions) == 1:
-        with tf1.device(handle.device):
-            return tf1.raw_ops.AssignVariableOp(resource=handle, value=read)
     with tf1.device(handle.device):
-        last = tf1.raw_ops.AssignVariableOp(resource=handle, value=tf1.zeros(shape, read.dtype))
-    for start, rows in portions:
-        with tf1.control_dependencies([last]), tf1.device(read.device):
+        first = read if len(portions) == 1 else tf1.zeros(shape, read.dtype)
+        writes = [tf1.raw_ops.AssignVariableOp(resource=handle, value=first)]
+    for start, rows in portions if len(portions) > 1 else []:
+        with tf1.control_dependencies([writes[-1]]), tf1.device(read.device):
             portion = read[start : start + rows]
         portion.set_shape([rows, *shape[1:]])
-        last = assign_rows(handle, start, portion)
-    return last
+        writes.append(assign_rows(handle, start, portion))
+    return writes

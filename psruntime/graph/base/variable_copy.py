@@ -30,12 +30,12 @@ class VariableCopy:
         with tf1.device(self._device):
             return tf1.raw_ops.AssignVariableOp(resource=self._handle, value=value)
 
-    def assign(self, value: Any) -> Any:
-        """An operation that makes the copy this value, of a tensor on any device."""
+    def assign(self, value: Any) -> list[Any]:
+        """Operations that make the copy this value, of a tensor on any device; as those of `move`."""
         return move(value, self._handle, tuple(self.variable.shape.as_list()))
 
-    def give_back(self) -> Any:
-        """An operation that makes the variable what the copy holds."""
+    def give_back(self) -> list[Any]:
+        """Operations that make the variable what the copy holds; as those of `move`."""
         return move(self.read(), self.variable.handle, tuple(self.variable.shape.as_list()))
 
     def read(self) -> Any:

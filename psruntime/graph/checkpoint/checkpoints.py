@@ -31,7 +31,6 @@ from psruntime.graph.checkpoint.snapshot import Snapshot
 from psruntime.graph.checkpoint.transfer import Reader, Writer
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
-from psruntime.graph.store.prepared_flag import WriteFence
 
 # How files that are cut off or gone fail; a disk that is full or away fails otherwise.
 DAMAGE = (tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFoundError, FileNotFoundError, ValueError)
@@ -65,12 +64,12 @@ class Checkpoints:
             )  # who misses one, misses slots
             self._snapshot = Snapshot(graph)
             self._writer = Writer([step_part(graph), *to_write(parts)], index, self._snapshot.read)
-            self._fence = WriteFence(graph.controls, index)
-            self._reader = Reader(to_read(parts), index, self._fence)
+            self._fence = graph.fence
+            self._reader = Reader(to_read(parts), index, graph.fence)
             self._shared = SharedFolder(sorted({GLOBAL_STEP.ps, *(part.ps for part in parts)}))
             with tf1.device(ps_device(GLOBAL_STEP.ps)):
                 self._restored_step = tf1.placeholder(tf1.int64, [1], name="restored_step")
-                with tf1.control_dependencies([self._fence.passed(GLOBAL_STEP.ps, [])]):
+                with graph.fence.before(GLOBAL_STEP.ps):
                     self._set_step = master.assign(self._restored_step, read_value=False)
 
     def check_folder(self) -> None:
@@ -177,16 +176,25 @@ class Checkpoints:
         Raises:
             CheckpointError: it cannot be read, or lacks a variable or has it in another shape or dtype;
                 names them.
+            ReplacedError: a ps no longer admits the incarnation.
         """
         assert self._folder is not None
         with _reading(path):
             sources = self._sources(path)
-            with self._folder.scratch("probe") as scratch:
-                unshared = self._shared.obstacle(session, scratch)
+            unshared = self._unshared(session)
             self._reader.read(session, path, sources, not unshared, every_ps, incarnation)
             if GLOBAL_STEP.ps in every_ps:
-                session.run(self._set_step, {self._restored_step: [global_step], **self._fence.feed(incarnation)})
+                self._fence.run(session, incarnation, self._set_step, {self._restored_step: [global_step]})
         return Transferred(path, unshared)
+
+    def _unshared(self, session: Any) -> str:
+        """Why the ps cannot read the folder themselves; empty if they can."""
+        assert self._folder is not None
+        try:
+            with self._folder.scratch("probe") as scratch:
+                return self._shared.obstacle(session, scratch)
+        except OSError as error:  # of the chief's own; what there is can be read nevertheless
+            return f"the folder cannot be written: {error.strerror}"
 
     def _sources(self, path: str) -> Mapping[str, str]:
         """Name there of each entry."""

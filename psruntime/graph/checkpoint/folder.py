@@ -59,8 +59,8 @@ class CheckpointFolder:
             )
         try:
             os.makedirs(self.path, exist_ok=True)
-            with self.scratch("probe"):
-                pass
+            with self.scratch("probe") as folder, open(os.path.join(folder, "probe"), "w", encoding="utf-8") as file:
+                file.write("-")
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint folder {self.path} cannot be written: {error.strerror}; give another checkpoint_dir"

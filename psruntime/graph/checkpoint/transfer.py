@@ -17,7 +17,7 @@ from psruntime.graph.base import row_portions
 from psruntime.graph.base.devices import ps_device, worker_cpu
 from psruntime.graph.base.row_portions import assign_rows
 from psruntime.graph.checkpoint.entries import CheckpointPart
-from psruntime.graph.store.prepared_flag import WriteFence
+from psruntime.graph.store.write_fence import WriteFence
 
 Value = Callable[[Any], Any]  # a variable's value on its ps: the variable's own, or that of a copy
 
@@ -73,11 +73,11 @@ class Reader:
     def _read(
         self, session: Any, path: str, sources: Mapping[str, str], restorings: list[_Restoring], incarnation: int
     ) -> None:
-        feed: dict[Any, Any] = dict(self._fence.feed(incarnation))
+        feed: dict[Any, Any] = {}
         for restoring in restorings:
             feed[restoring.prefix] = path
             feed.update({names: [sources[p.entry.name] for p in portion] for names, portion in restoring.portions})
-        session.run([restoring.last for restoring in restorings], feed)
+        self._fence.run(session, incarnation, [restoring.last for restoring in restorings], feed)
 
 
 class _Saving:
@@ -119,8 +119,9 @@ class _Restoring:
                     dtypes=[part.variable.dtype.base_dtype for part in portion],
                 )
             self.portions.append((names, portion))
-            tensor_of = zip(portion, tensors, strict=True)
-            passed = [fence.passed(ps, list(tensors)) for ps in sorted({part.ps for part in portion})]
+            tensor_of = list(zip(portion, tensors, strict=True))
+            every_ps = sorted({part.ps for part in portion})
+            passed = [fence.passed(ps, [value for part, value in tensor_of if part.ps == ps]) for ps in every_ps]
             with tf1.control_dependencies(passed):
                 self.last = tf1.group(*[_assign(list(of_one)) for _, of_one in groupby(tensor_of, lambda p: _of(p[0]))])
 

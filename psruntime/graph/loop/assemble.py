@@ -42,7 +42,7 @@ def assemble(
 
     def require_chief(session: Any) -> None:
         assert creator.assignment is not None
-        preparation.require_admitted(session, creator.assignment.incarnation)
+        graph.fence.require_admitted(session, creator.assignment.incarnation)
 
     def has_stopped() -> bool:
         return any(hook.stop_requested for hook in users)
@@ -51,7 +51,7 @@ def assemble(
     users = [StepsOnly(hook, graph.is_step, global_step, run.log) for hook in graph.model.spec.hooks]
     hooks: list[Any] = [*users, SummaryHook(run, global_step)]
     if replicas:
-        hooks.append(ReplicaHook(run, replicas, global_step, lambda: creator.assignment, preparation.require_admitted))
+        hooks.append(ReplicaHook(run, replicas, global_step, lambda: creator.assignment))
     hooks.append(checkpoint_hook)
     runner = StepRunner(graph, view, hooks)
     steps: Steps

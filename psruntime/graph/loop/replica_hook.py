@@ -25,8 +25,6 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     is made before a step after which it would be late, and earlier if the last one was long on its way.
 
     global_step: gives it as this worker last saw it.
-    require_admitted: raises ReplacedError unless every ps still admits this worker: a chief that was paused must not
-    say that what its successor writes is complete.
     """
 
     def __init__(
@@ -35,7 +33,6 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         replicas: Replicas,
         global_step: Callable[[], int],
         assignment: Callable[[], Assignment | None],
-        require_admitted: Callable[[Any, int], None],
     ) -> None:
         self._graph = run.graph
         self._replicas = replicas
@@ -43,7 +40,6 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._global_step = global_step
         self._is_chief = run.control_plane.is_chief
         self._assignment = assignment
-        self._require_admitted = require_admitted
         self._log = run.log
         self._made_at: int | None = None  # global step of the newest in this session
         self._seen = 0  # global step after the last step
@@ -81,17 +77,15 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         assert assignment is not None
         incarnation = assignment.incarnation
         try:
-            self._require_admitted(session, incarnation)
             self._graph.model.worker_copies.bring(session)
-            global_step = self._replicas.begin(session)
+            global_step = self._replicas.begin(session, incarnation)
         except (*LOST_SESSION, ReplacedError) as error:
             self._log("replica_failed", reason=first_line(error))  # the next step finds the session lost
             return
 
         def send() -> int:
-            self._replicas.send(session)
-            self._require_admitted(session, incarnation)
-            self._replicas.finish(session)
+            self._replicas.send(session, incarnation)
+            self._replicas.finish(session, incarnation)
             return global_step
 
         self._sending = Background("replica", send)

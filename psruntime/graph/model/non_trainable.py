@@ -8,6 +8,7 @@ reads its own from there when it joins and after every restore.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -40,6 +41,7 @@ class WorkerCopies:
     """The copies of worker `index`, in the graph that is being built.
 
     changed: names of the copies that the model changes -> names of the operations that do.
+    write_stamp: an operation on ps 0.
     """
 
     def __init__(self, ps_copies: PsCopies, captured: Captured, index: int) -> None:
@@ -55,12 +57,15 @@ class WorkerCopies:
             self._take = [copy.assign(on_ps[name].read_value(), read_value=False) for name, copy in copies.items()]
             self._bring = {name: _bring(copy, on_ps[name]) for name, copy in copies.items()}
             self._restored = tf1.placeholder(tf1.int64, [], name="home_stamp")
-        self._write_stamp = ps_copies.stamp.assign(self._restored, read_value=False)
+        self.write_stamp = ps_copies.stamp.assign(self._restored, read_value=False)
         self._taken = 0  # the stamp that the ps had when these copies were taken from there
 
-    def restored(self, session: Any) -> None:
-        """Marks the copies on the ps as initialised or restored, so that every worker takes them."""
-        session.run(self._write_stamp, {self._restored: secrets.randbelow(1 << 62) + 1})
+    def restored(self, write: Callable[[Any, dict[Any, Any]], None]) -> None:
+        """Marks the copies on the ps as initialised or restored, so that every worker takes them.
+
+        write: runs operations that write, with a feed.
+        """
+        write(self.write_stamp, {self._restored: secrets.randbelow(1 << 62) + 1})
 
     def take(self, session: Any) -> None:
         """Takes the copies from the ps at the begin of a session, if they were restored there since."""

@@ -7,6 +7,7 @@ random values that it has in common.  A table's value is computed on its ps.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from itertools import product
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -20,13 +21,18 @@ Assigned = tuple[int, Any]  # (ps, an operation that assigns there)
 
 
 class InitialValues:
-    """Assigns initial values, in groups that run in order; built in the current graph, on the current device."""
+    """Assigns initial values, in groups that run in order, behind the fence of the graph.
+
+    Built in the current graph, on the current device.
+    """
 
     def __init__(self, graph: TrainGraph) -> None:
         levels = _levels(graph)
         self._groups: list[list[Assigned]] = [_made_anew(graph)]
         for level in range(max(levels.values(), default=0) + 1):
             self._groups.append(_assigned(graph, levels, level))
+        for group, ps in product(self._groups, range(graph.plan.num_ps)):
+            graph.fence.guard(ps, [operation for there, operation in group if there == ps])
 
     def assign(self, write: Callable[[list[Any]], None], every_ps: Collection[int]) -> None:
         """Runs those of these ps, by `write(operations)`."""

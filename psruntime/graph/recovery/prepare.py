@@ -58,21 +58,26 @@ class Preparation:
         self._partial = job.on_ps_loss == "partial" and graph.rounds is None
         self._start_over = job.start_over == "on"
         self._log = log
+        self._fence = graph.fence
         every_ps = range(graph.plan.num_ps)
         with graph.graph.as_default(), tf1.device(worker_device(index)):
             held = [_variables_on(graph, ps) for ps in every_ps]
-            self._flags = PreparedFlags(graph.controls, graph.plan.marker, held, index)
-            of_replicas = [replicas.notes_on(ps) if replicas else [] for ps in every_ps]
-            self._new_counters = [
-                [v.initializer for v in (*_counters_on(graph, ps), *of_replicas[ps])] for ps in every_ps
-            ]
+            self._flags = PreparedFlags(graph.controls, graph.plan.marker, held, graph.fence)
             self._counters = RestoredCounters(graph)
-            self._seal = [r.seal() for r in _rounds(graph)]
             self._round_states = [r.state.read_value() for r in _rounds(graph)]
             self._attempt = tf1.placeholder(tf1.int64, [], name="attempt")
             nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
-            self._no_round = [r.state.assign(nothing_pending, read_value=False) for r in _rounds(graph)]
+            self._new_counters: list[list[Any]] = []
+            self._seal, self._no_round = [], []
+            for ps in every_ps:
+                new = [*_counters_on(graph, ps), *(replicas.notes_on(ps) if replicas else [])]
+                self._new_counters.append([v.initializer for v in new])
+                graph.fence.guard(ps, self._new_counters[ps])
+                with graph.fence.before(ps):
+                    self._seal += [r.seal() for r in _rounds_on(graph, ps)]
+                    self._no_round += [r.state.assign(nothing_pending, read_value=False) for r in _rounds_on(graph, ps)]
             self._initial_values = InitialValues(graph)
+            graph.fence.guard(GLOBAL_STEP.ps, [graph.model.worker_copies.write_stamp])
             self._global_step = graph.global_step.master.read_value()[0]
 
     def run(self, session: Any, assignment: Assignment) -> Prepared:
@@ -80,8 +85,9 @@ class Preparation:
 
         Raises:
             JobFailedError: a ps holds the variables of another plan, or what was trained is lost.
-            CheckpointError: the folder cannot be written, or its checkpoint does not fit, or none can be read.
-            CannotPrepareError: this worker does not see the newest checkpoint.
+            CheckpointError: the folder cannot be written, or its checkpoint does not fit, or none can be read; and
+                nothing has been trained yet.
+            CannotPrepareError: the same in a job that has trained, or this worker does not see the newest checkpoint.
             ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
         """
         tried: set[str] = set()  # damaged checkpoints
@@ -90,17 +96,25 @@ class Preparation:
             try:
                 return self._prepare(session, assignment)
             except CheckpointError as error:
-                self.require_admitted(session, assignment.incarnation)  # that other chief is why it failed
+                self._fence.require_admitted(session, assignment.incarnation)  # that other chief is why it failed
                 newest = newest or error
-                if not isinstance(error, DamagedCheckpointError) or not self._passes_over(error, tried):
-                    raise newest from None
+                if isinstance(error, DamagedCheckpointError) and self._passes_over(error, tried):
+                    continue
+                if assignment.seen_step > 0:
+                    raise CannotPrepareError(str(newest)) from None
+                raise newest from None
 
     def _prepare(self, session: Any, assignment: Assignment) -> Prepared:
 
         def write(operations: list[Any], feed: Any = None) -> None:
-            self._flags.write(session, assignment.incarnation, operations, feed)
+            self._fence.run(session, assignment.incarnation, operations, feed)
 
-        self._checkpoints.check_folder()
+        try:
+            self._checkpoints.check_folder()
+        except CheckpointError:
+            if assignment.seen_step == 0:
+                raise
+            # A job that has trained goes on with what can be read; the next checkpoint says what is wrong.
         holdings = self._flags.read(session)
         write([self._new_counters[ps] for ps, holding in enumerate(holdings) if holding is Holding.FRESH])
         write(self._seal)
@@ -125,22 +139,21 @@ class Preparation:
         self._flags.begin(session, assignment.incarnation, recovery.ps)
         self._counters.roll_back(write, recovery.ps - fresh, state)
         write(self._no_round, {self._attempt: attempt})
-        self._flags.require_admitted(session, assignment.incarnation)
         source: dict[str, object]
         if replica:
-            replica.restore(session)
+            write(replica.restore)
             event, source = "restored", {"replica": state.global_step}
         elif path:
             moved = self._checkpoints.restore(session, path, state.global_step, recovery.ps, assignment.incarnation)
             event, source = "restored", _facts(moved)
         else:
             self._initial_values.assign(write, recovery.ps)
+            self._fence.require_admitted(session, assignment.incarnation)
             event, source = "initialised", _facts(self._checkpoints.save(session))
-        self._flags.require_admitted(session, assignment.incarnation)
         if GLOBAL_STEP.ps in recovery.ps:
-            self._graph.model.worker_copies.restored(session)
+            self._graph.model.worker_copies.restored(write)
         if self._replicas and not replica:
-            self._replicas.forget(session)
+            self._replicas.forget(session, assignment.incarnation)
         self._flags.finish(session, assignment.incarnation, recovery.ps)
         some = {} if len(recovery.ps) == self._graph.plan.num_ps else {"only_ps": listed(sorted(recovery.ps))}
         global_step = self._report(event, session, **source, fresh_ps=len(fresh), **some, reason=recovery.reason)
@@ -178,10 +191,6 @@ class Preparation:
         if older:
             self._log("checkpoint_damaged", path=path, reason=error, instead=older)
         return older is not None
-
-    def require_admitted(self, session: Any, incarnation: int) -> None:
-        """ReplacedError unless every ps still admits this incarnation."""
-        self._flags.require_admitted(session, incarnation)
 
     def require(self, session: Any) -> None:
         """UnavailableError unless every ps of the session is prepared."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.recovery.replicas import holder_of
+from psruntime.graph.base import row_portions
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.variable_copy import VariableCopy
 from psruntime.graph.step.train_graph import TrainGraph
@@ -28,8 +30,9 @@ class ReplicaBuffer:
 
     def __init__(self, graph: TrainGraph, ps: int, buffer: int) -> None:
         self._graph = graph
-        self._device = ps_device(ps)
-        self._next = ps_device(holder_of(ps, graph.plan.num_ps))
+        holder = holder_of(ps, graph.plan.num_ps)
+        self._device, self._next = ps_device(ps), ps_device(holder)
+        self._ps = ps
         self._suffix = f"replica_{buffer}"
         self._rounds = {r.store.bucket.name: r for r in graph.rounds.stores} if graph.rounds else {}
         self._stores = graph.stores_on(ps)
@@ -38,9 +41,11 @@ class ReplicaBuffer:
         self.names = [store.bucket.name for store in self._stores]
         ps_copies = [graph.model.ps_copies.variables[home.name] for home in graph.plan.homes if home.ps == ps]
         self._values = [*(v for store in self._stores for v in graph.values_of(store)), *ps_copies]
-        self.take = [*(self._copy_bucket(store) for store in self._stores), *(self._copy(copy) for copy in ps_copies)]
-        self.send = [self._on_next[name].assign(copy.read()) for name, copy in self._own.items()]
+        with graph.fence.before(ps):
+            self.take = [*map(self._copy_bucket, self._stores), *map(self._copy, ps_copies)]
+        self.send = self._guarded(holder, (self._on_next[name].assign(copy.read()) for name, copy in self._own.items()))
         self.free_own = [copy.free() for copy in self._own.values()]
+        graph.fence.guard(ps, self.free_own)
         if GLOBAL_STEP.ps == ps:
             self.global_step = self._own[graph.global_step.master.handle.op.name].read()[0]
         variants = (True, False) if graph.rounds else (True,)
@@ -48,7 +53,29 @@ class ReplicaBuffer:
         self.counters = {from_next: self._counters(from_next) for from_next in variants}
 
     def _restore(self, from_next: bool) -> list[Any]:
-        return [self._copy_of(variable, from_next).give_back() for variable in self._values]
+        return self._guarded(self._ps, (self._copy_of(v, from_next).give_back() for v in self._values))
+
+    def _guarded(self, ps: int, moves: Iterable[list[Any]]) -> list[Any]:
+        """The last operations of these moves to a ps, all of which wait for the fence there.
+
+        It is asked once for as much as may travel at once, when that has arrived.
+        """
+        together: list[Any] = []
+        size_bytes, last = 0, []
+        for writes in moves:
+            last.append(writes[-1])
+            value = writes[0].inputs[1]
+            size_bytes += value.shape.num_elements() * value.dtype.size
+            if len(writes) > 1 or size_bytes > row_portions.PORTION_BYTES:
+                self._graph.fence.guard(ps, together)
+                together, size_bytes = [], 0
+            if len(writes) > 1:
+                for write in writes:
+                    self._graph.fence.guard(ps, [write])
+            else:
+                together.append(writes[0])
+        self._graph.fence.guard(ps, together)
+        return last
 
     def _counters(self, from_next: bool) -> tuple[Any, Any, Any, Any]:
         def read(variable: Any) -> Any:

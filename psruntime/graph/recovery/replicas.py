@@ -19,46 +19,51 @@ from psruntime.graph.base.devices import ps_device
 from psruntime.graph.recovery.replica_buffer import ReplicaBuffer
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, counts_of, ps_variable
+from psruntime.graph.store.write_fence import WriteFence
 
 
 class Replicas:
-    """Makes and finds the copies of all ps, in the training graph."""
+    """Makes and finds the copies of all ps, in the training graph.
+
+    What writes raises ReplacedError when a ps no longer admits the incarnation that it writes as.
+    """
 
     def __init__(self, graph: TrainGraph) -> None:
+        self._fence = graph.fence
         self._num_ps = graph.plan.num_ps
         self._sync = graph.rounds is not None
         self._begun = (0, Note())  # buffer and note of the copy that was begun last
         with graph.graph.as_default(), tf1.name_scope("replicas/"):
             every_ps = range(self._num_ps)
-            self._on_next = [_NotesOfPs(f"of_ps_{ps}", holder_of(ps, self._num_ps)) for ps in every_ps]
-            self._own = [_NotesOfPs(f"own_of_ps_{ps}", ps) for ps in every_ps]
+            self._on_next = [_NotesOfPs(f"of_ps_{ps}", holder_of(ps, self._num_ps), graph.fence) for ps in every_ps]
+            self._own = [_NotesOfPs(f"own_of_ps_{ps}", ps, graph.fence) for ps in every_ps]
             self._buffers = [[ReplicaBuffer(graph, ps, b) for ps in every_ps] for b in range(BUFFERS)]
 
     def notes_on(self, ps: int) -> list[Any]:
         """The variables that this ps needs before anything is replicated."""
         return [each.notes for each in (*self._on_next, *self._own) if each.ps == ps]
 
-    def begin(self, session: Any) -> int:
+    def begin(self, session: Any, incarnation: int) -> int:
         """Copies what every ps holds, beside it; returns the global step."""
         replicas, _ = self._read(session)
         buffer = next_buffer(self._num_ps, replicas)
-        self._note(session, buffer, Note())
+        self._note(session, incarnation, buffer, Note())
         copies = self._buffers[buffer]
-        session.run([of_ps.take for of_ps in copies])
+        self._fence.run(session, incarnation, [of_ps.take for of_ps in copies])
         step = int(session.run(copies[GLOBAL_STEP.ps].global_step))
         self._begun = buffer, Note(secrets.randbelow(1 << 62) + 1, step)
         return step
 
-    def send(self, session: Any) -> None:
+    def send(self, session: Any, incarnation: int) -> None:
         """Takes what was copied last to the next ps."""
-        session.run([of_ps.send for of_ps in self._buffers[self._begun[0]]])
+        self._fence.run(session, incarnation, [of_ps.send for of_ps in self._buffers[self._begun[0]]])
 
-    def finish(self, session: Any) -> None:
+    def finish(self, session: Any, incarnation: int) -> None:
         """Marks what was sent as complete; from then on it may be restored."""
         buffer, note = self._begun
-        self._note(session, buffer, note)
+        self._note(session, incarnation, buffer, note)
         if not self._sync:
-            session.run([of_ps.free_own for of_ps in self._buffers[buffer]])
+            self._fence.run(session, incarnation, [of_ps.free_own for of_ps in self._buffers[buffer]])
 
     def newest(self, session: Any, lost: Collection[int], fresh: Collection[int]) -> Replica | None:
         """What the lost ps, in mode sync all, can be brought back from; None if there is nothing.
@@ -70,29 +75,32 @@ class Replicas:
         source = newest_source(needed, fresh, self._num_ps, replicas, own if self._sync else None)
         return Replica(session, self._buffers[source.buffer], needed, source) if source else None
 
-    def forget(self, session: Any) -> None:
+    def forget(self, session: Any, incarnation: int) -> None:
         """Marks every copy as of no use: the ps go on from something else."""
         for buffer in range(BUFFERS):
-            self._note(session, buffer, Note())
+            self._note(session, incarnation, buffer, Note())
 
     def _read(self, session: Any) -> tuple[Notes, Notes]:
         """(what is noted on the next ps, what on the ps itself), of each ps."""
         on_next, own = session.run([[each.value for each in notes] for notes in (self._on_next, self._own)])
         return _notes(on_next), _notes(own)
 
-    def _note(self, session: Any, buffer: int, note: Note) -> None:
+    def _note(self, session: Any, incarnation: int, buffer: int, note: Note) -> None:
         everywhere = [*self._on_next, *self._own]
         feed: dict[Any, Any] = {notes.buffer: buffer for notes in everywhere}
         feed.update({notes.note: (note.stamp, note.global_step) for notes in everywhere})
-        session.run([notes.write for notes in everywhere], feed)
+        self._fence.run(session, incarnation, [notes.write for notes in everywhere], feed)
 
 
 class Replica:
-    """One copy that these ps can be brought back from.  state: their counters in it."""
+    """One copy that these ps can be brought back from.
+
+    state: their counters in it.  restore: operations that give the variables of `ps` what the copy holds.
+    """
 
     def __init__(self, session: Any, copies: list[ReplicaBuffer], every_ps: Collection[int], source: Source) -> None:
         self.ps = frozenset(every_ps)
-        self._restore = [copies[ps].restore[ps in source.from_next] for ps in sorted(self.ps)]
+        self.restore = [copies[ps].restore[ps in source.from_next] for ps in sorted(self.ps)]
         counters = session.run({ps: copies[ps].counters[ps in source.from_next] for ps in self.ps})
         buckets: dict[str, BucketCounters] = {}
         attempts: set[int] = set()
@@ -105,23 +113,20 @@ class Replica:
         self.state = SavedState(source.note.global_step, buckets, counts)
         self.is_whole = len(attempts) <= 1  # mode sync: all are of one round
 
-    def restore(self, session: Any) -> None:
-        """Gives the variables of `ps` what the copy holds."""
-        session.run(self._restore)
-
 
 class _NotesOfPs:
     """The notes of the copies of one ps, where they are kept: on `ps`."""
 
-    def __init__(self, name: str, ps: int) -> None:
+    def __init__(self, name: str, ps: int, fence: WriteFence) -> None:
         self.ps = ps
-        with tf1.device(ps_device(ps)):
+        with tf1.device(ps_device(ps)), fence.before(ps):
             self.notes = ps_variable(f"replicas/{name}", [BUFFERS, 2])
             self.buffer = tf1.placeholder(tf1.int64, [], name=f"{name}/buffer")
             self.note = tf1.placeholder(tf1.int64, [2], name=f"{name}/note")
             self.write = tf1.raw_ops.ResourceScatterUpdate(
                 resource=self.notes.handle, indices=self.buffer, updates=self.note
             )
+        with tf1.device(ps_device(ps)):
             self.value = self.notes.read_value()
 
 

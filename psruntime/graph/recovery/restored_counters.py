@@ -28,7 +28,10 @@ class RestoredCounters:
 
     def __init__(self, graph: TrainGraph) -> None:
         self._max_workers = int(graph.global_step.pushed.shape[0])
-        self._of_ps = [_PsCounters(ps, graph.stores_on(ps), self._max_workers) for ps in range(graph.plan.num_ps)]
+        self._of_ps = []
+        for ps in range(graph.plan.num_ps):
+            with graph.fence.before(ps):
+                self._of_ps.append(_PsCounters(ps, graph.stores_on(ps), self._max_workers))
 
     def bring_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
         """Gives fresh ps the counters that were saved."""

@@ -22,6 +22,7 @@ from psruntime.graph.store.gradient import BucketGradient, all_finite, clipped
 from psruntime.graph.store.optimizers import BucketOptimizer, Rule, rules_of
 from psruntime.graph.store.step_messages import Header
 from psruntime.graph.store.wire import Wire
+from psruntime.graph.store.write_fence import WriteFence
 from psruntime.model import TRAIN, Model
 
 Gradients = dict[str, BucketGradient]  # by the name of the bucket
@@ -120,6 +121,7 @@ class StepSetup:
             model=pulled,
             header=header,
             controls=self.controls,
+            fence=WriteFence(self.controls, self.index),
             step=step,
             optimizers={bucket.name: bucket.optimizer for bucket in trained},
             untrained=self._untrained({bucket.name for bucket in trained}),

@@ -14,6 +14,7 @@ from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.optimizers import BucketOptimizer
 from psruntime.graph.store.round_sum import RoundStore
 from psruntime.graph.store.step_messages import Header
+from psruntime.graph.store.write_fence import WriteFence
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class TrainGraph:
     """Handles into the graph.
 
     header: what to feed besides the batch.
+    fence: of this worker, for what it writes when it is the chief.
     step: what a training step fetches, {"loss": float [], "global_step": int64 [], "updates": operations,
         "outcomes": one int64 [buckets, 2] per ps}.  In mode sync a step contributes its gradient to the round, and
         keeps it ("kept": operations) for `rounds`; its {"examples": float64 []} are what it weighs, 0 if the loss is
@@ -56,6 +58,7 @@ class TrainGraph:
     model: PulledModel
     header: Header
     controls: list[PsControl]
+    fence: WriteFence
     step: dict[str, Any]
     optimizers: dict[str, BucketOptimizer]
     untrained: list[str]

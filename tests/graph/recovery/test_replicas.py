@@ -136,11 +136,11 @@ def test_a_copy_that_was_cut_off_is_not_used(monkeypatch: Any) -> None:
     """From step 5 on nothing that is sent arrives whole: the copy of step 4 brings the ps back."""
     send = Replicas.send
 
-    def cut_off(self: Replicas, session: Any) -> None:
+    def cut_off(self: Replicas, session: Any, incarnation: int) -> None:
         if self._begun[1].global_step > 4:
             session.run(self._buffers[self._begun[0]][1].send[::2])
             raise tf1.errors.UnavailableError(None, None, "a ps was lost on purpose")
-        send(self, session)
+        send(self, session, incarnation)
 
     monkeypatch.setattr(Replicas, "send", cut_off)
     cluster = LocalCluster(2)

@@ -1,0 +1,102 @@
+"""The fence of those who prepare variables: a chief that was paused must not write over what its successor prepared.
+
+Whether it may write is looked up where it writes, when it writes: between a question that it asks and what it does
+then it may be paused for minutes, and what it has begun goes on while it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.members.membership import tag_of
+from psruntime.errors import ReplacedError
+from psruntime.graph.base.devices import ps_device
+from psruntime.graph.store.bucket_store import PsControl
+
+NOBODY = -1  # as incarnation: the run is no chief's, and writes unasked
+
+
+class WriteFence:
+    """Lets writes of worker `index` through while each ps admits its incarnation; in the current graph."""
+
+    def __init__(self, controls: Sequence[PsControl], index: int) -> None:
+        self._controls = controls
+        self._writers, self._of_nobody, self._at_once, self._admitted = [], [], [], []
+        for ps, control in enumerate(controls):
+            with tf1.device(ps_device(ps)):
+                nobody, self._index = tf1.constant(NOBODY, tf1.int64), tf1.constant(index)
+                self._writers.append(tf1.placeholder_with_default(nobody, [], name=f"writer_{ps}"))
+                self._of_nobody.append(tf1.equal(self._writers[ps], nobody))
+                self._admitted.append(control.admitted.sparse_read(self._index))
+            self._at_once.append(self.passed(ps, []))
+
+    def passed(self, ps: int, values: Sequence[Any]) -> Any:
+        """An operation on the ps that fails unless it is so, once these tensors have arrived there."""
+        with tf1.device(ps_device(ps)):
+            arrived = [tf1.identity(value) for value in values]
+            with tf1.control_dependencies(arrived):
+                admitted = tf1.raw_ops.ResourceGather(
+                    resource=self._controls[ps].admitted.handle, indices=self._index, dtype=tf1.int64
+                )
+                may_write = tf1.logical_or(self._of_nobody[ps], tf1.equal(self._writers[ps], admitted))
+                return tf1.raw_ops.Assert(condition=may_write, data=[self._writers[ps]])
+
+    @contextmanager
+    def before(self, ps: int) -> Iterator[None]:
+        """What is built inside begins only if it is so.  For writes of what is on the ps already."""
+        with tf1.control_dependencies([self._at_once[ps]]):
+            yield
+
+    def guard(self, ps: int, operations: Sequence[Any]) -> None:
+        """Lets these operations on the ps, which are built, begin only if it is so, once all their inputs are there."""
+        inputs = [tensor for operation in operations for tensor in operation.inputs]
+        values = [each for each in inputs if not _is_held(each) and each.device != ps_device(ps)]
+        passed = self.passed(ps, values) if values else self._at_once[ps]
+        for operation in operations:
+            operation._add_control_input(passed)
+
+    def run(self, session: Any, incarnation: int, operations: Any, feed: Any = None, *more: Any) -> Any:
+        """Runs operations that write, as this incarnation.  feed, more: further arguments of the session's `run`.
+
+        Raises:
+            ReplacedError: a ps no longer admits the incarnation.
+        """
+        try:
+            return session.run(operations, {**(feed or {}), **dict.fromkeys(self._writers, incarnation)}, *more)
+        except tf1.errors.InvalidArgumentError:
+            self.require_admitted(session, incarnation)
+            raise
+
+    def require_admitted(self, session: Any, incarnation: int) -> None:
+        """Checks that every ps still admits this incarnation.
+
+        Raises:
+            ReplacedError: a ps no longer does.
+        """
+        for ps, admitted in enumerate(session.run(self._admitted)):
+            if admitted != incarnation:
+                tag = tag_of(incarnation)
+                raise ReplacedError(f"ps {ps} does not admit incarnation {tag}: another chief may be at work")
+
+
+class FencedSession:
+    """A session that writes as this incarnation, for code that takes a session and runs in it what it likes."""
+
+    def __init__(self, session: Any, fence: WriteFence, incarnation: int) -> None:
+        self._session, self._fence, self._incarnation = session, fence, incarnation
+
+    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+        """As tf.Session.  Raises ReplacedError, as WriteFence.run."""
+        return self._fence.run(self._session, self._incarnation, fetches, feed_dict, options, run_metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def _is_held(tensor: Any) -> bool:
+    """Whether it stands for a variable, which stays where it is."""
+    return tensor.dtype in (tf1.resource, tf1.variant) or tensor.dtype._is_ref_dtype
