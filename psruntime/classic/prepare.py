@@ -23,8 +23,8 @@ from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.listing import CheckpointList
+from psruntime.graph.recovery.prepared_flag import PreparedFlags
 from psruntime.graph.store.bucket_store import PsControl
-from psruntime.graph.store.prepared_flag import PreparedFlags
 from psruntime.graph.store.write_fence import FencedSession, WriteFence
 
 _WRITES = ("Assign", "AssignVariableOp")  # what Savers and initialisers write by

@@ -27,11 +27,11 @@ from psruntime.graph.base.devices import worker_device
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
 from psruntime.graph.recovery.initial_values import InitialValues
+from psruntime.graph.recovery.prepared_flag import PreparedFlags
 from psruntime.graph.recovery.replicas import Replica, Replicas
 from psruntime.graph.recovery.restored_counters import RestoredCounters
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
-from psruntime.graph.store.prepared_flag import PreparedFlags
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, ROUND_STATE_SIZE, RoundStore
 
 AGAIN_S = 2.0  # until a checkpoint that could not be read is tried once more
