@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from psruntime.graph.checkpoint.best import BestCheckpoint
     from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.loop.push_steps import StepResult
+    from psruntime.graph.model.evaluate import PulledEvaluation
 
 PROG = "psruntime worker"
 STOP_S = 0.2  # for health calls under way at the end; a process that has to end now has 5 s in all
@@ -121,16 +123,16 @@ class _Trainer:
     def build(self) -> None:
         """Builds everything that the user's model has a part in, so that its mistakes show before this worker joins.
 
-        A worker calls model_fn up to five times, each time in another graph, in this order:
+        model_fn is called for each of these graphs, in this order:
 
-        1. Mode train, in a scratch graph, to learn its variables; the plan is made from them.
-        2. Mode eval, in a scratch graph, to check that it can be evaluated with these variables.
-        3. Mode eval, on variables of its own, to measure checkpoints; only with --keep-best.
-        4. Mode train, on the parameters that a step pulls: the training graph.
-        5. Mode eval, on pulled parameters, for the evaluation at the end (`_evaluate`); only on the chief.
+        1. Mode train, a scratch graph, to learn its variables; the plan is made from them.
+        2. Mode train, on the parameters that a step pulls: the training graph.
+        3. Mode eval, on pulled parameters, for the evaluation at the end (`_evaluation`).
+        4. Mode eval, on variables of its own, to measure checkpoints; only with --keep-best.
+
+        Worker 0 builds the last two as well, for what is wrong with them; another when it has to evaluate.
         """
         from psruntime.graph.input.input_stream import InputStream
-        from psruntime.graph.model.evaluate import check_evaluation
         from psruntime.graph.model.pulled_model import learn_specs
         from psruntime.graph.step.build import build_training
 
@@ -139,9 +141,11 @@ class _Trainer:
         self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps, self._data_errors())
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
-        check_evaluation(self._model, self._context(EVAL), self._plan)  # 2
-        self._best = self._best_checkpoint() if job.keep_best else None  # 3
-        self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index)  # 4
+        self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index)  # 2
+        is_first = self._where.index == 0
+        if is_first:
+            _ = self._evaluation  # 3
+        self._best = self._best_checkpoint(is_first) if job.keep_best else None  # 4
         self._step_tensors = None if job.mode == "sync" else report(self._plan, job.local_steps).tensors
         self._log_plan()
 
@@ -214,13 +218,19 @@ class _Trainer:
 
         return DataErrors(self._job.on_data_error == "skip", self._process.log, self._progress.skip)
 
-    def _best_checkpoint(self) -> BestCheckpoint:
+    @cached_property
+    def _evaluation(self) -> PulledEvaluation:
+        from psruntime.graph.model.evaluate import PulledEvaluation
+
+        return PulledEvaluation(self._model, self._context(EVAL), self._plan, self._job.max_workers)
+
+    def _best_checkpoint(self, check: bool) -> BestCheckpoint:
         from psruntime.graph.checkpoint.best import BestCheckpoint
         from psruntime.graph.model.evaluate import CheckpointEvaluation
 
         name, _ = self._job.best_metric
         evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda: self._control_plane.closed_part())
-        if name not in evaluation.names:
+        if check and name not in evaluation.names:
             raise UsageError(f"keep_best names {name}, which {self._worker.model} does not measure; "
                              f"it has {', '.join(evaluation.names)}")  # fmt: skip
         return BestCheckpoint(evaluation, self._job.checkpoint_dir, self._job.best_metric, self._process.log)
@@ -251,7 +261,6 @@ class _Trainer:
     def _evaluate(self, global_step: int) -> None:
         """Measures the final variables on held-out data; prints the metrics for the user and logs them."""
         from psruntime.graph.loop.session import open_session
-        from psruntime.graph.model.evaluate import evaluate
 
         told = self._membership.answer.instructions
         if told.stopping:
@@ -259,11 +268,8 @@ class _Trainer:
         if self._best:
             self._best.wait()
         try:
-            values = evaluate(  # 5
-                self._model, self._context(EVAL), self._plan, self._job.max_workers,
-                lambda graph: open_session(self._server, graph, told.view),
-                self._control_plane.closed_part,
-            )  # fmt: skip
+            with closing(open_session(self._server, self._evaluation.graph, told.view)) as session:
+                values = self._evaluation.measure(session, self._control_plane.closed_part)
         except (UsageError, UserCodeError) as error:  # the training is complete and saved: this is not its failure
             self._evaluation_error = str(error)
             return

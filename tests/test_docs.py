@@ -20,7 +20,7 @@ import yaml
 
 from psruntime import tf1
 from psruntime.errors import UsageError
-from psruntime.graph.model.evaluate import check_evaluation
+from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.model import Context, Model, ModelSpec, load_model
 from tests.graph.model.test_refused_models import REFUSED
 from tests.support import docs
@@ -76,7 +76,7 @@ def load(block: Block, folder: Path, data: Path) -> Model:
 def trained(model: Model, **settings: Any) -> Run:
     """After STEPS steps on 2 ps, and with an evaluation that fits."""
     run = train(LocalCluster(2), model, STEPS, **settings)
-    check_evaluation(model, Context("eval", 0, 1, 8, "", 0), run.graph.plan)
+    PulledEvaluation(model, Context("eval", 0, 1, 8, "", 0), run.graph.plan, run.cluster.max_workers)
     assert [result.global_step for result in run.results] == list(range(1, STEPS + 1))
     assert not run.graph.unmoved
     return run

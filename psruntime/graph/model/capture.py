@@ -10,7 +10,7 @@ The private attributes of tf.Variable that this takes are named here and nowhere
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -95,14 +95,18 @@ def record(build: Callable[[], Iterable[str]]) -> tuple[VariableSpec, ...]:
 
 
 @contextmanager
-def substitute(views: Mapping[str, View], global_step: View) -> Iterator[Captured]:
+def substitute(
+    views: Mapping[str, View], global_step: View, declared: Collection[VariableSpec] | None = None
+) -> Iterator[Captured]:
     """While open, variables read as `views[name]`, and the model's global step as `global_step`.
 
+    declared: those that there may be; by default the views and any that are not trainable.
     The initial value of a table is computed where the table is: TensorFlow puts it beside the handle.
 
     Raises:
-        UsageError: the model makes a trainable variable that has no view, or initialises one from a copy.
+        UsageError: the model makes a variable that there may not be, or initialises one from a copy.
     """
+    known = None if declared is None else {_identity(spec) for spec in declared}
     captured = Captured()
     redirected: list[Any] = []
 
@@ -115,6 +119,8 @@ def substitute(views: Mapping[str, View], global_step: View) -> Iterator[Capture
             variable = _made(next_creator, kwargs)
         name = variable.op.name
         captured.own_operations[name] = _own_operations(variable)
+        if known is not None and not is_global_step(variable) and not is_worker_local(variable):
+            _require_known(variable, known)
         if is_global_step(variable):
             _redirect(variable, global_step)
             variable.initialized_value = lambda: global_step.value
@@ -124,9 +130,7 @@ def substitute(views: Mapping[str, View], global_step: View) -> Iterator[Capture
                 captured.constraints[name] = variable.constraint
             _redirect(variable, views[name])
         elif variable.trainable:
-            raise UsageError(
-                f"model_fn made variable {name} the second time only; it must make the same ones each time"
-            )
+            raise UsageError(f"variable {name} has no view")
         else:
             if not is_worker_local(variable):
                 captured.initial_values[name] = variable.initial_value
@@ -143,6 +147,21 @@ def substitute(views: Mapping[str, View], global_step: View) -> Iterator[Capture
             partition = Partition(info.full_name, tuple(info.full_shape), tuple(info.var_offset))
             captured.partitions[variable.op.name] = partition
     _refuse_reads_of_copies(captured)
+
+
+def _identity(spec: VariableSpec) -> tuple[Any, ...]:
+    """What is the same each time that a model makes a variable, for training or for evaluation."""
+    return spec.name, spec.shape, spec.dtype, spec.trainable
+
+
+def _require_known(variable: Any, known: Collection[tuple[Any, ...]]) -> None:
+    shape = tuple(variable.shape.as_list()) if variable.shape.rank is not None else ()
+    made = VariableSpec(variable.op.name, shape, variable.dtype.base_dtype.name, trainable=variable.trainable)
+    if _identity(made) not in known:
+        raise UsageError(
+            f"model_fn makes variable {made}, and made none such when it was called first, with mode train; it must "
+            "make the same ones each time"
+        )
 
 
 def _refuse_reads_of_copies(captured: Captured) -> None:

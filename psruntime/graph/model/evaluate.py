@@ -3,115 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import Plan
-from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.pulled_model import build_pulled_model, learn_specs
+from psruntime.graph.model.pulled_model import build_pulled_model
+from psruntime.graph.model.spec_checks import check_spec
 from psruntime.graph.store.bucket_store import PlanStores
 from psruntime.model import EVAL, Context, Model, ModelSpec
 from psruntime.usercode import blame
 
 
-def check_evaluation(model: Model, context: Context, plan: Plan) -> None:
-    """Builds the model once with mode "eval", so that what is wrong with it is known before the training.
+class PulledEvaluation:
+    """The model with mode "eval" on the parameters that are pulled from the ps.  graph: its own.
 
     Raises:
         UsageError: input_fn or model_fn fails, or makes variables that training does not have.
     """
-    inputs = InputStream(model, context)
-    try:
-        found = learn_specs(model, inputs, EVAL)
-        known = {_declared(spec) for spec in plan.specs}
-        unknown = [spec for spec in found if _declared(spec) not in known]
-    finally:
+
+    def __init__(self, model: Model, context: Context, plan: Plan, max_workers: int) -> None:
+        self._model, self._context = model, context
+        inputs = InputStream(model, context)
         inputs.close()
-    if unknown:
-        names = ", ".join(sorted(map(str, unknown)))
-        raise UsageError(f"model_fn of {model.name} makes variables with mode eval that mode train has not: {names}")
+        with tf1.Graph().as_default() as self.graph:
+            pulled = build_pulled_model(model, inputs, EVAL, PlanStores(plan, max_workers), context.worker_index)
+            check_spec(pulled.spec, f"model_fn of {model.name}", EVAL)
+            with tf1.device(worker_device(context.worker_index)):
+                self._metrics = _Metrics(pulled.spec, pulled.batch)
 
+    def measure(self, session: Any, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """The model's metrics, and its mean loss as "loss", over one pass of the data.
 
-def _declared(spec: VariableSpec) -> VariableSpec:
-    """Without what follows from the gradients and the optimizer."""
-    return replace(spec, sparse=False, whole=False, group=0)
+        session: of `graph`, on the current view.  on_batch: called after each batch.
 
-
-def evaluate(
-    model: Model,
-    context: Context,
-    plan: Plan,
-    max_workers: int,
-    open_session: Callable[[Any], Any],
-    on_batch: Callable[[], None] = lambda: None,
-) -> dict[str, float]:
-    """The model's metrics, and its mean loss as "loss", over one pass of the data of mode "eval".
-
-    `open_session(graph)` gives a session on the current view.  on_batch: called after each batch.
-
-    Raises:
-        UsageError: input_fn or model_fn failed.
-        UserCodeError: the input or an operation of the model did.
-    """
-    inputs = InputStream(model, context)
-    index = context.worker_index
-    with tf1.Graph().as_default() as graph:
-        pulled = build_pulled_model(model, inputs, EVAL, PlanStores(plan, max_workers), index)
-        with tf1.device(worker_device(index)):
-            metrics = _Metrics(pulled.spec, pulled.batch)
-    session = open_session(graph)
-    try:
-        return metrics.over(session, inputs, on_batch)
-    finally:
-        session.close()
-        inputs.close()
+        Raises:
+            UsageError: input_fn failed.
+            UserCodeError: the input or an operation of the model did.
+        """
+        return _over_all(self._metrics, session, self._model, self._context, on_batch)
 
 
 class CheckpointEvaluation:
-    """The model with mode "eval" in a graph of its own, with variables of its own: needs no ps, holds all of the model.
+    """The same with variables of its own, in a graph that is built when it is first needed: needs no ps, and holds all
+    of the model.
 
     on_batch: called after each batch.
-
-    Raises:
-        UsageError: input_fn or model_fn failed.
     """
 
     def __init__(self, model: Model, context: Context, on_batch: Callable[[], None] = lambda: None) -> None:
         self._model, self._context, self._on_batch = model, context, on_batch
-        inputs = InputStream(model, context)
-        inputs.close()
-        with tf1.Graph().as_default() as self._graph:
-            features, labels, batch = inputs.layout.placeholders()
-            with blame(f"model_fn of {model.name} (mode {EVAL})"):
-                spec = model.model_fn(features, labels, EVAL)
-            self._metrics = _Metrics(spec, batch)
-            self._saver = tf1.train.Saver(tf1.global_variables())
 
     @property
     def names(self) -> list[str]:
-        """What is measured."""
-        return self._metrics.names
-
-    def measure(self, path: str) -> dict[str, float]:
-        """As `evaluate`, of the variables in the checkpoint `path`.
+        """What is measured.
 
         Raises:
-            UsageError: input_fn failed.
+            UsageError: input_fn or model_fn fails.
+        """
+        return self._built[1].names
+
+    def measure(self, path: str) -> dict[str, float]:
+        """As PulledEvaluation, of the variables in the checkpoint `path`.
+
+        Raises:
+            UsageError: input_fn or model_fn fails.
             OpError, ValueError: the checkpoint cannot be restored, or the metrics cannot be computed.
         """
+        graph, metrics, saver = self._built
+        with graph.as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+            saver.restore(session, path)
+            return _over_all(metrics, session, self._model, self._context, self._on_batch)
+
+    @cached_property
+    def _built(self) -> tuple[Any, _Metrics, Any]:
         inputs = InputStream(self._model, self._context)
-        try:
-            with self._graph.as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-                self._saver.restore(session, path)
-                return self._metrics.over(session, inputs, self._on_batch)
-        finally:
-            inputs.close()
+        inputs.close()
+        with tf1.Graph().as_default() as graph:
+            features, labels, batch = inputs.layout.placeholders()
+            with blame(f"model_fn of {self._model.name} (mode {EVAL})"):
+                spec = self._model.model_fn(features, labels, EVAL)
+            return graph, _Metrics(spec, batch), tf1.train.Saver(tf1.global_variables())
+
+
+def _over_all(
+    metrics: _Metrics, session: Any, model: Model, context: Context, on_batch: Callable[[], None]
+) -> dict[str, float]:
+    inputs = InputStream(model, context)
+    try:
+        return metrics.over(session, inputs, on_batch)
+    finally:
+        inputs.close()
 
 
 class _Metrics:

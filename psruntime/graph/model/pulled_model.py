@@ -140,7 +140,7 @@ def build_pulled_model(
         version, count = global_step.pull()
         step = PulledView(tf1.reshape(count, [], name="view/global_step"))
         last = _last_pulled(stores, flat, pulls, step) if begins_last else {}
-        with capture.substitute(views, step) as captured:
+        with capture.substitute(views, step, plan.specs) as captured:
             spec, batch = _call(model, inputs, mode, [tensor for _, tensor in last.values()])
             examples = inputs.layout.examples(batch, tf1.shape) if spec.examples is None else spec.examples
             tf1.train.get_or_create_global_step()  # where hooks look for it

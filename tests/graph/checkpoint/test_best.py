@@ -42,6 +42,7 @@ def measured_model() -> Model:
 def test_the_best_of_a_training_is_kept(tmp_path: Path) -> None:
     model, log = measured_model(), []
     evaluation = CheckpointEvaluation(model, Context("eval", 0, 1, 8, "", 3))
+    assert evaluation.names == ["loss", "error"]
     best = BestCheckpoint(
         evaluation, str(tmp_path), ("error", False), lambda event, **facts: log.append((event, facts))
     )

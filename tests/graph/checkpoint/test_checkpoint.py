@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, LEDGER_SIZE
 from psruntime.errors import CheckpointError, JobFailedError, StopRequested, UsageError
 from psruntime.graph.checkpoint.transfer import Reader
-from psruntime.graph.store.bucket_store import RESTORE_LEAP
 from psruntime.graph.recovery.prepared_flag import PreparedFlags
+from psruntime.graph.store.bucket_store import RESTORE_LEAP
 from psruntime.model import ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, linear_model, train

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.graph.model.evaluate import evaluate
+from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.model import Context, ModelSpec
 from tests.support.local_cluster import LocalCluster, train
 from tests.support.small_models import get, linear, model_of
@@ -137,10 +138,9 @@ def test_evaluation_reads_the_averages_and_the_tables(tmp_path: Any) -> None:
 
     model = type(MODEL)("tests.table", ten, in_evaluation)
     measured: list[int] = []
-    values = evaluate(
-        model, Context("eval", 0, 1, 8, "", 3), run.graph.plan, cluster.max_workers, cluster.session,
-        on_batch=lambda: measured.append(1),
-    )  # fmt: skip
+    evaluation = PulledEvaluation(model, Context("eval", 0, 1, 8, "", 3), run.graph.plan, cluster.max_workers)
+    with closing(cluster.session(evaluation.graph)) as session:
+        values = evaluation.measure(session, lambda: measured.append(1))
     assert len(measured) == 10, "each is a sign that it gets on"
     saved = {name: of_checkpoint(run, name) for name in ("kernel", "scale", "table")}
     norm = {name: of_checkpoint(run, f"norm/{name}") for name in ("gamma", "beta", "moving_mean", "moving_variance")}

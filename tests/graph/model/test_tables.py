@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from psruntime.core.accounting.ledger import APPLIED, LEDGER_SIZE, STALE
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.evaluate import check_evaluation, evaluate
+from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.pulled_model import learn_specs
 from psruntime.graph.store.bucket_store import PUSHED_SIZE
 from psruntime.model import Context, Model
@@ -214,16 +215,11 @@ def test_evaluation_looks_up_on_the_ps() -> None:
     cluster = LocalCluster(2)
     model = embedding_model(OPTIMIZERS["sgd"], 0.03)
     run = train(cluster, model, 3)
-    graphs: list[Any] = []
-
-    def session(graph: Any) -> Any:
-        graphs.append(graph)
-        return cluster.session(graph)
-
     context = Context("eval", 0, 1, 500, "", 3)
-    check_evaluation(model, context, run.graph.plan)
-    values = evaluate(model, context, run.graph.plan, cluster.max_workers, session)
-    assert {op.type for op in graphs[0].get_operations()} >= {"ResourceGather"}
+    evaluation = PulledEvaluation(model, context, run.graph.plan, cluster.max_workers)
+    with closing(cluster.session(evaluation.graph)) as session:
+        values = evaluation.measure(session)
+    assert {op.type for op in evaluation.graph.get_operations()} >= {"ResourceGather"}
     expected = plain_predictions(model, plain_tensorflow(model, 3), context)
     np.testing.assert_allclose(values["mean_prediction"], expected, rtol=1e-5)
 
