@@ -83,7 +83,7 @@ def test_a_worker_that_joins_takes_what_the_chief_saved_and_keeps_its_own_afterw
         assert not np.array_equal(changed, saved)
         copies.take(session)  # as in a session after another one that was lost
         np.testing.assert_array_equal(session.run("norm/moving_mean/Read/ReadVariableOp:0"), changed)
-        copies.restored(session)
+        copies.restored(session.run)
         copies.take(session)
         np.testing.assert_array_equal(session.run("norm/moving_mean/Read/ReadVariableOp:0"), saved)
 
