@@ -95,11 +95,10 @@ class ScaffoldPreparation:
             self._checkpoints.require(path)
         if path is None and assignment.seen_step > 0 and not self._start_over:
             raise JobFailedError(lost_work(assignment.seen_step, recovery.reason, "a checkpoint_dir"))
-        fenced = FencedSession(session, self._fence, incarnation)
         if path:
-            self._restore(fenced, path)
+            self._restore(FencedSession(session, self._fence, incarnation), path)
         else:
-            self._initialise(fenced)
+            self._initialise(session, incarnation)
         self._require_values(session, f"checkpoint {path}" if path else "the scaffold's init_op")
         self._flags.finish(session, incarnation, recovery.ps)
         event = "restored" if path else "initialised"
@@ -133,10 +132,10 @@ class ScaffoldPreparation:
                 f"checkpoint {path} cannot be restored: {_why(error)}; give another checkpoint_dir to begin anew"
             ) from error
 
-    def _initialise(self, session: Any) -> None:
+    def _initialise(self, session: Any, incarnation: int) -> None:
         scaffold = self._scaffold
         if scaffold.init_op is not None:
-            session.run(scaffold.init_op, feed_dict=scaffold.init_feed_dict)
+            self._fence.run(session, incarnation, scaffold.init_op, scaffold.init_feed_dict)
         if scaffold.init_fn is not None:
             scaffold.init_fn(session)
 

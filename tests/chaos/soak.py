@@ -41,7 +41,7 @@ def struck(told: list[str]) -> dict[str, int]:
     """How often each index suffered each kind: "kill ps 0" -> 7."""
     counts: dict[str, int] = {}
     for line in told:
-        kind, *names = line.partition(" at ")[0].split()
+        kind, *names = line.partition(" at ")[0].partition(" by ")[0].split()
         who = " ".join([kind, *(name.partition(".")[0].replace("-", " ") for name in names)])
         counts[who] = counts.get(who, 0) + 1
     return dict(sorted(counts.items()))

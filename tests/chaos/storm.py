@@ -165,7 +165,8 @@ class Storm:
         victim = self._job.latest(*self._random.choice(self._victims[NUM_PS:]))
         self.told.append(f"unresolved {victim.name}")
         self.faults.kill(victim)
-        _, make_known = around.start_unresolved(self._job, victim)
+        started, make_known = around.start_unresolved(self._job, victim)
+        started.wait_for(" unresolved ")
         time.sleep(self._random.uniform(0, UNRESOLVED_S))  # the fault itself
         make_known()
 

@@ -110,7 +110,7 @@ def _why_late(state: JobState) -> str:
     if state.phase is Phase.PREPARING:
         at_it = _is_at_it(state)
         how = "made no progress with preparing" if at_it else "did not begin to prepare"
-        late = duty.is_late_to_prepare(at_it) and (state.specs or not at_it)  # what a script restores knows no fence
+        late = duty.is_late_to_prepare(at_it) and (state.specs or not at_it)  # a script's init_fn knows no fence
         return f"{how} view {state.view.number} for {duty.preparing_s:.0f} s" if late else ""
     overdue = overdue_checkpoint(state)
     return overdue if overdue and duty.is_late_to_save(state.worker_beats.get(chief.incarnation)) else ""

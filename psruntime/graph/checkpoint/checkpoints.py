@@ -69,8 +69,8 @@ class Checkpoints:
             self._shared = SharedFolder(sorted({GLOBAL_STEP.ps, *(part.ps for part in parts)}))
             with tf1.device(ps_device(GLOBAL_STEP.ps)):
                 self._restored_step = tf1.placeholder(tf1.int64, [1], name="restored_step")
-                with graph.fence.before(GLOBAL_STEP.ps):
-                    self._set_step = master.assign(self._restored_step, read_value=False)
+                self._set_step = master.assign(self._restored_step, read_value=False)
+            graph.fence.guard(GLOBAL_STEP.ps, [self._set_step])
 
     def check_folder(self) -> None:
         """Makes the folder and proves that it can be written.

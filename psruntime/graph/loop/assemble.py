@@ -40,14 +40,20 @@ def assemble(
     def global_step() -> int:
         return view.global_step
 
-    def require_chief(session: Any) -> None:
+    def incarnation() -> int:
         assert creator.assignment is not None
-        graph.fence.require_admitted(session, creator.assignment.incarnation)
+        return creator.assignment.incarnation
+
+    def require_chief(session: Any) -> None:
+        graph.fence.require_admitted(session, incarnation())
+
+    def write(session: Any, fetches: Any) -> Any:
+        return graph.fence.run(session, incarnation(), fetches)
 
     def has_stopped() -> bool:
         return any(hook.stop_requested for hook in users)
 
-    checkpoint_hook = CheckpointHook(run, checkpoints, global_step, require_chief, saved)
+    checkpoint_hook = CheckpointHook(run, checkpoints, global_step, require_chief, write, saved)
     users = [StepsOnly(hook, graph.is_step, global_step, run.log) for hook in graph.model.spec.hooks]
     hooks: list[Any] = [*users, SummaryHook(run, global_step)]
     if replicas:

@@ -37,8 +37,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails while closing
     is tried again for half the drain timeout; then it is the job's failure.
 
-    require_chief: raises ReplacedError unless every ps still admits this worker on the session that is given: a chief
-    that was paused must not write over what its successor does, and what fails because of that one is no failure.
+    require_chief: raises ReplacedError unless every ps still admits this worker on the session that is given: what
+    fails because a successor is at work is no failure.
+    write: runs fetches that write to the ps in a session, behind the fence; raises ReplacedError, too.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         checkpoints: Checkpoints,
         global_step: Callable[[], int],
         require_chief: Callable[[Any], None],
+        write: Callable[[Any, Any], Any],
         saved: Callable[[str, int], None] | None,
     ) -> None:
         self._graph = run.graph
@@ -58,6 +60,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._is_chief = run.control_plane.is_chief
         self._is_wanted = run.control_plane.wants_checkpoint
         self._require_chief = require_chief
+        self._run_write = write
         self._pause = run.control_plane.pause
         self._report_saves = run.control_plane.saves
         self._report_saved = run.control_plane.saved
@@ -146,7 +149,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 self._pause(str(error))
 
     def _copy(self, session: Any) -> SavedState | None:
-        spoilt = self._graph.model.worker_copies.bring(session)
+        spoilt = self._graph.model.worker_copies.bring(partial(self._run_write, session))
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
         state = self._checkpoints.copy(session)

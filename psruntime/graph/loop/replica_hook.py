@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -77,7 +78,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         assert assignment is not None
         incarnation = assignment.incarnation
         try:
-            self._graph.model.worker_copies.bring(session)
+            self._graph.model.worker_copies.bring(partial(self._graph.fence.run, session, incarnation))
             global_step = self._replicas.begin(session, incarnation)
         except (*LOST_SESSION, ReplacedError) as error:
             self._log("replica_failed", reason=first_line(error))  # the next step finds the session lost

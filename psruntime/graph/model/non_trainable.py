@@ -23,11 +23,13 @@ from psruntime.graph.store.bucket_store import ps_variable
 class PsCopies:
     """The copies on the ps, by the name of the variable: [shape of the model's variable].
 
+    ps_of: name -> the ps that it is on.
     stamp: int64 [] on ps 0, another number after every restore.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.variables: dict[str, Any] = {}
+        self.ps_of = {home.name: home.ps for home in plan.homes}
         for home in plan.homes:
             with tf1.device(ps_device(home.ps)):
                 self.variables[home.name] = ps_variable(
@@ -41,7 +43,7 @@ class WorkerCopies:
     """The copies of worker `index`, in the graph that is being built.
 
     changed: names of the copies that the model changes -> names of the operations that do.
-    write_stamp: an operation on ps 0.
+    writes: (ps, operation there) for everything that writes there.
     """
 
     def __init__(self, ps_copies: PsCopies, captured: Captured, index: int) -> None:
@@ -55,9 +57,12 @@ class WorkerCopies:
         with tf1.device(worker_device(index)):
             self._stamp = ps_copies.stamp.read_value()
             self._take = [copy.assign(on_ps[name].read_value(), read_value=False) for name, copy in copies.items()]
-            self._bring = {name: _bring(copy, on_ps[name]) for name, copy in copies.items()}
+            brought = {name: _bring(copy, on_ps[name]) for name, copy in copies.items()}
             self._restored = tf1.placeholder(tf1.int64, [], name="home_stamp")
-        self.write_stamp = ps_copies.stamp.assign(self._restored, read_value=False)
+        self._write_stamp = ps_copies.stamp.assign(self._restored, read_value=False)
+        self._bring = {name: is_finite for name, (is_finite, _) in brought.items()}
+        self.writes = [(ps_copies.ps_of[name], write) for name, (_, write) in brought.items()]
+        self.writes.append((0, self._write_stamp))
         self._taken = 0  # the stamp that the ps had when these copies were taken from there
 
     def restored(self, write: Callable[[Any, dict[Any, Any]], None]) -> None:
@@ -65,7 +70,7 @@ class WorkerCopies:
 
         write: runs operations that write, with a feed.
         """
-        write(self.write_stamp, {self._restored: secrets.randbelow(1 << 62) + 1})
+        write(self._write_stamp, {self._restored: secrets.randbelow(1 << 62) + 1})
 
     def take(self, session: Any) -> None:
         """Takes the copies from the ps at the begin of a session, if they were restored there since."""
@@ -74,15 +79,18 @@ class WorkerCopies:
             session.run(self._take)
             self._taken = stamp
 
-    def bring(self, session: Any) -> list[str]:
-        """Brings this worker's copies to the ps.  Returns the names of those that are not finite, and stay here."""
-        return [name for name, is_finite in session.run(self._bring).items() if not is_finite]
+    def bring(self, write: Callable[[Any], dict[str, Any]]) -> list[str]:
+        """Brings this worker's copies to the ps.  Returns the names of those that are not finite, and stay here.
+
+        write: runs fetches that write.
+        """
+        return [name for name, is_finite in write(self._bring).items() if not is_finite]
 
 
-def _bring(copy: Any, on_ps: Any) -> Any:
-    """Whether the copy is finite, bool []; then it has been brought."""
+def _bring(copy: Any, on_ps: Any) -> tuple[Any, Any]:
+    """(whether the copy is finite, bool []; the operation that brings it, which has run by then)."""
     value = copy.read_value()
     is_finite = tf1.reduce_all(tf1.is_finite(value)) if value.dtype.is_floating else tf1.constant(True)
     brought = on_ps.assign(tf1.where(is_finite, value, on_ps.read_value()), read_value=False)
     with tf1.control_dependencies([brought]):
-        return tf1.identity(is_finite)
+        return tf1.identity(is_finite), brought

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,19 @@ from psruntime.graph.store.bucket_store import GLOBAL_STEP
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, ROUND_STATE_SIZE, RoundStore
 
 AGAIN_S = 2.0  # until a checkpoint that could not be read is tried once more
+
+
+@dataclass
+class _Tries:
+    """What the tries of one preparation have met: a damaged checkpoint begins another one.
+
+    damaged: checkpoints that could not be read.  first_error: why the first try failed, of the newest checkpoint.
+    found: what the ps held before the first one, for the log.
+    """
+
+    damaged: set[str] = field(default_factory=set)
+    first_error: CheckpointError | None = None
+    found: dict[str, object] = field(default_factory=dict)
 
 
 class Preparation:
@@ -72,12 +87,14 @@ class Preparation:
             for ps in every_ps:
                 new = [*_counters_on(graph, ps), *(replicas.notes_on(ps) if replicas else [])]
                 self._new_counters.append([v.initializer for v in new])
+                no_round = [r.state.assign(nothing_pending, read_value=False) for r in _rounds_on(graph, ps)]
                 graph.fence.guard(ps, self._new_counters[ps])
-                with graph.fence.before(ps):
-                    self._seal += [r.seal() for r in _rounds_on(graph, ps)]
-                    self._no_round += [r.state.assign(nothing_pending, read_value=False) for r in _rounds_on(graph, ps)]
+                graph.fence.guard(ps, no_round)
+                self._no_round += no_round
+                self._seal += [r.seal(partial(graph.fence.inside, ps)) for r in _rounds_on(graph, ps)]
             self._initial_values = InitialValues(graph)
-            graph.fence.guard(GLOBAL_STEP.ps, [graph.model.worker_copies.write_stamp])
+            for ps, write in graph.model.worker_copies.writes:
+                graph.fence.guard(ps, [write])
             self._global_step = graph.global_step.master.read_value()[0]
 
     def run(self, session: Any, assignment: Assignment) -> Prepared:
@@ -90,21 +107,20 @@ class Preparation:
             CannotPrepareError: the same in a job that has trained, or this worker does not see the newest checkpoint.
             ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
         """
-        tried: set[str] = set()  # damaged checkpoints
-        newest: CheckpointError | None = None  # why the newest checkpoint cannot be read
+        tries = _Tries()
         while True:
             try:
-                return self._prepare(session, assignment)
+                return self._prepare(session, assignment, tries)
             except CheckpointError as error:
                 self._fence.require_admitted(session, assignment.incarnation)  # that other chief is why it failed
-                newest = newest or error
-                if isinstance(error, DamagedCheckpointError) and self._passes_over(error, tried):
+                tries.first_error = tries.first_error or error
+                if isinstance(error, DamagedCheckpointError) and self._passes_over(error, tries.damaged):
                     continue
                 if assignment.seen_step > 0:
-                    raise CannotPrepareError(str(newest)) from None
-                raise newest from None
+                    raise CannotPrepareError(str(tries.first_error)) from None
+                raise tries.first_error from None
 
-    def _prepare(self, session: Any, assignment: Assignment) -> Prepared:
+    def _prepare(self, session: Any, assignment: Assignment, tries: _Tries) -> Prepared:
 
         def write(operations: list[Any], feed: Any = None) -> None:
             self._fence.run(session, assignment.incarnation, operations, feed)
@@ -121,9 +137,7 @@ class Preparation:
         attempt = self._last_attempt(session)
         recovery = decide(holdings, self._partial, assignment.restore, self._same_rounds(session))
         if not recovery.ps:
-            latest = self._checkpoints.latest()
-            saved_step = step_of(latest) if latest else None
-            return Prepared(self._report("adopted", session), attempt, saved_step=saved_step)
+            return Prepared(self._report("adopted", session), attempt, saved_step=self._saved_step(assignment))
         live_step = int(session.run(self._global_step)) if holdings[GLOBAL_STEP.ps] is Holding.PREPARED else 0
         path = self._checkpoints.latest()
         state = self._checkpoints.state(path) if path else SavedState(0)
@@ -133,6 +147,7 @@ class Preparation:
         if replica:
             recovery, state = Recovery(replica.ps, recovery.reason), replica.state
         fresh = {ps for ps in recovery.ps if holdings[ps] is Holding.FRESH}
+        tries.found = tries.found or {"fresh_ps": len(fresh), "reason": recovery.reason}
         self._counters.bring_back(
             write, fresh, state
         )  # before they are begun: they are fresh until then, and done again
@@ -156,11 +171,19 @@ class Preparation:
             self._replicas.forget(session, assignment.incarnation)
         self._flags.finish(session, assignment.incarnation, recovery.ps)
         some = {} if len(recovery.ps) == self._graph.plan.num_ps else {"only_ps": listed(sorted(recovery.ps))}
-        global_step = self._report(event, session, **source, fresh_ps=len(fresh), **some, reason=recovery.reason)
+        global_step = self._report(event, session, **source, **some, **tries.found)
         saved_step = newest_step = self._checkpoints.newest_step()
         if path and not replica and newest_step and state.global_step < newest_step:  # a damaged one was passed over
             saved_step, live_step = state.global_step, max(live_step, newest_step)
         return Prepared(global_step, attempt, max(0, live_step - state.global_step), saved_step)
+
+    def _saved_step(self, assignment: Assignment) -> int | None:
+        """Of the newest checkpoint here; of the newest that is known, if that cannot be told."""
+        try:
+            latest = self._checkpoints.latest()
+        except CheckpointError:
+            return assignment.saved_step
+        return step_of(latest) if latest else None
 
     def _require_source(self, path: str | None, assignment: Assignment, recovery: Recovery) -> None:
         """What was trained is never passed over without a word.
@@ -177,13 +200,13 @@ class Preparation:
                 lost_work(assignment.seen_step, recovery.reason, "--checkpoint-dir or --replicate-every")
             )
 
-    def _passes_over(self, error: DamagedCheckpointError, tried: set[str]) -> bool:
-        """Whether the newest checkpoint is tried once more, or an older one instead."""
+    def _passes_over(self, error: DamagedCheckpointError, damaged: set[str]) -> bool:
+        """Whether the newest checkpoint is tried once more, or an older one instead.  damaged: those tried so far."""
         path = self._checkpoints.latest()
         if path is None:
             return False
-        if path not in tried:
-            tried.add(path)
+        if path not in damaged:
+            damaged.add(path)
             self._log("checkpoint_damaged", path=path, reason=error, instead="the same, once more")
             time.sleep(AGAIN_S)
             return True

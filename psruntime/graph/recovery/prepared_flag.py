@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.view import listed
 from psruntime.core.recovery.recovery import Holding
 from psruntime.errors import JobFailedError, ModelDiffersError
+from psruntime.graph.base.devices import ps_device
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.store.write_fence import WriteFence
 
@@ -33,11 +34,13 @@ class PreparedFlags:
         self._flags = [c.prepared.read_value() for c in controls]
         self._sizes, self._mark, self._unmark = [], [], []
         for ps, (control, variables) in enumerate(zip(controls, held, strict=True)):
-            with fence.before(ps):
+            with tf1.device(ps_device(ps)):
                 size_bytes = _size_bytes([*control.variables, *variables])
                 self._sizes.append(control.bytes_held.assign(size_bytes, read_value=False))
                 self._mark.append(control.prepared.assign(marker, read_value=False))
                 self._unmark.append(control.prepared.assign(-marker, read_value=False))
+            for write in (self._sizes[ps], self._mark[ps], self._unmark[ps]):
+                fence.guard(ps, [write])
 
     def read(self, session: Any) -> list[Holding]:
         """What each ps holds.

@@ -41,8 +41,9 @@ class ReplicaBuffer:
         self.names = [store.bucket.name for store in self._stores]
         ps_copies = [graph.model.ps_copies.variables[home.name] for home in graph.plan.homes if home.ps == ps]
         self._values = [*(v for store in self._stores for v in graph.values_of(store)), *ps_copies]
-        with graph.fence.before(ps):
-            self.take = [*map(self._copy_bucket, self._stores), *map(self._copy, ps_copies)]
+        alone = [self._copy(copy) for copy in ps_copies]
+        graph.fence.guard(ps, alone)
+        self.take = [*map(self._copy_bucket, self._stores), *alone]
         self.send = self._guarded(holder, (self._on_next[name].assign(copy.read()) for name, copy in self._own.items()))
         self.free_own = [copy.free() for copy in self._own.values()]
         graph.fence.guard(ps, self.free_own)
@@ -64,16 +65,17 @@ class ReplicaBuffer:
         size_bytes, last = 0, []
         for writes in moves:
             last.append(writes[-1])
-            value = writes[0].inputs[1]
-            size_bytes += value.shape.num_elements() * value.dtype.size
-            if len(writes) > 1 or size_bytes > row_portions.PORTION_BYTES:
-                self._graph.fence.guard(ps, together)
-                together, size_bytes = [], 0
             if len(writes) > 1:
                 for write in writes:
                     self._graph.fence.guard(ps, [write])
-            else:
-                together.append(writes[0])
+                continue
+            value = writes[0].inputs[1]
+            value_bytes = value.shape.num_elements() * value.dtype.size
+            if size_bytes + value_bytes > row_portions.PORTION_BYTES:
+                self._graph.fence.guard(ps, together)
+                together, size_bytes = [], 0
+            together.append(writes[0])
+            size_bytes += value_bytes
         self._graph.fence.guard(ps, together)
         return last
 
@@ -102,7 +104,7 @@ class ReplicaBuffer:
             return tf1.constant(0), [self._copy(variable) for variable in variables]
 
         with tf1.name_scope(f"{store.bucket.name}/"):
-            return locked(store, [], copy)[1]
+            return locked(store, [], self._graph.fence.inside(self._ps, copy))[1]
 
     def _copy(self, variable: Any) -> Any:
         name = variable.handle.op.name

@@ -119,15 +119,15 @@ class _NotesOfPs:
 
     def __init__(self, name: str, ps: int, fence: WriteFence) -> None:
         self.ps = ps
-        with tf1.device(ps_device(ps)), fence.before(ps):
+        with tf1.device(ps_device(ps)):
             self.notes = ps_variable(f"replicas/{name}", [BUFFERS, 2])
             self.buffer = tf1.placeholder(tf1.int64, [], name=f"{name}/buffer")
             self.note = tf1.placeholder(tf1.int64, [2], name=f"{name}/note")
             self.write = tf1.raw_ops.ResourceScatterUpdate(
                 resource=self.notes.handle, indices=self.buffer, updates=self.note
             )
-        with tf1.device(ps_device(ps)):
             self.value = self.notes.read_value()
+        fence.guard(ps, [self.write])
 
 
 def _notes(rows: list[Any]) -> Notes:

@@ -19,6 +19,7 @@ from psruntime.graph.base.devices import ps_device
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, PUSHED_SIZE, RESTORE_LEAP, BucketStore
 from psruntime.graph.store.guard import locked, one
+from psruntime.graph.store.write_fence import WriteFence
 
 Write = Callable[[list[Any], dict[Any, Any]], None]  # runs operations that write, with a feed
 
@@ -28,10 +29,7 @@ class RestoredCounters:
 
     def __init__(self, graph: TrainGraph) -> None:
         self._max_workers = int(graph.global_step.pushed.shape[0])
-        self._of_ps = []
-        for ps in range(graph.plan.num_ps):
-            with graph.fence.before(ps):
-                self._of_ps.append(_PsCounters(ps, graph.stores_on(ps), self._max_workers))
+        self._of_ps = [_PsCounters(ps, graph, self._max_workers) for ps in range(graph.plan.num_ps)]
 
     def bring_back(self, write: Write, every_ps: Collection[int], state: SavedState) -> None:
         """Gives fresh ps the counters that were saved."""
@@ -70,7 +68,8 @@ class _PsCounters:
     `rows` says which of the counts a bucket has.
     """
 
-    def __init__(self, ps: int, stores: list[BucketStore], max_workers: int) -> None:
+    def __init__(self, ps: int, graph: TrainGraph, max_workers: int) -> None:
+        stores = graph.stores_on(ps)
         self.buckets: list[Bucket] = [store.bucket for store in stores]
         count = len(stores)
         with tf1.device(ps_device(ps)):
@@ -89,10 +88,11 @@ class _PsCounters:
                     store.pushed.assign(pushed[self.rows[i]], read_value=False),
                 )
             ]
-            self.roll_back = [_roll_back(store, self.kept[i]) for i, store in enumerate(stores)]
+            graph.fence.guard(ps, self.bring_back)
+            self.roll_back = [_roll_back(store, self.kept[i], graph.fence) for i, store in enumerate(stores)]
 
 
-def _roll_back(store: BucketStore, kept: Any) -> Any:
+def _roll_back(store: BucketStore, kept: Any, fence: WriteFence) -> Any:
     """Undoes all but `kept` of the applied updates in the counters, and forgets which push was the last."""
 
     def move() -> tuple[Any, list[Any]]:
@@ -106,4 +106,4 @@ def _roll_back(store: BucketStore, kept: Any) -> Any:
         ]
 
     with tf1.name_scope(f"roll_back/{store.bucket.name}/"):
-        return locked(store, [kept], move)[1]
+        return locked(store, [kept], fence.inside(store.bucket.ps, move))[1]

@@ -85,7 +85,10 @@ def guarded_update(
         return locked(store, arrived, decide_and_update)
 
 
-def locked(store: BucketStore, arrived: list[Any], body: Callable[[], tuple[Any, list[Any]]]) -> tuple[Any, Any]:
+Section = Callable[[], tuple[Any, list[Any]]]  # builds what is done in a critical section, see `locked`
+
+
+def locked(store: BucketStore, arrived: list[Any], body: Section) -> tuple[Any, Any]:
     """Builds `body()` on the bucket's ps, as a critical section that begins when the `arrived` tensors are there.
 
     `body` returns a tensor and the operations that end the section.  What comes from a worker must be a copy on

@@ -11,6 +11,7 @@ between the two is known to be torn.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -22,6 +23,7 @@ from psruntime.graph.store.apply import Update
 from psruntime.graph.store.bucket_store import BucketStore, PsControl, ps_variable
 from psruntime.graph.store.gradient import BucketGradient, GradientStore, summing
 from psruntime.graph.store.guard import (
+    Section,
     code,
     copied_to_ps,
     gradient_if,
@@ -94,15 +96,18 @@ class RoundStore:
         values.set_shape(total.values.shape)
         return total.with_values(values)
 
-    def seal(self) -> Any:
-        """An operation after which what is summed now can never be applied: its contributions count no more."""
+    def seal(self, fenced: Callable[[Section], Section]) -> Any:
+        """An operation after which what is summed now can never be applied: its contributions count no more.
+
+        fenced: puts a critical section behind the fence.
+        """
 
         def forget() -> tuple[Any, list[Any]]:
             state = self.state.read_value()
             sealed = state * tf1.one_hot(COUNT, ROUND_STATE_SIZE, on_value=0, off_value=1, dtype=tf1.int64)
             return sealed, [self.state.assign(sealed, read_value=False)]
 
-        return locked(self.store, [], forget)[1]
+        return locked(self.store, [], fenced(forget))[1]
 
     def square(self) -> Any:
         """Sum of squares of the sum of all examples' gradients, float64 []."""

@@ -6,9 +6,8 @@ then it may be paused for minutes, and what it has begun goes on while it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
@@ -16,6 +15,8 @@ from psruntime.core.members.membership import tag_of
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.store.bucket_store import PsControl
+
+Built = TypeVar("Built")
 
 NOBODY = -1  # as incarnation: the run is no chief's, and writes unasked
 
@@ -25,39 +26,54 @@ class WriteFence:
 
     def __init__(self, controls: Sequence[PsControl], index: int) -> None:
         self._controls = controls
-        self._writers, self._of_nobody, self._at_once, self._admitted = [], [], [], []
+        self._indices, self._writers, self._is_writer, self._of_nobody = [], [], [], []
+        self._admitted, self._at_once = [], []
         for ps, control in enumerate(controls):
             with tf1.device(ps_device(ps)):
-                nobody, self._index = tf1.constant(NOBODY, tf1.int64), tf1.constant(index)
-                self._writers.append(tf1.placeholder_with_default(nobody, [], name=f"writer_{ps}"))
-                self._of_nobody.append(tf1.equal(self._writers[ps], nobody))
-                self._admitted.append(control.admitted.sparse_read(self._index))
+                nobody = tf1.constant(NOBODY, tf1.int64)
+                writer = tf1.placeholder_with_default(nobody, [], name=f"writer_{ps}")
+                self._indices.append(tf1.constant(index))
+                self._writers.append(writer)
+                self._is_writer.append(writer >= nobody)
+                self._of_nobody.append(tf1.equal(writer, nobody))
+                self._admitted.append(control.admitted.sparse_read(self._indices[ps]))
             self._at_once.append(self.passed(ps, []))
 
     def passed(self, ps: int, values: Sequence[Any]) -> Any:
-        """An operation on the ps that fails unless it is so, once these tensors have arrived there."""
+        """An operation on the ps that fails unless the ps admits the writer, once these tensors have arrived there.
+
+        They are waited for by an operation that no optimization of graphs moves to where they are made.
+        """
         with tf1.device(ps_device(ps)):
-            arrived = [tf1.identity(value) for value in values]
+            arrived = [tf1.raw_ops.Assert(condition=self._is_writer[ps], data=list(values))] if values else []
             with tf1.control_dependencies(arrived):
                 admitted = tf1.raw_ops.ResourceGather(
-                    resource=self._controls[ps].admitted.handle, indices=self._index, dtype=tf1.int64
+                    resource=self._controls[ps].admitted.handle, indices=self._indices[ps], dtype=tf1.int64
                 )
-                may_write = tf1.logical_or(self._of_nobody[ps], tf1.equal(self._writers[ps], admitted))
-                return tf1.raw_ops.Assert(condition=may_write, data=[self._writers[ps]])
-
-    @contextmanager
-    def before(self, ps: int) -> Iterator[None]:
-        """What is built inside begins only if it is so.  For writes of what is on the ps already."""
-        with tf1.control_dependencies([self._at_once[ps]]):
-            yield
+            may_write = tf1.logical_or(self._of_nobody[ps], tf1.equal(self._writers[ps], admitted))
+            return tf1.raw_ops.Assert(condition=may_write, data=[self._writers[ps]])
 
     def guard(self, ps: int, operations: Sequence[Any]) -> None:
-        """Lets these operations on the ps, which are built, begin only if it is so, once all their inputs are there."""
-        inputs = [tensor for operation in operations for tensor in operation.inputs]
-        values = [each for each in inputs if not _is_held(each) and each.device != ps_device(ps)]
+        """Lets these operations on the ps, which are built, begin only if it admits the writer.
+
+        It is asked when the inputs of all of them are there.
+        """
+        values = [tensor for each in operations for tensor in each.inputs if not _is_held(tensor)]
         passed = self.passed(ps, values) if values else self._at_once[ps]
         for operation in operations:
             operation._add_control_input(passed)
+
+    def inside(self, ps: int, body: Callable[[], Built]) -> Callable[[], Built]:
+        """The body of a critical section on the ps, which begins only if it admits the writer.
+
+        What is fed to the body must be made outside: TensorFlow leaves the control inputs of what is fed out.
+        """
+
+        def fenced() -> Built:
+            with tf1.control_dependencies([self.passed(ps, [])]):
+                return body()
+
+        return fenced
 
     def run(self, session: Any, incarnation: int, operations: Any, feed: Any = None, *more: Any) -> Any:
         """Runs operations that write, as this incarnation.  feed, more: further arguments of the session's `run`.
