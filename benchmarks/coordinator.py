@@ -65,10 +65,11 @@ def measure(work: Workload, say: Progress) -> dict[str, Any]:
         crowd, apart = workers("crowd", 0, crowd_size), workers("apart", crowd_size, APART)
         for load in (crowd, apart):
             started.wait_for("all workers to step", lambda load=load: "joined" in lines(load) or None, JOIN_S)  # type: ignore[misc]
-        began_s, busy_s, lost = cpu_s(int(pid)), core_s(cores[0]), losses(service)
+        began_s, (busy_s, stolen_s), lost = cpu_s(int(pid)), core_s(cores[0]), losses(service)
         say(f"all {work.workers} workers step: {began_s:.1f} s of the coordinator's CPU until then, {lost} leases lost")
         found = [json.loads(started.line_with(load, "measured ").removeprefix("measured ")) for load in (crowd, apart)]
-        used_s, busy_s, lost = cpu_s(int(pid)) - began_s, core_s(cores[0]) - busy_s, losses(service) - lost
+        used_s, lost = cpu_s(int(pid)) - began_s, losses(service) - lost
+        busy_s, stolen_s = (now - then for now, then in zip(core_s(cores[0]), (busy_s, stolen_s), strict=True))
     seconds = found[0]["seconds"]
     answers, of_the_crowd = (
         {kind: summary(times) for kind, times in sorted(each["answers_ms"].items())} for each in reversed(found)
@@ -84,6 +85,7 @@ def measure(work: Workload, say: Progress) -> dict[str, Any]:
         "steps_per_s": sum(each["steps"] for each in found) / seconds,
         "coordinator_cores": used_s / seconds,
         "others_on_its_core": max(0.0, busy_s - used_s) / seconds,
+        "stolen_from_its_core": stolen_s / seconds,
         "load_cores": sum(each["load_cores"] for each in found),
         "leases_lost": lost,
         "failed_calls": dict(sum((Counter(each["failed"]) for each in found), Counter())),
@@ -107,11 +109,13 @@ def cpu_s(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def core_s(core: int) -> float:
-    """That a core was busy so far, with whatever."""
+def core_s(core: int) -> tuple[float, float]:
+    """That a core was busy so far, with whatever, and that other machines on the same host had it."""
     line = next(x for x in Path("/proc/stat").read_text().splitlines() if x.startswith(f"cpu{core} "))
-    user, nice, system, _idle, _iowait, irq, softirq = map(int, line.split()[1:8])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (
+        int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in line.split()[1:9]
+    )
+    return user + nice + system + irq + softirq, steal
 
 
 def text_of(result: dict[str, Any]) -> str:
@@ -125,7 +129,8 @@ def text_of(result: dict[str, Any]) -> str:
     return (
         f"{result['workload']}{kinds}\n  {result['calls_per_s']:.0f} calls/s for {result['steps_per_s']:.0f} steps/s; "
         f"{result['coordinator_cores']:.2f} cores for the coordinator, {result['load_cores']:.2f} for the workers, "
-        f"{result['others_on_its_core']:.2f} for others on the coordinator's core; "
+        f"{result['others_on_its_core']:.2f} for others on the coordinator's core, "
+        f"{result['stolen_from_its_core']:.2f} taken from it by other machines of the host; "
         f"{result['leases_lost']} leases lost, failed calls: {result['failed_calls'] or 'none'}; "
         f"largest lead {result['max_lead_steps']} steps; the callers' processes were late themselves, p99: {late}"
     )

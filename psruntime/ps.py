@@ -115,6 +115,7 @@ def _work(
     ps = _Ps(where, job, client, host, f"{host}:{server.port}", process)
     ps.start()
     process.at_exit.callback(ps.membership.leave, LeaveKind.ASKED, "asked to stop")
+    process.has_started()
     server.set_serving(True)
     process.announce("ps", where.index, ps.address)
     try:

@@ -106,6 +106,7 @@ def _work(
     process.log("environment", **environment.prepare())
     trainer = _Trainer(where, worker, job, process)
     trainer.build()
+    process.has_started()
     trainer.join(client, host, f"{host}:{health.port}")
     health.set_serving(True)
     process.announce("worker", where.index, trainer.address)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from psruntime.config import JobConfig
 from psruntime.core.clocks.clocks import UNBOUNDED, ClockTable
-from psruntime.core.clocks.report_schedule import REPORT_S
 from psruntime.core.clocks.stragglers import Stragglers, spacing_s
 from psruntime.core.members.membership import Member
 
@@ -81,7 +80,8 @@ class Pace:
         """Time that a worker leaves between two reports for which nobody waits; 0 in other modes."""
         if self._bound is None:
             return 0.0
-        return REPORT_S if worker.index in self.stragglers else spacing_s(self._bound, len(self._base), worker.index)
+        share = len(self.stragglers) if worker.index in self.stragglers else len(self._base)
+        return spacing_s(self._bound, share, worker.index)
 
     def report(self, worker: Member, steps: int, stopped: bool = False) -> None:
         """Takes the steps that a worker has completed in this view; `stopped`: it takes no further one there.

@@ -5,9 +5,9 @@ The owner passes every completed step to `completed`.  It makes one call at a ti
 
 Law: `floor` is at most the coordinator's floor of the view, so the lead is at least the true one.
 Law: a worker that is the slowest as far as it knows, or that has to wait itself, reports at once.
-Law: where others may come to wait, two reports are at most REPORT_S apart: in the upper half of the bound, when a
-quarter of the bound is not reported yet, and when the coordinator says so.  Between other reports the coordinator may
-ask for more time.
+Law: where somebody may soon have to wait, the next report comes within REPORT_S: when a quarter of the bound is not
+reported yet; in the upper half of the bound, when an eighth of the steps that are left there is not; and when the
+coordinator says so.  Between other reports the coordinator may ask for more time.
 """
 
 from __future__ import annotations
@@ -103,4 +103,6 @@ class ReportSchedule:
     @property
     def _is_pressing(self) -> bool:
         """Whether others may soon wait for what is not reported yet, or the worker for them."""
-        return 2 * self.lead > self._bound or 4 * (self.clock - self._reported) >= self._bound
+        told_late = self.clock - self._reported
+        steps_left = self._bound + 1 - self.lead
+        return 4 * told_late >= self._bound or (2 * self.lead > self._bound and 8 * told_late >= steps_left)

@@ -2,9 +2,11 @@
 
 The coordinator has to answer the reports of all workers, so each worker is told how much time to leave between two
 reports for which nobody waits.  A worker that falls behind is a straggler: faster ones come near their bound, and only
-its reports let them go on.  So it is told at once to report as often as it can, before anybody has to wait for it.
+its reports let them go on.  So it is told at once to report as often as there is room for, before anybody has to wait
+for it.
 
 Law: whoever is more than half of the bound behind the furthest, as far as reports tell, is a straggler.
+Law: stragglers together make as many reports as all workers together, and no more.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Mapping
 
 from psruntime.core.clocks.report_schedule import REPORT_S
 
-REPORTS_PER_S = 500  # of all workers together; one core answers some 3,000 small calls
+REPORTS_PER_S = 500  # of all workers together, and of the stragglers; one core answers 1,000 to 3,000 small calls
 SPREAD = 0.25  # of the time between two reports
 GOLDEN = 0.618  # its multiples are spread evenly over 0 to 1
 LEAST_BOUND = 8  # steps; a smaller bound is used up so soon that every report counts
@@ -41,6 +43,9 @@ class Stragglers:
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._behind
+
+    def __len__(self) -> int:
+        return len(self._behind)
 
     def entered(self, worker: int, clock: int, furthest: int) -> None:
         """A worker joins at the floor, which may be far behind; the answer to its join says so."""

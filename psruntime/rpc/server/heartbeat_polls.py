@@ -6,6 +6,7 @@ Belongs to one event loop and is used in its thread only.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer
 
 PAUSE_S = 0.001  # for each poll, between two checks of all; half of it goes to its answer and the next heartbeat
+AT_ONCE = 32  # polls that are checked before other calls get their turn: some 1 ms
 
 AnswerOf = Callable[[Role, int, int], Answer]
 
@@ -32,7 +34,9 @@ class HeartbeatPolls:
     def __init__(self, answer_of: AnswerOf) -> None:
         self._answer_of = answer_of
         self._polls: set[_Poll] = set()
-        self._waking: asyncio.Handle | None = None
+        self._unchecked: deque[_Poll] = deque()
+        self._checking: asyncio.Handle | None = None  # the next part of a check, or its begin
+        self._is_asked = False  # for a check, since one began
         self._pauses_until_s = 0.0  # of the loop's clock
         self._closed = False
 
@@ -59,18 +63,11 @@ class HeartbeatPolls:
         A single change is answered at once.  In a stream of changes, as while a thousand members join, each of which
         may be news for all, there is a pause between two checks for other calls.
         """
-        if self._waking is None:
+        self._is_asked = True
+        if self._checking is None:
             loop = asyncio.get_running_loop()
             pauses = loop.time() < self._pauses_until_s
-            self._waking = loop.call_at(self._pauses_until_s, self.wake) if pauses else loop.call_soon(self.wake)
-
-    def wake(self) -> None:
-        """Answers the polls for which there is news."""
-        if self._waking is not None:
-            self._waking.cancel()
-            self._waking = None
-        self._pauses_until_s = asyncio.get_running_loop().time() + PAUSE_S * len(self._polls)
-        self._wake(list(self._polls))
+            self._checking = loop.call_at(self._pauses_until_s, self._begin) if pauses else loop.call_soon(self._begin)
 
     def wake_workers(self, indices: Collection[int]) -> None:
         """Answers at once the polls of these workers for which there is news."""
@@ -79,7 +76,20 @@ class HeartbeatPolls:
     def close(self) -> None:
         """Answers all polls as things stand; later ones return at once."""
         self._closed = True
-        self.wake()
+        self._wake(list(self._polls))
+
+    def _begin(self) -> None:
+        self._is_asked = False
+        self._pauses_until_s = asyncio.get_running_loop().time() + PAUSE_S * len(self._polls)
+        self._unchecked.extend(self._polls)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Checks some polls, and leaves the rest for when other calls have had their turn."""
+        self._wake([self._unchecked.popleft() for _ in range(min(AT_ONCE, len(self._unchecked)))])
+        self._checking = asyncio.get_running_loop().call_soon(self._go_on) if self._unchecked else None
+        if self._is_asked and self._checking is None:  # some were checked before what this is about
+            self.wake_soon()
 
     def _wake(self, polls: Iterable[_Poll]) -> None:
         for poll in (poll for poll in polls if not poll.news.done()):

@@ -251,6 +251,6 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
             await asyncio.sleep(self._job.lease_s / TICKS_PER_LEASE)
             try:
                 self._act(self._coordinator.advance)
-                self._heartbeat_polls.wake()
+                self._heartbeat_polls.wake_soon()
             except Exception as error:  # noqa: BLE001 - leases must go on ending
                 self._defect("tick", error)

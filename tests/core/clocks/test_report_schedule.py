@@ -14,14 +14,14 @@ LONGEST_S = 3.0
 FAR_S = 100.0  # told by the coordinator
 
 
-def a_schedule(entry: int) -> ReportSchedule:
+def a_schedule(entry: int, bound: int = BOUND) -> ReportSchedule:
     """Of worker 4, which entered view 2 at this clock."""
-    return ReportSchedule(BOUND, 4, Assignment(View(2), 77, prepare=False, clock=entry), LONGEST_S)
+    return ReportSchedule(bound, 4, Assignment(View(2), 77, prepare=False, clock=entry), LONGEST_S)
 
 
-def reporting(entry: int = 0) -> ReportSchedule:
+def reporting(entry: int = 0, bound: int = BOUND) -> ReportSchedule:
     """Of a worker that has made one step and told it at time 0, when the floor was at its entry."""
-    reports = a_schedule(entry)
+    reports = a_schedule(entry, bound)
     reports.space(FAR_S)
     reports.completed(1)
     reports.end(reports.begin(0.0), ClockAnswer(entry))
@@ -77,6 +77,17 @@ def test_in_the_upper_half_of_the_bound_every_step_is_told_soon():
     reports.end(reports.begin(2.0), ClockAnswer(3))
     reports.completed(6)
     assert reports.wait_s(2.0) == FAR_S, "the floor has risen"
+
+
+@pytest.mark.parametrize(("lead", "untold"), [(61, 5), (78, 3), (94, 1)])
+def test_the_nearer_to_the_bound_the_sooner_a_step_is_told(lead, untold):
+    reports = reporting(bound=100)
+    reports.completed(lead - untold)
+    reports.end(reports.begin(0.0), ClockAnswer(0))
+    reports.completed(lead - 1)
+    assert reports.wait_s(0.0) == (FAR_S if untold > 1 else None)
+    assert reports.completed(lead)
+    assert reports.wait_s(0.0) == pytest.approx(REPORT_S)
 
 
 def test_at_the_bound_it_asks_at_once_for_the_floor_that_it_needs_and_again_for_longer():

@@ -48,6 +48,18 @@ def test_who_is_behind_by_more_than_half_of_the_bound_is_a_straggler_until_it_ha
     assert pace.report_every_s(slow) > REPORT_S
 
 
+def test_many_stragglers_share_what_there_is_room_for():
+    pace, members = a_pace(bound=100)
+    late = members[:400]
+    for worker in members[400:]:
+        pace.report(worker, 51)
+    each_s = [pace.report_every_s(worker) for worker in late]
+    assert REPORTS_PER_S / 2 < sum(1 / s for s in each_s) <= REPORTS_PER_S / (1 - SPREAD)
+    for worker in late[1:]:
+        pace.report(worker, 51)
+    assert pace.report_every_s(late[0]) == REPORT_S
+
+
 def test_who_joins_far_behind_those_that_wait_is_a_straggler_at_once():
     pace, members = a_pace(bound=8)
     for worker in members[1:]:

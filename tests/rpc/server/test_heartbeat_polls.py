@@ -10,7 +10,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions
 from psruntime.core.members.view import Phase, View
 from psruntime.errors import ReplacedError
-from psruntime.rpc.server.heartbeat_polls import HeartbeatPolls
+from psruntime.rpc.server.heartbeat_polls import AT_ONCE, HeartbeatPolls
 
 ME = (Role.WORKER, 0, 7)
 
@@ -46,11 +46,11 @@ async def started(polls: HeartbeatPolls, max_wait_s: float = 600.0) -> asyncio.T
 def test_a_look_without_news_ends_no_wait():
     async def scene(desk, polls):
         task = await started(polls)
-        polls.wake()
+        polls.wake_soon()
         await asyncio.sleep(0)
         assert not task.done()
         desk.revision = 2
-        polls.wake()
+        polls.wake_soon()
         assert (await task).revision == 2
         assert not polls.has(7)
 
@@ -89,7 +89,7 @@ def test_one_whose_member_is_gone_does_not_keep_the_others_waiting():
     async def scene(desk, polls):
         tasks = [await started(polls), await started(polls)]
         desk.gone = True
-        polls.wake()
+        polls.wake_soon()
         for task in tasks:
             with pytest.raises(ReplacedError):
                 await task
@@ -120,6 +120,20 @@ def test_a_stream_of_news_leaves_time_between_two_looks_and_none_is_forgotten():
             await asyncio.sleep(0)
         assert desk.asked == before, "it pauses"
         assert [(await wait).revision for wait in waits] == [2] * 20
+
+    play(scene)
+
+
+def test_other_calls_have_their_turn_while_many_are_checked_and_none_is_left_out():
+    async def scene(desk, polls):
+        waits = [await started(polls) for _ in range(5 * AT_ONCE)]
+        before = desk.asked
+        polls.wake_soon()
+        await asyncio.sleep(0)
+        assert desk.asked == before + AT_ONCE
+        desk.revision = 2
+        polls.wake_soon()  # the first of them did not hear of this
+        assert [(await wait).revision for wait in waits] == [2] * len(waits)
 
     play(scene)
 
