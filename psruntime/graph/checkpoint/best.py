@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import PsRuntimeError
+from psruntime.errors import PsRuntimeError, UsageError
 from psruntime.graph.base.background import await_end
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished, names_of
@@ -71,6 +71,8 @@ class BestCheckpoint:
     def _consider(self, new: Unfinished, stack: ExitStack) -> None:
         with self._failing(new.global_step), stack:
             values = self._evaluation.measure(new.merged)
+            if self._metric not in values:
+                raise UsageError(f"keep_best names {self._metric}, but the evaluation has {', '.join(values)}")
             value, best = values[self._metric], self._best()
             is_better = best is None or (value > best if self._greatest else value < best)
             kept = math.isfinite(value) and is_better

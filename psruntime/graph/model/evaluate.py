@@ -49,8 +49,9 @@ class PulledEvaluation:
 
 
 class CheckpointEvaluation:
-    """The same with variables of its own, in a graph that is built when it is first needed: needs no ps, and holds all
-    of the model.
+    """Measures checkpoints on variables of its own, so it needs no ps and holds all of the model.
+
+    Its graph is built when it is first needed.
 
     on_batch: called after each batch.
     """

@@ -139,13 +139,14 @@ class Preparation:
         if not recovery.ps:
             return Prepared(self._report("adopted", session), attempt, saved_step=self._saved_step(assignment))
         live_step = int(session.run(self._global_step)) if holdings[GLOBAL_STEP.ps] is Holding.PREPARED else 0
-        path = self._checkpoints.latest()
-        state = self._checkpoints.state(path) if path else SavedState(0)
-        replica = self._newer_replica(session, holdings, state)
-        if not replica and not self._start_over:
-            self._require_source(path, assignment, recovery)
+        replica = self._newer_replica(session, holdings, self._saved_step(assignment) or 0)
+        path = None if replica else self._checkpoints.latest()
         if replica:
             recovery, state = Recovery(replica.ps, recovery.reason), replica.state
+        else:
+            if not self._start_over:
+                self._require_source(path, assignment, recovery)
+            state = self._checkpoints.state(path) if path else SavedState(0)
         fresh = {ps for ps in recovery.ps if holdings[ps] is Holding.FRESH}
         tries.found = tries.found or {"fresh_ps": len(fresh), "reason": recovery.reason}
         self._counters.bring_back(
@@ -172,8 +173,9 @@ class Preparation:
         self._flags.finish(session, assignment.incarnation, recovery.ps)
         some = {} if len(recovery.ps) == self._graph.plan.num_ps else {"only_ps": listed(sorted(recovery.ps))}
         global_step = self._report(event, session, **source, **some, **tries.found)
-        saved_step = newest_step = self._checkpoints.newest_step()
-        if path and not replica and newest_step and state.global_step < newest_step:  # a damaged one was passed over
+        saved_step = self._saved_step(assignment)
+        newest_step = self._checkpoints.newest_step() if path else None
+        if newest_step and state.global_step < newest_step:  # a damaged one was passed over
             saved_step, live_step = state.global_step, max(live_step, newest_step)
         return Prepared(global_step, attempt, max(0, live_step - state.global_step), saved_step)
 
@@ -228,14 +230,14 @@ class Preparation:
         states = np.array(session.run(self._round_states), np.int64).reshape(-1, ROUND_STATE_SIZE)
         return int(states[:, ATTEMPT].max(initial=0))
 
-    def _newer_replica(self, session: Any, holdings: list[Holding], state: SavedState) -> Replica | None:
-        """What the lost ps come back from, if it is not older than the checkpoint."""
+    def _newer_replica(self, session: Any, holdings: list[Holding], saved_step: int) -> Replica | None:
+        """What the lost ps come back from, if it is not older than the checkpoint of this step."""
         if self._replicas is None:
             return None
         lost = {ps for ps, holding in enumerate(holdings) if holding is not Holding.PREPARED}
         fresh = {ps for ps, holding in enumerate(holdings) if holding is Holding.FRESH}
         replica = self._replicas.newest(session, lost, fresh)
-        newer = replica and replica.is_whole and replica.state.global_step >= state.global_step
+        newer = replica and replica.is_whole and replica.state.global_step >= saved_step
         return replica if newer else None
 
     def _report(self, event: str, session: Any, **facts: object) -> int:

@@ -110,6 +110,11 @@ def test_it_is_known_over_restarts(tmp_path: Path) -> None:
     assert kept(tmp_path) == "0.7"
 
 
+def test_a_metric_that_is_not_measured_is_told(tmp_path: Path) -> None:
+    told = ("best_failed", "keep_best names recall, but the evaluation has loss")
+    assert offer(tmp_path, ["1"], ("recall", True)) == [told]
+
+
 @pytest.mark.parametrize("spoil", ["another checkpoint", "no number", "no list"])
 def test_a_value_that_is_not_of_the_checkpoint_there_counts_for_nothing(spoil: str, tmp_path: Path) -> None:
     offer(tmp_path, ["2"])

@@ -191,3 +191,15 @@ def test_copies_beside_the_variables_stay_in_mode_sync_only(mode: str) -> None:
         there = session.run(is_there)
     assert {there[name] for name in there if name.endswith(("replica_0", "replica_1"))} == {True}, "both buffers"
     assert {there[name] for name in there if name.endswith("_own")} == {mode == "sync"}
+
+
+def test_a_replica_is_enough_where_the_checkpoint_cannot_be_read(tmp_path: Path) -> None:
+    cluster, settings = LocalCluster(2), {"checkpoint_dir": str(tmp_path), "save_steps": 4, **SETTINGS}
+    train(cluster, ADAM, 4, **settings)
+    for path in tmp_path.glob("model.ckpt-*"):
+        path.write_bytes(b"no checkpoint")
+    cluster.forget(1)
+    run = go_on(cluster, 0, **settings)
+    (event,) = run.named("restored")
+    assert (event["replica"], event["only_ps"]) == (4, "1")
+    assert not run.named("checkpoint_damaged")
