@@ -221,6 +221,7 @@ class Coordinator:
             self._note("prepared", view=view, global_step=state.global_step, steps_lost=lost)
             state.restore = False
             state.duty.prepared(prepared.global_step)
+            state.reliefs.forget_all()
             if state.job.mode == "sync":
                 state.turns.begin(view, prepared.global_step, prepared.attempt)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")

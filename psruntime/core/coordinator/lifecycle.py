@@ -41,7 +41,7 @@ def what_is_missing(state: JobState) -> str:
 
 
 def next_chief(state: JobState) -> int | None:
-    """The present chief, if it may remain; else the lowest index that may be chief; None if none may."""
+    """The present chief, if it may remain; else whose turn it is, as a rule the lowest index; None if none may be."""
     chief, stopped = state.chief_member, state.worker_beats.has_stopped
     if chief is not None and state.reliefs.bars(chief):
         chief = None
@@ -56,7 +56,8 @@ def next_chief(state: JobState) -> int | None:
         return chief.index
     candidates = busy or workers
     first = [worker for worker in candidates if not state.duty.avoids(worker)]
-    return min((worker.index for worker in first or candidates), default=None)
+    chosen = min(first or candidates, key=state.reliefs.turn, default=None)
+    return chosen.index if chosen else None
 
 
 def require_chief(state: JobState, index: int, incarnation: int) -> Member:

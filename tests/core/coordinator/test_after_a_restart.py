@@ -8,6 +8,7 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.coordinator.reliefs import AGAIN_S
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, Join, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.past import UNKNOWN, Past
@@ -140,7 +141,12 @@ def test_a_view_that_nobody_can_prepare_says_why_and_fails_the_job_in_time() -> 
         job.refuses(index, "checkpoint 100 is not here")
     why = "no worker can prepare view 1: worker 0: checkpoint 100 is not here; worker 1: checkpoint 100 is not here"
     assert job.phase is Phase.PREPARING and job.reason == why
-    job.wait(PS_TIMEOUT_S + 1)
+    for _ in range(int(PS_TIMEOUT_S) + 1):
+        for index in range(2):
+            if job.told(Role.WORKER, index).chief:  # it is asked again, and finds the same
+                job.refuses(index, "checkpoint 100 is not here")
+        assert job.phase is Phase.PREPARING and job.reason == why
+        job.wait(1)
     assert job.phase is Phase.FAILED
     assert job.reason == f"{why}; none that can came within 15 s (ps_timeout_s)"
 
@@ -150,11 +156,39 @@ def test_a_worker_that_can_prepare_may_come_later() -> None:
     job.join(Role.PS, 0)
     job.join(Role.WORKER, 0)
     job.refuses(0, "checkpoint 100 is not here")
-    job.wait(PS_TIMEOUT_S - 2)
+    job.wait(AGAIN_S - 1)
     job.join(Role.WORKER, 1, Past(saved_step=100))
     assert job.told(Role.WORKER, 1).chief
     job.wait(PS_TIMEOUT_S)
-    assert job.phase is Phase.PREPARING
+    assert job.phase is Phase.PREPARING and job.told(Role.WORKER, 1).chief
+
+
+def test_all_are_asked_before_anybody_is_asked_again() -> None:
+    job, asked = Job(min_workers=5), []
+    job.join(Role.PS, 0)
+    for index in range(5):
+        job.join(Role.WORKER, index)
+    for _ in range(10):
+        chief = job.core.state.chief
+        asked.append(chief)
+        job.wait(AGAIN_S / 3)  # it takes its time to find out
+        job.refuses(chief, "checkpoint 100 is not here")
+    assert asked == [*range(5), *range(5)]
+
+
+def test_a_worker_that_could_not_prepare_is_asked_again() -> None:
+    """Its file system was away for a moment."""
+    job = Job()
+    job.join(Role.PS, 0)
+    job.join(Role.WORKER, 0)
+    job.refuses(0, "checkpoint 100 is not here")
+    job.wait(AGAIN_S - 1)
+    assert not job.told(Role.WORKER, 0).chief
+    job.wait(2)
+    assert job.told(Role.WORKER, 0).chief
+    job.core.report_prepared(0, job.incarnations[Role.WORKER, 0], 1, Prepared(100, saved_step=100), job.now_s)
+    assert job.phase is Phase.TRAINING
+    assert job.core.state.reliefs.waited_s(job.now_s + 1) == 0.0
 
 
 def test_attempts_go_on_although_nobody_holds_them_any_more() -> None:
