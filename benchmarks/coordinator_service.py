@@ -42,7 +42,8 @@ def main() -> None:
     job = a_job(arguments.workers, arguments.bound)
     server = RpcServer("127.0.0.1:0", lambda: CoordinationServicer(partial(Coordinator, job), job, tell))
     port = server.start()
-    gc.freeze()  # as a ps does
+    gc.collect()  # as a ps does
+    gc.freeze()
     print("serving", port, os.getpid(), flush=True)
     threading.Event().wait()  # the benchmark ends this process
 

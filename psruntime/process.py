@@ -59,6 +59,7 @@ class Process:
 
         Looking at TensorFlow takes 0.1 to 0.3 s, in which no call is answered and no step begins.
         """
+        gc.collect()
         gc.freeze()
 
     def ask(self) -> float:

@@ -59,7 +59,7 @@ class ScaffoldPreparation:
     def guard_writes(self) -> None:
         """Puts what the scaffold restores and initialises with behind the fence, in the graph that it has finalized.
 
-        What an init_fn writes by other operations is not behind it.
+        What an init_fn writes is not behind it: it gets the session itself, which it may use as it likes.
         """
         graph = tf1.get_default_graph()
         saver = self._scaffold.saver

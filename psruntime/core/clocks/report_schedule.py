@@ -6,8 +6,8 @@ The owner passes every completed step to `completed`.  It makes one call at a ti
 Law: `floor` is at most the coordinator's floor of the view, so the lead is at least the true one.
 Law: a worker that is the slowest as far as it knows, or that has to wait itself, reports at once.
 Law: where somebody may soon have to wait, the next report comes within REPORT_S: when a quarter of the bound is not
-reported yet; in the upper half of the bound, when an eighth of the steps that are left there is not; and when the
-coordinator says so.  Between other reports the coordinator may ask for more time.
+reported yet; and in the upper half of the bound, when an eighth of the steps that are left there is not.  Between other
+reports the coordinator may ask for more time.
 """
 
 from __future__ import annotations

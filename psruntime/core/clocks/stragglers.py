@@ -6,7 +6,8 @@ its reports let them go on.  So it is told at once to report as often as there i
 for it.
 
 Law: whoever is more than half of the bound behind the furthest, as far as reports tell, is a straggler.
-Law: stragglers together make as many reports as all workers together, and no more.
+Law: with a bound of LEAST_BOUND or more, stragglers together make about REPORTS_PER_S of the reports for which nobody
+waits, as all workers do.
 """
 
 from __future__ import annotations

@@ -180,7 +180,10 @@ class Preparation:
         return Prepared(global_step, attempt, max(0, live_step - state.global_step), saved_step)
 
     def _saved_step(self, assignment: Assignment) -> int | None:
-        """Of the newest checkpoint here; of the newest that is known, if that cannot be told."""
+        """Returns the step of the newest checkpoint that may be restored; the latest known, if it is not seen here."""
+        is_elsewhere = obstacle(self._checkpoints.newest_step(), assignment.saved_step, self._checkpoints.folder)
+        if is_elsewhere and not self._start_over:
+            return assignment.saved_step
         try:
             latest = self._checkpoints.latest()
         except CheckpointError:

@@ -54,9 +54,9 @@ class WriteFence:
             return tf1.raw_ops.Assert(condition=may_write, data=[self._writers[ps]])
 
     def guard(self, ps: int, operations: Sequence[Any]) -> None:
-        """Lets these operations on the ps, which are built, begin only if it admits the writer.
+        """Lets these operations on the ps, which are built, begin only if the ps admits the writer.
 
-        It is asked when the inputs of all of them are there.
+        The ps is asked when the inputs of all of them are there.
         """
         values = [tensor for each in operations for tensor in each.inputs if not _is_held(tensor)]
         passed = self.passed(ps, values) if values else self._at_once[ps]

@@ -14,6 +14,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer
 
 PAUSE_S = 0.001  # for each poll, between two checks of all; half of it goes to its answer and the next heartbeat
+MOST_S = 1.0  # of that pause
 AT_ONCE = 32  # polls that are checked before other calls get their turn: some 1 ms
 
 AnswerOf = Callable[[Role, int, int], Answer]
@@ -80,13 +81,14 @@ class HeartbeatPolls:
 
     def _begin(self) -> None:
         self._is_asked = False
-        self._pauses_until_s = asyncio.get_running_loop().time() + PAUSE_S * len(self._polls)
+        self._pauses_until_s = asyncio.get_running_loop().time() + min(MOST_S, PAUSE_S * len(self._polls))
         self._unchecked.extend(self._polls)
         self._go_on()
 
     def _go_on(self) -> None:
         """Checks some polls, and leaves the rest for when other calls have had their turn."""
-        self._wake([self._unchecked.popleft() for _ in range(min(AT_ONCE, len(self._unchecked)))])
+        part = [self._unchecked.popleft() for _ in range(min(AT_ONCE, len(self._unchecked)))]
+        self._wake(poll for poll in part if poll in self._polls)  # the others have ended meanwhile
         self._checking = asyncio.get_running_loop().call_soon(self._go_on) if self._unchecked else None
         if self._is_asked and self._checking is None:  # some were checked before what this is about
             self.wake_soon()

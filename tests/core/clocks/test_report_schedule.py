@@ -68,7 +68,7 @@ def test_a_quarter_of_the_bound_is_told_soon(steps, waits_s):
     assert reports.wait_s(0.0) == waits_s
 
 
-def test_in_the_upper_half_of_the_bound_every_step_is_told_soon():
+def test_in_the_upper_half_of_a_small_bound_every_step_is_told_soon():
     reports = reporting()
     reports.completed(4)
     reports.end(reports.begin(1.0), ClockAnswer(0))

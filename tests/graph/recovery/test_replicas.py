@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, RECEIVED, ROLLED_BACK, is_balanced
 from psruntime.core.members.messages import Assignment
 from psruntime.graph.recovery.replicas import Replicas
+from tests.graph.recovery.test_lost_work import Refused, after
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, Run, linear_model, train
 from tests.support.selection import long_but
@@ -203,3 +204,15 @@ def test_a_replica_is_enough_where_the_checkpoint_cannot_be_read(tmp_path: Path)
     (event,) = run.named("restored")
     assert (event["replica"], event["only_ps"]) == (4, "1")
     assert not run.named("checkpoint_damaged")
+
+
+def test_a_replica_that_is_older_than_a_checkpoint_elsewhere_is_not_taken(tmp_path: Path) -> None:
+    """Copies at steps 1 and 4; the chief does not see the folder of the others."""
+    cluster = LocalCluster(2)
+    train(cluster, ADAM, 5, checkpoint_dir=str(tmp_path / "a"), **SETTINGS)
+    cluster.forget(1)
+    here = {"checkpoint_dir": str(tmp_path / "b"), **SETTINGS}
+    with pytest.raises(Refused, match="checkpoint 5 was written, and is not in"):
+        train(cluster, ADAM, 0, make_control_plane=after(5), **here)
+    run = train(cluster, ADAM, 0, make_control_plane=after(4), **here)
+    assert [event["replica"] for event in run.named("restored")] == [4]
