@@ -55,7 +55,7 @@ class RoundBucket:
             header = PsHeader(push, [tf1.constant(1.0)], self._members, self._factor, self._unit)
             self._contribute = contribute(self.rounds, control, header, gradient)
             self._close, _ = close(self.rounds, control, header, self._update)
-            self._seal = self.rounds.seal()
+            self._seal = self.rounds.seal(lambda section: section)
             everything = [*self.store.variables, *self.rounds.variables, *self._optimizer.variables]
             self._init = [v.initializer for v in everything]
             self._held = {

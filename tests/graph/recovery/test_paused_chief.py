@@ -43,6 +43,7 @@ SOURCES = {  # of what is prepared: settings of the job, steps before, the ps th
 CASES = [(mode, source) for source in SOURCES for mode in MODES]
 QUICK = [("async", "replica"), ("sync", "initial values")]
 OPTIMIZED = ("async", "checkpoint, live ps")  # played with the rewriting of graphs, as users have it
+REST = [case for case in CASES if case not in (*QUICK, OPTIMIZED)]
 
 
 class Chief:
@@ -91,7 +92,7 @@ class Chief:
         session.close()
 
 
-@pytest.mark.parametrize("case", long_but([*QUICK, OPTIMIZED], CASES), ids=str)
+@pytest.mark.parametrize("case", long_but([*QUICK, OPTIMIZED], CASES, nightly=REST), ids=str)
 def test_a_paused_chief_changes_nothing(case: tuple[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if case != OPTIMIZED:
         request.getfixturevalue("graphs_as_built")
