@@ -9,54 +9,64 @@ Law: the time that counts is from the first relief since a view was prepared.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from psruntime.core.members.membership import Member
 
 NAMED = 3  # in one line
 AGAIN_S = 10.0
 
 
+@dataclass
+class _Relief:
+    why: str  # names the worker
+    at_s: float
+
+
 class Reliefs:
     """Times are those of the coordinator, in seconds."""
 
     def __init__(self) -> None:
-        self._why: dict[int, str] = {}  # by incarnation; the text names the worker
-        self._at_s: dict[int, float] = {}  # by incarnation: the latest
-        self._since_s = self._now_s = 0.0
+        self._latest: dict[int, _Relief] = {}  # by incarnation
+        self._first_s = self._now_s = 0.0
 
     def add(self, worker: Member, reason: str, now_s: float) -> None:
         """This worker is not chief for a while."""
-        if not self._why:
-            self._since_s = now_s
-        self._why[worker.incarnation] = f"{worker.name}: {reason}"
-        self._at_s[worker.incarnation] = now_s
+        if not self._latest:
+            self._first_s = now_s
+        self._latest[worker.incarnation] = _Relief(f"{worker.name}: {reason}", now_s)
 
     def forget(self, incarnation: int) -> None:
         """The worker is gone."""
-        self._why.pop(incarnation, None)
-        self._at_s.pop(incarnation, None)
+        self._latest.pop(incarnation, None)
 
     def forget_all(self) -> None:
         """A view is prepared: nothing is in the way any more."""
-        self._why, self._at_s = {}, {}
+        self._latest = {}
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on.  Does not count `pause_s`, during which the coordinator itself was not running."""
         self._now_s = max(self._now_s, now_s)
-        self._since_s += pause_s
-        self._at_s = {who: at_s + pause_s for who, at_s in self._at_s.items()}
+        if pause_s:
+            self._first_s += pause_s
+            for relief in self._latest.values():
+                relief.at_s += pause_s
 
     def bars(self, worker: Member) -> bool:
-        return worker.incarnation in self._at_s and self._now_s < self._at_s[worker.incarnation] + AGAIN_S
+        relief = self._latest.get(worker.incarnation)
+        return relief is not None and self._now_s < relief.at_s + AGAIN_S
 
     def turn(self, worker: Member) -> tuple[float, int]:
         """By which workers are asked: the lowest index of those that were not, then who was longest ago."""
-        return self._at_s.get(worker.incarnation, 0.0), worker.index
+        relief = self._latest.get(worker.incarnation)
+        return relief.at_s if relief else 0.0, worker.index
 
     def waited_s(self, now_s: float) -> float:
         """Time since the first; 0 if there is none."""
-        return now_s - self._since_s if self._why else 0.0
+        return now_s - self._first_s if self._latest else 0.0
 
     def __str__(self) -> str:
         """Of each what it said last, as far as a line has room."""
-        more = f"; and {len(self._why) - NAMED} more" if len(self._why) > NAMED else ""
-        return "; ".join(list(self._why.values())[:NAMED]) + more
+        said = [relief.why for relief in self._latest.values()]
+        more = f"; and {len(said) - NAMED} more" if len(said) > NAMED else ""
+        return "; ".join(said[:NAMED]) + more

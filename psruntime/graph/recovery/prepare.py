@@ -121,7 +121,6 @@ class Preparation:
                 raise tries.first_error from None
 
     def _prepare(self, session: Any, assignment: Assignment, tries: _Tries) -> Prepared:
-
         def write(operations: list[Any], feed: Any = None) -> None:
             self._fence.run(session, assignment.incarnation, operations, feed)
 
@@ -149,9 +148,8 @@ class Preparation:
             state = self._checkpoints.state(path) if path else SavedState(0)
         fresh = {ps for ps in recovery.ps if holdings[ps] is Holding.FRESH}
         tries.found = tries.found or {"fresh_ps": len(fresh), "reason": recovery.reason}
-        self._counters.bring_back(
-            write, fresh, state
-        )  # before they are begun: they are fresh until then, and done again
+        # Before they are begun: they are fresh until then, and this is done again.
+        self._counters.bring_back(write, fresh, state)
         self._flags.begin(session, assignment.incarnation, recovery.ps)
         self._counters.roll_back(write, recovery.ps - fresh, state)
         write(self._no_round, {self._attempt: attempt})

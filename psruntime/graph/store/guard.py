@@ -41,6 +41,8 @@ from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.push_window import is_in, with_one_more
 from psruntime.graph.store.step_messages import PsHeader, Push
 
+Section = Callable[[], tuple[Any, list[Any]]]  # builds what is done in a critical section, see `locked`
+
 
 def guarded_update(
     store: BucketStore,
@@ -83,9 +85,6 @@ def guarded_update(
     with tf1.name_scope(f"guard/{store.bucket.name}/"):
         arrived = [*push.tensors, pulled_version, *gradient.tensors, *header.learning_rates]
         return locked(store, arrived, decide_and_update)
-
-
-Section = Callable[[], tuple[Any, list[Any]]]  # builds what is done in a critical section, see `locked`
 
 
 def locked(store: BucketStore, arrived: list[Any], body: Section) -> tuple[Any, Any]:

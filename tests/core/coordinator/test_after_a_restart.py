@@ -70,6 +70,15 @@ class Job:
         self.core.report_obstacle(index, self.incarnations[Role.WORKER, index], view, obstacle, self.now_s)
 
 
+def with_workers(number: int) -> Job:
+    """A ps and as many workers are there: the first is to prepare a view."""
+    job = Job(min_workers=number)
+    job.join(Role.PS, 0)
+    for index in range(number):
+        job.join(Role.WORKER, index)
+    return job
+
+
 def test_a_ps_that_does_not_come_back_with_the_coordinator_fails_the_job_in_time() -> None:
     job = Job(ps=2, min_workers=2)
     job.join(Role.PS, 0)
@@ -152,9 +161,7 @@ def test_a_view_that_nobody_can_prepare_says_why_and_fails_the_job_in_time() -> 
 
 
 def test_a_worker_that_can_prepare_may_come_later() -> None:
-    job = Job()
-    job.join(Role.PS, 0)
-    job.join(Role.WORKER, 0)
+    job = with_workers(1)
     job.refuses(0, "checkpoint 100 is not here")
     job.wait(AGAIN_S - 1)
     job.join(Role.WORKER, 1, Past(saved_step=100))
@@ -164,10 +171,7 @@ def test_a_worker_that_can_prepare_may_come_later() -> None:
 
 
 def test_all_are_asked_before_anybody_is_asked_again() -> None:
-    job, asked = Job(min_workers=5), []
-    job.join(Role.PS, 0)
-    for index in range(5):
-        job.join(Role.WORKER, index)
+    job, asked = with_workers(5), []
     for _ in range(10):
         chief = job.core.state.chief
         asked.append(chief)
@@ -178,9 +182,7 @@ def test_all_are_asked_before_anybody_is_asked_again() -> None:
 
 def test_a_worker_that_could_not_prepare_is_asked_again() -> None:
     """Its file system was away for a moment."""
-    job = Job()
-    job.join(Role.PS, 0)
-    job.join(Role.WORKER, 0)
+    job = with_workers(1)
     job.refuses(0, "checkpoint 100 is not here")
     job.wait(AGAIN_S - 1)
     assert not job.told(Role.WORKER, 0).chief
