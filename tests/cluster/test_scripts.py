@@ -91,6 +91,15 @@ def newest(folder: Path) -> int:
     return int(path.rsplit("-", 1)[1]) if path else -1
 
 
+def unlisted(folder: Path) -> list[str]:
+    """The checkpoint, if any, that a killed saver of TensorFlow had written and not listed, or not removed."""
+    state = tf1.train.get_checkpoint_state(str(folder))
+    listed = {Path(path).name for path in state.all_model_checkpoint_paths}
+    found = [path.stem for path in folder.glob("model.ckpt-*.index") if path.stem not in listed]
+    assert len(found) <= 1, found
+    return found
+
+
 @pytest.mark.long
 def test_a_script_survives_the_loss_of_its_chief_and_of_its_ps(zygote: Zygote, tmp_path: Path) -> None:
     folder = tmp_path / "c"
@@ -106,6 +115,7 @@ def test_a_script_survives_the_loss_of_its_chief_and_of_its_ps(zygote: Zygote, t
         assert "chief hook" not in scripts[second].text
         event_files = len(list(folder.glob("events.*")))
         scripts[first].kill()
+        cut_short = unlisted(folder)
         poll_until(lambda: chief_of(job) == second, 30, "another chief")
         scripts[second].wait_for("chief hook: created 42")
         reached = job.status().global_step
@@ -113,7 +123,7 @@ def test_a_script_survives_the_loss_of_its_chief_and_of_its_ps(zygote: Zygote, t
         assert job.status().steps_lost == 0 and "init_fn" not in scripts[second].text
         assert len(list(folder.glob("events.*"))) == event_files + 1
         kept = "no more than 3 checkpoints: it goes on with its predecessor's list, and removes after it lists"
-        poll_until(lambda: len(list(folder.glob("model.ckpt-*.index"))) <= 3, 30, kept)
+        poll_until(lambda: len(list(folder.glob("model.ckpt-*.index"))) <= 3 + len(cut_short), 30, kept)
         assert max(leads(job.status())) == 2 and job.status().max_lead <= 2
         back = job.start_script(first, PACED, *flags)
         back.wait_for(" first_step ")
