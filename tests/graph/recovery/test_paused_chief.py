@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from psruntime.graph.model.pulled_model import learn_specs
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.step.build import build_training
-from psruntime.graph.store.write_fence import WriteFence
-from psruntime.model import Context
+from psruntime.model import Context, Model
+from tests.graph.model.test_non_trainable import MODEL as WITH_MOVING_AVERAGES
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
 from tests.support.paused import Paused
@@ -49,15 +50,20 @@ REST = [case for case in CASES if case not in (*QUICK, OPTIMIZED)]
 class Chief:
     """The graph of worker 0, and its preparation."""
 
-    def __init__(self, cluster: LocalCluster, job: JobConfig) -> None:
-        inputs = InputStream(MODEL, Context("train", 0, 1, 8, "", 3))
-        plan = make_plan(learn_specs(MODEL, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
+    def __init__(self, cluster: LocalCluster, job: JobConfig, model: Model = MODEL) -> None:
+        inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
+        plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
         self.cluster = cluster
-        self.graph = build_training(MODEL, inputs, plan, job, 0)
+        self.graph = build_training(model, inputs, plan, job, 0)
         inputs.close()
         checkpoints = Checkpoints(self.graph, job.checkpoint_dir, job.keep, 0)
         replicas = Replicas(self.graph) if job.replicate_every else None
-        self._preparation = Preparation(self.graph, checkpoints, replicas, 0, job, lambda *_, **__: None)
+        self.told: list[tuple[str, bool]] = []  # what was prepared, and whether it came from a replica
+
+        def log(event: str, **facts: Any) -> None:
+            self.told.append((event, "replica" in facts))
+
+        self._preparation = Preparation(self.graph, checkpoints, replicas, 0, job, log)
         self.replicas = replicas
         stores = [*self.graph.model.stores.values(), self.graph.global_step]
         self._values = [v for store in stores for v in self.graph.values_of(store)]
@@ -120,41 +126,55 @@ def test_a_paused_chief_changes_nothing(case: tuple[str, str], tmp_path: Path, r
     assert at > 5
 
 
-class Recorded(WriteFence):
-    """Remembers what is run behind it."""
+class Recorded:
+    """A session that remembers what is run in it."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, session: Any) -> None:
+        self._session = session
         self.was_run: list[Any] = []
 
-    def run(self, session: Any, incarnation: int, operations: Any, feed: Any = None, *more: Any) -> Any:
-        self.was_run += tf1.nest.flatten(operations)
-        return super().run(session, incarnation, operations, feed, *more)
+    def run(self, fetches: Any, *more: Any) -> Any:
+        self.was_run += tf1.nest.flatten(fetches)
+        return self._session.run(fetches, *more)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
 
 
-def looks(operation: Any) -> bool:
-    """Whether an operation waits for the fence, also when all that can be fed is fed."""
-    return any(each.type == "Assert" for each in ancestors([operation], lambda op: op.type.startswith("Placeholder")))
+def is_on_ps(write: Any) -> bool:
+    """Whether it writes what the ps hold: not the worker's copies, and not the checkpoint's, which nobody restores."""
+    held = write.inputs[0].op
+    return held.device.startswith("/job:ps") and b"snapshot" not in held.get_attr("shared_name")
+
+
+def looks(write: Any) -> bool:
+    """Whether a write waits for the fence of its own ps, also when all that can be fed is fed."""
+    before = ancestors([write], lambda op: op.type.startswith("Placeholder"))
+    return any(op.type == "Assert" and op.device == write.inputs[0].op.device for op in before)
 
 
 @pytest.mark.usefixtures("graphs_as_built")
 @pytest.mark.parametrize("mode", MODES)
-def test_every_write_of_a_chief_waits_for_the_fence(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psruntime.graph.step.setup.WriteFence", Recorded)
+def test_every_write_of_a_chief_waits_for_the_fence(mode: str, tmp_path: Path) -> None:
     settings = {"mode": mode, "slice_bytes": 64, "replicate_every": 3, "checkpoint_dir": str(tmp_path)}
     cluster = LocalCluster(2)
-    chief = Chief(cluster, JobConfig(**{"ps": 2, "max_workers": cluster.max_workers, **settings}))
-    fence, replicas = chief.graph.fence, chief.replicas
-    assert isinstance(fence, Recorded) and replicas
+    job = JobConfig(**{"ps": 2, "max_workers": cluster.max_workers, **settings})
+    chief = Chief(cluster, job, WITH_MOVING_AVERAGES)
+    copies, replicas = chief.graph.model.worker_copies, chief.replicas
+    assert copies.changed and replicas
     with chief.session() as session:
-        chief.prepare(session, INCARNATION)  # from initial values
+        recorded = Recorded(session)
+        chief.prepare(recorded, INCARNATION)
+        copies.take(recorded)
+        copies.bring(partial(chief.graph.fence.run, recorded, INCARNATION))
         cluster.forget(1)
-        chief.prepare(session, INCARNATION)  # from a checkpoint
-        replicas.begin(session, INCARNATION)
-        replicas.send(session, INCARNATION)
-        replicas.finish(session, INCARNATION)
+        chief.prepare(recorded, INCARNATION)
+        replicas.begin(recorded, INCARNATION)
+        replicas.send(recorded, INCARNATION)
+        replicas.finish(recorded, INCARNATION)
         cluster.forget(1)
-        chief.prepare(session, INCARNATION)  # from a replica
-    writes = {op for op in ancestors(fence.was_run) if op.type in WRITES}
+        chief.prepare(recorded, INCARNATION)
+    assert chief.told == [("initialised", False), ("restored", False), ("restored", True)]
+    writes = {op for op in ancestors(recorded.was_run) if op.type in WRITES and is_on_ps(op)}
     assert {op.type for op in writes} >= {"AssignVariableOp", "ResourceScatterUpdate"} and len(writes) > 50
     assert not [op.name for op in writes if not looks(op)]
