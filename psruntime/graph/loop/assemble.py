@@ -44,20 +44,14 @@ def assemble(
         assert creator.assignment is not None
         return creator.assignment.incarnation
 
-    def require_chief(session: Any) -> None:
-        graph.fence.require_admitted(session, incarnation())
-
-    def write(session: Any, fetches: Any) -> Any:
-        return graph.fence.run(session, incarnation(), fetches)
-
     def has_stopped() -> bool:
         return any(hook.stop_requested for hook in users)
 
-    checkpoint_hook = CheckpointHook(run, checkpoints, global_step, require_chief, write, saved)
+    checkpoint_hook = CheckpointHook(run, checkpoints, global_step, incarnation, saved)
     users = [StepsOnly(hook, graph.is_step, global_step, run.log) for hook in graph.model.spec.hooks]
     hooks: list[Any] = [*users, SummaryHook(run, global_step)]
     if replicas:
-        hooks.append(ReplicaHook(run, replicas, global_step, lambda: creator.assignment))
+        hooks.append(ReplicaHook(run, replicas, global_step, incarnation))
     hooks.append(checkpoint_hook)
     runner = StepRunner(graph, view, hooks)
     steps: Steps

@@ -37,9 +37,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails while closing
     is tried again for half the drain timeout; then it is the job's failure.
 
-    require_chief: raises ReplacedError unless every ps still admits this worker on the session that is given: what
-    fails because a successor is at work is no failure.
-    write: runs fetches that write to the ps in a session, behind the fence; raises ReplacedError, too.
+    What fails because a successor is at work is no failure: ReplacedError.
+
+    incarnation: gives this worker's, in its session.
     """
 
     def __init__(
@@ -47,8 +47,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         run: WorkerRun,
         checkpoints: Checkpoints,
         global_step: Callable[[], int],
-        require_chief: Callable[[Any], None],
-        write: Callable[[Any, Any], Any],
+        incarnation: Callable[[], int],
         saved: Callable[[str, int], None] | None,
     ) -> None:
         self._graph = run.graph
@@ -59,8 +58,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._global_step = global_step
         self._is_chief = run.control_plane.is_chief
         self._is_wanted = run.control_plane.wants_checkpoint
-        self._require_chief = require_chief
-        self._run_write = write
+        self._incarnation = incarnation
         self._pause = run.control_plane.pause
         self._report_saves = run.control_plane.saves
         self._report_saved = run.control_plane.saved
@@ -148,8 +146,12 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 self._failed(str(error))
                 self._pause(str(error))
 
+    def _require_chief(self, session: Any) -> None:
+        self._graph.fence.require_admitted(session, self._incarnation())
+
     def _copy(self, session: Any) -> SavedState | None:
-        spoilt = self._graph.model.worker_copies.bring(partial(self._run_write, session))
+        write = partial(self._graph.fence.run, session, self._incarnation())
+        spoilt = self._graph.model.worker_copies.bring(write)
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
         state = self._checkpoints.copy(session)

@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.members.messages import Assignment
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
@@ -26,6 +25,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     is made before a step after which it would be late, and earlier if the last one was long on its way.
 
     global_step: gives it as this worker last saw it.
+    incarnation: gives this worker's, in its session.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         run: WorkerRun,
         replicas: Replicas,
         global_step: Callable[[], int],
-        assignment: Callable[[], Assignment | None],
+        incarnation: Callable[[], int],
     ) -> None:
         self._graph = run.graph
         self._replicas = replicas
         self._every_steps = run.job.replicate_every
         self._global_step = global_step
         self._is_chief = run.control_plane.is_chief
-        self._assignment = assignment
+        self._incarnation = incarnation
         self._log = run.log
         self._made_at: int | None = None  # global step of the newest in this session
         self._seen = 0  # global step after the last step
@@ -74,9 +74,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def _begin(self, session: Any) -> None:
         """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
-        assignment = self._assignment()
-        assert assignment is not None
-        incarnation = assignment.incarnation
+        incarnation = self._incarnation()
         try:
             self._graph.model.worker_copies.bring(partial(self._graph.fence.run, session, incarnation))
             global_step = self._replicas.begin(session, incarnation)
