@@ -226,14 +226,13 @@ class _Trainer:
         return PulledEvaluation(self._model, self._context(EVAL), self._plan, self._job.max_workers)
 
     def _best_checkpoint(self, check: bool) -> BestCheckpoint:
-        from psruntime.graph.checkpoint.best import BestCheckpoint
+        from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
         from psruntime.graph.model.evaluate import CheckpointEvaluation
 
         name, _ = self._job.best_metric
         evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda: self._control_plane.closed_part())
-        if check and name not in evaluation.names:
-            raise UsageError(f"keep_best names {name}, which {self._worker.model} does not measure; "
-                             f"it has {', '.join(evaluation.names)}")  # fmt: skip
+        if check:
+            require_metric(name, evaluation.names)
         return BestCheckpoint(evaluation, self._job.checkpoint_dir, self._job.best_metric, self._process.log)
 
     def _log_plan(self) -> None:

@@ -74,7 +74,7 @@ def test_an_evaluation_that_cannot_be_built_is_known_before_the_training(zygote:
         assert "input_fn of no_eval (mode eval) failed" in worker.wait_for(" error ")
         worker = job.start_worker(0, SMALL)
         assert worker.wait() == 2
-        said = "keep_best names accuracy, which tests.cluster.models does not measure; it has loss"
+        said = "keep_best names accuracy, which the model does not measure; it has loss"
         assert said in worker.wait_for(" error ")
         end(job)
 

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
 from typing import Any, Protocol
@@ -71,8 +71,7 @@ class BestCheckpoint:
     def _consider(self, new: Unfinished, stack: ExitStack) -> None:
         with self._failing(new.global_step), stack:
             values = self._evaluation.measure(new.merged)
-            if self._metric not in values:
-                raise UsageError(f"keep_best names {self._metric}, but the evaluation has {', '.join(values)}")
+            require_metric(self._metric, values)
             value, best = values[self._metric], self._best()
             is_better = best is None or (value > best if self._greatest else value < best)
             kept = math.isfinite(value) and is_better
@@ -118,6 +117,17 @@ class BestCheckpoint:
         with open(unfinished, "w", encoding="utf-8") as file:
             json.dump(facts, file, indent=1)
         os.replace(unfinished, self._path)
+
+
+def require_metric(name: str, measured: Iterable[str]) -> None:
+    """Checks that the metric `name` is among those that the evaluation measures.
+
+    Raises:
+        UsageError: it is not.
+    """
+    names = list(measured)
+    if name not in names:
+        raise UsageError(f"keep_best names {name}, which the model does not measure; it has {', '.join(names)}")
 
 
 def _link(path: str, to: str) -> None:

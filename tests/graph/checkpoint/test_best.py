@@ -111,7 +111,7 @@ def test_it_is_known_over_restarts(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_is_not_measured_is_told(tmp_path: Path) -> None:
-    told = ("best_failed", "keep_best names recall, but the evaluation has loss")
+    told = ("best_failed", "keep_best names recall, which the model does not measure; it has loss")
     assert offer(tmp_path, ["1"], ("recall", True)) == [told]
 
 
