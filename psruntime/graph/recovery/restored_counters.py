@@ -18,7 +18,8 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, PUSHED_SIZE, RESTORE_LEAP, BucketStore
-from psruntime.graph.store.guard import locked, one
+from psruntime.graph.store.guard import locked
+from psruntime.graph.store.numbers import Numbers
 from psruntime.graph.store.write_fence import WriteFence
 
 Write = Callable[[list[Any], dict[Any, Any]], None]  # runs operations that write, with a feed
@@ -89,15 +90,16 @@ class _PsCounters:
                 )
             ]
             graph.fence.guard(ps, self.bring_back)
-            self.roll_back = [_roll_back(store, self.kept[i], graph.fence) for i, store in enumerate(stores)]
+            numbers = graph.controls[ps].numbers
+            self.roll_back = [_roll_back(store, self.kept[i], numbers, graph.fence) for i, store in enumerate(stores)]
 
 
-def _roll_back(store: BucketStore, kept: Any, fence: WriteFence) -> Any:
+def _roll_back(store: BucketStore, kept: Any, numbers: Numbers, fence: WriteFence) -> Any:
     """Undoes all but `kept` of the applied updates in the counters, and forgets which push was the last."""
 
     def move() -> tuple[Any, list[Any]]:
         ledger = store.ledger.read_value()
-        undone = tf1.maximum(ledger[APPLIED] - kept, 0) * (one(ROLLED_BACK) - one(APPLIED))
+        undone = tf1.maximum(ledger[APPLIED] - kept, 0) * numbers.moved(APPLIED, ROLLED_BACK)
         counts_only = tf1.concat([tf1.zeros([ACCEPTED], tf1.int64), tf1.ones([PUSHED_SIZE - ACCEPTED], tf1.int64)], 0)
         return undone, [
             store.ledger.assign(ledger + undone, read_value=False),

@@ -18,6 +18,7 @@ from psruntime.core.accounting.ledger import LEDGER_SIZE
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.store.numbers import Numbers
 
 # Columns of a worker's row in `pushed`.
 ORIGIN, SEQUENCE, WINDOW, ACCEPTED, ARRIVED = range(5)
@@ -36,9 +37,11 @@ class PsControl:
     max_staleness: int64 [], in versions.
     prepared: int64 [], the marker of the plan whose variables are complete, 0 for none.
     bytes_held: int64 [], bytes of all its variables, the optimizer's too, known once prepared.
+    numbers: the constants of the sections there.
     """
 
     def __init__(self, ps: int, max_workers: int) -> None:
+        self.numbers = Numbers(ps_device(ps))
         with tf1.device(ps_device(ps)):
             self.admitted = ps_variable(f"control/ps_{ps}/admitted", [max_workers])
             self.max_staleness = ps_variable(f"control/ps_{ps}/max_staleness", [])

@@ -18,7 +18,6 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import (
     APPLIED,
     FENCED,
-    LEDGER_SIZE,
     MAX_STALENESS,
     NOT_FINITE,
     RECEIVED,
@@ -61,24 +60,25 @@ def guarded_update(
         (outcome, updated): outcome int64 [2] = (APPLIED or the cause of the drop, staleness in versions);
         updated an operation that has run when the ledger is written.
     """
-    push = header.push
+    push, numbers = header.push, control.numbers
 
     def decide_and_update() -> tuple[Any, list[Any]]:
         staleness = store.version.read_value() - pulled_version
-        last_push = store.pushed.sparse_read(push.worker)
+        last_push = read_push(store, push)
         ledger = store.ledger.read_value()
         # A negative staleness (the bucket was made anew since the pull) is refused like one over the limit.
-        stale = tf1.logical_or(staleness > control.max_staleness.read_value(), staleness < 0)
-        otherwise = tf1.where(push.finite, tf1.where(stale, code(STALE), code(APPLIED)), code(NOT_FINITE))
+        stale = tf1.logical_or(staleness > control.max_staleness.read_value(), staleness < numbers(0))
+        otherwise = tf1.where(push.finite, tf1.where(stale, numbers(STALE), numbers(APPLIED)), numbers(NOT_FINITE))
         verdict = refusal(control, push, last_push, otherwise)
-        applied = tf1.equal(verdict, APPLIED)
+        applied = tf1.equal(verdict, numbers(APPLIED))
         updated = update(gradient_if(applied, gradient))
         with tf1.control_dependencies([settled(applied, [updated])]):
-            peak = one(MAX_STALENESS) * tf1.where(applied, staleness, code(0))
+            peak = numbers.one(MAX_STALENESS) * tf1.where(applied, staleness, numbers(0))
+            entries = ledger + numbers.one(RECEIVED) + numbers.one_at(verdict)
             counted = [
                 store.version.assign_add(tf1.cast(applied, tf1.int64), read_value=False),
-                store.ledger.assign(tf1.maximum(ledger + one(RECEIVED) + one(verdict), peak), read_value=False),
-                record_push(store, push, last_push, applied),
+                store.ledger.assign(tf1.maximum(entries, peak), read_value=False),
+                record_push(store, control, push, last_push, applied),
             ]
         return tf1.stack([verdict, staleness]), counted
 
@@ -122,11 +122,17 @@ def copied_to_ps(store: BucketStore, gradient: BucketGradient, dtype: Any) -> Bu
         return copy.with_values(tf1.cast(copy.values, dtype))
 
 
-def refusal(control: PsControl, push: Push, last_push: Any, otherwise: Any) -> Any:
-    """FENCED or REPEATED where the push is one, else the code `otherwise`; int64 []."""
-    known = is_in(last_push[WINDOW], last_push[SEQUENCE], push.sequence)
+def read_push(store: BucketStore, push: Push) -> list[Any]:
+    """The row of the pushing worker in `store.pushed`, a tensor for each column."""
+    return tf1.unstack(store.pushed.sparse_read(push.worker), PUSHED_SIZE)  # type: ignore[no-any-return]
+
+
+def refusal(control: PsControl, push: Push, last_push: list[Any], otherwise: Any) -> Any:
+    """FENCED or REPEATED where the push is one, else the column of the ledger `otherwise`; int64 []."""
+    numbers = control.numbers
+    known = is_in(last_push[WINDOW], last_push[SEQUENCE], push.sequence, numbers)
     repeated = tf1.logical_and(tf1.equal(last_push[ORIGIN], push.origin), known)
-    return tf1.where(is_fenced(control, push), code(FENCED), tf1.where(repeated, code(REPEATED), otherwise))
+    return tf1.where(is_fenced(control, push), numbers(FENCED), tf1.where(repeated, numbers(REPEATED), otherwise))
 
 
 def is_fenced(control: PsControl, push: Push) -> Any:
@@ -159,22 +165,14 @@ def settled(condition: Any, branches: list[Any]) -> Any:
     return tf1.raw_ops.Merge(inputs=inputs).output
 
 
-def code(column: int) -> Any:
-    """A column of the ledger as an outcome, int64 []."""
-    return tf1.constant(column, tf1.int64)
-
-
-def one(column: Any) -> Any:
-    """1 in this column of a ledger, int64 [LEDGER_SIZE]."""
-    return tf1.one_hot(column, LEDGER_SIZE, dtype=tf1.int64)
-
-
-def record_push(store: BucketStore, push: Push, last_push: Any, accepted: Any) -> Any:
+def record_push(store: BucketStore, control: PsControl, push: Push, last_push: list[Any], accepted: Any) -> Any:
     """An operation that records a push that arrived in the worker's row, whether it was accepted or not."""
+    numbers = control.numbers
     same = tf1.equal(last_push[ORIGIN], push.origin)
-    window = tf1.where(same, last_push[WINDOW], code(0))
+    window = tf1.where(same, last_push[WINDOW], numbers(0))
     highest = tf1.where(same, last_push[SEQUENCE], push.sequence)
-    window, highest = with_one_more(window, highest, push.sequence)
-    this_push = tf1.stack([push.origin, highest, window, last_push[ACCEPTED] + 1, last_push[ARRIVED]])
-    row = tf1.where(accepted, this_push, last_push) + tf1.one_hot(ARRIVED, PUSHED_SIZE, dtype=tf1.int64)
+    window, highest = with_one_more(window, highest, push.sequence, numbers)
+    arrived = last_push[ARRIVED] + numbers(1)
+    this_push = tf1.stack([push.origin, highest, window, last_push[ACCEPTED] + numbers(1), arrived])
+    row = tf1.where(accepted, this_push, tf1.stack([*last_push[:ARRIVED], arrived]))
     return tf1.raw_ops.ResourceScatterUpdate(resource=store.pushed.handle, indices=push.worker, updates=row)

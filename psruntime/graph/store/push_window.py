@@ -10,24 +10,26 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.store.numbers import Numbers
+
 WINDOW_SIZE = 62  # sequence numbers; as many bits of an int64 as are safe to shift
 ALL = (1 << WINDOW_SIZE) - 1
 
 
-def is_in(window: Any, highest: Any, sequence: Any) -> Any:
+def is_in(window: Any, highest: Any, sequence: Any, numbers: Numbers) -> Any:
     """Whether the sequence number was accepted before; bool [].  All are int64 []."""
     age = highest - sequence
-    bit = tf1.bitwise.bitwise_and(tf1.bitwise.right_shift(window, tf1.clip_by_value(age, 0, WINDOW_SIZE)), _one())
-    return tf1.logical_and(age >= 0, tf1.logical_or(age >= WINDOW_SIZE, tf1.equal(bit, 1)))
+    bit = tf1.bitwise.bitwise_and(tf1.bitwise.right_shift(window, _within(age, numbers)), numbers(1))
+    older = age >= numbers(WINDOW_SIZE)
+    return tf1.logical_and(age >= numbers(0), tf1.logical_or(older, tf1.equal(bit, numbers(1))))
 
 
-def with_one_more(window: Any, highest: Any, sequence: Any) -> tuple[Any, Any]:
+def with_one_more(window: Any, highest: Any, sequence: Any, numbers: Numbers) -> tuple[Any, Any]:
     """(window, highest sequence number) once `sequence` is accepted, which is not in the window yet."""
-    ahead = tf1.clip_by_value(sequence - highest, 0, WINDOW_SIZE)
-    behind = tf1.clip_by_value(highest - sequence, 0, WINDOW_SIZE)
-    kept = tf1.bitwise.bitwise_and(tf1.bitwise.left_shift(window, ahead), tf1.constant(ALL, tf1.int64))
-    return tf1.bitwise.bitwise_or(kept, tf1.bitwise.left_shift(_one(), behind)), tf1.maximum(highest, sequence)
+    ahead, behind = _within(sequence - highest, numbers), _within(highest - sequence, numbers)
+    kept = tf1.bitwise.bitwise_and(tf1.bitwise.left_shift(window, ahead), numbers(ALL))
+    return tf1.bitwise.bitwise_or(kept, tf1.bitwise.left_shift(numbers(1), behind)), tf1.maximum(highest, sequence)
 
 
-def _one() -> Any:
-    return tf1.constant(1, tf1.int64)
+def _within(distance: Any, numbers: Numbers) -> Any:
+    return tf1.clip_by_value(distance, numbers(0), numbers(WINDOW_SIZE))

@@ -24,13 +24,12 @@ from psruntime.graph.store.bucket_store import BucketStore, PsControl, ps_variab
 from psruntime.graph.store.gradient import BucketGradient, GradientStore, summing
 from psruntime.graph.store.guard import (
     Section,
-    code,
     copied_to_ps,
     gradient_if,
     is_fenced,
     locked,
-    one,
     only_if,
+    read_push,
     record_push,
     refusal,
     settled,
@@ -131,28 +130,32 @@ def contribute(
         the close if there was one, so when it was pulled).
     """
     store, push, attempt = rounds.store, header.push, header.push.sequence
+    numbers = control.numbers
     gradient = copied_to_ps(store, gradient, rounds.sum.dtype)
 
     def add() -> tuple[Any, list[Any]]:
-        state, ledger = rounds.state.read_value(), store.ledger.read_value()
-        last_push = store.pushed.sparse_read(push.worker)
+        held, ledger = rounds.state.read_value(), store.ledger.read_value()
+        state, last_push = tf1.unstack(held), read_push(store, push)
         void = tf1.logical_or(attempt < state[ATTEMPT], attempt <= state[INTENT])
-        counted = tf1.where(push.finite, code(PENDING), code(NOT_FINITE))
-        verdict = refusal(control, push, last_push, tf1.where(void, code(VOID), counted))
+        counted = tf1.where(push.finite, numbers(PENDING), numbers(NOT_FINITE))
+        verdict = refusal(control, push, last_push, tf1.where(void, numbers(VOID), counted))
         accepted = tf1.equal(verdict, counted)
         fresh = attempt > state[ATTEMPT]
         begins = tf1.logical_and(accepted, fresh)
         scale = rounds.scale.assign(rounds.add(gradient, header.scale, accepted, fresh), read_value=False)
         with tf1.control_dependencies([scale]):  # so that the state never counts a sum whose scale is not known
-            before = tf1.where(begins, code(0), state[COUNT])
-            now = tf1.stack([attempt, before + 1, state[INTENT], state[APPLIED_ATTEMPT]])
-            given_up = tf1.where(begins, ledger[PENDING], code(0)) * (one(VOID) - one(PENDING))
+            before = tf1.where(begins, numbers(0), state[COUNT])
+            now = tf1.stack([attempt, before + numbers(1), state[INTENT], state[APPLIED_ATTEMPT]])
+            pending = tf1.where(begins, tf1.unstack(ledger)[PENDING], numbers(0))
+            given_up = pending * numbers.moved(PENDING, VOID)
+            entries = ledger + given_up + numbers.one(RECEIVED) + numbers.one_at(verdict)
             last = [
-                rounds.state.assign(tf1.where(accepted, now, state), read_value=False),
-                store.ledger.assign(ledger + given_up + one(RECEIVED) + one(verdict), read_value=False),
-                record_push(store, push, last_push, accepted),
+                rounds.state.assign(tf1.where(accepted, now, held), read_value=False),
+                store.ledger.assign(entries, read_value=False),
+                record_push(store, control, push, last_push, accepted),
             ]
-        return tf1.stack([verdict, (state if closed is None else closed)[APPLIED_ATTEMPT]]), last
+        after_close = state if closed is None else tf1.unstack(closed)
+        return tf1.stack([verdict, after_close[APPLIED_ATTEMPT]]), last
 
     with tf1.name_scope(f"contribute/{store.bucket.name}/"):
         arrived = [*push.tensors, header.scale, *gradient.tensors, *([] if closed is None else [closed])]
@@ -171,22 +174,24 @@ def close(
     Returns:
         (round state, int64 [ROUND_STATE_SIZE] after it; an operation that has run by then).
     """
-    store, attempt = rounds.store, closing.push.sequence
+    store, attempt, numbers = rounds.store, closing.push.sequence, control.numbers
 
     def decide_and_update() -> tuple[Any, list[Any]]:
-        state, ledger = rounds.state.read_value(), store.ledger.read_value()
+        held, ledger = rounds.state.read_value(), store.ledger.read_value()
+        state, pending = tf1.unstack(held), tf1.unstack(ledger)[PENDING]
         complete = tf1.logical_and(tf1.equal(state[ATTEMPT], attempt), tf1.equal(state[COUNT], closing.members))
         allowed = tf1.logical_and(attempt > state[INTENT], tf1.logical_not(is_fenced(control, closing.push)))
         ready = tf1.logical_and(complete, allowed)
-        applied = tf1.logical_and(ready, tf1.logical_and(ledger[PENDING] > 0, closing.factor > 0))
-        intent = tf1.where(ready, tf1.stack([attempt, closing.members, attempt, state[APPLIED_ATTEMPT]]), state)
+        anything = tf1.logical_and(pending > numbers(0), closing.factor > numbers(0, tf1.float64))
+        applied = tf1.logical_and(ready, anything)
+        intent = tf1.where(ready, tf1.stack([attempt, closing.members, attempt, state[APPLIED_ATTEMPT]]), held)
         begun = rounds.state.assign(intent, read_value=False)
         with tf1.control_dependencies([begun]):
             updated = update(gradient_if(applied, rounds.sum.read() if gradient is None else gradient))
-        after = tf1.where(ready, tf1.stack([attempt, closing.members, attempt, attempt]), state)
+        after = tf1.where(ready, tf1.stack([attempt, closing.members, attempt, attempt]), held)
         with tf1.control_dependencies([begun, settled(applied, [updated])]):  # `settled` does not wait if not applied
-            fate = one(tf1.where(applied, code(APPLIED), code(NOT_FINITE)))
-            moved = tf1.where(ready, ledger[PENDING], code(0)) * (fate - one(PENDING))
+            fate = tf1.where(applied, numbers.moved(PENDING, APPLIED), numbers.moved(PENDING, NOT_FINITE))
+            moved = tf1.where(ready, pending, numbers(0)) * fate
             last = [
                 store.version.assign_add(tf1.cast(applied, tf1.int64), read_value=False),
                 store.ledger.assign(ledger + moved, read_value=False),

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psruntime.config import MOST_UNDER_WAY
+from psruntime.graph.store.numbers import Numbers
 from psruntime.graph.store.push_window import WINDOW_SIZE, is_in, with_one_more
 from tests.support.selection import examples
 
@@ -17,7 +18,8 @@ class Window:
     def __init__(self) -> None:
         with tf1.Graph().as_default() as graph:
             self.fed = [tf1.placeholder(tf1.int64, []) for _ in range(3)]
-            self.fetched = is_in(*self.fed), *with_one_more(*self.fed)
+            numbers = Numbers("/cpu:0")
+            self.fetched = is_in(*self.fed, numbers), *with_one_more(*self.fed, numbers)
         self.session = tf1.Session(graph=graph)
 
     def push(self, window: int, highest: int, sequence: int) -> tuple[bool, int, int]:
