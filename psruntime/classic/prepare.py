@@ -53,7 +53,7 @@ class ScaffoldPreparation:
         with tf1.device(worker_device(index)):
             controls = [PsControl(ps, job.max_workers) for ps in range(job.ps)]
             held = [variables_of(ps) for ps in range(job.ps)]
-            self._fence = WriteFence(controls, index)
+            self._fence = WriteFence(controls, index, unnamed=True)
             self._flags = PreparedFlags(controls, marker_of(job.ps), held, self._fence)
 
     def guard_writes(self) -> None:

@@ -18,20 +18,26 @@ from psruntime.graph.store.bucket_store import PsControl
 
 Built = TypeVar("Built")
 
-NOBODY = -1  # as incarnation: the run is no chief's, and writes unasked
+NOBODY = -1  # as incarnation: the run names no writer, and writes unasked
 
 
 class WriteFence:
-    """Lets writes of worker `index` through while each ps admits its incarnation; in the current graph."""
+    """Lets writes of worker `index` through while each ps admits its incarnation; in the current graph.
 
-    def __init__(self, controls: Sequence[PsControl], index: int) -> None:
+    unnamed: whether a run that names no writer writes unasked, as those of a script's own code.  Else it fails.
+    """
+
+    def __init__(self, controls: Sequence[PsControl], index: int, unnamed: bool = False) -> None:
         self._controls = controls
         self._indices, self._writers, self._is_writer, self._of_nobody = [], [], [], []
         self._admitted, self._at_once = [], []
         for ps, control in enumerate(controls):
             with tf1.device(ps_device(ps)):
                 nobody = tf1.constant(NOBODY, tf1.int64)
-                writer = tf1.placeholder_with_default(nobody, [], name=f"writer_{ps}")
+                if unnamed:
+                    writer = tf1.placeholder_with_default(nobody, [], name=f"writer_{ps}")
+                else:
+                    writer = tf1.placeholder(tf1.int64, [], name=f"writer_{ps}")
                 self._indices.append(tf1.constant(index))
                 self._writers.append(writer)
                 self._is_writer.append(writer >= nobody)
