@@ -95,7 +95,7 @@ class Coordinator:
             return NotYet(claim.reason, claim.holder.tag, claim.holder)
         if claim is None:
             claim = self._admit(join, new_incarnation, now_s)
-            self._learn(join)
+            state.learn(join.past)
         self._reconsider()
         return self._answer(claim)
 
@@ -373,25 +373,8 @@ class Coordinator:
         who_and_where = (join.role, join.index, join.address, join.health_address)
         member = state.members.admit(Member(*who_and_where, join.join_id, incarnation, now_s, now_s, now_s), now_s)
         self._note("member_joined", member=member.name, address=member.address, incarnation=member.tag)
-        state.grace.back(member)
-        state.refused_joins.forget(member.role, member.index)
-        if member.role is Role.WORKER:
-            state.specs = state.specs or join.specs
-            state.fence.admit(incarnation)
-            if state.view.number:
-                state.pace.admit(member)
-            if state.phase is Phase.DRAINING:
-                state.worker_beats.stop(incarnation)
+        state.admit(member, join.specs)
         return member
-
-    def _learn(self, join: Join) -> None:
-        """Takes what a member knows of the job's past.  From its first view on the coordinator knows it all itself."""
-        state = self.state
-        if state.view.number == 0:
-            state.past = state.past.and_of(join.past)
-            state.turns.rounds.heard_of(state.past.attempt)
-            if state.past.began:
-                state.grace.expect(set(range(state.job.ps)) - {ps.index for ps in state.members.live(Role.PS)})
 
     def _relieve(self, chief: Member, reason: str, now_s: float) -> None:
         """Lets another worker be chief."""
@@ -438,21 +421,7 @@ class Coordinator:
             if kind is LeaveKind.ERROR:
                 state.failures.add(member, reason)
         self._revisions.forget(member.incarnation)
-        state.stop.forget(member.incarnation)
-        state.traffic.forget(member.incarnation)
-        if state.view.number and (member.role is Role.PS or event == "member_lost"):
-            state.grace.lost(member, now_s)
-        if member.role is Role.PS:
-            state.ps_beats.pop(member.incarnation, None)
-            return
-        state.reliefs.forget(member.incarnation)
-        state.duty.forget(member.incarnation)
-        state.fence.remove(member.incarnation)
-        state.worker_beats.forget(member.incarnation)
-        state.turns.lose(member.incarnation, member.index)
-        state.pace.remove(member, now_s)
-        if state.view.number == 0 and not state.members.live(Role.WORKER):
-            state.specs = None  # nothing was made from them yet: another model may come
+        state.forget(member, now_s, was_lost=event == "member_lost")
 
     def _answer(self, member: Member) -> Answer:
         instructions = instructions_for(self.state, member)

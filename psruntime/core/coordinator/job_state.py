@@ -1,7 +1,7 @@
 """All that the coordinator knows of its job.
 
-The Coordinator owns the state and is the only one that changes it.  The rules (lifecycle.py, instructions.py) and the
-status (status.py) read it.
+The Coordinator owns the state and is the only one that changes it.  Here is what is kept for each member: begun when it
+comes, dropped when it goes.  The rules (lifecycle.py, instructions.py) and the status (status.py) read the state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from psruntime.core.members.fence import Fence
 from psruntime.core.members.grace_periods import GracePeriods
 from psruntime.core.members.membership import Member, Membership, Role
 from psruntime.core.members.messages import PsBeat
-from psruntime.core.members.past import UNKNOWN
+from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.refused_joins import RefusedJoins
 from psruntime.core.members.repeated_failures import RepeatedFailures
 from psruntime.core.members.view import Phase, PsEntry, View
@@ -92,6 +92,44 @@ class JobState:
     def live_ps(self) -> tuple[PsEntry, ...]:
         """The live ps as entries of a view."""
         return tuple(PsEntry(ps.index, ps.address, ps.incarnation) for ps in self.members.live(Role.PS))
+
+    def admit(self, member: Member, specs: tuple[VariableSpec, ...] | None) -> None:
+        """Begins what is kept for a member.  specs: of the model, from a worker."""
+        self.grace.back(member)
+        self.refused_joins.forget(member.role, member.index)
+        if member.role is Role.WORKER:
+            self.specs = self.specs or specs
+            self.fence.admit(member.incarnation)
+            if self.view.number:
+                self.pace.admit(member)
+            if self.phase is Phase.DRAINING:
+                self.worker_beats.stop(member.incarnation)
+
+    def learn(self, past: Past) -> None:
+        """Takes what a member knows of the job's past.  From its first view on the coordinator knows it all itself."""
+        if self.view.number == 0:
+            self.past = self.past.and_of(past)
+            self.turns.rounds.heard_of(self.past.attempt)
+            if self.past.began:
+                self.grace.expect(set(range(self.job.ps)) - {ps.index for ps in self.members.live(Role.PS)})
+
+    def forget(self, member: Member, now_s: float, was_lost: bool) -> None:
+        """Drops what is kept for a member that is gone.  was_lost: without a word."""
+        self.stop.forget(member.incarnation)
+        self.traffic.forget(member.incarnation)
+        if self.view.number and (member.role is Role.PS or was_lost):
+            self.grace.lost(member, now_s)
+        if member.role is Role.PS:
+            self.ps_beats.pop(member.incarnation, None)
+            return
+        self.reliefs.forget(member.incarnation)
+        self.duty.forget(member.incarnation)
+        self.fence.remove(member.incarnation)
+        self.worker_beats.forget(member.incarnation)
+        self.turns.lose(member.incarnation, member.index)
+        self.pace.remove(member, now_s)
+        if self.view.number == 0 and not self.members.live(Role.WORKER):
+            self.specs = None  # nothing was made from them yet: another model may come
 
     @property
     def has_begun(self) -> bool:
