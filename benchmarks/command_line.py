@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,18 @@ def numbers(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"numbers with commas between them are needed, got '{text}'") from None
+
+
+def words(known: Collection[str]) -> Callable[[str], list[str]]:
+    """The type of an option that takes several of these: async,sync."""
+
+    def of(text: str) -> list[str]:
+        given = text.split(",")
+        if unknown := [word for word in given if word not in known]:
+            raise argparse.ArgumentTypeError(f"no {', '.join(unknown)}; there are {', '.join(known)}")
+        return given
+
+    return of
 
 
 def print_result(

@@ -22,13 +22,11 @@ neither replicas nor checkpoint.  "with": replicas are made every 5 steps, check
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Collection
 from itertools import product
 from statistics import median
 from typing import Any
 
-from benchmarks.command_line import Progress, numbers, parser_of, print_result
+from benchmarks.command_line import Progress, numbers, parser_of, print_result, words
 from benchmarks.figures import compared, spread_of
 from benchmarks.memory_cases import EXTRAS, FIGURES, MODES, ROLES, SLOTS, Case, Figures, multiples
 
@@ -85,18 +83,6 @@ def line_of(each: dict[str, Any]) -> str:
         f"({spread['ours']}); {each['peer_is']}: {text_of_figures(each['figures']['peer'])} ({spread['peer']}); "
         f"ratio {each['ratio']:.2f}, {each['runs']} runs"
     )
-
-
-def words(known: Collection[str]) -> Callable[[str], list[str]]:
-    """The type of an option that takes several of these: async,sync."""
-
-    def of(text: str) -> list[str]:
-        given = text.split(",")
-        if unknown := [word for word in given if word not in known]:
-            raise ArgumentTypeError(f"no {', '.join(unknown)}; there are {', '.join(known)}")
-        return given
-
-    return of
 
 
 def main() -> None:

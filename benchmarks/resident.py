@@ -32,6 +32,11 @@ class Watch:
 
 def status_bytes(pid: int, field: str) -> int:
     """A field of the process's status that is given in kB."""
+    return 1024 * status_number(pid, field)
+
+
+def status_number(pid: int, field: str) -> int:
+    """A field of the process's status, as it is given there."""
     text = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in text.splitlines() if line.startswith(f"{field}:"))
-    return 1024 * int(line.split()[1])
+    return int(line.split()[1])
