@@ -21,12 +21,14 @@ from typing import Any
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.job_settings import learn_job
 from tests.support.marks import running_with
 from tests.support.polling import poll_until
 from tests.support.worlds import World
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
+CONNECT_S = 20.0
 END_S = 60.0
 MARK = "PSRUNTIME_TEST_ZYGOTE"
 
@@ -157,7 +159,11 @@ class Cluster:
             raise
         self.coordinator = reach(self._address)
         self.client = CoordinatorClient(self._address)
-        self.settings = self.client.get_job()
+        try:
+            self.settings = learn_job(self.client, {}, CONNECT_S, threading.Event(), lambda *_, **__: None)
+        except BaseException:
+            self._kill_all()
+            raise
         self.ps = [first, *(self.start_ps(index) for index in range(1, int(job.get("ps", 1))))]
 
     def start(self, role: str, index: int, *flags: str) -> Proc:

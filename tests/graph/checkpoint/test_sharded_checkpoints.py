@@ -54,7 +54,7 @@ BLIND = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", long_but(["sees another file"], BLIND))
+@pytest.mark.parametrize("how", long_but(["sees another file"], BLIND, nightly=["sees no such file"]))
 def test_one_ps_that_does_not_see_the_folder_and_the_chief_writes_all(
     how: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -104,7 +104,9 @@ def test_a_portion_at_a_time(tmp_path: Path, monkeypatch: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("how", long_but(["each ps writes"], ["each ps writes", "the chief writes"]))
+@pytest.mark.parametrize(
+    "how", long_but(["each ps writes"], ["each ps writes", "the chief writes"], nightly=["the chief writes"])
+)
 def test_a_large_table_is_moved_in_rows(how: str, tmp_path: Path, monkeypatch: Any) -> None:
     """A table that is larger than a portion, with its slots: written and read in rows, and the same as whole."""
     model = embedding_model(OPTIMIZERS["adagrad"], 0.03)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.model import Context, ModelSpec
-from tests.support.local_cluster import LocalCluster, train
+from tests.support.local_cluster import INCARNATION, LocalCluster, train
 from tests.support.small_models import get, linear, model_of
+
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
 
 
 def norm_and_tables(x: Any, y: Any, ids: Any, *, updates: Any = None, training: bool = True) -> ModelSpec:
@@ -83,7 +86,7 @@ def test_a_worker_that_joins_takes_what_the_chief_saved_and_keeps_its_own_afterw
         assert not np.array_equal(changed, saved)
         copies.take(session)  # as in a session after another one that was lost
         np.testing.assert_array_equal(session.run("norm/moving_mean/Read/ReadVariableOp:0"), changed)
-        copies.restored(session.run)
+        copies.restored(partial(second.graph.fence.run, session, INCARNATION))
         copies.take(session)
         np.testing.assert_array_equal(session.run("norm/moving_mean/Read/ReadVariableOp:0"), saved)
 

@@ -151,7 +151,8 @@ def scene(stage, request, monkeypatch):
 def test_each_value_in_each_field(scene):
     """All boundary values one by one, in requests that are right otherwise."""
     for rpc in METHODS:
-        codes = {scene.member.send(rpc, request) for request in scene.member.requests(rpc)}
+        # Twice: on a busy machine its lease may have ended, and then it arrives again.
+        codes = {scene.member.send(rpc, request) for _ in range(2) for request in scene.member.requests(rpc)}
         assert (OK in codes) == (rpc not in FOR_THE_CHIEF), f"what is meant to be right is not: {rpc} {codes}"
         for caller in (scene.member, scene.stranger):
             others = {what: other for request in caller.requests(rpc) for what, other in changed(request)}
