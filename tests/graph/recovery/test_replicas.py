@@ -139,7 +139,7 @@ def test_a_copy_that_was_cut_off_is_not_used(monkeypatch: Any) -> None:
 
     def cut_off(self: Replicas, session: Any, incarnation: int) -> None:
         if self._begun[1].global_step > 4:
-            session.run(self._buffers[self._begun[0]][1].send[::2])
+            self._fence.run(session, incarnation, self._buffers[self._begun[0]][1].send[::2])
             raise tf1.errors.UnavailableError(None, None, "a ps was lost on purpose")
         send(self, session, incarnation)
 
