@@ -154,12 +154,8 @@ class Cluster:
         first = self.start("ps", 0, f"--coordinator={host}:0", *self._job_flags)
         try:
             self._address = first.wait_for("READY coordinator 0 ").split()[3]
-        except BaseException:
-            self._kill_all()
-            raise
-        self.coordinator = reach(self._address)
-        self.client = CoordinatorClient(self._address)
-        try:
+            self.coordinator = reach(self._address)
+            self.client = CoordinatorClient(self._address)
             self.settings = learn_job(self.client, {}, CONNECT_S, threading.Event(), lambda *_, **__: None)
         except BaseException:
             self._kill_all()
