@@ -95,7 +95,7 @@ def line_of(each: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, f"some 3 minutes, with {QUICK} whatever else is given")
+    parser = parser_of(__doc__, f"some 90 s, with {QUICK} whatever else is given")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--modes", type=words(MODES), default="async,sync")
     parser.add_argument("--variables", type=numbers, default="20,100", help="few and many, both even")
