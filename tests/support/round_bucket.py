@@ -63,7 +63,7 @@ class RoundBucket:
                 "version": self.store.version.read_value(),
                 "ledger": self.store.ledger.read_value(),
                 "books": self.rounds.state.read_value(),
-                "sum": self.rounds.sum.read().tensors,
+                "sum": self.rounds.sum.total(self.rounds.sum.read()).tensors,
                 "unit": self.rounds.scale.read_value(),
                 "square": self.rounds.square(),
             }

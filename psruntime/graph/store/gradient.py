@@ -1,7 +1,7 @@
 """The gradient of a bucket: as a worker pushes it and a ps applies it, and as it is kept in variables.
 
-The gradient of a flat bucket is dense.  That of a table names its rows: the rows are unique and sorted, and
-a row that a batch looked up several times has the sum.  If the model uses the whole table as well, it is dense.
+The gradient of a flat bucket is dense.  That of a table names its rows: the rows are unique, and a row that a batch
+looked up several times has the sum.  If the model uses the whole table as well, it is dense.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class BucketGradient:
     """The gradient of one bucket.
 
     values: dense, of the master's shape; sparse, [rows] + the shape of a row.
-    indices: int64 [rows], unique and ascending; None if dense.
+    indices: int64 [rows], or int32 until it is on the ps; unique; None if dense.
     """
 
     values: Any
@@ -34,6 +34,11 @@ class BucketGradient:
     def map(self, function: Callable[[Any], Any]) -> BucketGradient:
         """The gradient with each of its tensors passed through `function`."""
         return BucketGradient(function(self.values), None if self.indices is None else function(self.indices))
+
+    @property
+    def wide(self) -> BucketGradient:
+        """The gradient with its indices as int64."""
+        return self if self.indices is None else replace(self, indices=tf1.cast(self.indices, tf1.int64))
 
     def with_values(self, values: Any) -> BucketGradient:
         return replace(self, values=values)
@@ -95,7 +100,7 @@ def summing(dtype: Any) -> Any:
 class GradientStore:
     """Variables on the current device that hold a gradient of `master`, in `dtype`."""
 
-    def __init__(self, name: str, master: Any, dtype: Any, is_sparse: bool) -> None:
+    def __init__(self, name: str, master: Any, dtype: Any, is_sparse: bool = False) -> None:
         shape = master.shape.as_list()
         self.dtype = dtype
         if is_sparse:
@@ -115,21 +120,23 @@ class GradientStore:
 
     def write(self, gradient: BucketGradient) -> Any:
         """An operation that replaces what is held."""
-        pairs = zip(self.variables, gradient.tensors, strict=True)
+        pairs = zip(self.variables, gradient.wide.tensors, strict=True)
         return tf1.group(*[variable.assign(tensor, read_value=False) for variable, tensor in pairs])
 
-    def add(self, gradient: BucketGradient, factor: Any) -> Any:
-        """An operation that adds the gradient times the factor, a scalar, to what is held."""
-        factor = tf1.cast(factor, self.dtype)
-        if self._indices is None:  # both in one pass over the memory
-            return tf1.raw_ops.ResourceApplyGradientDescent(
-                var=self._values.handle, alpha=-factor, delta=gradient.values, use_locking=False
+    def add(self, gradient: BucketGradient, factor: Any) -> list[Any]:
+        """An operation that adds a dense gradient times the factor, a scalar, to what is held."""
+        return [  # both in one pass over the memory
+            tf1.raw_ops.ResourceApplyGradientDescent(
+                var=self._values.handle,
+                alpha=-tf1.cast(factor, self.dtype),
+                delta=gradient.values,
+                use_locking=False,
             )
-        with tf1.control_dependencies(gradient.tensors):
-            held = self.read()
-        more = gradient.with_values(gradient.values * factor)
-        both = [tf1.concat(pair, axis=0) for pair in zip(held.tensors, more.tensors, strict=True)]
-        return self.write(summed(BucketGradient(*both)))
+        ]
+
+    def total(self, gradient: BucketGradient) -> BucketGradient:
+        """The gradient, from what was read."""
+        return gradient
 
 
 def _rows(name: str, row_shape: list[int], dtype: Any) -> Any:

@@ -116,9 +116,9 @@ def locked(store: BucketStore, arrived: list[Any], body: Section) -> tuple[Any, 
 
 
 def copied_to_ps(store: BucketStore, gradient: BucketGradient, dtype: Any) -> BucketGradient:
-    """A copy of the gradient on the bucket's ps, its values in this dtype."""
+    """A copy of the gradient on the bucket's ps, its values in this dtype, its indices int64."""
     with tf1.device(ps_device(store.bucket.ps)):
-        copy = gradient.map(tf1.identity)
+        copy = gradient.map(tf1.identity).wide
         return copy.with_values(tf1.cast(copy.values, dtype))
 
 

@@ -34,6 +34,7 @@ from psruntime.graph.store.guard import (
     refusal,
     settled,
 )
+from psruntime.graph.store.row_sum import RowSum
 from psruntime.graph.store.step_messages import PsHeader
 
 # Columns of the round state.  An attempt is begun by its first contribution, which resets the sum.
@@ -44,7 +45,8 @@ ROUND_STATE_SIZE = 4
 class RoundStore:
     """The variables of one bucket for its rounds, on its ps.
 
-    sum: a gradient like the contributions, dense or rows with their indices; summed in float32, float64 in float64.
+    sum: a gradient like the contributions, dense or rows with their indices; summed in float32, float64 in float64,
+        rows when they are applied.
     scale: float64 [], multiply `sum` by it to get the sum of all examples' gradients; 0: nothing was summed.
     state: int64 [ROUND_STATE_SIZE] = (attempt that is summed, its contributions so far, the last attempt that began
         to be applied, the last that was applied).  INTENT above APPLIED_ATTEMPT: the bucket is torn.
@@ -54,7 +56,8 @@ class RoundStore:
         self.store = store
         with tf1.device(ps_device(store.bucket.ps)):
             dtype = summing(store.master.dtype.base_dtype)
-            self.sum = GradientStore(f"sum/{store.bucket.name}", store.master, dtype, is_sparse)
+            name = f"sum/{store.bucket.name}"
+            self.sum = RowSum(name, store.master, dtype) if is_sparse else GradientStore(name, store.master, dtype)
             self.scale = ps_variable(f"unit/{store.bucket.name}", [], tf1.float64)
             self.state = ps_variable(f"round/{store.bucket.name}", [ROUND_STATE_SIZE])
 
@@ -77,7 +80,7 @@ class RoundStore:
         live = gradient_if(counts, gradient)
         first = gradient_if(is_first, live)
         more = gradient_if(tf1.logical_not(is_first), live)
-        added = [self.sum.write(first), self.sum.add(more, tf1.math.divide_no_nan(scale, before))]
+        added = [self.sum.write(first), *self.sum.add(more, tf1.math.divide_no_nan(scale, before))]
         with tf1.control_dependencies([settled(counts, added)]):
             summed = tf1.where(tf1.logical_and(is_first, counts), scale, before)
             return tf1.where(accepted, summed, held)
@@ -87,6 +90,7 @@ class RoundStore:
 
         Where that is the sum itself it is not multiplied, which would be a pass over the memory and a copy.
         """
+        total = self.sum.total(total)
         multiplier = tf1.cast(factor * self.scale.read_value(), self.sum.dtype)
         is_one = tf1.equal(multiplier, 1)
         as_it_is = only_if(is_one, total.values)
@@ -110,7 +114,7 @@ class RoundStore:
 
     def square(self) -> Any:
         """Sum of squares of the sum of all examples' gradients, float64 []."""
-        squares = tf1.reduce_sum(tf1.square(tf1.cast(self.sum.read().values, tf1.float64)))
+        squares = tf1.reduce_sum(tf1.square(tf1.cast(self.sum.total(self.sum.read()).values, tf1.float64)))
         return tf1.math.multiply_no_nan(squares, tf1.square(self.scale.read_value()))
 
 

@@ -1,0 +1,78 @@
+"""The sum of gradients that name rows: they are kept as they come, one after the other, and added up once, when the sum
+is applied.
+
+To add each to the sum of those before would sort all rows anew each time, quadratic in the workers of a round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.store.bucket_store import ps_variable
+from psruntime.graph.store.gradient import BucketGradient, GradientStore, summed
+from psruntime.graph.store.guard import gradient_if, only_if
+
+
+class RowSum:
+    """Variables on the current device, as GradientStore; of the rows that they have room for, the first `count` count.
+
+    The room doubles when it is used up, so that a row is moved once or twice, however many come.
+    """
+
+    def __init__(self, name: str, master: Any, dtype: Any) -> None:
+        self._rows = GradientStore(name, master, dtype, is_sparse=True)
+        self._count = ps_variable(f"{name}/count", [])
+        self.dtype = dtype
+
+    @property
+    def variables(self) -> list[Any]:
+        return [*self._rows.variables, self._count]
+
+    def read(self) -> BucketGradient:
+        """All rows as they came, on the current device."""
+        count = self._count.read_value()
+        return self._rows.read().map(lambda tensor: tensor[:count])
+
+    def total(self, rows: BucketGradient) -> BucketGradient:
+        """The sum, from the rows as they came."""
+        return summed(rows)
+
+    def write(self, gradient: BucketGradient) -> Any:
+        """An operation that replaces what is held."""
+        count = tf1.size(gradient.indices, out_type=tf1.int64)
+        return tf1.group(self._rows.write(gradient), self._count.assign(count, read_value=False))
+
+    def add(self, gradient: BucketGradient, factor: Any) -> list[Any]:
+        """Operations, of which one adds the gradient times the factor, a scalar, to what is held, and the others are
+        dead."""
+        values, indices = self._rows.variables
+        room = tf1.raw_ops.VariableShape(input=indices.handle, out_type=tf1.int64)[0]
+        with tf1.control_dependencies(gradient.tensors):
+            begin = self._count.read_value()
+        end = begin + tf1.size(gradient.indices, out_type=tf1.int64)
+        fits = end <= room
+        more = gradient.with_values(gradient.values * tf1.cast(factor, self.dtype))
+        behind = gradient_if(fits, more)
+        in_place = [
+            tf1.raw_ops.ResourceStridedSliceAssign(
+                ref=variable.handle, begin=begin[None], end=end[None], strides=tf1.ones([1], tf1.int64), value=rows
+            )
+            for variable, rows in zip((values, indices), behind.tensors, strict=True)
+        ]
+        moved = self._moved(gradient_if(tf1.logical_not(fits), more), begin)
+        return [self._counted(in_place, only_if(fits, end)), moved]
+
+    def _moved(self, more: BucketGradient, count: Any) -> Any:
+        """An operation that holds all rows in twice the room; dead if the gradient is."""
+        with tf1.control_dependencies(more.tensors):  # what is read elsewhere cannot be changed in place
+            held = self._rows.read().map(lambda tensor: tensor[:count])
+        pairs = zip(held.tensors, more.tensors, strict=True)
+        both = BucketGradient(*[tf1.concat(pair, axis=0) for pair in pairs])
+        twice = both.map(lambda tensor: tf1.concat([tensor, tf1.zeros_like(tensor)], axis=0))
+        return self._counted([self._rows.write(twice)], tf1.size(both.indices, out_type=tf1.int64))
+
+    def _counted(self, written: list[Any], count: Any) -> Any:
+        with tf1.control_dependencies(written):
+            return tf1.group(self._count.assign(count, read_value=False))
