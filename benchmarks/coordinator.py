@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command_line import Progress, parser_of, print_result
-from benchmarks.processes import lines, processes
+from benchmarks.processes import cpu_s, lines, processes
 
 JOIN_S = 400.0
 APART = 20  # workers in the process whose answer times count
@@ -101,12 +101,6 @@ def summary(times: list[float]) -> dict[str, float]:
 
 def losses(log: Path) -> int:
     return sum(line.startswith(LOST) for line in lines(log))
-
-
-def cpu_s(pid: int) -> float:
-    """That a process has used so far."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def core_s(core: int) -> tuple[float, float]:

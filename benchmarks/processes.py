@@ -125,6 +125,12 @@ def lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").rpartition("\n")[0].splitlines()
 
 
+def cpu_s(pid: int) -> float:
+    """Seconds of the processor that a process has used so far."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def seconds_of(time_of_day: str) -> float:
     """A time as our logs have it, in seconds of the system's clock."""
     return datetime.fromisoformat(time_of_day.replace("Z", "+00:00")).timestamp()
