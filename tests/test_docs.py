@@ -168,7 +168,8 @@ def test_the_model_with_everything_has_what_it_says(modules: Path, data: Path) -
         load(docs.block("docs/model.md", "everything.py"), modules, data), checkpoint_dir=str(modules / "run")
     )
     plan = run.graph.plan
-    assert {b.name for b in (*plan.buckets, *plan.homes) if b.is_table} == {"wide/bias", "deep/items", "deep/prices"}
+    tables = {piece.variable for b in (*plan.buckets, *plan.homes) if b.is_table for piece in b.pieces}
+    assert tables == {"wide/bias", "deep/items", "deep/prices"}
     assert [b.name for b in plan.homes if b.is_table] == ["deep/prices"]
     assert {"level", "deep/norm/moving_mean"} <= set(run.graph.model.worker_copies.changed)
     assert set(run.graph.model.captured.constraints) == {"deep/head"}

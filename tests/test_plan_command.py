@@ -39,10 +39,11 @@ def test_a_model_is_shown_for_several_numbers_of_ps() -> None:
     assert shown.returncode == 0, shown.stderr
     two, one = json.loads(shown.stdout)
     assert (two["ps"], one["ps"]) == (2, 1)
-    names = {piece["variable"] for bucket in two["buckets"] for piece in bucket["pieces"]}
-    assert {"wide/user", "deep/hidden_0/kernel"} <= names
-    assert len(names) == sum(len(bucket["pieces"]) for bucket in two["buckets"])
-    assert sum(ps["size_bytes"] for ps in two["every_ps"]) == one["every_ps"][0]["size_bytes"]
+    pieces = [(piece["variable"], piece["start"]) for bucket in two["buckets"] for piece in bucket["pieces"]]
+    assert len(set(pieces)) == len(pieces), "each once"
+    assert {("wide/user", 0), ("wide/user", 1), ("deep/hidden_0/kernel", 0)} <= set(pieces), "a table is on both ps"
+    held = [sum(ps["size_bytes"] for ps in plan["every_ps"]) for plan in (one, two)]
+    assert held[0] <= held[1] <= 1.01 * held[0], "a table group may have a few rows more than its tables"
 
 
 def test_what_is_wrong_is_said_in_one_line() -> None:

@@ -43,6 +43,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("graph.checkpoint",),
     ("graph.step",),
     ("graph.model",),
+    ("graph.tables",),
     ("graph.input",),
     ("graph.store",),
     ("graph.base",),

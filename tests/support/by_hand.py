@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
@@ -108,12 +109,16 @@ class ByHand:
 
 def of_variables(buckets: list[tuple[Bucket, Any]]) -> dict[str, Any]:
     """Variable -> its entries, flat, from (bucket, its entries) of all its buckets."""
-    pieces: dict[str, list[tuple[Piece, Any]]] = {}
+    found: dict[str, dict[int, Any]] = {}
     for bucket, entries in buckets:
         flat = np.reshape(entries, -1)
         for piece in bucket.pieces:
-            pieces.setdefault(piece.variable, []).append((piece, flat[piece.offset : piece.offset + piece.size]))
-    return {
-        name: np.concatenate([entries for _, entries in sorted(found, key=lambda at: at[0].start)])
-        for name, found in pieces.items()
-    }
+            own = flat[piece.offset : piece.offset + piece.size]
+            found.setdefault(piece.variable, {}).update(zip(places(bucket, piece).tolist(), own, strict=True))
+    return {name: np.array([entries[place] for place in sorted(entries)]) for name, entries in found.items()}
+
+
+def places(bucket: Bucket, piece: Piece) -> Any:
+    """Which entries of its variable a piece has, in the order of the bucket; int64 [size]."""
+    numbers, row = np.arange(piece.size), math.prod(bucket.master_shape[1:])
+    return piece.start + numbers // row * row * piece.stride + numbers % row

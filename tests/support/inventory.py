@@ -113,12 +113,13 @@ def _ps(order: dict[str, Any]) -> dict[str, Any]:
     from psruntime.graph.base.devices import ps_device
     from psruntime.graph.store import bucket_store
     from psruntime.graph.store.ps_state import LedgerReader
+    from tests.support.by_hand import places
 
     specs = [VariableSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in order["specs"]]
     plan = make_plan(specs, len(order["ps"]), *order["sizes"])
     columns = {"received": ledger.RECEIVED, "applied": ledger.APPLIED, "rolled_back": ledger.ROLLED_BACK}
     columns |= {"pending": ledger.PENDING, **ledger.CAUSES}
-    pieces: dict[str, list[tuple[int, list[float]]]] = {}
+    found: dict[str, dict[int, float]] = {}
     ledgers: dict[str, dict[str, int]] = {}
     for index in order["only"]:
         target = f"grpc://{order['ps'][index]}"
@@ -132,6 +133,6 @@ def _ps(order: dict[str, Any]) -> dict[str, Any]:
                 entries = value.ravel().tolist()
                 for piece in bucket.pieces:
                     own = entries[piece.offset : piece.offset + piece.size]
-                    pieces.setdefault(piece.variable, []).append((piece.start, own))
-    values = {name: [entry for _, part in sorted(parts) for entry in part] for name, parts in pieces.items()}
+                    found.setdefault(piece.variable, {}).update(zip(places(bucket, piece).tolist(), own, strict=True))
+    values = {name: [entries[place] for place in sorted(entries)] for name, entries in found.items()}
     return {"values": values, "ledgers": ledgers}

@@ -47,19 +47,23 @@ class VariableSpec:
 
 @dataclass(frozen=True)
 class Piece:
-    """Entries [start, start + size) of a flattened variable, which are entries [offset, offset + size) of a bucket."""
+    """`size` entries of a flattened variable, from `start`, which are entries [offset, offset + size) of a bucket.
+
+    stride: in rows of the variable; a table whose rows are spread over ps has every so manieth row in a piece.
+    """
 
     variable: str
     start: int
     size: int
     offset: int = 0
+    stride: int = 1
 
 
 @dataclass(frozen=True)
 class Bucket:
     """One master tensor on one ps: the pieces in their order, flat.
 
-    own_shape: None for a flat master; else the bucket is a whole variable in its own shape.
+    own_shape: None for a flat master; else that of the master, which is a whole variable or has rows of tables.
     is_table: whether its rows are looked up on the ps.
     group: of its variables.
     """
@@ -75,7 +79,7 @@ class Bucket:
     @property
     def size(self) -> int:
         """Number of entries."""
-        return sum(piece.size for piece in self.pieces)
+        return sum(piece.size for piece in self.pieces) if self.own_shape is None else prod(self.own_shape)
 
     @property
     def master_shape(self) -> tuple[int, ...]:

@@ -2,10 +2,11 @@
 
 A trainable variable becomes one bucket, or, above `slice_bytes`, several slices of whole rows (entries along
 its first axis); small ones of one group share buckets of up to `pack_bytes`.  One whose gradients are sparse becomes
-a table: one bucket, whatever its size, because its rows are looked up and updated where they lie.  One whose updates
-need all of it is one bucket, too, in its own shape.  A variable that is not trainable has one home, whole.  All are
-spread over the ps by bytes before they are packed, longest processing time first (Graham 1969): the fullest ps holds
-at most 4/3 of what the best spread would give it.
+a table: its rows are looked up and updated where they lie.  Where variables are packed, tables that are alike share a
+table group, which has a bucket on every ps (table_groups.py); any other is one bucket, whatever its size.  A variable
+whose updates need all of it is one bucket, too, in its own shape.  One that is not trainable has one home, whole.  All
+are spread over the ps by bytes before they are packed, longest processing time first (Graham 1969): the fullest ps
+holds at most 4/3 of what the best spread would give it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import cached_property
 
 from psruntime.core.plan.buckets import Bucket, Piece, VariableSpec
 from psruntime.core.plan.packing import cut, pack, spread
+from psruntime.core.plan.table_groups import TableGroup, grouped
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Plan:
     """Buckets in the order of the model's variables, and within one variable by `start`.
 
     specs: of all variables.  buckets: of the trainable ones.  homes: of the others, one each, in its own shape.
+    groups: of tables, whose buckets are the last ones.
 
     Invariant: the pieces of a trainable variable cover it once, without gap or overlap.
     """
@@ -33,6 +36,7 @@ class Plan:
     specs: tuple[VariableSpec, ...]
     buckets: tuple[Bucket, ...]
     homes: tuple[Bucket, ...]
+    groups: tuple[TableGroup, ...]
     num_ps: int
     fingerprint: str
 
@@ -68,7 +72,7 @@ class Plan:
 
 
 def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int, pack_bytes: int = 0) -> Plan:
-    """Places every variable.  pack_bytes: 0 packs none.
+    """Places every variable.  pack_bytes: 0 packs none, and makes no table groups.
 
     Raises:
         ValueError: two variables or buckets share a name, a sparse one is a scalar, or no ps or slice size is given.
@@ -79,15 +83,19 @@ def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int, pack
     for spec in specs:
         if spec.sparse and not spec.shape:
             raise ValueError(f"sparse variable {spec.name} must have rows, it is a scalar")
-    pieces = [piece for spec in specs for piece in cut(spec, slice_bytes)]
+    groups = grouped(specs, num_ps) if pack_bytes else []
+    in_groups = {table.name for group in groups for table in group.tables}
+    pieces = [piece for spec in specs if spec.name not in in_groups for piece in cut(spec, slice_bytes)]
     _refuse_twins(piece.name for piece in pieces)
     placed = spread(pieces, num_ps)
     trained = {spec.name for spec in specs if spec.trainable}
     buckets = pack((bucket for bucket in placed if bucket.variable in trained), pack_bytes)
+    buckets += [bucket for group in groups for bucket in group.buckets]
     _refuse_twins(bucket.name for bucket in buckets)
     homes = [bucket for bucket in placed if bucket.variable not in trained]
     sizes = [num_ps, slice_bytes, pack_bytes]
-    return Plan(tuple(specs), tuple(buckets), tuple(homes), num_ps, _fingerprint(specs, sizes, [*buckets, *homes]))
+    fingerprint = _fingerprint(specs, sizes, [*buckets, *homes])
+    return Plan(tuple(specs), tuple(buckets), tuple(homes), tuple(groups), num_ps, fingerprint)
 
 
 def first_difference(ours: Sequence[VariableSpec], theirs: Sequence[VariableSpec]) -> str | None:
@@ -114,5 +122,5 @@ def _refuse_twins(names: Iterable[str]) -> None:
 def _fingerprint(specs: Sequence[VariableSpec], sizes: Sequence[int], buckets: Sequence[Bucket]) -> str:
     """Of what is given and of what came of it, which another version of this module may place otherwise."""
     facts = [[s.name, list(s.shape), s.dtype, s.sparse, s.trainable, s.whole, s.group] for s in specs]
-    places = [[b.name, b.ps, [[p.variable, p.start, p.size] for p in b.pieces]] for b in buckets]
+    places = [[b.name, b.ps, [[p.variable, p.start, p.size, p.stride] for p in b.pieces]] for b in buckets]
     return hashlib.sha256(json.dumps([facts, *sizes, places]).encode()).hexdigest()

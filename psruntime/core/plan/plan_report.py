@@ -10,7 +10,7 @@ from psruntime.core.plan.plan import Plan
 # Tensors of a step between a worker and a ps, in mode async and bounded, as TensorFlow cuts its graph.
 DENSE_TENSORS = 2  # the master comes, the gradient goes
 TABLE_TENSORS = 2  # the gradient's rows go, and their indices
-LOOKUP_TENSORS = 2  # one a table, of each mini-batch: ids go, rows come
+LOOKUP_TENSORS = 2  # one lookup a table, or one level of them a table group, of each mini-batch: ids go, rows come
 PS_TENSORS = 2  # with any update: the header goes, the outcomes come
 STEP_PS = 0  # that counts the global step, which is updated like a bucket
 
@@ -56,7 +56,10 @@ def report(plan: Plan, local_steps: int = 1) -> PlanReport:
 
 def tensors_of(bucket: Bucket, local_steps: int = 1) -> int:
     """That travel for it in a step."""
-    return TABLE_TENSORS + LOOKUP_TENSORS * local_steps if bucket.is_table else DENSE_TENSORS
+    if not bucket.is_table:
+        return DENSE_TENSORS
+    ids_are_there = bucket.group > 0 and local_steps == 1  # those of the lookups of a group are the gradient's
+    return TABLE_TENSORS + LOOKUP_TENSORS * local_steps - ids_are_there
 
 
 def _on(plan: Plan, ps: int, local_steps: int) -> PsReport:

@@ -10,6 +10,7 @@ saved once a variable, that of its first bucket, as `w/beta1_power`; and once mo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -28,6 +29,8 @@ class CheckpointPart:
     entry: the logical tensor that it is, or is a slice of.  shape: of the part there.
     begin: where the part begins in the entry, by axis; empty for its beginning.
     offset: where the part begins in the variable, in entries.
+    stride: in rows of the entry; a part of a table group has every so manieth row.
+    of: the variable of the model that it belongs to.
     """
 
     entry: Entry
@@ -36,15 +39,15 @@ class CheckpointPart:
     shape: tuple[int, ...]
     begin: tuple[int, ...] = ()
     offset: int = 0
+    stride: int = 1
+    of: str = ""
 
     @property
     def slice_spec(self) -> str:
-        """Which slice of the entry it is, in the form of `tf.raw_ops.SaveV2`; empty for all of it."""
-        if self.shape == self.entry.shape:
-            return ""
-        begin = self.begin or (0,) * len(self.shape)
-        whole = " ".join(map(str, self.entry.shape))
-        return f"{whole} " + ":".join(f"{offset},{length}" for offset, length in zip(begin, self.shape, strict=True))
+        """In which slice of the entry it is, in the form of `tf.raw_ops.SaveV2`; empty for all of it."""
+        if self.stride == 1:
+            return slice_spec(self.entry, self.begin, self.shape)
+        return slice_spec(self.entry, self.begin, ((self.shape[0] - 1) * self.stride + 1, *self.shape[1:]))
 
     @property
     def size(self) -> int:
@@ -68,17 +71,74 @@ class CheckpointPart:
 
     def in_rows(self) -> list[CheckpointPart]:
         """The same in portions of whole rows; itself if it is small."""
-        ranges = list(row_portions(self.shape, self.variable.dtype.base_dtype.size))
+        ranges = list(row_portions(self.shape, self.variable.dtype.base_dtype.size * self.stride))
         if len(ranges) == 1:
             return [self]
         begin, row_size = self.begin or (0,) * len(self.shape), prod(self.shape[1:])
         return [
             replace(
-                self, shape=(rows, *self.shape[1:]), begin=(begin[0] + start, *begin[1:]),
+                self, shape=(rows, *self.shape[1:]), begin=(begin[0] + start * self.stride, *begin[1:]),
                 offset=self.offset + start * row_size,
             )
             for start, rows in ranges
         ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WovenPart:
+    """Rows of a table of a group, one after the other, as they are written: each ps has every so manieth of them.
+
+    strands: the part of every ps, in the order of their first rows.  first: row of the table.  ps: which writes.
+    """
+
+    strands: tuple[CheckpointPart, ...]
+    first: int
+    rows: int
+    ps: int
+
+    @property
+    def entry(self) -> Entry:
+        return self.strands[0].entry
+
+    @property
+    def variable(self) -> Any:
+        """The first that it has rows of."""
+        return self.strands[0].variable
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.rows, *self.strands[0].shape[1:])
+
+    @property
+    def slice_spec(self) -> str:
+        """As CheckpointPart.slice_spec."""
+        begin = self.strands[0].begin
+        return slice_spec(self.entry, (begin[0] + self.first, *begin[1:]), self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        return prod(self.shape) * int(self.variable.dtype.size)
+
+    def in_rows(self) -> list[WovenPart]:
+        """As CheckpointPart.in_rows."""
+        ranges = row_portions(self.shape, self.variable.dtype.base_dtype.size)
+        return [replace(self, first=self.first + start, rows=rows) for start, rows in ranges]
+
+    def of_strand(self, number: int) -> tuple[int, int, int]:
+        """(first row in the variable of the strand, number of rows, place of the first among the rows here)."""
+        strand, stride = self.strands[number], len(self.strands)
+        skipped = len(range(number, self.first, stride))
+        rows = len(range(number, self.first + self.rows, stride)) - skipped
+        return strand.rows[0] + skipped, rows, number + skipped * stride - self.first
+
+
+def slice_spec(entry: Entry, begin: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    """Which slice of the entry it is, in the form of `tf.raw_ops.SaveV2`; empty for all of it."""
+    if shape == entry.shape:
+        return ""
+    begin = begin or (0,) * len(shape)
+    whole = " ".join(map(str, entry.shape))
+    return f"{whole} " + ":".join(f"{offset},{length}" for offset, length in zip(begin, shape, strict=True))
 
 
 def parts_of(graph: TrainGraph) -> list[CheckpointPart]:
@@ -129,11 +189,18 @@ def to_read(parts: list[CheckpointPart]) -> list[CheckpointPart]:
     return read
 
 
-def to_write(parts: list[CheckpointPart]) -> list[CheckpointPart]:
-    """The parts that are saved: of what every bucket has its own copy, the first, and that under its stock name too."""
-    written: list[CheckpointPart] = []
+def to_write(parts: list[CheckpointPart]) -> list[CheckpointPart | WovenPart]:
+    """The parts that are saved: of what every bucket has its own copy, the first, and that under its stock name too.
+
+    The rows of a table of a group are put in order: each ps writes as many, one after the other.
+    """
+    written: list[CheckpointPart | WovenPart] = []
     names: set[str] = set()
+    strands: dict[tuple[str, str], list[CheckpointPart]] = {}
     for part in parts:
+        if part.stride > 1:
+            strands.setdefault((part.entry.name, part.of), []).append(part)
+            continue
         if part.entry.kind is not Kind.SHARED:
             written.append(part)
             continue
@@ -141,7 +208,19 @@ def to_write(parts: list[CheckpointPart]) -> list[CheckpointPart]:
             if name not in names:
                 names.add(name)
                 written.append(replace(part, entry=replace(part.entry, name=name)))
-    return written
+    return written + [woven for of_one in strands.values() for woven in _woven(of_one)]
+
+
+def _woven(strands: list[CheckpointPart]) -> list[WovenPart]:
+    """All rows of the parts of one table, a part for each ps."""
+    strands = sorted(strands, key=lambda strand: strand.begin)
+    rows, count = sum(strand.shape[0] for strand in strands), len(strands)
+    edges = [rows * i // count for i in range(count + 1)]
+    every_ps = sorted(strand.ps for strand in strands)
+    return [
+        WovenPart(tuple(strands), start, end - start, ps)
+        for ps, (start, end) in zip(every_ps, pairwise(edges), strict=True)
+    ]
 
 
 def _shared(name: str, stock: str, variable: Any, ps: int) -> CheckpointPart:
@@ -163,4 +242,4 @@ def _slice(
         start, rows = piece.start // row_size, piece.size // row_size
     shape = (rows, *spec.shape[1:]) if spec.shape else ()
     begin = (partition.offset[0] + start, *partition.offset[1:]) if shape else ()
-    return CheckpointPart(entry, variable, ps, shape, begin, piece.offset)
+    return CheckpointPart(entry, variable, ps, shape, begin, piece.offset, piece.stride, spec.name)

@@ -7,25 +7,26 @@ the variables.  Each portion is a file, so a tenth of the size would make ten ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base import row_portions
 from psruntime.graph.base.devices import ps_device, worker_cpu
 from psruntime.graph.base.row_portions import assign_rows
-from psruntime.graph.checkpoint.entries import CheckpointPart
+from psruntime.graph.checkpoint.entries import CheckpointPart, WovenPart
 from psruntime.graph.store.write_fence import WriteFence
 
+P = TypeVar("P", bound=CheckpointPart | WovenPart)
 Value = Callable[[Any], Any]  # a variable's value on its ps: the variable's own, or that of a copy
 
 
 class Writer:
     """Writes parts, of which `value` gives the values; in the current graph, for worker `index` as the chief."""
 
-    def __init__(self, parts: list[CheckpointPart], index: int, value: Value) -> None:
+    def __init__(self, parts: Sequence[CheckpointPart | WovenPart], index: int, value: Value) -> None:
         parts = [rows for part in parts for rows in part.in_rows()]
         self._whole = [_Saving(worker_cpu(index), portions(parts), value)]
         self._sharded = [_Saving(ps_device(ps), portions(own), value) for ps, own in by_ps(parts)]
@@ -83,14 +84,14 @@ class Reader:
 class _Saving:
     """The writing of portions by one device.  prefixes: placeholders, one a portion.  last: runs after all."""
 
-    def __init__(self, device: str, portions: Iterable[list[CheckpointPart]], value: Value) -> None:
+    def __init__(self, device: str, portions: Iterable[list[CheckpointPart | WovenPart]], value: Value) -> None:
         self.prefixes: list[Any] = []
         self.last: Any = None
         for portion in portions:
             with tf1.device(device):
                 self.prefixes.append(tf1.placeholder(tf1.string, [], name="prefix"))
             with tf1.control_dependencies([self.last] if self.last else []):
-                tensors = [_shaped(part, value(part.variable)) for part in portion]
+                tensors = [_in_order(part, device, value) for part in portion]
                 with tf1.device(device):
                     self.last = tf1.raw_ops.SaveV2(
                         prefix=self.prefixes[-1],
@@ -119,11 +120,30 @@ class _Restoring:
                     dtypes=[part.variable.dtype.base_dtype for part in portion],
                 )
             self.portions.append((names, portion))
-            tensor_of = list(zip(portion, tensors, strict=True))
+            with tf1.device(device):
+                own = [t[:: part.stride] if part.stride > 1 else t for part, t in zip(portion, tensors, strict=True)]
+            tensor_of = list(zip(portion, own, strict=True))
             every_ps = sorted({part.ps for part in portion})
             passed = [fence.passed(ps, [value for part, value in tensor_of if part.ps == ps]) for ps in every_ps]
             with tf1.control_dependencies(passed):
                 self.last = tf1.group(*[_assign(list(of_one)) for _, of_one in groupby(tensor_of, lambda p: _of(p[0]))])
+
+
+def _in_order(part: CheckpointPart | WovenPart, device: str, value: Value) -> Any:
+    """What is written of a part: on its ps, or of rows that are on several ps on `device`."""
+    if isinstance(part, CheckpointPart):
+        return _shaped(part, value(part.variable))
+    places, rows = [], []
+    for number, strand in enumerate(part.strands):
+        first, count, place = part.of_strand(number)
+        if not count:
+            continue
+        with tf1.device(ps_device(strand.ps)):
+            rows.append(value(strand.variable)[first : first + count])
+        with tf1.device(device):
+            places.append(tf1.range(place, part.rows, len(part.strands)))
+    with tf1.device(device):
+        return tf1.reshape(tf1.dynamic_stitch(places, rows), part.shape)
 
 
 def _shaped(part: CheckpointPart, value: Any) -> Any:
@@ -161,23 +181,23 @@ def _assign_rows(part: CheckpointPart, value: Any) -> Any:
             return assign_rows(part.variable.handle, first, tf1.reshape(value, [rows, *shape[1:]]))
 
 
-def _of(part: CheckpointPart) -> int:
+def _of(part: CheckpointPart | WovenPart) -> int:
     """Which variable it is a part of."""
     return id(part.variable)
 
 
-def by_ps(parts: list[CheckpointPart]) -> list[tuple[int, list[CheckpointPart]]]:
+def by_ps(parts: list[P]) -> list[tuple[int, list[P]]]:
     """(ps, its parts), for each ps that has any."""
     return [(ps, [p for p in parts if p.ps == ps]) for ps in sorted({part.ps for part in parts})]
 
 
-def portions(parts: list[CheckpointPart]) -> Iterator[list[CheckpointPart]]:
+def portions(parts: list[P]) -> Iterator[list[P]]:
     """The parts in their order, in runs of at most PORTION_BYTES.
 
     Those of a variable stay together, unless it is larger.
     """
     limit = row_portions.PORTION_BYTES
-    portion: list[CheckpointPart] = []
+    portion: list[P] = []
     held = 0
     for _, of_one in groupby(parts, _of):
         of_variable = list(of_one)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan.buckets import Piece
+from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.model.pulled_model import PulledModel
@@ -18,24 +18,64 @@ def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, divisor: Any =
 
     divisor: float64 [], the gradient is divided by it, at the loss; None: by nothing.
     """
-    loss = pulled.spec.loss
     with tf1.device(worker_device(index)):
-        at_loss = None if divisor is None else [tf1.cast(1 / divisor, loss.dtype)]
-        names = [spec.name for spec in plan.trained]
-        sources = [pulled.views[name].source for name in names]
-        gradients = dict(zip(names, tf1.gradients(loss, sources, at_loss), strict=True))
+        taken = _Taken(pulled, plan, divisor)
         of_buckets = {}
         for bucket in plan.buckets:
-            gradient = gradients[bucket.variable]
-            if gradient is None:
-                continue
-            if bucket.is_table and isinstance(gradient, tf1.IndexedSlices):
-                of_buckets[bucket.name] = summed(BucketGradient(gradient.values, gradient.indices))
-            else:
-                pieces = [_piece(gradients[piece.variable], piece) for piece in bucket.pieces]
-                flat = tf1.concat(pieces, axis=0) if bucket.is_packed else pieces[0]
-                of_buckets[bucket.name] = BucketGradient(tf1.reshape(flat, bucket.master_shape))
+            gradient = taken.of_grouped(bucket) if bucket.name in taken.grouped else taken.of(bucket)
+            if gradient is not None:
+                of_buckets[bucket.name] = gradient
         return of_buckets
+
+
+class _Taken:
+    """The gradients of the loss with respect to all that the model reads.  grouped: bucket -> its table group."""
+
+    def __init__(self, pulled: PulledModel, plan: Plan, divisor: Any) -> None:
+        loss = pulled.spec.loss
+        self._pulled = pulled
+        self.grouped = {bucket.name: group for group in plan.groups for bucket in group.buckets}
+        tables = {table.name for group in plan.groups for table in group.tables}
+        views = [pulled.views[spec.name].source for spec in plan.trained if spec.name not in tables]
+        rows = [rows for group in plan.groups for each in pulled.lookups.fetched(group) for rows in each.rows]
+        in_place = [handle for group in plan.groups for handle in pulled.lookups.handles(group)]
+        sources = [*views, *rows, *in_place]
+        at_loss = None if divisor is None else [tf1.cast(1 / divisor, loss.dtype)]
+        gradients = tf1.gradients(loss, sources, at_loss, stop_gradients=rows)
+        self._of_source = {id(source): gradient for source, gradient in zip(sources, gradients, strict=True)}
+
+    def of(self, bucket: Bucket) -> BucketGradient | None:
+        """That of a bucket which is in no table group."""
+        gradients = [self._of_source[id(self._pulled.views[piece.variable].source)] for piece in bucket.pieces]
+        if gradients[0] is None:
+            return None
+        if bucket.is_table and isinstance(gradients[0], tf1.IndexedSlices):
+            return summed(BucketGradient(gradients[0].values, gradients[0].indices))
+        pieces = [_piece(gradient, piece) for gradient, piece in zip(gradients, bucket.pieces, strict=True)]
+        flat = tf1.concat(pieces, axis=0) if bucket.is_packed else pieces[0]
+        return BucketGradient(tf1.reshape(flat, bucket.master_shape))
+
+    def of_grouped(self, bucket: Bucket) -> BucketGradient | None:
+        """That of a bucket of a table group: of the rows that were fetched, and of what was read through its handle."""
+        group, ps = self.grouped[bucket.name], bucket.ps
+        fetched = [(self._of_source[id(each.rows[ps])], each.ids[ps]) for each in self._pulled.lookups.fetched(group)]
+        parts = [BucketGradient(tf1.convert_to_tensor(values), ids) for values, ids in fetched if values is not None]
+        through_handle = self._of_source[id(self._pulled.lookups.handles(group)[ps])]
+        if through_handle is None:
+            return _joint(parts) if parts else None
+        if isinstance(through_handle, tf1.IndexedSlices):
+            return _joint([*parts, BucketGradient(through_handle.values, through_handle.indices)], unique=False)
+        for part in parts:
+            through_handle = tf1.tensor_scatter_nd_add(through_handle, part.indices[:, tf1.newaxis], part.values)
+        return BucketGradient(tf1.reshape(through_handle, bucket.master_shape))
+
+
+def _joint(parts: list[BucketGradient], unique: bool = True) -> BucketGradient:
+    """The sum of gradients that name rows.  unique: whether the rows of each are."""
+    if len(parts) == 1 and unique:
+        return parts[0]
+    values = tf1.concat([part.values for part in parts], axis=0)
+    return summed(BucketGradient(values, tf1.concat([part.wide.indices for part in parts], axis=0)))
 
 
 def _piece(gradient: Any, piece: Piece) -> Any:

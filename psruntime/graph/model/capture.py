@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
@@ -25,6 +25,9 @@ from psruntime.graph.base.seeds import WorkerGraph
 from psruntime.graph.base.variable_uses import uses_of
 from psruntime.graph.model.variable_kinds import is_global_step, is_worker_local, spec_of
 from psruntime.graph.model.views import View
+from psruntime.graph.tables.lookup_notes import LookupNotes
+
+T = TypeVar("T")
 
 _ASSIGNS = (
     "assign",
@@ -72,26 +75,36 @@ class Captured:
     own_operations: dict[str, set[str]] = field(default_factory=dict)
 
 
-def record(build: Callable[[], Iterable[str]]) -> tuple[VariableSpec, ...]:
+def record(build: Callable[[], T], sparse_of: Callable[[T], Iterable[str]]) -> tuple[VariableSpec, ...]:
     """The variables that `build` makes in a graph of its own, in the order of their making.
 
-    Without the global step, and without local ones (metrics), which stay on the worker.  `build` returns the
-    names of those whose gradients are sparse.
+    Without the global step, and without local ones (metrics), which stay on the worker.  `sparse_of` returns the
+    names of those whose gradients are sparse, in that graph, from what was built; one of them is `whole` unless all
+    that the model does with it are lookups that can be put together with others (graph/tables).
 
     Raises:
         UsageError: a variable is of a kind that is not supported, or the model changes one that it must not.
     """
     made: list[tuple[Any, set[str]]] = []
+    lookups = LookupNotes()
 
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         variable = _made(next_creator, kwargs)
         made.append((variable, _own_operations(variable)))
+        lookups.watch(variable)
         return variable
 
     with tf1.Graph().as_default(), tf1.variable_creator_scope(creator):
-        sparse = frozenset(build())
-        specs = [spec_of(variable, uses_of(variable.handle, own)) for variable, own in made]
-    return tuple(replace(s, sparse=s.sparse or s.name in sparse) for s in specs if s is not None)
+        built = build()
+        uses = {variable.op.name: uses_of(variable.handle, own) for variable, own in made}
+        specs = [spec_of(variable, uses[variable.op.name]) for variable, _ in made]
+        looked_up = {name for name, of_one in uses.items() if lookups.are_all(of_one)}
+        sparse = frozenset(sparse_of(built))
+    return tuple(
+        replace(spec, sparse=True, whole=spec.name not in looked_up) if spec.name in sparse else spec
+        for spec in specs
+        if spec is not None
+    )
 
 
 @contextmanager

@@ -33,8 +33,7 @@ def with_local_steps(
         return pulled, dict(gradients)
     spec, examples = pulled.spec, tf1.convert_to_tensor(pulled.examples)
     targets = [spec.loss, examples, *pulled.updates, *(t for g in gradients.values() for t in g.tensors)]
-    boundary = [pulled.step_view.op, *(t.op for view in pulled.views.values() for t in (view.value, view.source))]
-    minibatch = Subgraph(pulled.batch, targets, boundary)
+    minibatch = Subgraph(pulled.batch, targets, pulled.pulled)
     batch, updates = list(pulled.batch), list(pulled.updates)
     with tf1.device(worker_device(index)), tf1.name_scope("minibatches"):
         weight = tf1.cast(examples, tf1.float64)
@@ -87,4 +86,4 @@ def _plus(total: BucketGradient, more: BucketGradient) -> BucketGradient:
     if total.indices is None:
         return total.with_values(total.values + more.values)
     values = tf1.concat([total.values, more.values], axis=0)
-    return summed(BucketGradient(values, tf1.concat([total.indices, more.indices], axis=0)))
+    return summed(BucketGradient(values, tf1.concat([total.wide.indices, more.wide.indices], axis=0)))

@@ -17,10 +17,12 @@ from psruntime.graph.model import capture
 from psruntime.graph.model.capture import Captured
 from psruntime.graph.model.non_trainable import PsCopies, WorkerCopies
 from psruntime.graph.model.spec_checks import check_spec
-from psruntime.graph.model.views import PulledView, TableView, View, unpacked_buckets
+from psruntime.graph.model.views import PulledView, View, unpacked_buckets
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore, PlanStores
 from psruntime.graph.store.optimizers import groups_of, rules_of
 from psruntime.graph.store.wire import FULL, Wire
+from psruntime.graph.tables.group_lookups import TableLookups
+from psruntime.graph.tables.table_view import TableView
 from psruntime.model import TRAIN, Model, ModelSpec
 from psruntime.usercode import blame
 
@@ -32,7 +34,7 @@ class PulledModel:
     step_view: int64 [] on the worker, the global step as the model reads it.
     versions: bucket name -> int64 [], on the bucket's ps; the global step's too.
     last: ps -> the bucket there that is pulled last, if they are to be closed.
-    views: variable name -> how the model reads it.
+    views: variable name -> how the model reads it.  lookups: of the views of tables in groups.
     ps_copies, worker_copies: of the variables that are not trainable.
     captured: what the model made in the graph.
     batch: the placeholders to feed.  examples: [], what it weighs.
@@ -46,12 +48,19 @@ class PulledModel:
     versions: dict[str, Any]
     last: dict[int, str]
     views: dict[str, View]
+    lookups: TableLookups
     ps_copies: PsCopies
     worker_copies: WorkerCopies
     captured: Captured
     batch: list[Any]
     examples: Any
     updates: list[Any]
+
+    @property
+    def pulled(self) -> list[Any]:
+        """Operations after which the model begins: those that read what is on the ps."""
+        of_views = [tensor.op for view in self.views.values() for tensor in (view.value, view.source)]
+        return [self.step_view.op, *of_views, *(tensor.op for tensor in self.lookups.sources)]
 
     def pull_after(self, operations: dict[str, Any]) -> None:
         """Makes the pull of each of these buckets wait for an operation on its ps, the last one's for all there.
@@ -86,8 +95,10 @@ def learn_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableS
     groups: dict[str, int] = {}  # of the trainable variables; 0: under an optimizer that may need all of it
     trained: set[str] = set()
 
-    def build() -> list[str]:
-        spec = _call(model, inputs, mode)[0]
+    def build() -> ModelSpec:
+        return _call(model, inputs, mode)[0]
+
+    def sparse_of(spec: ModelSpec) -> list[str]:
         is_sparse = check_spec(spec, f"model_fn of {model.name}", mode)
         if mode == TRAIN:
             names = [v.op.name for v in tf1.trainable_variables()]
@@ -96,13 +107,15 @@ def learn_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableS
         return [name for name, sparse in is_sparse.items() if sparse]
 
     def completed(spec: VariableSpec) -> VariableSpec:
-        if not spec.trainable or spec.sparse:
+        if not spec.trainable:
             return spec
         group = groups.get(spec.name, 0)
+        if spec.sparse:
+            return replace(spec, whole=False, group=0 if spec.whole else group)
         whole = spec.whole or (mode == TRAIN and not group)
         return replace(spec, whole=whole, group=group if spec.name in trained and not whole else 0)
 
-    specs = capture.record(build)
+    specs = capture.record(build, sparse_of)
     if not any(spec.trainable for spec in specs):
         raise UsageError(f"model_fn of {model.name} makes no trainable variable: there is nothing to train")
     return tuple(completed(spec) for spec in specs)
@@ -128,12 +141,15 @@ def build_pulled_model(
     worker = worker_device(index)
     with tf1.device(worker):
         flat = unpacked_buckets(plan, pulls, wire)
-        views: dict[str, View] = {
-            spec.name: TableView(stores[spec.name].bucket, pulls[spec.name][1], worker, wire)
-            if spec.sparse
-            else PulledView(tf1.reshape(flat[spec.name], spec.shape, name=f"view/{spec.name}"))
-            for spec in plan.trained
-        }
+        handles = {group.name: [pulls[bucket.name][1] for bucket in group.buckets] for group in plan.groups}
+        lookups = TableLookups(plan.groups, handles, worker, wire)
+        views: dict[str, View] = {**lookups.views()}
+        for variable in plan.trained:
+            name = variable.name
+            if variable.sparse and name not in views:
+                views[name] = TableView(stores[name].bucket, pulls[name][1], worker, wire)
+            elif not variable.sparse:
+                views[name] = PulledView(tf1.reshape(flat[name], variable.shape, name=f"view/{name}"))
         for home in plan.homes:
             if home.is_table:
                 views[home.name] = TableView(home, tf1.identity(ps_copies.variables[home.name].handle), worker)
@@ -142,6 +158,7 @@ def build_pulled_model(
         last = _last_pulled(stores, flat, pulls, step) if begins_last else {}
         with capture.substitute(views, step, plan.specs) as captured:
             spec, batch = _call(model, inputs, mode, [tensor for _, tensor in last.values()])
+            lookups.connect()
             examples = inputs.layout.examples(batch, tf1.shape) if spec.examples is None else spec.examples
             tf1.train.get_or_create_global_step()  # where hooks look for it
     return PulledModel(
@@ -152,6 +169,7 @@ def build_pulled_model(
         versions={**{name: pulled for name, (pulled, _) in pulls.items()}, GLOBAL_STEP.name: version},
         last={ps: name for ps, (name, _) in last.items()},
         views=views,
+        lookups=lookups,
         ps_copies=ps_copies,
         worker_copies=WorkerCopies(ps_copies, captured, index),
         captured=captured,

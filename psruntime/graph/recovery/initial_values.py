@@ -1,19 +1,21 @@
 """Gives every variable on the ps the model's own initial value.
 
 Values that are computed from other variables are assigned after these.  What is assigned in one run shares the
-random values that it has in common.  A table's value is computed on its ps.
+random values that it has in common.  A table's value is computed on a ps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from itertools import product
+from math import prod
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.base.row_portions import assign_rows, row_portions
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
@@ -33,6 +35,8 @@ class InitialValues:
             self._groups.append(_assigned(graph, levels, level))
         for group, ps in product(self._groups, range(graph.plan.num_ps)):
             graph.fence.guard(ps, [operation for there, operation in group if there == ps])
+        for level, group in enumerate(self._groups[1:]):
+            group += _dealt_out(graph, levels, level)
 
     def assign(self, write: Callable[[list[Any]], None], every_ps: Collection[int]) -> None:
         """Runs those of these ps, by `write(operations)`."""
@@ -41,13 +45,15 @@ class InitialValues:
 
 
 def _made_anew(graph: TrainGraph) -> list[Assigned]:
-    """The global step, and what the optimizers keep."""
+    """The global step, what the optimizers keep, and the masters of table groups, for their rows."""
     slots = [
         (graph.model.stores[name].bucket.ps, variable.initializer)
         for name, optimizer in graph.optimizers.items()
         for variable in optimizer.variables
     ]
-    return [(GLOBAL_STEP.ps, graph.global_step.master.initializer), *slots]
+    buckets = [bucket for group in graph.plan.groups for bucket in group.buckets]
+    masters = [(bucket.ps, graph.model.stores[bucket.name].master.initializer) for bucket in buckets]
+    return [(GLOBAL_STEP.ps, graph.global_step.master.initializer), *slots, *masters]
 
 
 def _levels(graph: TrainGraph) -> dict[str, int]:
@@ -61,15 +67,16 @@ def _levels(graph: TrainGraph) -> dict[str, int]:
 
 
 def _assigned(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Assigned]:
-    """Operations that assign the variables of one level."""
-    values = {name: value for name, value in graph.model.captured.initial_values.items() if levels[name] == level}
+    """Operations that assign the variables of one level, but for the rows of table groups."""
+    values = _values_of(graph, levels, level)
     assigned = [
         (home.ps, _assign(graph.model.ps_copies.variables[home.name], values[home.name]))
         for home in graph.plan.homes
         if home.name in values
     ]
+    in_groups = {bucket.name for group in graph.plan.groups for bucket in group.buckets}
     for bucket in graph.plan.buckets:
-        if any(piece.variable in values for piece in bucket.pieces):
+        if bucket.name not in in_groups and any(piece.variable in values for piece in bucket.pieces):
             master = graph.model.stores[bucket.name].master
             if bucket.is_table:
                 assigned.append((bucket.ps, _assign(master, values[bucket.name])))
@@ -78,6 +85,38 @@ def _assigned(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Ass
                 value = _of_bucket(bucket, values, None if is_first else master)
                 assigned.append((bucket.ps, master.assign(value, read_value=False)))
     return assigned
+
+
+def _dealt_out(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Assigned]:
+    """Operations that deal out the rows of the tables of one level, each behind the fence.
+
+    A table's value is computed on the ps of its first row; the rows of a ps travel from there in portions, one after
+    the other.
+    """
+    values = _values_of(graph, levels, level)
+    assigned: list[Assigned] = []
+    for group in graph.plan.groups:
+        row_size = prod(group.row_shape)
+        for bucket in group.buckets:
+            last: list[Any] = []
+            for piece in bucket.pieces:
+                if piece.variable not in values:
+                    continue
+                value, home = values[piece.variable], graph.model.views[piece.variable].home
+                for start, rows in row_portions((piece.size // row_size, *group.row_shape), value.dtype.size):
+                    begin = piece.start // row_size + start * piece.stride
+                    with tf1.control_dependencies(last), tf1.device(home):
+                        portion = value[begin : begin + (rows - 1) * piece.stride + 1 : piece.stride]
+                    portion.set_shape([rows, *group.row_shape])
+                    master = graph.model.stores[bucket.name].master
+                    last = [assign_rows(master.handle, piece.offset // row_size + start, portion)]
+                    graph.fence.guard(bucket.ps, last)
+                    assigned.append((bucket.ps, last[0]))
+    return assigned
+
+
+def _values_of(graph: TrainGraph, levels: dict[str, int], level: int) -> dict[str, Any]:
+    return {name: value for name, value in graph.model.captured.initial_values.items() if levels[name] == level}
 
 
 def _of_bucket(bucket: Bucket, values: dict[str, Any], master: Any) -> Any:

@@ -136,6 +136,7 @@ class BucketOptimizer:
         self.variables: list[Any] = []
         with tf1.device(ps_device(bucket.ps)), self._recorded():
             self._optimizer = _make(rules[self.number], self.learning_rate)
+            _take_unique_rows(self._optimizer)
 
     @property
     def kind(self) -> str:
@@ -162,6 +163,14 @@ class BucketOptimizer:
 
         with tf1.variable_creator_scope(creator):
             yield
+
+
+def _take_unique_rows(optimizer: Any) -> None:
+    """Keeps an optimizer of TensorFlow's from making the rows of a gradient unique: they are, and it takes as long as
+    the update itself."""
+    method = "_resource_apply_sparse_duplicate_indices"
+    if type(optimizer) in ELEMENT_WISE and getattr(type(optimizer), method) is getattr(tf1.train.Optimizer, method):
+        setattr(optimizer, method, optimizer._resource_apply_sparse)
 
 
 def _looks_across(rule: Rule) -> bool:

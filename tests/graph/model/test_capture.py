@@ -33,11 +33,7 @@ def in_while(v: Any) -> Any:
 
 
 def learn(build: Callable[[], Any]) -> tuple[VariableSpec, ...]:
-    def names_of_sparse() -> tuple[str, ...]:
-        build()
-        return ()
-
-    return record(names_of_sparse)
+    return record(build, lambda _: ())
 
 
 def substituted(views: Mapping[str, View]) -> Any:

@@ -122,7 +122,7 @@ def test_keras_embeddings_are_tables(tmp_path: Any) -> None:
 
     model = embedding_model(OPTIMIZERS["adagrad"], loss=loss)
     run = train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path))
-    assert run.graph.plan.specs == (VariableSpec("rows/embeddings", (ROWS, 3), "float32", sparse=True),)
+    assert run.graph.plan.specs == (VariableSpec("rows/embeddings", (ROWS, 3), "float32", sparse=True, group=1),)
     sums = run.saved()["rows/embeddings/Adagrad"]  # 0.1 at the start
     touched = (sums != np.float32(0.1)).all(axis=1)
     assert touched[0] and not touched[-5:].any(), "ids are skewed to 0 and never among the last five"

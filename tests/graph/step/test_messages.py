@@ -85,10 +85,11 @@ def test_the_report_of_a_plan_says_as_many(num_ps: int) -> None:
     assert step_of(train(LocalCluster(num_ps), model, 1), model) == report_of(model, num_ps)
 
 
-def test_of_a_table_the_report_counts_one_lookup() -> None:
-    """The model looks one of its tables up twice: ids go once more, and rows come."""
+@pytest.mark.parametrize(("plan", "more"), [("packed", 0), ("per-variable", 2)])
+def test_of_a_table_the_report_counts_one_lookup(plan: str, more: int) -> None:
+    """The model looks one of its tables up twice: of one that is whole on a ps ids go once more, and rows come."""
     model = embedding_model(OPTIMIZERS["adam"])
-    assert step_of(train(LocalCluster(PS), model, 1), model) == report_of(model, PS) + 2
+    assert step_of(train(LocalCluster(PS), model, 1, plan=plan), model) == report_of(model, PS, plan) + more
 
 
 def step_of(run: Run, model: Model) -> int:
@@ -96,7 +97,7 @@ def step_of(run: Run, model: Model) -> int:
     return sum(counts(run, model, run.graph.step, feed, with_batch=True).values())
 
 
-def report_of(model: Model, num_ps: int) -> int:
+def report_of(model: Model, num_ps: int, plan: str = "packed") -> int:
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
-    job = JobConfig(ps=num_ps)
+    job = JobConfig(ps=num_ps, plan=plan)
     return report(make_plan(learn_specs(model, inputs, "train"), num_ps, job.slice_bytes, job.pack_bytes)).tensors

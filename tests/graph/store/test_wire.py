@@ -98,7 +98,7 @@ def test_no_float32_travels_in_a_step(make: Any, dtype: str) -> None:
     with run.cluster.session(graph.graph) as session:
         session.run(graph.step, feed, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=told)
     types = {tf1.as_dtype(node.attr["tensor_type"].type) for node in received(told.partition_graphs)}
-    assert types == {tf1.as_dtype(dtype), tf1.int64}
+    assert types - {tf1.int32} == {tf1.as_dtype(dtype), tf1.int64}, "ids of tables may be int32"
 
 
 def test_a_gradient_that_float16_cannot_hold_stays_finite_and_an_infinite_one_does_not() -> None:

@@ -15,8 +15,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.model.capture import substitute
-from psruntime.graph.model.views import PulledView, TableView
+from psruntime.graph.model.views import PulledView
 from psruntime.graph.store.bucket_store import BucketStore
+from psruntime.graph.tables.table_view import TableView
 from tests.support.local_cluster import LocalCluster
 
 LOOKUPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {

@@ -1,4 +1,4 @@
-"""Tables: what travels in a step, and where everything is."""
+"""Tables that are whole on a ps: what travels in a step, and where everything is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TABLES = {"embedding", "wide"}
 
 def test_only_rows_travel() -> None:
     """No tensor that leaves the ps in a step is as large as a table, nor does one that comes back."""
-    run = train(LocalCluster(2), embedding_model(OPTIMIZERS["adagrad"]), 0)
+    run = train(LocalCluster(2), embedding_model(OPTIMIZERS["adagrad"]), 0, plan="per-variable")
     graph = run.graph
     nodes = step_operations(graph)
     from_ps = [
@@ -44,7 +44,7 @@ def step_operations(graph: Any) -> list[Any]:
 
 def test_each_id_and_each_row_travels_once() -> None:
     cluster = LocalCluster(2)
-    run = train(cluster, embedding_model(OPTIMIZERS["adagrad"]), 1)
+    run = train(cluster, embedding_model(OPTIMIZERS["adagrad"]), 1, plan="per-variable")
     graph = run.graph
     ids = np.zeros([8, IDS], np.int64)
     ids[:, 1] = 7  # two distinct rows of 50
@@ -68,7 +68,7 @@ def graph_of_rows(graph: Any) -> tuple[list[Any], list[Any]]:
 
 def test_no_edge_leads_from_ps_to_ps_and_a_table_begins_on_its_ps() -> None:
     for optimizer in ("adam", "ftrl"):
-        graph = train(LocalCluster(2), embedding_model(OPTIMIZERS[optimizer]), 0).graph
+        graph = train(LocalCluster(2), embedding_model(OPTIMIZERS[optimizer]), 0, plan="per-variable").graph
         assert {bucket.ps for bucket in graph.plan.buckets} == {0, 1}
         edges = [
             (source.name, op.name)
@@ -87,7 +87,7 @@ def test_no_edge_leads_from_ps_to_ps_and_a_table_begins_on_its_ps() -> None:
 
 
 def test_the_initial_value_of_a_table_is_computed_on_its_ps() -> None:
-    graph = train(LocalCluster(2), embedding_model(OPTIMIZERS["sgd"]), 0).graph
+    graph = train(LocalCluster(2), embedding_model(OPTIMIZERS["sgd"]), 0, plan="per-variable").graph
     for name in TABLES:
         value = graph.model.captured.initial_values[name].op
         assert value.colocation_groups() == [f"loc:@{name}".encode()]
@@ -103,7 +103,7 @@ def is_fill(op: Any) -> bool:
 
 def test_rows_are_read_after_the_version_and_the_lock_waits_for_values_and_indices() -> None:
     """Else rows could be older than their version says, and a dead worker could hold a bucket's mutex."""
-    graph = train(LocalCluster(2), embedding_model(OPTIMIZERS["sgd"]), 0).graph
+    graph = train(LocalCluster(2), embedding_model(OPTIMIZERS["sgd"]), 0, plan="per-variable").graph
     nodes = step_operations(graph)
     lookups = [op for op in nodes if op.type == "ResourceGather" and task_of(op.inputs[0].op).startswith("ps/")]
     of_tables = [op.inputs[0].op for op in lookups if op.inputs[0].op.type == "Identity"]

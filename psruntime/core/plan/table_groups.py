@@ -1,0 +1,87 @@
+"""Table groups: tables that are alike share a space of rows, which are spread over all ps.
+
+A step then has one message of ids and one of rows for each group and ps, and one update, however many tables there are.
+Rows are dealt out one by one, so that the low ids, which are the frequent ones where ids are numbered by frequency, are
+on all ps; and each table begins at another ps than the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from psruntime.core.plan.buckets import Bucket, Piece, VariableSpec
+
+
+@dataclass(frozen=True)
+class GroupedTable:
+    """A table of a group: its rows are rows [offset, offset + rows) of the group."""
+
+    name: str
+    rows: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class TableGroup:
+    """Row r of the group is row r // num_ps of its bucket on ps r % num_ps.
+
+    group: as VariableSpec.group.
+    """
+
+    name: str
+    tables: tuple[GroupedTable, ...]
+    row_shape: tuple[int, ...]
+    dtype: str
+    group: int
+    num_ps: int
+
+    @property
+    def rows(self) -> int:
+        """Of the group; a few between two tables belong to none."""
+        return self.tables[-1].offset + self.tables[-1].rows
+
+    @cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """One for each ps, all of the same shape."""
+        shape = (max(1, -(-self.rows // self.num_ps)), *self.row_shape)
+        return tuple(
+            Bucket(f"{self.name}/rows_{ps}", ps, self._pieces(ps), self.dtype, shape, True, self.group)
+            for ps in range(self.num_ps)
+        )
+
+    def _pieces(self, ps: int) -> tuple[Piece, ...]:
+        pieces, size = [], prod(self.row_shape)
+        for table in self.tables:
+            first = (ps - table.offset) % self.num_ps  # row of the table
+            count = len(range(first, table.rows, self.num_ps))
+            start, offset = first * size, (table.offset + first) // self.num_ps * size
+            pieces.append(Piece(table.name, start, count * size, offset, self.num_ps))
+        return tuple(pieces)
+
+
+def grouped(specs: Sequence[VariableSpec], num_ps: int) -> list[TableGroup]:
+    """The groups of all tables that may share one, in the order of their first tables.
+
+    Alike are tables of one dtype, shape of a row, and VariableSpec.group.  One with fewer rows than there are ps is in
+    none: it would be missing on some.
+    """
+    alike: dict[tuple[object, ...], list[VariableSpec]] = {}
+    for spec in specs:
+        if spec.sparse and spec.trainable and spec.group and spec.size and spec.shape[0] >= num_ps:
+            alike.setdefault((spec.dtype, spec.shape[1:], spec.group), []).append(spec)
+    return [_group(tables, num_ps) for tables in alike.values()]
+
+
+def _group(specs: Sequence[VariableSpec], num_ps: int) -> TableGroup:
+    tables: list[GroupedTable] = []
+    end = 0
+    for number, spec in enumerate(specs):
+        offset = end + (number - end) % num_ps  # row 0 is on ps `number` modulo the number of ps
+        tables.append(GroupedTable(spec.name, spec.shape[0], offset))
+        end = offset + spec.shape[0]
+    first = specs[0]
+    name = first.name if len(specs) == 1 else f"{first.name}.and_{len(specs) - 1}"
+    return TableGroup(name, tuple(tables), first.shape[1:], first.dtype, first.group, num_ps)

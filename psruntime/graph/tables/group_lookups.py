@@ -1,0 +1,249 @@
+"""The lookups of a step in table groups, put together: each id and each row travels once, in a message a group and ps.
+
+A lookup gives model_fn its tensor at once, and what feeds that is connected when model_fn has ended and all lookups are
+known.  Those whose ids depend on the rows of other lookups come after these: they are of a higher level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.table_groups import GroupedTable, TableGroup
+from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.base.devices import ps_device
+from psruntime.graph.store.wire import Wire
+from psruntime.graph.tables.lookup_notes import is_outermost
+from psruntime.graph.tables.reading import brought, uncolocated
+
+
+class Fetched(NamedTuple):
+    """Rows of a group that travelled.  ps -> ids: integer [rows], unique, of its bucket; rows: [rows] + row shape.
+
+    Both are on the worker.
+    """
+
+    ids: list[Any]
+    rows: list[Any]
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """table: of the group.  ids: integers of any shape.  in_range: an operation that fails unless all are its rows.
+
+    result: identity of what is to be connected; None if the rows are fetched where they are looked up.
+    """
+
+    group: _GroupReader
+    table: GroupedTable
+    ids: Any
+    in_range: Any
+    result: Any = None
+
+
+class TableLookups:
+    """The table groups of a model as worker device `worker` reads them, in the current graph.
+
+    handles: of each group's name the masters' on every ps, to be read through.
+
+    What the model reads in another way than by lookups at its outermost level, it reads through the handles.
+    """
+
+    def __init__(self, groups: Sequence[TableGroup], handles: Mapping[str, list[Any]], worker: str, wire: Wire) -> None:
+        self._graph = tf1.get_default_graph()
+        self._worker = worker
+        self._readers = {group.name: _GroupReader(group, handles[group.name], worker, wire) for group in groups}
+        self._lookups: list[_Lookup] = []
+        self._is_connected = False
+
+    def views(self) -> dict[str, GroupedTableView]:
+        """Table -> how the model reads it."""
+        return {
+            table.name: GroupedTableView(self, reader, table)
+            for reader in self._readers.values()
+            for table in reader.group.tables
+        }
+
+    def rows(self, reader: _GroupReader, table: GroupedTable, ids: Any) -> Any:
+        """The rows of a lookup; those in loops, branches and functions are fetched there."""
+        if self._is_connected or not is_outermost(self._graph):
+            return reader.fetch([_Lookup(reader, table, ids, _in_range(table, ids, self._worker))])[1][0]
+        with tf1.device(self._worker):
+            shape = ids.shape.concatenate(reader.group.row_shape)
+            result = tf1.identity(tf1.placeholder(reader.dtype, shape, name="to_be_connected"))
+        self._lookups.append(_Lookup(reader, table, ids, _in_range(table, ids, self._worker), result))
+        return result
+
+    def connect(self) -> None:
+        """Fetches the rows of all lookups so far, those of one level and group together."""
+        self._is_connected = True
+        levels = _levels(self._lookups)
+        for level in range(max(levels, default=-1) + 1):
+            for reader in self._readers.values():
+                own = [at for at, of in zip(self._lookups, levels, strict=True) if at.group is reader and of == level]
+                if not own:
+                    continue
+                fetched, results = reader.fetch(own)
+                reader.fetched.append(fetched)
+                for lookup, rows in zip(own, results, strict=True):
+                    lookup.result.op._update_input(0, rows)
+
+    def fetched(self, group: TableGroup) -> list[Fetched]:
+        """What was fetched for the lookups at the outermost level, level by level."""
+        return self._readers[group.name].fetched
+
+    def handles(self, group: TableGroup) -> list[Any]:
+        """Of every ps, what all else is read through."""
+        return self._readers[group.name].handles
+
+    @property
+    def sources(self) -> list[Any]:
+        """What is read on the ps."""
+        return [handle for reader in self._readers.values() for handle in reader.handles]
+
+
+class GroupedTableView:
+    """A table of a group, see View."""
+
+    def __init__(self, lookups: TableLookups, reader: _GroupReader, table: GroupedTable) -> None:
+        self._lookups, self._reader, self._table = lookups, reader, table
+        home = ps_device(table.offset % reader.group.num_ps)
+        self.home: str | None = home
+        with tf1.name_scope(f"table/{table.name}"), uncolocated():
+            with tf1.device(home):
+                self.source = tf1.identity(reader.handles[table.offset % reader.group.num_ps])
+            self.value = reader.whole(table, self.source)
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+        with tf1.name_scope(name, "Lookup"), uncolocated():
+            return self._lookups.rows(self._reader, self._table, tf1.convert_to_tensor(indices))
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> Any:
+        """The model was learnt without: in training no table of a group is read so."""
+        with tf1.name_scope(name, "Lookup"), uncolocated():
+            return tf1.gather_nd(self.value, indices)
+
+
+class _GroupReader:
+    """Reads rows of one group."""
+
+    def __init__(self, group: TableGroup, handles: list[Any], worker: str, wire: Wire) -> None:
+        self.group, self.handles = group, handles
+        self.dtype = tf1.as_dtype(group.dtype)
+        self.fetched: list[Fetched] = []
+        self._worker, self._wire = worker, wire
+        self._ids_dtype = tf1.int32 if group.rows + group.num_ps < tf1.int32.max else tf1.int64
+
+    def fetch(self, lookups: Sequence[_Lookup]) -> tuple[Fetched, list[Any]]:
+        """(what travels, the rows of each lookup: ids.shape + row shape, on the worker)."""
+        num_ps = self.group.num_ps
+        with tf1.name_scope(f"fetch/{self.group.name}/"), uncolocated():
+            with tf1.device(self._worker):
+                rows_of = [self._group_rows(lookup.table, tf1.reshape(lookup.ids, [-1])) for lookup in lookups]
+                with tf1.control_dependencies([lookup.in_range for lookup in lookups]):
+                    unique, positions = tf1.unique(_joined(rows_of))
+                ids, positions = _dealt(unique, positions, num_ps)
+            rows = [self._gathered(ps, ids[ps]) for ps in range(num_ps)]
+            with tf1.device(self._worker):
+                spread = _spread(_joined(rows), positions)
+                sizes = [tf1.size(each) for each in rows_of]
+                parts = tf1.split(spread, tf1.stack(sizes), num=len(sizes)) if len(sizes) > 1 else [spread]
+                results = [self._shaped(part, lookup.ids) for part, lookup in zip(parts, lookups, strict=True)]
+        return Fetched(ids, rows), results
+
+    def whole(self, table: GroupedTable, at_home: Any) -> Any:
+        """All of a table.  at_home: the handle of the ps where its first row is, as a tensor of the table's own."""
+        num_ps = self.group.num_ps
+        handles = [at_home if ps == table.offset % num_ps else handle for ps, handle in enumerate(self.handles)]
+        parts = [self._strand(table, ps, handle) for ps, handle in enumerate(handles)]
+        with tf1.device(self._worker):
+            places = [tf1.range((ps - table.offset) % num_ps, table.rows, num_ps) for ps in range(num_ps)]
+            value = tf1.dynamic_stitch(places, parts)
+            value.set_shape([table.rows, *self.group.row_shape])
+            return value
+
+    def _strand(self, table: GroupedTable, ps: int, handle: Any) -> Any:
+        """All rows of a table that are on a ps."""
+        num_ps = self.group.num_ps
+        first = (ps - table.offset) % num_ps
+        start, count = (table.offset + first) // num_ps, len(range(first, table.rows, num_ps))
+
+        def read() -> Any:
+            return tf1.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype)[start : start + count]
+
+        return brought(read, ps_device(ps), self._worker, self._wire)
+
+    def _gathered(self, ps: int, ids: Any) -> Any:
+        def gather() -> Any:
+            return tf1.raw_ops.ResourceGather(resource=self.handles[ps], indices=ids, dtype=self.dtype)
+
+        return brought(gather, ps_device(ps), self._worker, self._wire)
+
+    def _group_rows(self, table: GroupedTable, ids: Any) -> Any:
+        """The rows of the group that are rows `ids` of a table."""
+        return tf1.cast(ids, self._ids_dtype) + tf1.constant(table.offset, self._ids_dtype)
+
+    def _shaped(self, rows: Any, ids: Any) -> Any:
+        """[ids] + row shape -> ids.shape + row shape."""
+        result = tf1.reshape(rows, tf1.concat([tf1.shape(ids), self.group.row_shape], axis=0))
+        result.set_shape(ids.shape.concatenate(self.group.row_shape))
+        return result
+
+
+def _levels(lookups: Sequence[_Lookup]) -> list[int]:
+    """Of each lookup one more than that of the highest whose rows its ids depend on, from 0."""
+    level_of: dict[Any, int] = {}
+    for lookup in lookups:  # one comes after those that its ids depend on
+        met = [0]
+
+        def stops(op: Any, met: list[int] = met) -> bool:
+            if op in level_of:
+                met.append(level_of[op] + 1)
+            return op in level_of
+
+        ancestors([lookup.ids], stops)
+        level_of[lookup.result.op] = max(met)
+    return [level_of[lookup.result.op] for lookup in lookups]
+
+
+def _dealt(unique: Any, positions: Any, num_ps: int) -> tuple[list[Any], Any]:
+    """(ids of each ps, places of `positions` in the rows of all ps one after the other)."""
+    if num_ps == 1:
+        return [unique], positions
+    home = tf1.cast(unique % num_ps, tf1.int32)
+    ids = tf1.dynamic_partition(unique // num_ps, home, num_ps)
+    places = tf1.dynamic_partition(tf1.range(tf1.size(unique)), home, num_ps)
+    return ids, tf1.gather(tf1.math.invert_permutation(tf1.concat(places, axis=0)), positions)
+
+
+def _joined(tensors: Sequence[Any]) -> Any:
+    return tf1.concat(tensors, axis=0) if len(tensors) > 1 else tensors[0]
+
+
+def _in_range(table: GroupedTable, ids: Any, worker: str) -> Any:
+    """An operation that fails unless all ids are rows of the table.  It is made by the line that looks them up."""
+    with tf1.device(worker):
+        wide = ids if ids.dtype in (tf1.int32, tf1.int64) else tf1.cast(ids, tf1.int64)
+        unsigned = tf1.uint32 if wide.dtype == tf1.int32 else tf1.uint64
+        largest = tf1.reduce_max(tf1.bitcast(wide, unsigned))  # in which negative ones are the largest
+        is_row = tf1.less(largest, tf1.constant(min(table.rows, unsigned.max), unsigned))
+        what = f"ids of table {table.name} must be in [0, {table.rows}), got"
+        return tf1.raw_ops.Assert(condition=is_row, data=[what, tf1.bitcast(largest, wide.dtype)])
+
+
+_SPREAD = "PsruntimeSpreadRows"
+
+
+def _spread(rows: Any, positions: Any) -> Any:
+    """rows[positions]; its gradient is a dense sum over duplicates, where that of tf.gather would be IndexedSlices."""
+    with tf1.get_default_graph().gradient_override_map({"GatherV2": _SPREAD}):
+        return tf1.gather(rows, positions)
+
+
+@tf1.RegisterGradient(_SPREAD)  # type: ignore[untyped-decorator]
+def _spread_gradient(operation: Any, gradient: Any) -> Any:
+    rows, positions, _ = operation.inputs
+    return [tf1.math.unsorted_segment_sum(gradient, positions, tf1.shape(rows)[0]), None, None]

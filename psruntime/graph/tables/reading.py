@@ -1,0 +1,25 @@
+"""Reading on a ps what is used on a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.store.wire import AS_IS, Wire, unpacked
+
+
+def brought(read: Callable[[], Any], ps: str, worker: str, wire: Wire) -> Any:
+    """What `read()` gives on device `ps`, on device `worker`."""
+    with uncolocated(), tf1.get_default_graph().gradient_override_map({"Cast": AS_IS}):
+        with tf1.device(ps):
+            found = read()
+            packed = wire.packed(found)
+        with tf1.device(worker):
+            return tf1.identity(unpacked(packed, found.dtype))
+
+
+def uncolocated() -> Any:
+    """A scope in which operations are where their device says, whatever they were to be beside."""
+    return tf1.get_default_graph().colocate_with(None, ignore_existing=True)
