@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.core.plan.plan import Plan
+from psruntime.core.plan.table_groups import TableGroup
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.store.gradient import BucketGradient, summed
@@ -37,12 +38,19 @@ class _Taken:
         self.grouped = {bucket.name: group for group in plan.groups for bucket in group.buckets}
         tables = {table.name for group in plan.groups for table in group.tables}
         views = [pulled.views[spec.name].source for spec in plan.trained if spec.name not in tables]
-        rows = [rows for group in plan.groups for each in pulled.lookups.fetched(group) for rows in each.rows]
-        in_place = [handle for group in plan.groups for handle in pulled.lookups.handles(group)]
-        sources = [*views, *rows, *in_place]
+        rows = [rows for group in plan.groups for each in pulled.lookups.fetched(group) for rows in each.results]
+        handles = [handle for group in plan.groups for handle in pulled.lookups.handles(group)]
+        sources = [*views, *rows, *handles]
         at_loss = None if divisor is None else [tf1.cast(1 / divisor, loss.dtype)]
         gradients = tf1.gradients(loss, sources, at_loss, stop_gradients=rows)
         self._of_source = {id(source): gradient for source, gradient in zip(sources, gradients, strict=True)}
+        self._of_fetched = {group.name: self._fetched(group) for group in plan.groups}
+
+    def _fetched(self, group: TableGroup) -> list[list[BucketGradient]]:
+        """Those of the rows that were fetched together, of each ps; once for each time that some were."""
+        fetched = self._pulled.lookups.fetched(group)
+        gradients = [each.gradients([self._of_source[id(result)] for result in each.results]) for each in fetched]
+        return [of_ps for of_ps in gradients if of_ps is not None]
 
     def of(self, bucket: Bucket) -> BucketGradient | None:
         """That of a bucket which is in no table group."""
@@ -58,8 +66,7 @@ class _Taken:
     def of_grouped(self, bucket: Bucket) -> BucketGradient | None:
         """That of a bucket of a table group: of the rows that were fetched, and of what was read through its handle."""
         group, ps = self.grouped[bucket.name], bucket.ps
-        fetched = [(self._of_source[id(each.rows[ps])], each.ids[ps]) for each in self._pulled.lookups.fetched(group)]
-        parts = [BucketGradient(tf1.convert_to_tensor(values), ids) for values, ids in fetched if values is not None]
+        parts = [of_ps[ps] for of_ps in self._of_fetched[group.name]]
         through_handle = self._of_source[id(self._pulled.lookups.handles(group)[ps])]
         if through_handle is None:
             return _joint(parts) if parts else None

@@ -15,19 +15,37 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.wire import Wire
 from psruntime.graph.tables.lookup_notes import is_outermost
 from psruntime.graph.tables.reading import brought, uncolocated
 
 
 class Fetched(NamedTuple):
-    """Rows of a group that travelled.  ps -> ids: integer [rows], unique, of its bucket; rows: [rows] + row shape.
+    """Rows of a group that travelled for some lookups, all on the worker.
 
-    Both are on the worker.
+    ids: of each ps, integer [rows], unique, of its bucket.  rows: of each ps, [rows] + row shape.
+    places: of each lookup, int32 ids.shape: which of the rows it got, those of all ps one after the other.
+    results: of each lookup, ids.shape + row shape.
     """
 
     ids: list[Any]
     rows: list[Any]
+    places: list[Any]
+    results: list[Any]
+
+    def gradients(self, of_results: Sequence[Any]) -> list[BucketGradient] | None:
+        """Of the bucket on each ps, from the gradients of the results, of which some may be None; None if all are."""
+        known = [(tf1.convert_to_tensor(g), at) for g, at in zip(of_results, self.places, strict=True) if g is not None]
+        if not known:
+            return None
+        counts = [tf1.size(ids) for ids in self.ids]
+        row_shape = self.rows[0].shape.as_list()[1:]
+        each = _joined([tf1.reshape(gradient, [-1, *row_shape]) for gradient, _ in known])
+        places = _joined([tf1.reshape(at, [-1]) for _, at in known])
+        sums = tf1.math.unsorted_segment_sum(each, places, tf1.add_n(counts))
+        parts = tf1.split(sums, tf1.stack(counts), num=len(counts)) if len(counts) > 1 else [sums]
+        return [BucketGradient(values, ids) for values, ids in zip(parts, self.ids, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -70,7 +88,7 @@ class TableLookups:
     def rows(self, reader: _GroupReader, table: GroupedTable, ids: Any) -> Any:
         """The rows of a lookup; those in loops, branches and functions are fetched there."""
         if self._is_connected or not is_outermost(self._graph):
-            return reader.fetch([_Lookup(reader, table, ids, _in_range(table, ids, self._worker))])[1][0]
+            return reader.fetch([_Lookup(reader, table, ids, _in_range(table, ids, self._worker))]).results[0]
         with tf1.device(self._worker):
             shape = ids.shape.concatenate(reader.group.row_shape)
             result = tf1.identity(tf1.placeholder(reader.dtype, shape, name="to_be_connected"))
@@ -86,10 +104,10 @@ class TableLookups:
                 own = [at for at, of in zip(self._lookups, levels, strict=True) if at.group is reader and of == level]
                 if not own:
                     continue
-                fetched, results = reader.fetch(own)
-                reader.fetched.append(fetched)
-                for lookup, rows in zip(own, results, strict=True):
+                fetched = reader.fetch(own)
+                for lookup, rows in zip(own, fetched.results, strict=True):
                     lookup.result.op._update_input(0, rows)
+                reader.fetched.append(fetched._replace(results=[lookup.result for lookup in own]))
 
     def fetched(self, group: TableGroup) -> list[Fetched]:
         """What was fetched for the lookups at the outermost level, level by level."""
@@ -137,22 +155,22 @@ class _GroupReader:
         self._worker, self._wire = worker, wire
         self._ids_dtype = tf1.int32 if group.rows + group.num_ps < tf1.int32.max else tf1.int64
 
-    def fetch(self, lookups: Sequence[_Lookup]) -> tuple[Fetched, list[Any]]:
-        """(what travels, the rows of each lookup: ids.shape + row shape, on the worker)."""
+    def fetch(self, lookups: Sequence[_Lookup]) -> Fetched:
+        """The rows of these lookups."""
         num_ps = self.group.num_ps
         with tf1.name_scope(f"fetch/{self.group.name}/"), uncolocated():
             with tf1.device(self._worker):
-                rows_of = [self._group_rows(lookup.table, tf1.reshape(lookup.ids, [-1])) for lookup in lookups]
+                rows_of = [self._group_rows(lookup.table, lookup.ids) for lookup in lookups]
                 with tf1.control_dependencies([lookup.in_range for lookup in lookups]):
                     unique, positions = tf1.unique(_joined(rows_of))
                 ids, positions = _dealt(unique, positions, num_ps)
             rows = [self._gathered(ps, ids[ps]) for ps in range(num_ps)]
             with tf1.device(self._worker):
-                spread = _spread(_joined(rows), positions)
                 sizes = [tf1.size(each) for each in rows_of]
-                parts = tf1.split(spread, tf1.stack(sizes), num=len(sizes)) if len(sizes) > 1 else [spread]
-                results = [self._shaped(part, lookup.ids) for part, lookup in zip(parts, lookups, strict=True)]
-        return Fetched(ids, rows), results
+                parts = tf1.split(positions, tf1.stack(sizes), num=len(sizes)) if len(sizes) > 1 else [positions]
+                places = [_shaped(part, lookup.ids) for part, lookup in zip(parts, lookups, strict=True)]
+                all_rows = _joined(rows)
+                return Fetched(ids, rows, places, [tf1.gather(all_rows, at) for at in places])
 
     def whole(self, table: GroupedTable, at_home: Any) -> Any:
         """All of a table.  at_home: the handle of the ps where its first row is, as a tensor of the table's own."""
@@ -183,14 +201,9 @@ class _GroupReader:
         return brought(gather, ps_device(ps), self._worker, self._wire)
 
     def _group_rows(self, table: GroupedTable, ids: Any) -> Any:
-        """The rows of the group that are rows `ids` of a table."""
-        return tf1.cast(ids, self._ids_dtype) + tf1.constant(table.offset, self._ids_dtype)
-
-    def _shaped(self, rows: Any, ids: Any) -> Any:
-        """[ids] + row shape -> ids.shape + row shape."""
-        result = tf1.reshape(rows, tf1.concat([tf1.shape(ids), self.group.row_shape], axis=0))
-        result.set_shape(ids.shape.concatenate(self.group.row_shape))
-        return result
+        """The rows of the group that are rows `ids` of a table, [ids]."""
+        flat = ids if ids.shape.rank == 1 else tf1.reshape(ids, [-1])
+        return tf1.cast(flat, self._ids_dtype) + tf1.constant(table.offset, self._ids_dtype)
 
 
 def _levels(lookups: Sequence[_Lookup]) -> list[int]:
@@ -219,6 +232,13 @@ def _dealt(unique: Any, positions: Any, num_ps: int) -> tuple[list[Any], Any]:
     return ids, tf1.gather(tf1.math.invert_permutation(tf1.concat(places, axis=0)), positions)
 
 
+def _shaped(positions: Any, ids: Any) -> Any:
+    """[ids] in the shape of the ids."""
+    shaped = positions if ids.shape.rank == 1 else tf1.reshape(positions, tf1.shape(ids))
+    shaped.set_shape(ids.shape)
+    return shaped
+
+
 def _joined(tensors: Sequence[Any]) -> Any:
     return tf1.concat(tensors, axis=0) if len(tensors) > 1 else tensors[0]
 
@@ -232,18 +252,3 @@ def _in_range(table: GroupedTable, ids: Any, worker: str) -> Any:
         is_row = tf1.less(largest, tf1.constant(min(table.rows, unsigned.max), unsigned))
         what = f"ids of table {table.name} must be in [0, {table.rows}), got"
         return tf1.raw_ops.Assert(condition=is_row, data=[what, tf1.bitcast(largest, wide.dtype)])
-
-
-_SPREAD = "PsruntimeSpreadRows"
-
-
-def _spread(rows: Any, positions: Any) -> Any:
-    """rows[positions]; its gradient is a dense sum over duplicates, where that of tf.gather would be IndexedSlices."""
-    with tf1.get_default_graph().gradient_override_map({"GatherV2": _SPREAD}):
-        return tf1.gather(rows, positions)
-
-
-@tf1.RegisterGradient(_SPREAD)  # type: ignore[untyped-decorator]
-def _spread_gradient(operation: Any, gradient: Any) -> Any:
-    rows, positions, _ = operation.inputs
-    return [tf1.math.unsorted_segment_sum(gradient, positions, tf1.shape(rows)[0]), None, None]
