@@ -19,6 +19,7 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
 from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.store.row_updates import take_unique_rows
 from psruntime.model import ModelSpec
 from psruntime.usercode import blame
 
@@ -136,7 +137,8 @@ class BucketOptimizer:
         self.variables: list[Any] = []
         with tf1.device(ps_device(bucket.ps)), self._recorded():
             self._optimizer = _make(rules[self.number], self.learning_rate)
-            _take_unique_rows(self._optimizer)
+            if type(self._optimizer) in ELEMENT_WISE:
+                take_unique_rows(self._optimizer)
 
     @property
     def kind(self) -> str:
@@ -163,14 +165,6 @@ class BucketOptimizer:
 
         with tf1.variable_creator_scope(creator):
             yield
-
-
-def _take_unique_rows(optimizer: Any) -> None:
-    """Keeps an optimizer of TensorFlow's from making the rows of a gradient unique: they are, and it takes as long as
-    the update itself."""
-    method = "_resource_apply_sparse_duplicate_indices"
-    if type(optimizer) in ELEMENT_WISE and getattr(type(optimizer), method) is getattr(tf1.train.Optimizer, method):
-        setattr(optimizer, method, optimizer._resource_apply_sparse)
 
 
 def _looks_across(rule: Rule) -> bool:

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.store.gradient import BucketGradient
+from psruntime.graph.store.gradient import BucketGradient, row_sums
 from psruntime.graph.store.wire import Wire
 from psruntime.graph.tables.lookup_notes import is_outermost
 from psruntime.graph.tables.reading import brought, uncolocated
@@ -43,7 +43,7 @@ class Fetched(NamedTuple):
         row_shape = self.rows[0].shape.as_list()[1:]
         each = _joined([tf1.reshape(gradient, [-1, *row_shape]) for gradient, _ in known])
         places = _joined([tf1.reshape(at, [-1]) for _, at in known])
-        sums = tf1.math.unsorted_segment_sum(each, places, tf1.add_n(counts))
+        sums = row_sums(each, places, tf1.add_n(counts))
         parts = tf1.split(sums, tf1.stack(counts), num=len(counts)) if len(counts) > 1 else [sums]
         return [BucketGradient(values, ids) for values, ids in zip(parts, self.ids, strict=True)]
 
