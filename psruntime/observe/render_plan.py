@@ -36,7 +36,9 @@ def _bucket_table(plan: Plan, local_steps: int) -> Table:
 def _kind(bucket: Bucket) -> Text:
     if bucket.is_table:
         count = len(bucket.pieces)
-        return Text("a table" if not bucket.group else f"rows of {count} tables" if count > 1 else "rows of a table")
+        return Text(
+            "a table" if not bucket.is_grouped else f"rows of {count} tables" if count > 1 else "rows of a table"
+        )
     return Text(f"{len(bucket.pieces)} packed" if bucket.is_packed else "1")
 
 

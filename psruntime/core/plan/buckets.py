@@ -96,6 +96,11 @@ class Bucket:
         return self.pieces[0].variable
 
     @property
+    def is_grouped(self) -> bool:
+        """Whether it has rows of a table group."""
+        return self.is_table and self.group > 0
+
+    @property
     def is_packed(self) -> bool:
         """Whether it is of several variables."""
         return len(self.pieces) > 1

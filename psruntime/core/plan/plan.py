@@ -25,10 +25,10 @@ from psruntime.core.plan.table_groups import TableGroup, grouped
 
 @dataclass(frozen=True)
 class Plan:
-    """Buckets in the order of the model's variables, and within one variable by `start`.
+    """Buckets in the order of the model's variables, and within one variable by `start`; last those of table groups.
 
     specs: of all variables.  buckets: of the trainable ones.  homes: of the others, one each, in its own shape.
-    groups: of tables, whose buckets are the last ones.
+    groups: of tables.
 
     Invariant: the pieces of a trainable variable cover it once, without gap or overlap.
     """
@@ -48,6 +48,11 @@ class Plan:
     def on(self, ps: int) -> list[Bucket]:
         """The buckets of one ps."""
         return [b for b in self.buckets if b.ps == ps]
+
+    @cached_property
+    def group_of(self) -> dict[str, TableGroup]:
+        """Name of a bucket -> its table group, of those that have one."""
+        return {bucket.name: group for group in self.groups for bucket in group.buckets}
 
     def pieces_of(self, variable: str) -> list[tuple[Bucket, Piece]]:
         """The pieces of one trainable variable, by `start`, each with the bucket that it is in."""

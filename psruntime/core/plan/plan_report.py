@@ -58,7 +58,7 @@ def tensors_of(bucket: Bucket, local_steps: int = 1) -> int:
     """That travel for it in a step."""
     if not bucket.is_table:
         return DENSE_TENSORS
-    ids_are_there = bucket.group > 0 and local_steps == 1  # those of the lookups of a group are the gradient's
+    ids_are_there = bucket.is_grouped and local_steps == 1  # those of the lookups of a group are the gradient's
     return TABLE_TENSORS + LOOKUP_TENSORS * local_steps - ids_are_there
 
 

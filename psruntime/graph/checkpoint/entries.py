@@ -1,10 +1,11 @@
 """What a checkpoint holds: the variables on the ps under the model's own names.
 
-A variable `w` is saved as `w`, one slice of whole rows for each of its buckets, which every reader sees as one
-tensor; so are the parts of a variable that a partitioner made.  The optimizer's slots are named as stock TensorFlow
-names them, `w/Momentum`, `w/Adam`, `w/Adam_1`.  What the optimizer keeps once a bucket (Adam's powers of beta) is
-saved once a variable, that of its first bucket, as `w/beta1_power`; and once more under the stock name
-`beta1_power`, that of the first variable that has one (`beta1_power_1` of the second optimizer of the kind, ...).
+A variable `w` is saved as `w`, one slice of whole rows for each of its buckets, or of a table in a group for each ps,
+which every reader sees as one tensor; so are the parts of a variable that a partitioner made.  The optimizer's slots
+are named as stock TensorFlow names them, `w/Momentum`, `w/Adam`, `w/Adam_1`.  What the optimizer keeps once a bucket
+(Adam's powers of beta) is saved once a variable, that of its first bucket, as `w/beta1_power`; and once more under the
+stock name `beta1_power`, that of the first variable that has one (`beta1_power_1` of the second optimizer of the kind,
+...).
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ class CheckpointPart:
     @property
     def size_bytes(self) -> int:
         return self.size * int(self.variable.dtype.size)
+
+    @property
+    def moved_bytes(self) -> int:
+        """That are read for it."""
+        return self.size_bytes * self.stride
 
     @property
     def is_all(self) -> bool:
@@ -118,6 +124,11 @@ class WovenPart:
     @property
     def size_bytes(self) -> int:
         return prod(self.shape) * int(self.variable.dtype.size)
+
+    @property
+    def moved_bytes(self) -> int:
+        """As CheckpointPart.moved_bytes."""
+        return self.size_bytes
 
     def in_rows(self) -> list[WovenPart]:
         """As CheckpointPart.in_rows."""

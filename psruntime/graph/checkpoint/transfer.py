@@ -1,6 +1,7 @@
 """Moves the parts of a checkpoint between the variables on the ps and files, by TensorFlow's own operations.
 
-Either the chief writes and reads all files, or, where all see the same folder, each ps those of its own variables.
+Either the chief writes and reads all files, or, where all see the same folder, each ps those of its own variables, and
+of a table group as many rows of each table, which it gets from all ps.
 Parts are moved in portions, one after the other on each device, so that a process holds at most one portion besides
 the variables.  Each portion is a file, so a tenth of the size would make ten times as many.
 """
@@ -176,7 +177,10 @@ def _assign_rows(part: CheckpointPart, value: Any) -> Any:
     """Gives a part of a large variable its value; the first one makes the variable, which may be new."""
     shape, (first, rows) = part.variable.shape.as_list(), part.rows
     with tf1.device(ps_device(part.ps)):
-        made = [] if first else [part.variable.assign(tf1.zeros(shape, value.dtype), read_value=False)]
+        begin = (
+            part.variable.initial_value if part.stride > 1 else tf1.zeros(shape, value.dtype)
+        )  # rows of no table stay
+        made = [] if first else [part.variable.assign(begin, read_value=False)]
         with tf1.control_dependencies(made):
             return assign_rows(part.variable.handle, first, tf1.reshape(value, [rows, *shape[1:]]))
 
@@ -201,9 +205,9 @@ def portions(parts: list[P]) -> Iterator[list[P]]:
     held = 0
     for _, of_one in groupby(parts, _of):
         of_variable = list(of_one)
-        size_bytes = sum(part.size_bytes for part in of_variable)
+        size_bytes = sum(part.moved_bytes for part in of_variable)
         for together in [of_variable] if size_bytes <= limit else [[part] for part in of_variable]:
-            size_bytes = sum(part.size_bytes for part in together)
+            size_bytes = sum(part.moved_bytes for part in together)
             if portion and held + size_bytes > limit:
                 yield portion
                 portion, held = [], 0

@@ -23,19 +23,19 @@ def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, divisor: Any =
         taken = _Taken(pulled, plan, divisor)
         of_buckets = {}
         for bucket in plan.buckets:
-            gradient = taken.of_grouped(bucket) if bucket.name in taken.grouped else taken.of(bucket)
+            gradient = taken.of_grouped(bucket) if bucket.is_grouped else taken.of(bucket)
             if gradient is not None:
                 of_buckets[bucket.name] = gradient
         return of_buckets
 
 
 class _Taken:
-    """The gradients of the loss with respect to all that the model reads.  grouped: bucket -> its table group."""
+    """The gradients of the loss with respect to all that the model reads."""
 
     def __init__(self, pulled: PulledModel, plan: Plan, divisor: Any) -> None:
         loss = pulled.spec.loss
         self._pulled = pulled
-        self.grouped = {bucket.name: group for group in plan.groups for bucket in group.buckets}
+        self._group_of = plan.group_of
         tables = {table.name for group in plan.groups for table in group.tables}
         views = [pulled.views[spec.name].source for spec in plan.trained if spec.name not in tables]
         rows = [rows for group in plan.groups for each in pulled.lookups.fetched(group) for rows in each.results]
@@ -65,7 +65,7 @@ class _Taken:
 
     def of_grouped(self, bucket: Bucket) -> BucketGradient | None:
         """That of a bucket of a table group: of the rows that were fetched, and of what was read through its handle."""
-        group, ps = self.grouped[bucket.name], bucket.ps
+        group, ps = self._group_of[bucket.name], bucket.ps
         parts = [of_ps[ps] for of_ps in self._of_fetched[group.name]]
         through_handle = self._of_source[id(self._pulled.lookups.handles(group)[ps])]
         if through_handle is None:

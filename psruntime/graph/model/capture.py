@@ -49,6 +49,14 @@ _ASSIGNS = (
 )
 
 
+class Recorded(NamedTuple):
+    """specs: of the variables.  looked_up: names of those with which the model does nothing but lookups that can be put
+    together with others (graph/tables)."""
+
+    specs: tuple[VariableSpec, ...]
+    looked_up: frozenset[str]
+
+
 class Partition(NamedTuple):
     """Which part of a larger variable one is, by its name, shape and the offset in it; both in entries per axis."""
 
@@ -75,12 +83,11 @@ class Captured:
     own_operations: dict[str, set[str]] = field(default_factory=dict)
 
 
-def record(build: Callable[[], T], sparse_of: Callable[[T], Iterable[str]]) -> tuple[VariableSpec, ...]:
+def record(build: Callable[[], T], sparse_of: Callable[[T], Iterable[str]]) -> Recorded:
     """The variables that `build` makes in a graph of its own, in the order of their making.
 
     Without the global step, and without local ones (metrics), which stay on the worker.  `sparse_of` returns the
-    names of those whose gradients are sparse, in that graph, from what was built; one of them is `whole` unless all
-    that the model does with it are lookups that can be put together with others (graph/tables).
+    names of those whose gradients are sparse, in that graph, from what was built.
 
     Raises:
         UsageError: a variable is of a kind that is not supported, or the model changes one that it must not.
@@ -98,13 +105,10 @@ def record(build: Callable[[], T], sparse_of: Callable[[T], Iterable[str]]) -> t
         built = build()
         uses = {variable.op.name: uses_of(variable.handle, own) for variable, own in made}
         specs = [spec_of(variable, uses[variable.op.name]) for variable, _ in made]
-        looked_up = {name for name, of_one in uses.items() if lookups.are_all(of_one)}
+        looked_up = frozenset(name for name, of_one in uses.items() if lookups.are_all(of_one))
         sparse = frozenset(sparse_of(built))
-    return tuple(
-        replace(spec, sparse=True, whole=spec.name not in looked_up) if spec.name in sparse else spec
-        for spec in specs
-        if spec is not None
-    )
+    known = [spec for spec in specs if spec is not None]
+    return Recorded(tuple(replace(s, sparse=s.sparse or s.name in sparse) for s in known), looked_up)
 
 
 @contextmanager

@@ -111,14 +111,14 @@ def learn_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableS
             return spec
         group = groups.get(spec.name, 0)
         if spec.sparse:
-            return replace(spec, whole=False, group=0 if spec.whole else group)
+            return replace(spec, group=group if spec.name in recorded.looked_up else 0)
         whole = spec.whole or (mode == TRAIN and not group)
         return replace(spec, whole=whole, group=group if spec.name in trained and not whole else 0)
 
-    specs = capture.record(build, sparse_of)
-    if not any(spec.trainable for spec in specs):
+    recorded = capture.record(build, sparse_of)
+    if not any(spec.trainable for spec in recorded.specs):
         raise UsageError(f"model_fn of {model.name} makes no trainable variable: there is nothing to train")
-    return tuple(completed(spec) for spec in specs)
+    return tuple(completed(spec) for spec in recorded.specs)
 
 
 def build_pulled_model(
@@ -158,8 +158,8 @@ def build_pulled_model(
         last = _last_pulled(stores, flat, pulls, step) if begins_last else {}
         with capture.substitute(views, step, plan.specs) as captured:
             spec, batch = _call(model, inputs, mode, [tensor for _, tensor in last.values()])
-            lookups.connect()
             examples = inputs.layout.examples(batch, tf1.shape) if spec.examples is None else spec.examples
+            lookups.put_together(_step_of(spec, examples), batch)
             tf1.train.get_or_create_global_step()  # where hooks look for it
     return PulledModel(
         spec=spec,
@@ -190,6 +190,13 @@ def _last_pulled(
     for bucket in [store.bucket for store in by_size if not store.bucket.is_table]:
         last[bucket.ps] = bucket.name, tf1.identity(flat[bucket.pieces[0].variable])
     return last
+
+
+def _step_of(spec: ModelSpec, examples: Any) -> list[Any]:
+    """What a step, or a pass of an evaluation, may run of the model."""
+    metrics = [tensor for metric in (spec.metrics or {}).values() for tensor in tf1.nest.flatten(metric)]
+    updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if spec.updates is None else spec.updates
+    return [spec.loss, *([examples] if isinstance(examples, tf1.Tensor) else []), *metrics, *updates]
 
 
 def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:

@@ -59,10 +59,13 @@ def _made_anew(graph: TrainGraph) -> list[Assigned]:
 def _levels(graph: TrainGraph) -> dict[str, int]:
     """Variable -> how many others have to be initialised one after the other before it."""
     levels: dict[str, int] = {}
-    sources = {view.source.op: name for name, view in graph.model.views.items()}
+    sources = {view.source.op: {name} for name, view in graph.model.views.items()}
+    for group in graph.plan.groups:
+        tables = {table.name for table in group.tables}
+        sources |= {handle.op: tables for handle in graph.model.lookups.handles(group)}
     for name, value in graph.model.captured.initial_values.items():  # in the order in which they were made
-        read = [levels[sources[op]] for op in ancestors([value]) if op in sources]
-        levels[name] = max(read, default=-1) + 1
+        read = {source for op in ancestors([value]) for source in sources.get(op, ())}
+        levels[name] = max((levels[source] for source in read if source in levels), default=-1) + 1
     return levels
 
 
@@ -74,9 +77,8 @@ def _assigned(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Ass
         for home in graph.plan.homes
         if home.name in values
     ]
-    in_groups = {bucket.name for group in graph.plan.groups for bucket in group.buckets}
     for bucket in graph.plan.buckets:
-        if bucket.name not in in_groups and any(piece.variable in values for piece in bucket.pieces):
+        if not bucket.is_grouped and any(piece.variable in values for piece in bucket.pieces):
             master = graph.model.stores[bucket.name].master
             if bucket.is_table:
                 assigned.append((bucket.ps, _assign(master, values[bucket.name])))

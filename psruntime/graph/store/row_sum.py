@@ -31,9 +31,11 @@ class RowSum:
         return [*self._rows.variables, self._count]
 
     def read(self) -> BucketGradient:
-        """All rows as they came, on the current device."""
-        count = self._count.read_value()
-        return self._rows.read().map(lambda tensor: tensor[:count])
+        """All rows as they came, on the current device; in a run that is not in the critical section, perhaps fewer."""
+        held, count = self._rows.read(), self._count.read_value()
+        for tensor in held.tensors:
+            count = tf1.minimum(count, tf1.shape(tensor, out_type=tf1.int64)[0])
+        return held.map(lambda tensor: tensor[:count])
 
     def total(self, rows: BucketGradient) -> BucketGradient:
         """The sum, from the rows as they came."""

@@ -1,12 +1,13 @@
 """The lookups of a step in table groups, put together: each id and each row travels once, in a message a group and ps.
 
 A lookup gives model_fn its tensor at once, and what feeds that is connected when model_fn has ended and all lookups are
-known.  Those whose ids depend on the rows of other lookups come after these: they are of a higher level.
+known.  Those whose ids depend on the rows of other lookups come after these: they are of a higher level.  One that the
+step does not need, or that is not of its batch, travels by itself: whoever runs it does not run the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,7 +36,10 @@ class Fetched(NamedTuple):
     results: list[Any]
 
     def gradients(self, of_results: Sequence[Any]) -> list[BucketGradient] | None:
-        """Of the bucket on each ps, from the gradients of the results, of which some may be None; None if all are."""
+        """Of the bucket on each ps, from the gradients of the results, of which some may be None; None if all are.
+
+        Rows that only such results have are left out: an optimizer may move a row whose gradient is zero.
+        """
         known = [(tf1.convert_to_tensor(g), at) for g, at in zip(of_results, self.places, strict=True) if g is not None]
         if not known:
             return None
@@ -43,12 +47,19 @@ class Fetched(NamedTuple):
         row_shape = self.rows[0].shape.as_list()[1:]
         each = _joined([tf1.reshape(gradient, [-1, *row_shape]) for gradient, _ in known])
         places = _joined([tf1.reshape(at, [-1]) for _, at in known])
-        sums = row_sums(each, places, tf1.add_n(counts))
-        parts = tf1.split(sums, tf1.stack(counts), num=len(counts)) if len(counts) > 1 else [sums]
-        return [BucketGradient(values, ids) for values, ids in zip(parts, self.ids, strict=True)]
+        if len(known) == len(self.places):
+            sums = row_sums(each, places, tf1.add_n(counts))
+            parts = tf1.split(sums, tf1.stack(counts), num=len(counts)) if len(counts) > 1 else [sums]
+            return [BucketGradient(values, ids) for values, ids in zip(parts, self.ids, strict=True)]
+        used, places = tf1.unique(places)
+        sums = row_sums(each, places, tf1.size(used))
+        home = tf1.searchsorted(tf1.cumsum(tf1.stack(counts)), used, side="right")
+        parts = tf1.dynamic_partition(sums, home, len(counts))
+        ids_of = tf1.dynamic_partition(tf1.gather(_joined(self.ids), used), home, len(counts))
+        return [BucketGradient(values, ids) for values, ids in zip(parts, ids_of, strict=True)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Lookup:
     """table: of the group.  ids: integers of any shape.  in_range: an operation that fails unless all are its rows.
 
@@ -92,22 +103,37 @@ class TableLookups:
         with tf1.device(self._worker):
             shape = ids.shape.concatenate(reader.group.row_shape)
             result = tf1.identity(tf1.placeholder(reader.dtype, shape, name="to_be_connected"))
-        self._lookups.append(_Lookup(reader, table, ids, _in_range(table, ids, self._worker), result))
+        with tf1.control_dependencies(None):  # whatever the result waits for, the fetch waits for the ids alone
+            in_range = _in_range(table, ids, self._worker)
+        self._lookups.append(_Lookup(reader, table, ids, in_range, result))
         return result
 
-    def connect(self) -> None:
-        """Fetches the rows of all lookups so far, those of one level and group together."""
+    def put_together(self, step: Iterable[Any], batch: Iterable[Any]) -> None:
+        """Fetches the rows of all lookups so far; those of one level and group together that `step` needs and whose
+        ids come from `batch`.
+
+        step: tensors and operations.  batch: placeholders.
+        """
         self._is_connected = True
-        levels = _levels(self._lookups)
-        for level in range(max(levels, default=-1) + 1):
+        order = _Order(self._lookups, {tensor.op for tensor in batch})
+        needed = order.needed_by(step)
+        together = [lookup for lookup in self._lookups if lookup in needed and order.is_of_batch(lookup)]
+        for lookup in self._lookups:
+            if lookup not in together:
+                self._fetch([lookup])
+        for level in range(max(map(order.level, together), default=-1) + 1):
             for reader in self._readers.values():
-                own = [at for at, of in zip(self._lookups, levels, strict=True) if at.group is reader and of == level]
-                if not own:
-                    continue
-                fetched = reader.fetch(own)
-                for lookup, rows in zip(own, fetched.results, strict=True):
-                    lookup.result.op._update_input(0, rows)
-                reader.fetched.append(fetched._replace(results=[lookup.result for lookup in own]))
+                own = [lookup for lookup in together if lookup.group is reader and order.level(lookup) == level]
+                if own:
+                    self._fetch(own)
+
+    def _fetch(self, lookups: list[_Lookup]) -> None:
+        """Feeds the results of lookups of one group."""
+        reader = lookups[0].group
+        fetched = reader.fetch(lookups)
+        for lookup, rows in zip(lookups, fetched.results, strict=True):
+            lookup.result.op._update_input(0, rows)
+        reader.fetched.append(fetched._replace(results=[lookup.result for lookup in lookups]))
 
     def fetched(self, group: TableGroup) -> list[Fetched]:
         """What was fetched for the lookups at the outermost level, level by level."""
@@ -140,9 +166,11 @@ class GroupedTableView:
             return self._lookups.rows(self._reader, self._table, tf1.convert_to_tensor(indices))
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Any:
-        """The model was learnt without: in training no table of a group is read so."""
         with tf1.name_scope(name, "Lookup"), uncolocated():
-            return tf1.gather_nd(self.value, indices)
+            indices = tf1.convert_to_tensor(indices)
+            rows = self._lookups.rows(self._reader, self._table, indices[..., 0])
+            depth, rank = indices.shape.as_list()[-1], indices.shape.rank
+            return rows if depth == 1 else tf1.gather_nd(rows, indices[..., 1:], batch_dims=rank - 1)
 
 
 class _GroupReader:
@@ -206,20 +234,47 @@ class _GroupReader:
         return tf1.cast(flat, self._ids_dtype) + tf1.constant(table.offset, self._ids_dtype)
 
 
-def _levels(lookups: Sequence[_Lookup]) -> list[int]:
-    """Of each lookup one more than that of the highest whose rows its ids depend on, from 0."""
-    level_of: dict[Any, int] = {}
-    for lookup in lookups:  # one comes after those that its ids depend on
-        met = [0]
+class _Order:
+    """Which lookups have to come before which, and which depend on the batch alone.  fed: operations of the batch."""
 
-        def stops(op: Any, met: list[int] = met) -> bool:
-            if op in level_of:
-                met.append(level_of[op] + 1)
-            return op in level_of
+    def __init__(self, lookups: Sequence[_Lookup], fed: set[Any]) -> None:
+        self._of_result = {lookup.result.op: lookup for lookup in lookups}
+        self._levels: dict[_Lookup, int] = {}
+        self._others: set[_Lookup] = set()  # that depend on something else than the batch
+        for lookup in lookups:  # one comes after those that its ids depend on
+            operations, before = self._before([lookup.ids])
+            self._levels[lookup] = max((self._levels[each] + 1 for each in before), default=0)
+            if before & self._others or any(op.type == "Placeholder" and op not in fed for op in operations):
+                self._others.add(lookup)
 
-        ancestors([lookup.ids], stops)
-        level_of[lookup.result.op] = max(met)
-    return [level_of[lookup.result.op] for lookup in lookups]
+    def level(self, lookup: _Lookup) -> int:
+        """One more than that of the highest whose rows its ids depend on, from 0."""
+        return self._levels[lookup]
+
+    def is_of_batch(self, lookup: _Lookup) -> bool:
+        """Whether its ids can be computed from the batch."""
+        return lookup not in self._others
+
+    def needed_by(self, targets: Iterable[Any]) -> set[_Lookup]:
+        """All lookups that have to be made for these tensors and operations."""
+        needed: set[_Lookup] = set()
+        waiting = self._before(targets)[1]
+        while waiting:
+            needed |= waiting
+            roots = [root for each in waiting for root in (each.ids, *each.result.op.control_inputs)]
+            waiting = self._before(roots)[1] - needed
+        return needed
+
+    def _before(self, targets: Iterable[Any]) -> tuple[set[Any], set[_Lookup]]:
+        """(operations that have to run before these, back to lookups; these lookups)."""
+        met: set[_Lookup] = set()
+
+        def stops(op: Any) -> bool:
+            if op in self._of_result:
+                met.add(self._of_result[op])
+            return op in self._of_result
+
+        return ancestors(targets, stops), met
 
 
 def _dealt(unique: Any, positions: Any, num_ps: int) -> tuple[list[Any], Any]:
@@ -249,6 +304,6 @@ def _in_range(table: GroupedTable, ids: Any, worker: str) -> Any:
         wide = ids if ids.dtype in (tf1.int32, tf1.int64) else tf1.cast(ids, tf1.int64)
         unsigned = tf1.uint32 if wide.dtype == tf1.int32 else tf1.uint64
         largest = tf1.reduce_max(tf1.bitcast(wide, unsigned))  # in which negative ones are the largest
-        is_row = tf1.less(largest, tf1.constant(min(table.rows, unsigned.max), unsigned))
+        is_row = tf1.less(largest, tf1.constant(min(table.rows, wide.dtype.max + 1), unsigned))
         what = f"ids of table {table.name} must be in [0, {table.rows}), got"
         return tf1.raw_ops.Assert(condition=is_row, data=[what, tf1.bitcast(largest, wide.dtype)])

@@ -33,7 +33,7 @@ def in_while(v: Any) -> Any:
 
 
 def learn(build: Callable[[], Any]) -> tuple[VariableSpec, ...]:
-    return record(build, lambda _: ())
+    return record(build, lambda _: ()).specs
 
 
 def substituted(views: Mapping[str, View]) -> Any:

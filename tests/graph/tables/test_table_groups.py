@@ -181,6 +181,24 @@ def test_mini_batches_of_a_step_are_summed_by_rows(tmp_path: Any) -> None:
         np.testing.assert_allclose(ours[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("num_ps", long_but([2], [1, 2]))
+def test_rows_that_have_no_gradient_are_not_moved(num_ps: int, tmp_path: Any) -> None:
+    """Momentum moves a row whose gradient is zero; stock leaves one alone that only something without gradient has."""
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:  # the second lookup of each table has none
+        total = 0.0
+        for number, name in enumerate(["user", "item", "word"]):
+            rows = table(name)
+            kept = tf1.stop_gradient(tf1.gather(rows, features[:, number, 1])) if number < 2 else 0.0
+            total += tf1.reduce_sum(tf1.gather(rows, features[:, number, 0]) * (1.0 + kept), axis=1)
+        return ModelSpec(tf1.reduce_mean(tf1.square(total - labels)), OPTIMIZERS["momentum"], 0.01)
+
+    model = Model("tests.stopped", input_fn, model_fn)
+    ours = train(LocalCluster(num_ps), model, STEPS, checkpoint_dir=str(tmp_path)).saved()
+    for name, value in plain_tensorflow(model, STEPS).items():
+        np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-6 * max(1.0, np.abs(value).max()), err_msg=name)
+
+
 def test_each_id_and_each_row_travels_once_however_many_lookups_there_are() -> None:
     cluster = LocalCluster(2)
     graph = train(cluster, tables_model(OPTIMIZERS["sgd"]), 1).graph
@@ -274,6 +292,57 @@ def test_a_step_moves_the_tensors_that_the_plan_counts() -> None:
         counted.append(sum(receives(told.partition_graphs).values()))
         assert counted[-1] == report(plan).tensors
     assert counted[0] == counted[1]
+
+
+def with_more(more: Any, **spec: Any) -> Model:
+    """A model of two tables; more(ids, rows) adds to the loss what it returns, and may look up more."""
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        rows = [tf1.gather(table(name), features[:, number, 0]) for number, name in enumerate(["user", "item"])]
+        loss = tf1.reduce_mean(tf1.square(tf1.reduce_sum(tf1.add_n(rows), axis=1) - labels)) + more(features, rows)
+        return ModelSpec(loss, OPTIMIZERS["adagrad"], 0.1, **spec)
+
+    return Model("tests.more", input_fn, model_fn)
+
+
+def assert_trains_as_plain_tensorflow(model: Model, folder: Any) -> Run:
+    run = train(LocalCluster(2), model, STEPS, checkpoint_dir=str(folder))
+    ours = run.saved()
+    for name, value in plain_tensorflow(model, STEPS).items():
+        np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-6 * max(1.0, np.abs(value).max()), err_msg=name)
+    return run
+
+
+def test_a_lookup_may_wait_for_the_rows_of_another(tmp_path: Any) -> None:
+    def more(ids: Any, rows: list[Any]) -> Any:
+        word, third = table("word"), ids[:, 2, 0]
+        with tf1.control_dependencies([tf1.debugging.assert_all_finite(rows[0], "finite"), rows[1]]):
+            return tf1.reduce_mean(tf1.square(tf1.gather(word, third)))
+
+    run = assert_trains_as_plain_tensorflow(with_more(more), tmp_path)
+    assert len(run.graph.model.lookups.fetched(run.graph.plan.groups[0])) == 1, "of one level nevertheless"
+
+
+def test_a_lookup_that_the_step_does_not_need_does_not_travel_in_it(tmp_path: Any) -> None:
+    """As that of a Keras model's own symbolic input, which nobody feeds, and one that a hook runs without a batch."""
+    found: list[Any] = []
+
+    class Neighbours(tf1.train.SessionRunHook):  # type: ignore[misc]
+        def begin(self) -> None:
+            self.rows = tf1.get_default_graph().get_tensor_by_name("neighbours:0")
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            found.append(run_context.session.run(self.rows))
+
+    def more(ids: Any, rows: list[Any]) -> Any:
+        tf1.reduce_sum(tf1.gather(table("word"), tf1.placeholder(tf1.int64, [None])))
+        with tf1.variable_scope("", reuse=True):
+            tf1.identity(tf1.gather(tf1.get_variable("user", [ROWS["user"], WIDTH]), [1, 2, 3]), name="neighbours")
+            return tf1.reduce_mean(tf1.gather(tf1.get_variable("word", [ROWS["word"], WIDTH]), ids[:, 3, 0]))
+
+    run = assert_trains_as_plain_tensorflow(with_more(more, hooks=[Neighbours()]), tmp_path)
+    assert len(run.graph.plan.groups[0].tables) == 3
+    assert len(found) == STEPS and found[-1].shape == (3, WIDTH) and np.any(found[0] != found[-1])
 
 
 def test_no_lookup_waits_for_rows_that_it_does_not_need() -> None:
