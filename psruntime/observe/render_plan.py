@@ -34,12 +34,11 @@ def _bucket_table(plan: Plan, local_steps: int) -> Table:
 
 
 def _kind(bucket: Bucket) -> Text:
-    if bucket.is_table:
-        count = len(bucket.pieces)
-        return Text(
-            "a table" if not bucket.is_grouped else f"rows of {count} tables" if count > 1 else "rows of a table"
-        )
-    return Text(f"{len(bucket.pieces)} packed" if bucket.is_packed else "1")
+    if bucket.is_grouped:
+        return Text(f"rows of {len(bucket.pieces)} tables" if bucket.is_packed else "rows of a table")
+    if bucket.is_packed:
+        return Text(f"{len(bucket.pieces)} packed")
+    return Text("a table" if bucket.is_table else "1")
 
 
 def _ps_table(found: PlanReport) -> Table:

@@ -122,13 +122,9 @@ class WovenPart:
         return slice_spec(self.entry, (begin[0] + self.first, *begin[1:]), self.shape)
 
     @property
-    def size_bytes(self) -> int:
-        return prod(self.shape) * int(self.variable.dtype.size)
-
-    @property
     def moved_bytes(self) -> int:
-        """As CheckpointPart.moved_bytes."""
-        return self.size_bytes
+        """That are written for it."""
+        return prod(self.shape) * int(self.variable.dtype.size)
 
     def in_rows(self) -> list[WovenPart]:
         """As CheckpointPart.in_rows."""

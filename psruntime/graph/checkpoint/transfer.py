@@ -177,9 +177,8 @@ def _assign_rows(part: CheckpointPart, value: Any) -> Any:
     """Gives a part of a large variable its value; the first one makes the variable, which may be new."""
     shape, (first, rows) = part.variable.shape.as_list(), part.rows
     with tf1.device(ps_device(part.ps)):
-        begin = (
-            part.variable.initial_value if part.stride > 1 else tf1.zeros(shape, value.dtype)
-        )  # rows of no table stay
+        # What stays of it are a few rows of no table, in a bucket of a table group.
+        begin = part.variable.initial_value if part.stride > 1 else tf1.zeros(shape, value.dtype)
         made = [] if first else [part.variable.assign(begin, read_value=False)]
         with tf1.control_dependencies(made):
             return assign_rows(part.variable.handle, first, tf1.reshape(value, [rows, *shape[1:]]))

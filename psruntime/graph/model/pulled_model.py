@@ -195,8 +195,11 @@ def _last_pulled(
 def _step_of(spec: ModelSpec, examples: Any) -> list[Any]:
     """What a step, or a pass of an evaluation, may run of the model."""
     metrics = [tensor for metric in (spec.metrics or {}).values() for tensor in tf1.nest.flatten(metric)]
-    updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if spec.updates is None else spec.updates
-    return [spec.loss, *([examples] if isinstance(examples, tf1.Tensor) else []), *metrics, *updates]
+    return [spec.loss, *([examples] if isinstance(examples, tf1.Tensor) else []), *metrics, *_given_updates(spec)]
+
+
+def _given_updates(spec: ModelSpec) -> Sequence[Any]:
+    return tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if spec.updates is None else spec.updates
 
 
 def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
@@ -204,9 +207,8 @@ def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
 
     A Keras model that was called on tensors lists the updates for its own symbolic inputs as well.
     """
-    given = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if spec.updates is None else spec.updates
     fed = {tensor.op for tensor in batch}
-    operations = [getattr(update, "op", update) for update in given]
+    operations = [getattr(update, "op", update) for update in _given_updates(spec)]
     can_run: set[Any] = set()  # and needs nothing that is not here, so each part of the graph is walked once
     for op in operations:
         needs = ancestors([op], can_run.__contains__)

@@ -90,31 +90,32 @@ def _assigned(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Ass
 
 
 def _dealt_out(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Assigned]:
-    """Operations that deal out the rows of the tables of one level, each behind the fence.
-
-    A table's value is computed on the ps of its first row; the rows of a ps travel from there in portions, one after
-    the other.
-    """
+    """Operations that deal out the rows of the tables of one level, each behind the fence."""
     values = _values_of(graph, levels, level)
-    assigned: list[Assigned] = []
-    for group in graph.plan.groups:
-        row_size = prod(group.row_shape)
-        for bucket in group.buckets:
-            last: list[Any] = []
-            for piece in bucket.pieces:
-                if piece.variable not in values:
-                    continue
-                value, home = values[piece.variable], graph.model.views[piece.variable].home
-                for start, rows in row_portions((piece.size // row_size, *group.row_shape), value.dtype.size):
-                    begin = piece.start // row_size + start * piece.stride
-                    with tf1.control_dependencies(last), tf1.device(home):
-                        portion = value[begin : begin + (rows - 1) * piece.stride + 1 : piece.stride]
-                    portion.set_shape([rows, *group.row_shape])
-                    master = graph.model.stores[bucket.name].master
-                    last = [assign_rows(master.handle, piece.offset // row_size + start, portion)]
-                    graph.fence.guard(bucket.ps, last)
-                    assigned.append((bucket.ps, last[0]))
-    return assigned
+    return [
+        (bucket.ps, operation)
+        for group in graph.plan.groups
+        for bucket in group.buckets
+        for operation in _dealt_to(graph, bucket, values)
+    ]
+
+
+def _dealt_to(graph: TrainGraph, bucket: Bucket, values: dict[str, Any]) -> list[Any]:
+    """Those for one ps.  A table's value is computed on the ps of its first row; the rows of another one travel from
+    there in portions, one after the other."""
+    master, row_shape = graph.model.stores[bucket.name].master, bucket.master_shape[1:]
+    row_size = prod(row_shape)
+    dealt: list[Any] = []
+    for piece in (piece for piece in bucket.pieces if piece.variable in values):
+        value, home = values[piece.variable], graph.model.views[piece.variable].home
+        for start, rows in row_portions((piece.size // row_size, *row_shape), value.dtype.size):
+            begin = piece.start // row_size + start * piece.stride
+            with tf1.control_dependencies(dealt[-1:]), tf1.device(home):
+                portion = value[begin : begin + (rows - 1) * piece.stride + 1 : piece.stride]
+            portion.set_shape([rows, *row_shape])
+            dealt.append(assign_rows(master.handle, piece.offset // row_size + start, portion))
+            graph.fence.guard(bucket.ps, dealt[-1:])
+    return dealt
 
 
 def _values_of(graph: TrainGraph, levels: dict[str, int], level: int) -> dict[str, Any]:

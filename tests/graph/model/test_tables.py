@@ -181,16 +181,21 @@ def test_a_refused_push_changes_no_bit_of_a_table_or_its_slots(optimizer: str) -
 @pytest.mark.parametrize("layout", [(2, 1), (1, 3)])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int, int], tmp_path: Any) -> None:
-    model, folder = embedding_model(OPTIMIZERS["adagrad"]), str(tmp_path)
+    saved = saved_and_moved(embedding_model(OPTIMIZERS["adagrad"]), layout, str(tmp_path))
+    assert saved["embedding"].shape == saved["embedding/Adagrad"].shape == (ROWS, WIDTH)
+    assert saved["wide"].shape == saved["wide/Adagrad"].shape == (ROWS,)
+
+
+def saved_and_moved(model: Model, layout: tuple[int, int], folder: str) -> dict[str, Any]:
+    """What a checkpoint of one number of ps holds; one that another number restored from it holds the same."""
     before = train(LocalCluster(layout[0]), model, 4, checkpoint_dir=folder).saved()
-    assert before["embedding"].shape == before["embedding/Adagrad"].shape == (ROWS, WIDTH)
-    assert before["wide"].shape == before["wide/Adagrad"].shape == (ROWS,)
     run = train(LocalCluster(layout[1]), model, 0, checkpoint_dir=folder)
     assert run.control_plane.prepared_at == [4]
     after = run.saved()
     assert after.keys() == before.keys()
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
+    return before
 
 
 def test_a_ps_counts_the_bytes_and_updates_of_its_tables() -> None:

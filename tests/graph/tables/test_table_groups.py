@@ -20,6 +20,7 @@ from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.pulled_model import learn_specs
 from psruntime.model import Context, Model, ModelSpec
+from tests.graph.model.test_tables import saved_and_moved
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_but
@@ -128,15 +129,8 @@ def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> 
 @pytest.mark.parametrize("layout", [(3, 2), (1, 3)])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int, int], tmp_path: Any) -> None:
-    model, folder = tables_model(OPTIMIZERS["adagrad"]), str(tmp_path)
-    before = train(LocalCluster(layout[0]), model, 4, checkpoint_dir=folder).saved()
-    assert before["user"].shape == before["user/Adagrad"].shape == (ROWS["user"], WIDTH)
-    run = train(LocalCluster(layout[1]), model, 0, checkpoint_dir=folder)
-    assert run.control_plane.prepared_at == [4]
-    after = run.saved()
-    assert after.keys() == before.keys()
-    for name, value in before.items():
-        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    saved = saved_and_moved(tables_model(OPTIMIZERS["adagrad"]), layout, str(tmp_path))
+    assert saved["user"].shape == saved["user/Adagrad"].shape == (ROWS["user"], WIDTH)
 
 
 @pytest.mark.parametrize("portion", [10, 1 << 20])
@@ -148,10 +142,10 @@ def test_initial_values_and_checkpoints_move_in_portions(
     monkeypatch.setattr("psruntime.graph.base.row_portions.PORTION_BYTES", portion * WIDTH * 4)
     model = tables_model(OPTIMIZERS["adagrad"])
     expected = plain_tensorflow(model, 0)
-    for num_ps in (3, 2):
-        run = train(LocalCluster(num_ps), model, 0, checkpoint_dir=str(tmp_path / "first"))
+    for num_ps, event in [(3, "initialised"), (2, "restored")]:
+        run = train(LocalCluster(num_ps), model, 0, checkpoint_dir=str(tmp_path))
+        assert run.named(event), "once from the model, once from the checkpoint"
         ours = run.saved()
-        assert run.events[0][0] == "initialised" if num_ps == 3 else "restored"
         for name in (*ROWS, *ALONE, "user/Adagrad"):
             np.testing.assert_array_equal(ours[name], expected[name], err_msg=name)
 
