@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.fills import zeros
+
 PORTION_BYTES = 256 << 20  # at most, unless a row is larger
 
 
@@ -25,16 +27,16 @@ def row_portions(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int,
         yield start, min(step, rows - start)
 
 
-def assign_rows(handle: Any, start: int, value: Any) -> Any:
-    """An operation, on the handle's device, that gives the rows from `start` on the value.
+def assign_rows(handle: Any, start: Any, value: Any) -> Any:
+    """An operation, on the handle's device, that gives the rows from `start`, int64 [] or a number, on the value.
 
     The variable must have a value.
     """
     with tf1.device(handle.device):
-        rows = value.shape.as_list()[0]
-        return tf1.raw_ops.ResourceStridedSliceAssign(
-            ref=handle, begin=[start], end=[start + rows], strides=[1], value=value
-        )
+        begin = tf1.reshape(tf1.cast(start, tf1.int64), [1])
+        end = begin + tf1.shape(value, out_type=tf1.int64)[:1]
+        one = tf1.constant([1], tf1.int64)
+        return tf1.raw_ops.ResourceStridedSliceAssign(ref=handle, begin=begin, end=end, strides=one, value=value)
 
 
 def move(read: Any, handle: Any, shape: tuple[int, ...]) -> list[Any]:
@@ -45,7 +47,7 @@ def move(read: Any, handle: Any, shape: tuple[int, ...]) -> list[Any]:
     """
     portions = list(row_portions(shape, read.dtype.size))
     with tf1.device(handle.device):
-        first = read if len(portions) == 1 else tf1.zeros(shape, read.dtype)
+        first = read if len(portions) == 1 else zeros(shape, read.dtype)
         writes = [tf1.raw_ops.AssignVariableOp(resource=handle, value=first)]
     for start, rows in portions if len(portions) > 1 else []:
         with tf1.control_dependencies([writes[-1]]), tf1.device(read.device):

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base import row_portions
 from psruntime.graph.base.devices import ps_device, worker_cpu
+from psruntime.graph.base.fills import initialise
 from psruntime.graph.base.row_portions import assign_rows
 from psruntime.graph.checkpoint.entries import CheckpointPart, WovenPart
 from psruntime.graph.store.write_fence import WriteFence
@@ -196,8 +197,7 @@ def _assign_rows(part: CheckpointPart, value: Any) -> Any:
     shape, (first, rows) = part.variable.shape.as_list(), part.rows
     with tf1.device(ps_device(part.ps)):
         # What stays of it are a few rows of no table, in a bucket of a table group.
-        begin = part.variable.initial_value if part.stride > 1 else tf1.zeros(shape, value.dtype)
-        made = [] if first else [part.variable.assign(begin, read_value=False)]
+        made = [] if first else [initialise(part.variable)]
         with tf1.control_dependencies(made):
             return assign_rows(part.variable.handle, first, tf1.reshape(value, [rows, *shape[1:]]))
 

@@ -1,13 +1,13 @@
 """Gives every variable on the ps the model's own initial value.
 
 Values that are computed from other variables are assigned after these.  What is assigned in one run shares the
-random values that it has in common.  A table's value is computed on a ps.
+random values that it has in common.  A table's value is computed on a ps; that of a large one where its rows are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from itertools import product
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from math import prod
 from typing import Any
 
@@ -15,45 +15,64 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.base.fills import initialise
 from psruntime.graph.base.row_portions import assign_rows, row_portions
+from psruntime.graph.recovery.table_portions import TablePortions
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
 Assigned = tuple[int, Any]  # (ps, an operation that assigns there)
+Values = Mapping[str, Any]  # initial values by the names of variables
 
 
 class InitialValues:
-    """Assigns initial values, in groups that run in order, behind the fence of the graph.
+    """Assigns initial values, in runs that follow each other, behind the fence of the graph.
 
     Built in the current graph, on the current device.
     """
 
     def __init__(self, graph: TrainGraph) -> None:
+        initial_values = graph.model.captured.initial_values
         levels = _levels(graph)
-        self._groups: list[list[Assigned]] = [_made_anew(graph)]
+        users = Counter(op for value in initial_values.values() for op in ancestors([value]))
+        self._made_anew = _guarded(graph, _made_anew(graph))
+        self._levels: list[tuple[list[Assigned], TablePortions]] = []
         for level in range(max(levels.values(), default=0) + 1):
-            self._groups.append(_assigned(graph, levels, level))
-        for group, ps in product(self._groups, range(graph.plan.num_ps)):
-            graph.fence.guard(ps, [operation for there, operation in group if there == ps])
-        for level, group in enumerate(self._groups[1:]):
-            group += _dealt_out(graph, levels, level)
+            values = {name: value for name, value in initial_values.items() if levels[name] == level}
+            assigned = _guarded(graph, _assigned(graph, values, levels, level))
+            portions = TablePortions(graph, values, users)
+            whole = {name: value for name, value in values.items() if name not in portions.tables}
+            self._levels.append((assigned + _dealt_out(graph, whole), portions))
 
-    def assign(self, write: Callable[[list[Any]], None], every_ps: Collection[int]) -> None:
-        """Runs those of these ps, by `write(operations)`."""
-        for group in self._groups:
-            write([operation for ps, operation in group if ps in every_ps])
+    def assign(self, write: Callable[..., None], every_ps: Collection[int]) -> None:
+        """Runs those of these ps, by `write(operations, feed)`."""
+        write(_on(every_ps, self._made_anew))
+        for assigned, portions in self._levels:
+            write(_on(every_ps, assigned))
+            for operations, feed in portions.runs(every_ps):
+                write(operations, feed)
+
+
+def _on(every_ps: Collection[int], assigned: list[Assigned]) -> list[Any]:
+    return [operation for ps, operation in assigned if ps in every_ps]
+
+
+def _guarded(graph: TrainGraph, assigned: list[Assigned]) -> list[Assigned]:
+    for ps in range(graph.plan.num_ps):
+        graph.fence.guard(ps, _on([ps], assigned))
+    return assigned
 
 
 def _made_anew(graph: TrainGraph) -> list[Assigned]:
     """The global step, what is kept beside the masters, and the masters of table groups, for their rows."""
     beside = [
-        (store.bucket.ps, variable.initializer)
+        (store.bucket.ps, initialise(variable))
         for name, store in graph.model.stores.items()
         for variable in graph.kept_beside(name)
     ]
     buckets = [bucket for group in graph.plan.groups for bucket in group.buckets]
-    masters = [(bucket.ps, graph.model.stores[bucket.name].master.initializer) for bucket in buckets]
-    return [(GLOBAL_STEP.ps, graph.global_step.master.initializer), *beside, *masters]
+    masters = [(bucket.ps, initialise(graph.model.stores[bucket.name].master)) for bucket in buckets]
+    return [(GLOBAL_STEP.ps, initialise(graph.global_step.master)), *beside, *masters]
 
 
 def _levels(graph: TrainGraph) -> dict[str, int]:
@@ -69,9 +88,8 @@ def _levels(graph: TrainGraph) -> dict[str, int]:
     return levels
 
 
-def _assigned(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Assigned]:
+def _assigned(graph: TrainGraph, values: Values, levels: dict[str, int], level: int) -> list[Assigned]:
     """Operations that assign the variables of one level, but for the rows of table groups."""
-    values = _values_of(graph, levels, level)
     assigned = [
         (home.ps, _assign(graph.model.ps_copies.variables[home.name], values[home.name]))
         for home in graph.plan.homes
@@ -89,9 +107,8 @@ def _assigned(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Ass
     return assigned
 
 
-def _dealt_out(graph: TrainGraph, levels: dict[str, int], level: int) -> list[Assigned]:
-    """Operations that deal out the rows of the tables of one level, each behind the fence."""
-    values = _values_of(graph, levels, level)
+def _dealt_out(graph: TrainGraph, values: Values) -> list[Assigned]:
+    """Operations that deal out the rows of those tables of groups that are among the values, each behind the fence."""
     return [
         (bucket.ps, operation)
         for group in graph.plan.groups
@@ -101,7 +118,7 @@ def _dealt_out(graph: TrainGraph, levels: dict[str, int], level: int) -> list[As
     ]
 
 
-def _dealt_to(graph: TrainGraph, bucket: Bucket, values: dict[str, Any]) -> list[Any]:
+def _dealt_to(graph: TrainGraph, bucket: Bucket, values: Values) -> list[Any]:
     """Those for one ps.  A table's value is computed on the ps of its first row; the rows of another one travel from
     there in portions, one after the other."""
     master, row_shape = graph.model.stores[bucket.name].master, bucket.master_shape[1:]
@@ -119,11 +136,7 @@ def _dealt_to(graph: TrainGraph, bucket: Bucket, values: dict[str, Any]) -> list
     return dealt
 
 
-def _values_of(graph: TrainGraph, levels: dict[str, int], level: int) -> dict[str, Any]:
-    return {name: value for name, value in graph.model.captured.initial_values.items() if levels[name] == level}
-
-
-def _of_bucket(bucket: Bucket, values: dict[str, Any], master: Any) -> Any:
+def _of_bucket(bucket: Bucket, values: Values, master: Any) -> Any:
     """The bucket's value; the variables that are not in `values` have what the master holds, or zeros without one."""
     held = tf1.zeros([bucket.size], bucket.dtype) if master is None else master.read_value()
     pieces = []

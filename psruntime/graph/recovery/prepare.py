@@ -26,6 +26,7 @@ from psruntime.core.members.view import listed
 from psruntime.core.recovery.recovery import Holding, Recovery, decide, lost_work, obstacle
 from psruntime.errors import CannotPrepareError, CheckpointError, DamagedCheckpointError, JobFailedError
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.fills import initialise
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
 from psruntime.graph.recovery.initial_values import InitialValues
@@ -86,7 +87,7 @@ class Preparation:
             self._seal, self._no_round = [], []
             for ps in every_ps:
                 new = [*_counters_on(graph, ps), *(replicas.notes_on(ps) if replicas else [])]
-                self._new_counters.append([v.initializer for v in new])
+                self._new_counters.append([initialise(v) for v in new])
                 no_round = [r.state.assign(nothing_pending, read_value=False) for r in _rounds_on(graph, ps)]
                 graph.fence.guard(ps, self._new_counters[ps])
                 graph.fence.guard(ps, no_round)

@@ -1,0 +1,41 @@
+"""Large tensors of one value that no session keeps.
+
+TensorFlow makes a constant of a fill whose shape it can know before, and a session holds its constants as long as it
+lives: the size of a large variable would stay taken on its ps once more, and again for each copy that begins so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.value_rows import rows_of
+
+LARGE_BYTES = 1 << 20
+
+
+def zeros(shape: Sequence[int], dtype: Any) -> Any:
+    """As tf.zeros, on the current device."""
+    made = tf1.fill(tf1.stack([_at_run_time(size) for size in shape]), tf1.zeros([], dtype))
+    made.set_shape(shape)
+    return made
+
+
+def initialise(variable: Any) -> Any:
+    """An operation that assigns a variable its initial value, on its device."""
+    value, size = variable.initial_value, variable.shape.num_elements()
+    is_large = size is not None and size * variable.dtype.size > LARGE_BYTES
+    with tf1.device(variable.device):
+        rows = rows_of(value, lambda _: None) if is_large else None
+        if rows is None:
+            return variable.initializer
+        height = _at_run_time(value.shape.as_list()[0])
+        return tf1.raw_ops.AssignVariableOp(resource=variable.handle, value=rows(tf1.constant(0, tf1.int64), height))
+
+
+def _at_run_time(number: int) -> Any:
+    """int64 []: a random one that can be no other, since TensorFlow draws nothing before a graph runs."""
+    least, limit = (tf1.constant(each, tf1.int64) for each in (number, number + 1))
+    return tf1.raw_ops.RandomUniformInt(shape=tf1.constant([], tf1.int32), minval=least, maxval=limit)

@@ -1,0 +1,112 @@
+"""Some rows of an initial value, without the others: to the bit what the whole value has there.
+
+An initializer draws random numbers and then goes on entry by entry.  TensorFlow numbers what it draws, so any of it can
+be drawn by itself: an operation of `tf.random`'s stateless kind with the same key begins at any number.
+
+Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), whose Philox 4x32-10 both kinds are; how
+draws are numbered is in tensorflow/core/kernels/random_op_cpu.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+Rows = Callable[[Any, Any], Any]  # (first row, number of rows), int64 [], -> these rows, on the current device
+Key = Callable[[Any], Any]  # an operation that draws without a seed -> uint64 [2] instead of one; None: there is none
+
+ALIGNED = 4  # the first row has to be a multiple of this
+PHILOX, CHOSEN = 1, 3  # of algorithms; on a CPU, where initial values are computed, TensorFlow chooses Philox
+
+
+_DRAWING = {
+    "RandomUniform": tf1.raw_ops.StatelessRandomUniformV2,
+    "RandomStandardNormal": tf1.raw_ops.StatelessRandomNormalV2,
+    "TruncatedNormal": tf1.raw_ops.StatelessTruncatedNormalV2,
+    "StatelessRandomUniformV2": tf1.raw_ops.StatelessRandomUniformV2,
+    "StatelessRandomNormalV2": tf1.raw_ops.StatelessRandomNormalV2,
+    "StatelessTruncatedNormalV2": tf1.raw_ops.StatelessTruncatedNormalV2,
+}
+TRIED = 64  # draws of 128 bits that there are for each entry of a truncated normal: it draws until one fits
+
+# Those that round once at most, so that an entry does not depend on where in a tensor it is.
+_BY_ENTRY: dict[str, Callable[..., Any]] = {
+    "Add": tf1.add,
+    "AddV2": tf1.add,
+    "Identity": tf1.identity,
+    "Mul": tf1.multiply,
+    "Neg": tf1.negative,
+    "RealDiv": tf1.truediv,
+    "Sub": tf1.subtract,
+}
+
+
+def rows_of(value: Any, key: Key) -> Rows | None:
+    """What makes rows of `value`, a tensor of static shape [rows, ...]; None if it has to be computed whole."""
+    op, shape = value.op, value.shape
+    if op.type == "Fill":
+        return lambda _, rows: tf1.fill(_shaped(rows, shape), op.inputs[1])
+    if op.type == "Const":
+        single = _single(op)
+        return None if single is None else lambda _, rows: tf1.fill(_shaped(rows, shape), tf1.constant(single))
+    if op.type in _DRAWING and shape.is_fully_defined():
+        return _drawn(op, key)
+    if op.type not in _BY_ENTRY:
+        return None
+    inputs = [rows_of(each, key) if _has_rows(each, shape) else _every_row(each) for each in op.inputs]
+    made = [each for each in inputs if each]
+    if len(made) < len(inputs):
+        return None
+    return lambda first, rows: _BY_ENTRY[op.type](*[each(first, rows) for each in made])
+
+
+def _drawn(op: Any, key: Key) -> Rows | None:
+    value, start = op.outputs[0], _start(op, key)
+    if start is None:
+        return None
+    own_key, low, high = start
+    row_size = prod(value.shape.as_list()[1:])
+    of_one_draw = 2 if value.dtype == tf1.float64 else 4  # entries
+
+    def drawn(first: Any, rows: Any) -> Any:
+        entry = first * row_size
+        draw = low + tf1.cast(entry * TRIED if "Truncated" in op.type else entry // of_one_draw, tf1.uint64)
+        counter = tf1.stack([draw, high + tf1.cast(draw < low, tf1.uint64)])
+        shape = _shaped(rows, value.shape)
+        return _DRAWING[op.type](shape=shape, key=own_key, counter=counter, alg=PHILOX, dtype=value.dtype)
+
+    return drawn
+
+
+def _start(op: Any, key: Key) -> tuple[Any, Any, Any] | None:
+    """(key, uint64 [1]; lower and upper half of the number of the first draw, uint64 []); None if there is none."""
+    if op.type.startswith("Stateless"):
+        _, own_key, counter, algorithm = op.inputs
+        return (own_key, *tf1.unstack(counter)) if tf1.get_static_value(algorithm) in (PHILOX, CHOSEN) else None
+    seeds = [op.get_attr("seed") % 2**64, op.get_attr("seed2") % 2**64]
+    seeded = tf1.constant(seeds, tf1.uint64) if any(seeds) else key(op)
+    return None if seeded is None else (seeded[:1], tf1.constant(0, tf1.uint64), seeded[1])
+
+
+def _single(op: Any) -> Any:
+    """The one value that a constant has everywhere, as numpy has it; None if it may have others."""
+    scalar = op.get_attr("value")
+    scalar.ClearField("tensor_shape")
+    values = [len(entries) for field, entries in scalar.ListFields() if field.name.endswith("_val")]
+    return tf1.make_ndarray(scalar) if values == [1] else None
+
+
+def _has_rows(tensor: Any, shape: Any) -> bool:
+    """Whether a tensor has an entry of its own for each row of this shape, and is not the same for all."""
+    return tensor.shape.rank is None or (tensor.shape.rank == shape.rank and tensor.shape[0] != 1)
+
+
+def _every_row(tensor: Any) -> Rows:
+    return lambda *_: tensor
+
+
+def _shaped(rows: Any, shape: Any) -> Any:
+    return tf1.concat([rows[None], tf1.constant(shape.as_list()[1:], tf1.int64)], axis=0)
