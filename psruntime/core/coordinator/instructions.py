@@ -54,10 +54,17 @@ def _for_ps(state: JobState, ps: Member) -> Instructions:
         fence_revision=state.fence.revision,
         max_staleness=state.pace.max_staleness(len(admitted)),
         saved_step=state.past.saved_step,
+        seen_step=_seen_step(state),
         leave=not state.stop.reason
         and state.phase is not Phase.DRAINING
         and state.stop.lets_go(ps, state.past.saved_step, state.global_step, can_save(state)),
     )
+
+
+def _seen_step(state: JobState) -> int:
+    """For everybody: each may be the only one that the next coordinator hears it from."""
+    is_known = state.phase.prepared or state.phase.over
+    return 0 if is_known else max(state.past.global_step, state.global_step)
 
 
 def _for_worker(state: JobState, worker: Member) -> Instructions:
@@ -73,7 +80,7 @@ def _for_worker(state: JobState, worker: Member) -> Instructions:
         clock=state.pace.entered_at(worker.incarnation),
         report_every_s=state.pace.report_every_s(worker),
         saved_step=state.past.saved_step,
-        seen_step=max(state.past.global_step, state.global_step) if is_chief and state.phase is Phase.PREPARING else 0,
+        seen_step=_seen_step(state),
         stopping=stops_short(state),
         save=is_chief and can_save(state) and state.stop.wants_save(state.past.saved_step, state.global_step),
     )

@@ -164,7 +164,7 @@ class Instructions:
     report_every_s: float = 0.0  # worker in mode bounded: time between two reports for which nobody waits
     max_staleness: int | None = None  # ps: it refuses an update that is staler, in versions; None: no limit
     saved_step: int | None = None  # global step of the newest checkpoint; None: there is none
-    seen_step: int = 0  # chief in PREPARING: the highest global step that was seen
+    seen_step: int = 0  # before the view is prepared: the highest global step that was seen
     stopping: bool = False  # worker: the job was asked to stop before its end: it ends once it is saved
     save: bool = False  # chief: a checkpoint is due at once, since a ps is about to leave
     leave: bool = False  # ps that was asked to stop: nothing keeps it here

@@ -29,6 +29,12 @@ class Past:
             max(self.attempt, other.attempt),
         )  # fmt: skip
 
+    def after(self, prepared: bool, saved_step: int | None, seen_step: int) -> Past:
+        """A member was told this.  prepared: whether the view is; seen_step: 0 if it is."""
+        if prepared:
+            return self.prepared(0, saved_step)
+        return self.and_of(Past(seen_step > 0, seen_step, saved_step))
+
     def prepared(self, global_step: int, saved_step: int | None) -> Past:
         """A view was prepared, with the newest checkpoint as its chief finds it: an older one may be meant."""
         return replace(self, began=True, global_step=max(self.global_step, global_step), saved_step=saved_step)

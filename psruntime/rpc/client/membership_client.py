@@ -199,8 +199,8 @@ class MembershipClient:
         answer = self._latest.last()
         if answer != self._passed_on:
             told = answer.instructions
-            if told.phase.prepared:
-                self._learn(lambda past: past.prepared(0, told.saved_step))
+            if not told.phase.over:
+                self._learn(lambda past: past.after(told.phase.prepared, told.saved_step, told.seen_step))
             self._on_answer(answer)
             self._passed_on = answer
         phase, reason = answer.instructions.phase, answer.instructions.reason

@@ -126,6 +126,27 @@ def test_the_chief_is_told_what_must_not_be_lost() -> None:
     assert job.told(Role.PS, 0).saved_step == 130
 
 
+@pytest.mark.parametrize("role", Role)
+def test_who_only_saw_a_preparation_tells_the_next_coordinator_what_must_not_be_lost(role: Role) -> None:
+    """A member that came after the loss, and is the only one that outlives the next."""
+    job = Job(ps=2)
+    job.join(Role.WORKER, 0, BEFORE)
+    job.join(Role.PS, 0)
+    job.join(role, 1)
+    survivor = UNKNOWN
+    for _ in range(2):  # FORMING, then PREPARING for a ps
+        told = job.told(role, 1)
+        survivor = survivor.after(told.phase.prepared, told.saved_step, told.seen_step)
+    assert survivor == BEFORE
+    successor = Job(ps=2)
+    successor.join(Role.PS, 0)
+    successor.join(role, 1, survivor)
+    successor.join(*((Role.PS, 1) if role is Role.WORKER else (Role.WORKER, 0)))
+    chief = 1 if role is Role.WORKER else 0
+    told = successor.told(Role.WORKER, chief)
+    assert (told.phase, told.chief, told.saved_step, told.seen_step) == (Phase.PREPARING, True, 100, 120)
+
+
 def test_a_chief_that_does_not_see_the_checkpoint_is_relieved() -> None:
     job = Job(min_workers=2)
     job.join(Role.PS, 0)
