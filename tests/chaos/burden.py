@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tests.support.cluster import Cluster
 from tests.support.faults import memory_bytes, thread_states
@@ -17,19 +18,22 @@ BYTES = 50 << 20
 
 @dataclass(frozen=True)
 class Burden:
-    """Of all processes together."""
+    """Of all processes together.  of_each: bytes of each; the number in a name says how often it was restarted."""
 
     processes: int = 0
     threads: int = 0
     files: int = 0
     bytes: int = 0
+    of_each: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, job: Cluster) -> Burden:
-        pids = [proc.pid for proc in job.procs if proc.code is None]
+        live = {proc.name: proc.pid for proc in job.procs if proc.code is None}
+        pids = live.values()
         threads = sum(len(thread_states(pid)) for pid in pids)
         files = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
-        return cls(len(pids), threads, files, sum(memory_bytes(pid) for pid in pids))
+        of_each = {name: memory_bytes(pid) for name, pid in live.items()}
+        return cls(len(pids), threads, files, sum(of_each.values()), of_each)
 
     def check(self, before: Burden) -> None:
         """Nothing has grown since."""
