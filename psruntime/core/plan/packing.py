@@ -13,6 +13,7 @@ from math import gcd
 
 from psruntime.core.plan.buckets import Bucket, Piece, VariableSpec
 
+LIGHT_BYTES = 64 << 10
 ALIGNED_BYTES = 64  # at multiples of it TensorFlow cuts a tensor without copying (EIGEN_MAX_ALIGN_BYTES of its wheel)
 
 
@@ -78,12 +79,21 @@ def _joined(group: Sequence[Bucket]) -> Bucket:
     return replace(group[0], name=f"{group[0].name}.and_{len(pieces) - 1}", pieces=tuple(pieces))
 
 
-def spread(buckets: Sequence[Bucket], num_ps: int) -> list[Bucket]:
-    """Places the buckets by bytes, longest processing time first; in their order."""
+def light(buckets: Iterable[Bucket]) -> list[Bucket]:
+    """Those that may be packed, if they are so small together that a bucket more costs a step more than their bytes."""
+    packed = [bucket for bucket in buckets if bucket.group]
+    return packed if sum(bucket.size_bytes for bucket in packed) <= LIGHT_BYTES else []
+
+
+def spread(buckets: Sequence[Bucket], num_ps: int, together: Sequence[Bucket] = ()) -> list[Bucket]:
+    """Places the buckets by bytes, longest processing time first; in their order.  together: those that stay so."""
     load = [0] * num_ps
     place: dict[str, int] = {}
-    for bucket in sorted(buckets, key=lambda b: (-b.size_bytes, b.name)):
+    apart = {bucket.name for bucket in together}
+    units = [[bucket] for bucket in buckets if bucket.name not in apart]
+    units += [list(together)] if together else []
+    for unit in sorted(units, key=lambda u: (-sum(b.size_bytes for b in u), u[0].name)):
         ps = min(range(num_ps), key=lambda i: (load[i], i))
-        load[ps] += bucket.size_bytes
-        place[bucket.name] = ps
+        load[ps] += sum(bucket.size_bytes for bucket in unit)
+        place |= {bucket.name: ps for bucket in unit}
     return [replace(bucket, ps=place[bucket.name]) for bucket in buckets]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece, VariableSpec
-from psruntime.core.plan.packing import cut, pack, spread
+from psruntime.core.plan.packing import cut, light, pack, spread
 from psruntime.core.plan.table_groups import TableGroup, grouped
 from psruntime.errors import UsageError
 
@@ -99,7 +99,8 @@ def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int, pack
     in_groups = {table.name for group in groups for table in group.tables}
     pieces = [piece for spec in specs if spec.name not in in_groups for piece in cut(spec, slice_bytes)]
     _refuse_twins(piece.name for piece in pieces)
-    placed = spread(pieces, num_ps)
+    # Where table groups have a bucket on every ps anyway, no ps needs a few small variables to be of use.
+    placed = spread(pieces, num_ps, light(pieces) if groups and pack_bytes else [])
     trained = {spec.name for spec in specs if spec.trainable}
     buckets = pack((bucket for bucket in placed if bucket.variable in trained), pack_bytes)
     buckets += [bucket for group in groups for bucket in group.buckets]

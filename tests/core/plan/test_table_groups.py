@@ -125,6 +125,16 @@ def test_the_rows_that_zipf_ids_look_up_are_spread_evenly_over_the_ps(
     assert 0.9 * even <= travelled.min() and travelled.max() <= 1.1 * even
 
 
+@pytest.mark.parametrize(("width", "is_light"), [(64, True), (4096, False)])
+def test_small_dense_variables_beside_a_group_are_one_bucket(width: int, is_light: bool) -> None:
+    """Every ps has rows of the group, so another bucket on another ps would only cost messages."""
+    dense = [VariableSpec(name, (32, width), "float32", group=1) for name in ("hidden", "head", "bias")]
+    plan = make_plan([table("a", 100, 4), *dense], 3, 1 << 20, PACKED)
+    assert len([bucket for bucket in plan.buckets if not bucket.is_table]) == (1 if is_light else 3)
+    without = make_plan(dense, 3, 1 << 20, PACKED)
+    assert {bucket.ps for bucket in without.buckets} == {0, 1, 2}
+
+
 def test_without_packing_a_table_is_whole() -> None:
     plan = make_plan([table("a", 10, 4), table("b", 10, 4)], 2, 1 << 20)
     assert [bucket.name for bucket in plan.buckets] == ["a", "b"] and not plan.groups
