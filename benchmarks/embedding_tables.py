@@ -28,6 +28,7 @@ OPTIMIZERS = {
     "adagrad": partial(tf1.train.AdagradOptimizer, initial_accumulator_value=INITIAL_ACCUMULATOR),
     "adam": tf1.train.AdamOptimizer,
     "lazy-adam": optimizers.LazyAdam,
+    "rowwise-adagrad": optimizers.RowwiseAdagrad,
     "sgd": tf1.train.GradientDescentOptimizer,
 }
 

@@ -54,6 +54,10 @@ class JobConfig:
     save_secs: float = setting(
         "checkpoints", 600.0, "seconds after which a checkpoint is due all the same, if anything was trained; 0: never"
     )
+    delta_every: int = setting(
+        "checkpoints", 0, "global steps between deltas, checkpoints that hold only those rows of tables that were "
+        "touched since the last whole one; 0: none",
+    )  # fmt: skip
     keep: int = setting("checkpoints", 5, "checkpoints kept")
     summary_steps: int = setting(
         "checkpoints", 100, "global steps between the model's summaries, beside the checkpoints; 0: none"
@@ -145,6 +149,14 @@ class JobConfig:
             if getattr(self, name) > most:
                 raise UsageError(f"{name} must be at most {most}, got {getattr(self, name)}")
         at_least("save_secs", self.save_secs, 0.0)
+        at_least("delta_every", self.delta_every, 0)
+        if self.delta_every and not self.checkpoint_dir:
+            raise UsageError("delta_every needs checkpoint_dir, the folder of the checkpoints")
+        if self.delta_every >= self.save_steps:
+            raise UsageError(
+                f"delta_every ({self.delta_every}) must be below save_steps ({self.save_steps}), the steps between two "
+                "whole checkpoints"
+            )
         at_least("summary_steps", self.summary_steps, 0)
         at_least("replicate_every", self.replicate_every, 0)
         if self.replicate_every and self.ps < 2:

@@ -42,6 +42,8 @@ JOB_REFUSALS = [
     ("save_steps", -5, "save_steps must be at least 1, got -5"),
     ("keep", 0, "keep must be at least 1, got 0"),
     ("summary_steps", -1, "summary_steps must be at least 0, got -1"),
+    ("delta_every", -1, "delta_every must be at least 0, got -1"),
+    ("delta_every", 10, "delta_every needs checkpoint_dir, the folder of the checkpoints"),
     ("keep_best", "least:loss", "keep_best must be NAME, min:NAME or max:NAME, got 'least:loss'"),
     ("keep_best", "loss", "keep_best needs checkpoint_dir, the folder of the checkpoints"),
     ("replicate_every", -1, "replicate_every must be at least 0, got -1"),
@@ -144,6 +146,13 @@ def test_the_best_checkpoint_is_that_of_the_least_loss_or_the_greatest_metric(
     keep_best: str, metric: tuple[str, bool]
 ) -> None:
     assert JobConfig(keep_best=keep_best, checkpoint_dir="run").best_metric == metric
+
+
+def test_deltas_are_more_frequent_than_whole_checkpoints() -> None:
+    message = r"delta_every \(100\) must be below save_steps \(100\), the steps between two whole checkpoints"
+    with pytest.raises(UsageError, match=message):
+        JobConfig(checkpoint_dir="/saved", delta_every=100, save_steps=100)
+    JobConfig(checkpoint_dir="/saved", delta_every=99, save_steps=100)
 
 
 def test_more_workers_needed_than_allowed_is_refused_with_both_numbers() -> None:

@@ -71,6 +71,11 @@ class ScriptMember:
                 "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire nor top_k, one of which the "
                 "job sets: a script runs its own steps and updates; for these write the model as a psruntime.ModelSpec"
             )
+        if job.delta_every:
+            raise UsageError(
+                "MonitoredTrainingSession does not know delta_every, which the job sets: a script's saver writes all "
+                "rows; for deltas write the model as a psruntime.ModelSpec"
+            )
         if self.job.on_data_error != "fail":
             raise UsageError("on_data_error skip is not for MonitoredTrainingSession: a script sees its own errors")
         self.log("environment", **environment.prepare())

@@ -32,11 +32,13 @@ class SavedState:
     """The counters of a job when its variables were copied.
 
     buckets: by name.  counts: ps -> worker -> what every bucket of that ps has at least.
+    stamp: a random number that the copy was known by on the ps; 0: not known.
     """
 
     global_step: int
     buckets: Mapping[str, BucketCounters] = field(default_factory=dict)
     counts: Mapping[int, Mapping[int, Counts]] = field(default_factory=dict)
+    stamp: int = 0
 
     @property
     def spread(self) -> int:
@@ -48,6 +50,7 @@ class SavedState:
         data = {
             "global_step": self.global_step,
             "spread": self.spread,
+            "stamp": self.stamp,
             "buckets": {
                 name: {"version": b.version, "ledger": list(b.ledger), "ps": b.ps} for name, b in self.buckets.items()
             },
@@ -67,6 +70,7 @@ class SavedState:
                     int(ps): {int(worker): (int(low), int(high)) for worker, (low, high) in of_ps.items()}
                     for ps, of_ps in data["counts"].items()
                 },
+                int(data.get("stamp", 0)),
             )
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"it lacks or has another {error}") from error

@@ -5,12 +5,15 @@ every ps sees the folder, each writes and reads the part that it holds; else the
 
 A checkpoint is of one moment: everything is copied on the ps (snapshot.py), and written from the copies while the
 training goes on.  Beside it are the counters of that moment (core/accounting/saved_state.py).
+
+A delta is a checkpoint without the rows of tables that were not touched since a whole one, which lies beside it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +21,21 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.accounting import row_changes
+from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
-from psruntime.core.recovery.checkpoint_names import Kind, find_sources
+from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
 from psruntime.errors import CheckpointError, DamagedCheckpointError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.entries import parts_of, step_part, to_read, to_write
 from psruntime.graph.checkpoint.folder import CheckpointFolder
-from psruntime.graph.checkpoint.listing import newest_step, step_of
+from psruntime.graph.checkpoint.listing import newest_step, step_of, whole_of
+from psruntime.graph.checkpoint.row_transfer import RowReader, RowWriter
 from psruntime.graph.checkpoint.shared_folder import SharedFolder
 from psruntime.graph.checkpoint.snapshot import Snapshot
-from psruntime.graph.checkpoint.transfer import Reader, Writer
+from psruntime.graph.checkpoint.table_parts import table_parts
+from psruntime.graph.checkpoint.transfer import Reader, Source, Writer
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
@@ -37,11 +44,31 @@ DAMAGE = (tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFo
 
 
 @dataclass(frozen=True)
+class Copied:
+    """What was copied on the ps.
+
+    changes: of a delta, its rows.  whole: the checkpoint that it is a delta of.  seconds: that the copy took.
+    """
+
+    state: SavedState
+    changes: RowChanges | None = None
+    whole: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def global_step(self) -> int:
+        return self.state.global_step
+
+
+@dataclass(frozen=True)
 class Transferred:
-    """A checkpoint that was written or read.  unshared: why the chief did it for all ps; empty if each did its own."""
+    """A checkpoint that was written or read.  unshared: why the chief did it for all ps; empty if each did its own.
+    seconds: that it took.
+    """
 
     path: str
     unshared: str
+    seconds: float = 0.0
 
     @property
     def sharded(self) -> str:
@@ -62,8 +89,19 @@ class Checkpoints:
             self._entries = sorted(
                 entries.values(), key=lambda e: e.kind is Kind.SHARED
             )  # who misses one, misses slots
-            self._snapshot = Snapshot(graph)
+            tables = table_parts(graph)
+            noted = [table for table in tables if table.flags]
+            self._snapshot = Snapshot(graph, noted)
             self._writer = Writer([step_part(graph), *to_write(parts)], index, self._snapshot.read)
+            self._touched: Snapshot | None = None
+            if noted:
+                by_rows = {id(variable) for table in noted for variable in table.kept.values()}
+                whole = [part for part in parts if id(part.variable) not in by_rows]
+                self._touched = Snapshot(graph, noted, only_touched=True)
+                self._row_writer = RowWriter(self._touched.touched, index)
+                self._other_writer = Writer([step_part(graph), *to_write(whole)], index, self._touched.read)
+            self._by_rows = {part.entry.name for part in parts if part.of_table}
+            self._row_reader = RowReader(tables, index, graph.fence)
             self._fence = graph.fence
             self._reader = Reader(to_read(parts), index, graph.fence)
             self._shared = SharedFolder(sorted({GLOBAL_STEP.ps, *(part.ps for part in parts)}))
@@ -87,31 +125,40 @@ class Checkpoints:
         return self._folder.path if self._folder else ""
 
     def latest(self) -> str | None:
-        """The newest checkpoint of the folder that was not passed over, as the prefix of its files, which may be gone;
-        None in an empty folder.
+        """The newest checkpoint of the folder that was not passed over, also a delta, as the prefix of its files, which
+        may be gone; None in an empty folder.
 
         Raises:
             CheckpointError: the folder's list cannot be read.
         """
+        return next((path for path in self._newest_first() if written(path) not in self._damaged), None)
+
+    def _newest_first(self) -> Iterator[str]:
         newest = self._folder.newest() if self._folder else None
-        if self._folder and newest and written(newest) in self._damaged:
-            return next(path for path in reversed(self._folder.listed()) if written(path) not in self._damaged)
-        return newest
+        if self._folder is None or newest is None:
+            return
+        for whole in dict.fromkeys([newest, *reversed(self._folder.listed())]):
+            delta = self._folder.delta_of(whole)
+            yield from [delta, whole] if delta else [whole]
 
     def pass_over(self, path: str) -> str | None:
         """Goes on without a damaged checkpoint; returns the next older one, or None: it is the last, and stays."""
-        assert self._folder is not None
-        older = [each for each in self._folder.listed() if written(each) not in self._damaged and each != path]
-        if older:
+        older = (each for each in self._newest_first() if written(each) not in self._damaged and each != path)
+        if first := next(older, None):
             self._damaged.add(written(path))
-        return older[-1] if older else None
+        return first
 
-    def newest_step(self) -> int | None:
-        """Global step of the newest checkpoint, by its name; None if there is none, or none that can be told."""
-        return newest_step(self._folder.path) if self._folder else None
+    def newest_step(self, whole: bool = False) -> int | None:
+        """Global step of the newest checkpoint, by its name; None if there is none, or none that can be told.
 
-    def copy(self, session: Any) -> SavedState | None:
+        whole: of the newest that is no delta.
+        """
+        return newest_step(self._folder.path, whole) if self._folder else None
+
+    def copy(self, session: Any, only_touched: bool = False) -> Copied | None:
         """Copies everything on the ps, to be written by `write`; None without a folder.
+
+        only_touched: of tables the touched rows alone, if the newest checkpoint has all others; if not, everything.
 
         Raises:
             CheckpointError: it could not be copied, or in mode sync it would not be the parameters of one round.
@@ -119,9 +166,29 @@ class Checkpoints:
         if not self._folder:
             return None
         with _failing("the checkpoint was not begun"):
-            return self._snapshot.take(session)
+            if only_touched and (delta := self._copy_touched(session)):
+                return delta
+            began_s = time.monotonic()
+            state, _ = self._snapshot.take(session)
+            return Copied(state, seconds=time.monotonic() - began_s)
 
-    def write(self, session: Any, state: SavedState) -> Transferred:
+    def _copy_touched(self, session: Any) -> Copied | None:
+        assert self._folder is not None
+        whole = self._folder.newest()
+        if self._touched is None or whole is None or not (stamp := self._stamp_of(whole)):
+            return None
+        began_s = time.monotonic()
+        state, changes = self._touched.take(session)
+        if changes and changes.since == stamp:
+            return Copied(state, changes, whole, time.monotonic() - began_s)
+        self._touched.release(session)
+        return None
+
+    def _stamp_of(self, path: str) -> int:
+        file = Path(path + SUFFIX)
+        return SavedState.of_text(file.read_text(encoding="utf-8")).stamp if file.exists() else 0
+
+    def write(self, session: Any, copied: Copied) -> Transferred:
         """Writes what was copied last.  May be called in another thread than `copy`, one call at a time.
 
         Raises:
@@ -129,23 +196,32 @@ class Checkpoints:
                 The ones before it are untouched.
         """
         assert self._folder is not None
+        state, changes = copied.state, copied.changes
         failure = f"checkpoint {state.global_step} was not written to {self._folder.path}"
+        snapshot = self._touched if changes and self._touched else self._snapshot
+        began_s = time.monotonic()
         try:
-            with _failing(failure), self._folder.unfinished(state.global_step) as new:
+            with _failing(failure), self._folder.unfinished(state.global_step, copied.whole) as new:
                 unshared = self._shared.obstacle(session, new.folder)
-                self._writer.write(session, new.folder, new.merged, not unshared)
+                if changes:
+                    rows = self._row_writer.write(session, new.folder, changes.parts, not unshared)
+                    self._other_writer.write(session, new.folder, new.merged, not unshared, rows)
+                    Path(new.merged + row_changes.SUFFIX).write_text(changes.text(), encoding="utf-8")
+                else:
+                    self._writer.write(session, new.folder, new.merged, not unshared)
                 Path(new.merged + SUFFIX).write_text(state.text(), encoding="utf-8")
-                if not self._snapshot.is_ours(session):
+                if not snapshot.is_ours(session):
                     raise CheckpointError(f"{failure}: another chief has begun one since")
-                return Transferred(self._folder.publish(new), unshared)
+                path = self._folder.publish_delta(new) if changes else self._folder.publish(new)
+                return Transferred(path, unshared, time.monotonic() - began_s)
         finally:
             with suppress(tf1.errors.OpError, RuntimeError):  # RuntimeError: the session was closed
-                self._snapshot.release(session)
+                snapshot.release(session)
 
     def save(self, session: Any) -> Transferred | None:
         """`copy`, then `write`."""
-        state = self.copy(session)
-        return None if state is None else self.write(session, state)
+        copied = self.copy(session)
+        return None if copied is None else self.write(session, copied)
 
     def state(self, path: str) -> SavedState:
         """The counters of the checkpoint `path`; one of stock TensorFlow has only a global step, the number at
@@ -180,12 +256,15 @@ class Checkpoints:
         """
         assert self._folder is not None
         with _reading(path):
-            sources = self._sources(path)
+            began_s = time.monotonic()
+            sources, changes = self._sources(path), self._changes(path)
             unshared = self._unshared(session)
-            self._reader.read(session, path, sources, not unshared, every_ps, incarnation)
+            self._reader.read(session, sources, not unshared, every_ps, incarnation)
+            if changes:
+                self._row_reader.read(session, path, changes, not unshared, every_ps, incarnation)
             if GLOBAL_STEP.ps in every_ps:
                 self._fence.run(session, incarnation, self._set_step, {self._restored_step: [global_step]})
-        return Transferred(path, unshared)
+        return Transferred(path, unshared, time.monotonic() - began_s)
 
     def _unshared(self, session: Any) -> str:
         """Why the ps cannot read the folder themselves; empty if they can."""
@@ -196,19 +275,44 @@ class Checkpoints:
         except OSError as error:  # of the chief's own; what there is can be read nevertheless
             return f"the folder cannot be written: {error.strerror}"
 
-    def _sources(self, path: str) -> Mapping[str, str]:
-        """Name there of each entry."""
-        reader = tf1.train.load_checkpoint(path)
-        dtypes = reader.get_variable_to_dtype_map()
-        there = {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
-        sources, misfits = find_sources(self._entries, there)
+    def _changes(self, path: str) -> RowChanges | None:
+        """The rows of a delta; None if it is none.
+
+        Raises:
+            ValueError: the whole checkpoint beside it is another one.
+        """
+        whole = whole_of(path)
+        if whole is None:
+            return None
+        changes = RowChanges.of_text(Path(path + row_changes.SUFFIX).read_text(encoding="utf-8"))
+        if changes.since != self._stamp_of(whole):
+            raise ValueError(f"it is a delta of another {whole}")
+        return changes
+
+    def _sources(self, path: str) -> dict[str, Source]:
+        """Where each entry is; what a delta has by rows is in its whole checkpoint."""
+        there, whole = _contents(path), whole_of(path)
+        if whole is None:
+            return self._found(path, there, self._entries)
+        by_rows = [e for e in self._entries if e.name in self._by_rows and e.name not in there]
+        others = [e for e in self._entries if e not in by_rows]
+        return self._found(whole, _contents(whole), by_rows) | self._found(path, there, others)
+
+    def _found(self, path: str, there: Mapping[str, Found], entries: Sequence[Entry]) -> dict[str, Source]:
+        sources, misfits = find_sources(entries, there)
         if misfits:
             more = f" and {len(misfits) - 3} more" if len(misfits) > 3 else ""
             raise CheckpointError(
                 f"checkpoint {path} does not fit the model: {'; '.join(misfits[:3])}{more}; "
                 "give the model that it was written with, or another --checkpoint-dir"
             )
-        return sources
+        return {entry: Source(path, name) for entry, name in sources.items()}
+
+
+def _contents(path: str) -> dict[str, Found]:
+    reader = tf1.train.load_checkpoint(path)
+    dtypes = reader.get_variable_to_dtype_map()
+    return {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
 
 
 def written(path: str) -> tuple[str, float]:

@@ -36,6 +36,7 @@ class CheckpointPart:
     stride: in rows of the entry; a part of a table group has every so manieth row.
     of: the variable of the model that it belongs to.
     clock: of the bucket, in which the variable has points of time; the entry has how long ago they are.
+    of_table: whether it has rows of a table.
     """
 
     entry: Entry
@@ -47,6 +48,7 @@ class CheckpointPart:
     stride: int = 1
     of: str = ""
     clock: Any = None
+    of_table: bool = False
 
     @property
     def slice_spec(self) -> str:
@@ -117,6 +119,10 @@ class WovenPart:
         return self.strands[0].variable
 
     @property
+    def of_table(self) -> bool:
+        return True
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return (self.rows, *self.strands[0].shape[1:])
 
@@ -176,13 +182,12 @@ def parts_of(graph: TrainGraph) -> list[CheckpointPart]:
         if id_rows := graph.model.id_rows.get(bucket.name):
             for variable in id_rows.of_sets:
                 is_time = any(variable is each for each in id_rows.times)
-                suffix = _suffix(variable).replace(LAST_USED, IDLE) if is_time else _suffix(variable)
-                own = slices(f"/{suffix}", Kind.SLOT, variable, bucket)
+                own = slices(f"/{suffix_of(variable)}", Kind.SLOT, variable, bucket)
                 parts += [replace(part, clock=id_rows.clock) for part in own] if is_time else own
         if optimizer is None:
             continue
         for variable in optimizer.variables:
-            suffix = _suffix(variable)
+            suffix = suffix_of(variable)
             if optimizer.is_slot(variable, master):
                 parts += slices(f"/{suffix}", Kind.SLOT, variable, bucket)
             else:
@@ -191,9 +196,10 @@ def parts_of(graph: TrainGraph) -> list[CheckpointPart]:
     return parts
 
 
-def _suffix(variable: Any) -> str:
-    """What an optimizer calls a variable of its own."""
-    return str(variable.op.name.rpartition("/")[2])
+def suffix_of(variable: Any) -> str:
+    """What a variable that is kept beside a master is called in a checkpoint, after the name of the model's variable:
+    as its optimizer calls it; of points of time, how long ago these are."""
+    return str(variable.op.name.rpartition("/")[2]).replace(LAST_USED, IDLE)
 
 
 def _stock_names(graph: TrainGraph) -> dict[tuple[int, str], str]:
@@ -204,7 +210,7 @@ def _stock_names(graph: TrainGraph) -> dict[tuple[int, str], str]:
     optimizers = {optimizer.number: optimizer for optimizer in graph.optimizers.values()}
     names, used = {}, Counter[str]()
     for number, optimizer in sorted(optimizers.items()):
-        for suffix in map(_suffix, optimizer.variables):
+        for suffix in map(suffix_of, optimizer.variables):
             names[number, suffix] = f"{suffix}_{used[suffix]}" if used[suffix] else suffix
             used[suffix] += 1
     return names
@@ -281,7 +287,9 @@ def _slice(
         start, rows = piece.start // row_size, piece.size // row_size
     shape = (rows, *row_shape) if spec.shape else ()
     begin = (partition.offset[0] + start, *partition.offset[1:]) if shape else ()
-    return CheckpointPart(entry, variable, bucket.ps, shape, begin, offset, piece.stride, spec.name)
+    return CheckpointPart(
+        entry, variable, bucket.ps, shape, begin, offset, piece.stride, spec.name, of_table=bucket.is_table
+    )
 
 
 def _row_shape(variable: Any, rows: int, spec: VariableSpec) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from psruntime.errors import CheckpointError
-from psruntime.graph.checkpoint.listing import CheckpointList, is_remote
+from psruntime.graph.checkpoint.listing import CheckpointList, delta_name, is_remote, whole_of
 
 _UNFINISHED = ".unfinished-"
 _PASSING = "passing"  # in an unfinished one, once it is moved: names of checkpoints that are there only if listed
@@ -78,6 +78,10 @@ class CheckpointFolder:
         """As CheckpointList."""
         return self._checkpoints.listed()
 
+    def delta_of(self, path: str) -> str | None:
+        """As CheckpointList."""
+        return self._checkpoints.delta_of(path)
+
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[str]:
         """A new folder within, while open."""
@@ -89,16 +93,17 @@ class CheckpointFolder:
             shutil.rmtree(path, ignore_errors=True)
 
     @contextlib.contextmanager
-    def unfinished(self, global_step: int) -> Iterator[Unfinished]:
+    def unfinished(self, global_step: int, whole: str | None = None) -> Iterator[Unfinished]:
         """A place to write a new checkpoint to, while open; what is in it then and was not published is removed.
 
         Its name is never that of a listed one: one of the same step stays as it is until this one is listed.
+        whole: the checkpoint that it is a delta of.
         """
         for left_behind in glob.glob(os.path.join(glob.escape(self.path), f"{_UNFINISHED}*")):
             self._clear(left_behind)
         listed = self.listed()
         usual, other = (os.path.join(self.path, name) for name in names_of(global_step))
-        path = other if usual in listed else usual
+        path = delta_name(whole, global_step) if whole else other if usual in listed else usual
         name = os.path.basename(path)
         with self.scratch(name) as folder:
             try:
@@ -106,16 +111,29 @@ class CheckpointFolder:
             finally:
                 self._clear(folder)
 
+    def publish_delta(self, new: Unfinished) -> str:
+        """Moves the files of a delta beside those of its checkpoint, and removes the delta before it.
+
+        Raises:
+            CheckpointError: another process listed a checkpoint meanwhile.
+        """
+        self._require_alone(new)
+        before = self.delta_of(whole_of(new.path) or "")
+        for file in _files(new.merged):
+            _to_disk(file)
+            os.replace(file, os.path.join(self.path, os.path.basename(file)))
+        _to_disk(self.path)
+        if before and before != new.path:
+            _remove(before)
+        return new.path
+
     def publish(self, new: Unfinished) -> str:
         """Makes the files with the prefix `new.merged` the newest checkpoint, and removes the oldest ones.
 
         Raises:
             CheckpointError: another process listed one meanwhile, so this one was paused and is behind.
         """
-        if self.listed() != new.listed:
-            raise CheckpointError(
-                f"checkpoint {new.global_step} was not kept: another process wrote to {self.path} meanwhile"
-            )
+        self._require_alone(new)
         others = [path for path in new.listed if os.path.basename(path) not in names_of(new.global_step)]
         kept = [*others, new.path][-self._keep :]
         with open(os.path.join(new.folder, _PASSING), "w", encoding="utf-8") as passing:
@@ -131,6 +149,12 @@ class CheckpointFolder:
                 _remove(path)
         usual = os.path.join(self.path, names_of(new.global_step)[0])
         return new.path if new.path == usual else self._rename(new.path, usual, kept, new.folder)
+
+    def _require_alone(self, new: Unfinished) -> None:
+        if self.listed() != new.listed:
+            raise CheckpointError(
+                f"checkpoint {new.global_step} was not kept: another process wrote to {self.path} meanwhile"
+            )
 
     def _rename(self, path: str, usual: str, listed: list[str], folder: str) -> str:
         """Gives the newest checkpoint its usual name, whose files are listed no more; returns the name that it has."""

@@ -1,5 +1,8 @@
 """Which checkpoints a folder has: those in its file `checkpoint`, as stock TensorFlow writes it.
 
+Beside one of them, NAME, may be a delta, NAME.delta-STEP: a checkpoint of a later step without the rows of tables that
+were not touched since.  It is in no list: who needs a whole checkpoint, as stock TensorFlow does, finds the others.
+
 The folder may be on any file system that TensorFlow knows (`gs://...`).
 """
 
@@ -14,6 +17,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import whole_path
 from psruntime.errors import CheckpointError, DamagedCheckpointError
 from psruntime.graph.base.errors import first_line
+
+_DELTA = ".delta-"
 
 
 class CheckpointList:
@@ -30,6 +35,18 @@ class CheckpointList:
         """
         state = self._state()
         return self._found(state.model_checkpoint_path) if state and state.model_checkpoint_path else None
+
+    def delta_of(self, path: str) -> str | None:
+        """The newest delta of a checkpoint; None if there is none."""
+        folder = os.path.dirname(path)
+        try:
+            names = tf1.gfile.ListDirectory(folder)
+        except tf1.errors.OpError:
+            return None
+        complete = [os.path.join(folder, name.removesuffix(".index")) for name in names if name.endswith(".index")]
+        return max(
+            (each for each in complete if whole_of(each) == path), key=lambda each: step_of(each) or 0, default=None
+        )
 
     def require(self, path: str) -> None:
         """DamagedCheckpointError if the files of a listed checkpoint are gone."""
@@ -77,21 +94,38 @@ class CheckpointList:
         return moved if _is_there(moved) and not _is_there(path) else path
 
 
+def delta_name(whole: str, global_step: int) -> str:
+    """What a delta of the checkpoint `whole` is called."""
+    return f"{whole}{_DELTA}{global_step}"
+
+
+def whole_of(path: str) -> str | None:
+    """The checkpoint that a delta belongs to; None if it is none."""
+    found = re.fullmatch(rf"(.+){re.escape(_DELTA)}\d+", path)
+    return found[1] if found else None
+
+
 def step_of(path: str) -> int | None:
     """The number at the end of a checkpoint's name."""
     number = re.search(r"-(\d+)$", path)
     return int(number[1]) if number else None
 
 
-def newest_step(folder: str) -> int | None:
+def newest_step(folder: str, whole: bool = False) -> int | None:
     """Global step of the newest checkpoint of a folder, by its name; None without a folder, if there is none there, or
     none that can be told.
+
+    whole: of the newest that is no delta.
     """
     try:
-        path = CheckpointList(folder).newest() if folder else None
+        checkpoints = CheckpointList(folder) if folder else None
+        path = checkpoints.newest() if checkpoints else None
     except CheckpointError:
         return None
-    return step_of(path) if path else None
+    if checkpoints is None or path is None:
+        return None
+    delta = None if whole else checkpoints.delta_of(path)
+    return step_of(delta or path)
 
 
 def is_remote(path: str) -> bool:

@@ -1,6 +1,7 @@
 """A copy of the variables on the ps, each beside its own, so that a checkpoint can be written while training goes on.
 
 A bucket's master, its optimizer's variables and its counters are copied under its mutex, so all are of the same update.
+Of tables it may be the rows alone that were touched since the last copy of everything.
 TensorFlow copies a dense variable only when it is next updated: until then both share their memory.
 
 Every ps holds one copy, whoever is the chief.  A stamp, a number drawn anew for each copy and written before it, says
@@ -10,14 +11,17 @@ whose copy it is, so a chief that was paused finds that another has made one sin
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.variable_copy import VariableCopy
+from psruntime.graph.checkpoint.table_parts import MASTER, TablePart, TouchedCopy
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, GLOBAL_STEP, BucketStore, counts_of
 from psruntime.graph.store.guard import locked
@@ -29,10 +33,18 @@ _VERSION, _ATTEMPT, _STEP, _LEDGER = range(4)
 
 
 class Snapshot:
-    """One copy of everything, in the current graph.  `take`, then run what `read` builds, then `release`."""
+    """One copy of everything, in the current graph.  `take`, then run what `read` builds, then `release`.
 
-    def __init__(self, graph: TrainGraph) -> None:
+    tables: those of which it is noted which rows are touched.  only_touched: whether their other rows are left out;
+    if not, rows are touched since this copy from then on.
+    touched: the copies of such rows, in the order of the tables; empty unless only_touched.
+    """
+
+    def __init__(self, graph: TrainGraph, tables: Sequence[TablePart] = (), only_touched: bool = False) -> None:
         self._graph = graph
+        self._tables = [] if only_touched else tables
+        self.touched = [TouchedCopy(part) for part in tables] if only_touched else []
+        self._facts: dict[int, Any] = {}  # of the touched copies, by their number
         self._every_ps = range(graph.plan.num_ps)
         self._stores = [graph.stores_on(ps) for ps in self._every_ps]
         self._rounds = {r.store.bucket.name: r for r in graph.rounds.stores} if graph.rounds else {}
@@ -46,18 +58,24 @@ class Snapshot:
         stamped = [stamp.write for stamp in self._stamps]
         self._take = {
             "counters": [c for c in counters if c is not None],
+            "facts": [self._facts[number] for number in range(len(self.touched))],
             "finite": {store.bucket.name: self._is_finite(store) for stores in self._stores for store in stores},
             "rest": [*ps_copies, *stamped],
         }
         self._read_stamps = [stamp.value for stamp in self._stamps]
         self._release = [copy.free() for copy in self._copies.values()]
+        self._release += [freed for copy in self.touched for freed in copy.free()]
 
     def read(self, variable: Any) -> Any:
         """The value of a variable's copy, on its ps."""
         return self._copies[variable.handle.op.name].read()
 
-    def take(self, session: Any) -> SavedState:
+    def take(self, session: Any) -> tuple[SavedState, RowChanges | None]:
         """Copies everything as it is now.
+
+        Returns:
+            (the counters of now, what the rows are that were touched).  None: they are not known to be all those since
+            one copy of everything; and so without only_touched.
 
         Raises:
             CheckpointError: a parameter is not finite, or, in mode sync, the buckets do not hold the same rounds.
@@ -76,7 +94,13 @@ class Snapshot:
                 global_step = max(global_step, row[_STEP])
         if len(attempts) > 1:
             raise CheckpointError("no checkpoint was made: others closed a round meanwhile")
-        return SavedState(global_step, buckets, counts)
+        state = SavedState(global_step, buckets, counts, self._taken)
+        facts = [of_copy.tolist() for of_copy in taken["facts"]]
+        stamps = {stamp for stamp, *_ in facts}
+        if len(stamps) != 1 or stamps == {0}:
+            return state, None
+        parts = [copy.described(of_copy) for copy, of_copy in zip(self.touched, facts, strict=True)]
+        return state, RowChanges(stamps.pop(), tuple(parts))
 
     def is_ours(self, session: Any) -> bool:
         """Whether what every ps holds is the copy that was taken here last."""
@@ -106,7 +130,7 @@ class Snapshot:
             step = store.master.read_value()[0] if store.bucket is GLOBAL_STEP else nothing
             head = tf1.stack([store.version.read_value(), attempt, step])
             said = tf1.concat([head, store.ledger.read_value()], axis=0)
-            return said, [said, *(self._copy(variable) for variable in self._graph.values_of(store))]
+            return said, [said, *self._copied_values(store)]
 
         with tf1.name_scope(f"snapshot/{store.bucket.name}/"):
             said, copied = locked(store, [], copy)
@@ -114,12 +138,28 @@ class Snapshot:
             with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([copied]):
                 return said, tf1.gather(store.pushed.read_value(), [ACCEPTED, ARRIVED], axis=1)
 
+    def _copied_values(self, store: BucketStore) -> list[Any]:
+        """Operations that copy a bucket's variables, and begin to note anew which of their rows are touched."""
+        done: list[Any] = []
+        apart: set[str] = set()
+        for number, touched in enumerate(self.touched):
+            if touched.part.bucket is store.bucket:
+                self._facts[number], taken = touched.take()
+                done += [self._facts[number], *taken]
+                apart.update(variable.handle.op.name for variable in touched.part.kept.values())
+        done += [self._copy(v) for v in self._graph.values_of(store) if v.handle.op.name not in apart]
+        for part in self._tables:
+            if part.bucket is store.bucket and part.flags:
+                done += part.flags.begin(self._stamps[store.bucket.ps].new)
+        return done
+
     def _is_finite(self, store: BucketStore) -> Any:
         """Whether all parameters of the copied bucket are finite numbers, bool [] on its ps; looks after the mutex."""
         with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([self._copied[store.bucket.name]]):
             if not store.master.dtype.base_dtype.is_floating:
                 return tf1.constant(True)
-            return tf1.reduce_all(tf1.is_finite(self.read(store.master)))
+            touched = [copy for copy in self.touched if copy.part.kept.get(MASTER) is store.master]
+            return tf1.reduce_all(tf1.is_finite(touched[0].read(MASTER) if touched else self.read(store.master)))
 
     def _copy_after_stamp(self, ps: int, variable: Any) -> Any:
         with tf1.control_dependencies([self._stamps[ps].write]):

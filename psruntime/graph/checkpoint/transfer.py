@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
@@ -22,6 +22,15 @@ from psruntime.graph.checkpoint.entries import CheckpointPart, WovenPart
 from psruntime.graph.store.write_fence import WriteFence
 
 P = TypeVar("P", bound=CheckpointPart | WovenPart)
+
+
+class Source(NamedTuple):
+    """Where a tensor is: the checkpoint, as the prefix of its files, and its name there."""
+
+    path: str
+    name: str
+
+
 Value = Callable[[Any], Any]  # a variable's value on its ps: the variable's own, or that of a copy
 
 
@@ -39,13 +48,16 @@ class Writer:
                 checkpoint_prefixes=self._written, destination_prefix=self._merged, delete_old_dirs=False
             )
 
-    def write(self, session: Any, folder: str, merged: str, sharded: bool) -> None:
-        """Writes the files of all parts into `folder`, then makes them one checkpoint with the prefix `merged`."""
+    def write(self, session: Any, folder: str, merged: str, sharded: bool, others: Sequence[str] = ()) -> None:
+        """Writes the files of all parts into `folder`, then makes them one checkpoint with the prefix `merged`.
+
+        others: prefixes of files that belong to it, and are written.
+        """
         savings = self._sharded if sharded else self._whole
         prefixes = [[f"{folder}/part-{i}-{j}" for j in range(len(s.prefixes))] for i, s in enumerate(savings)]
         feed = {t: p for s, ps in zip(savings, prefixes, strict=True) for t, p in zip(s.prefixes, ps, strict=True)}
         session.run([saving.last for saving in savings], feed)
-        written = [prefix for of_device in prefixes for prefix in of_device]
+        written = [*others, *(prefix for of_device in prefixes for prefix in of_device)]
         session.run(self._merge, {self._written: written, self._merged: merged})
 
 
@@ -58,28 +70,28 @@ class Reader:
     def __init__(self, parts: list[CheckpointPart], index: int, fence: WriteFence) -> None:
         self._fence = fence
         parts = [rows for part in parts for rows in part.in_rows()]
-        self._by_chief = {ps: _Restoring(worker_cpu(index), portions(own), fence) for ps, own in by_ps(parts)}
-        self._sharded = {ps: _Restoring(ps_device(ps), portions(own), fence) for ps, own in by_ps(parts)}
+        self._by_chief = {ps: _Restoring(worker_cpu(index), portions(own, True), fence) for ps, own in by_ps(parts)}
+        self._sharded = {ps: _Restoring(ps_device(ps), portions(own, True), fence) for ps, own in by_ps(parts)}
 
     def read(
-        self, session: Any, path: str, sources: Mapping[str, str], sharded: bool, every_ps: Collection[int],
-        incarnation: int,
-    ) -> None:  # fmt: skip
-        """Restores the parts of these ps from the checkpoint `path`; `sources` are the names there of all entries."""
+        self, session: Any, sources: Mapping[str, Source], sharded: bool, every_ps: Collection[int], incarnation: int
+    ) -> None:
+        """Restores the parts of these ps; `sources` are those of all entries.  All of a bucket must be in one file."""
         if sharded:
-            self._read(session, path, sources, [r for ps, r in self._sharded.items() if ps in every_ps], incarnation)
+            self._read(session, sources, [r for ps, r in self._sharded.items() if ps in every_ps], incarnation)
             return
         for ps, restoring in self._by_chief.items():  # one after the other, so that the chief holds one portion
             if ps in every_ps:
-                self._read(session, path, sources, [restoring], incarnation)
+                self._read(session, sources, [restoring], incarnation)
 
     def _read(
-        self, session: Any, path: str, sources: Mapping[str, str], restorings: list[_Restoring], incarnation: int
+        self, session: Any, sources: Mapping[str, Source], restorings: list[_Restoring], incarnation: int
     ) -> None:
         feed: dict[Any, Any] = {}
         for restoring in restorings:
-            feed[restoring.prefix] = path
-            feed.update({names: [sources[p.entry.name] for p in portion] for names, portion in restoring.portions})
+            for prefix, names, portion in restoring.portions:
+                of_portion = [sources[part.entry.name] for part in portion]
+                feed[prefix], feed[names] = of_portion[0].path, [source.name for source in of_portion]
         self._fence.run(session, incarnation, [restoring.last for restoring in restorings], feed)
 
 
@@ -104,24 +116,24 @@ class _Saving:
 
 
 class _Restoring:
-    """The reading of portions by one device.  portions: (placeholder of names, its parts).  last: runs after all."""
+    """The reading of portions by one device.  portions: (placeholder of the path, that of names, its parts).  last:
+    runs after all."""
 
     def __init__(self, device: str, portions: Iterable[list[CheckpointPart]], fence: WriteFence) -> None:
-        self.portions: list[tuple[Any, list[CheckpointPart]]] = []
+        self.portions: list[tuple[Any, Any, list[CheckpointPart]]] = []
         self.last: Any = None
-        with tf1.device(device):
-            self.prefix = tf1.placeholder(tf1.string, [], name="prefix")
         for portion in portions:
             with tf1.device(device):
+                prefix = tf1.placeholder(tf1.string, [], name="prefix")
                 names = tf1.placeholder(tf1.string, [len(portion)], name="names")
             with tf1.device(device), tf1.control_dependencies([self.last] if self.last else []):
                 tensors = tf1.raw_ops.RestoreV2(
-                    prefix=self.prefix,
+                    prefix=prefix,
                     tensor_names=names,
                     shape_and_slices=[part.slice_spec for part in portion],
                     dtypes=[part.variable.dtype.base_dtype for part in portion],
                 )
-            self.portions.append((names, portion))
+            self.portions.append((prefix, names, portion))
             with tf1.device(device):
                 own = [_own(part, tensor) for part, tensor in zip(portion, tensors, strict=True)]
             tensor_of = list(zip(portion, own, strict=True))
@@ -212,10 +224,10 @@ def by_ps(parts: list[P]) -> list[tuple[int, list[P]]]:
     return [(ps, [p for p in parts if p.ps == ps]) for ps in sorted({part.ps for part in parts})]
 
 
-def portions(parts: list[P]) -> Iterator[list[P]]:
+def portions(parts: list[P], tables_apart: bool = False) -> Iterator[list[P]]:
     """The parts in their order, in runs of at most PORTION_BYTES.
 
-    Those of a variable stay together, unless it is larger.
+    Those of a variable stay together, unless it is larger.  tables_apart: whether tables are in no run with others.
     """
     limit = row_portions.PORTION_BYTES
     portion: list[P] = []
@@ -225,7 +237,8 @@ def portions(parts: list[P]) -> Iterator[list[P]]:
         size_bytes = sum(part.moved_bytes for part in of_variable)
         for together in [of_variable] if size_bytes <= limit else [[part] for part in of_variable]:
             size_bytes = sum(part.moved_bytes for part in together)
-            if portion and held + size_bytes > limit:
+            is_apart = tables_apart and any(part.of_table for part in (together[0], *portion[-1:]))
+            if portion and (held + size_bytes > limit or is_apart):
                 yield portion
                 portion, held = [], 0
             portion += together

@@ -42,7 +42,7 @@ class IdRows:
     def __init__(self, store: BucketStore, group: TableGroup) -> None:
         assert group.dynamic
         self._store, self._table = store, group.tables[0].name
-        self._sets, self._num_ps = group.rows, group.num_ps
+        self._all_sets, self._num_ps = group.rows, group.num_ps
         self._admit_after, expire_after = group.dynamic.admit_after, group.dynamic.expire_after
         name, sets = f"dynamic/{store.bucket.name}/", store.bucket.master_shape[0] // WAYS
         with tf1.device(ps_device(store.bucket.ps)):
@@ -81,7 +81,7 @@ class IdRows:
             with tf1.control_dependencies([held.places]):
                 return self.rows.is_live(held, self.clock.read_value())
 
-        return looked_up(self.rows, ids, self._sets_of(ids), read, is_live, self._initial)
+        return looked_up(self.rows, ids, self.sets_of(ids), read, is_live, self._initial)
 
     def with_rows(self, gradient: BucketGradient, fresh: FreshRow) -> BucketGradient:
         """The gradient of the rows of ids, from one that names unique ids: those that are admitted now get rows, and
@@ -92,7 +92,7 @@ class IdRows:
         ids = gradient.indices
         with tf1.control_dependencies([*gradient.tensors, *(row for _, row in fresh)]):
             clock = self.clock.assign_add(1, read_value=True)
-            sets = self._sets_of(ids)
+            sets = self.sets_of(ids)
         with tf1.control_dependencies([clock]):
             held = self.rows.find(ids, sets)
             live = self.rows.is_live(held, clock)
@@ -162,9 +162,9 @@ class IdRows:
         cells = [tf1.stack([of, tf1.fill(tf1.shape(of), tf1.constant(c, tf1.int64))], 1) for c, of in columns.items()]
         return _added(self.counts, tf1.concat(cells, axis=0))
 
-    def _sets_of(self, ids: Any) -> Any:
+    def sets_of(self, ids: Any) -> Any:
         """The set of each id, among those on this ps."""
-        return sets_of(ids, self._sets) // self._num_ps
+        return sets_of(ids, self._all_sets) // self._num_ps
 
     def _initial(self, ids: Any) -> Any:
         master = self._store.master

@@ -10,11 +10,10 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.saved_state import SavedState
 from psruntime.errors import CheckpointError, ReplacedError
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
+from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
 from psruntime.graph.loop.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # what a write gets to end after its session was lost; a disk may hang
@@ -28,6 +27,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     A periodic one is copied between two steps, and written while the next ones run.  One that is due before that has
     ended is made once it has; if that takes long the log says so.
+
+    With `delta_every` one is due after so many steps, too: a delta.  So is one after `save_secs`, one that the control
+    plane wants, and the first of two at the end, since it takes less time.
 
     closing: a fetch, the global step; running it saves what the ps hold.  A lost session interrupts it like
     a step: it is repeated in the next one.
@@ -55,6 +57,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._checkpoints = checkpoints
         self._save_steps = run.job.save_steps
         self._save_secs = run.job.save_secs or math.inf
+        self._delta_every = run.job.delta_every
         self._global_step = global_step
         self._is_chief = run.control_plane.is_chief
         self._is_wanted = run.control_plane.wants_checkpoint
@@ -65,18 +68,20 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._retry_s = run.job.drain_timeout_s / 2
         self._saved = saved
         self._log = run.log
-        self._saved_at = 0
+        self._saved_at = 0  # global step of the latest
+        self._whole_at = 0  # of the latest that was no delta
         self._saved_s = time.monotonic()
         self._failed_s = -math.inf  # when the latest failure was
-        self._writing: tuple[SavedState, Background[Transferred]] | None = None
+        self._writing: tuple[Copied, Background[Transferred]] | None = None
         self._told_late = -1  # global step of the one of which the log says that the next waits for it
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         """The next one is due as if the sessions were one, so that they may come and go faster than checkpoints."""
         self._finish(ABANDON_S)
         global_step = int(session.run(self.closing))
-        newest = self._checkpoints.newest_step()
+        newest, whole = self._checkpoints.newest_step(), self._checkpoints.newest_step(whole=True)
         self._saved_at = global_step if newest is None or newest > global_step else newest
+        self._whole_at = global_step if whole is None or whole > global_step else whole
 
     def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
         if run_context.original_args.fetches is self.closing:
@@ -86,58 +91,63 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             if self._writing and not self._writing[1].is_alive():
                 self._finish()
             global_step = self._global_step()
-            if self._is_due(global_step) and self._is_chief():
+            is_whole = global_step - self._whole_at >= self._save_steps
+            if (is_whole or self._is_due(global_step)) and self._is_chief():
                 if self._writing:
                     self._note_late(*self._writing)
                 else:
-                    self._begin(run_context.session, global_step)
+                    self._begin(run_context.session, global_step, is_whole)
 
     def end(self, session: Any) -> None:  # noqa: ARG002
         self._finish()
 
     def _is_due(self, global_step: int) -> bool:
+        """Whether one is, before the next whole one."""
         trained = global_step - self._saved_at
         now_s = time.monotonic()
         wanted = self._is_wanted() and now_s - self._failed_s >= FAILED_S
         soon = wanted or now_s - self._saved_s >= self._save_secs
-        return trained >= self._save_steps or (trained > 0 and soon)
+        return 0 < self._delta_every <= trained or (trained > 0 and soon)
 
-    def _begin(self, session: Any, global_step: int) -> None:
+    def _begin(self, session: Any, global_step: int, is_whole: bool) -> None:
         """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
         self._saved_at, self._saved_s = global_step, time.monotonic()
+        self._whole_at = global_step if is_whole else self._whole_at
         self._report_saves(True)
         try:
             self._require_chief(session)
-            state = self._copy(session)
+            copied = self._copy(session, only_touched=not is_whole)
         except (CheckpointError, ReplacedError) as error:
-            self._failed(str(error))
+            self._failed(str(error), is_whole)
         except LOST_SESSION as error:
-            self._failed(first_line(error))  # the next step finds the session lost
+            self._failed(first_line(error), is_whole)  # the next step finds the session lost
         else:
-            if state:
-                self._writing = state, Background("checkpoint", partial(self._write, session, state))
+            if copied:
+                self._writing = copied, Background("checkpoint", partial(self._write, session, copied))
         finally:
             if self._writing is None:
                 self._report_saves(False)
 
-    def _write(self, session: Any, state: SavedState) -> Transferred:
+    def _write(self, session: Any, copied: Copied) -> Transferred:
         """Says at once what became of it, also if this worker does not take another step."""
         try:
-            moved = self._checkpoints.write(session, state)
-            self._report_saved(state.global_step)
+            moved = self._checkpoints.write(session, copied)
+            self._report_saved(copied.global_step)
             return moved
         finally:
             self._report_saves(False)
 
     def _save(self, session: Any) -> None:
         """The last one.  Nobody pushes any more, so nothing is lost while it is tried again."""
+        if self._delta_every:
+            self._save_delta(session)
         until_s = time.monotonic() + self._retry_s
         while True:
             self._require_chief(session)
             try:
-                state = self._copy(session)
-                if state:
-                    self._written(state, self._write(session, state))
+                copied = self._copy(session)
+                if copied:
+                    self._written(copied, self._write(session, copied))
                 return
             except CheckpointError as error:
                 self._require_chief(session)
@@ -146,45 +156,64 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 self._failed(str(error))
                 self._pause(str(error))
 
+    def _save_delta(self, session: Any) -> None:
+        """What was trained is safe before the last checkpoint, which takes longer."""
+        self._require_chief(session)
+        try:
+            copied = self._copy(session, only_touched=True)
+            if copied and copied.whole:
+                self._written(copied, self._write(session, copied))
+        except CheckpointError as error:
+            self._log("checkpoint_failed", reason=str(error))
+
     def _require_chief(self, session: Any) -> None:
         self._graph.fence.require_admitted(session, self._incarnation())
 
-    def _copy(self, session: Any) -> SavedState | None:
+    def _copy(self, session: Any, only_touched: bool = False) -> Copied | None:
         write = partial(self._graph.fence.run, session, self._incarnation())
         spoilt = self._graph.model.worker_copies.bring(write)
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
-        state = self._checkpoints.copy(session)
-        if state:
-            self._saved_at = state.global_step
-        return state
+        copied = self._checkpoints.copy(session, only_touched)
+        if copied:
+            self._saved_at = copied.global_step
+            self._whole_at = self._whole_at if copied.whole else copied.global_step
+        return copied
 
     def _finish(self, within_s: float | None = None) -> None:
         """Waits for what is being written, and says what became of it."""
         if self._writing is None:
             return
-        (state, writing), self._writing = self._writing, None
-        await_end(writing, f"checkpoint {state.global_step} to be written", self._log, within_s)
+        (copied, writing), self._writing = self._writing, None
+        await_end(writing, f"checkpoint {copied.global_step} to be written", self._log, within_s)
         if writing.is_alive():
-            self._failed(f"checkpoint {state.global_step} is still being written, and its session is lost")
+            lost = f"checkpoint {copied.global_step} is still being written, and its session is lost"
+            self._failed(lost, not copied.whole)
         elif writing.result:
-            self._written(state, writing.result)
+            self._written(copied, writing.result)
         else:
-            self._failed(writing.failure)
+            self._failed(writing.failure, not copied.whole)
 
-    def _note_late(self, state: SavedState, writing: Background[Transferred]) -> None:
+    def _note_late(self, copied: Copied, writing: Background[Transferred]) -> None:
         """Once for each that takes long."""
-        if writing.age_s >= LATE_S and self._told_late != state.global_step:
-            self._told_late = state.global_step
-            reason = f"checkpoint {state.global_step} is still being written, and the next one is due"
+        if writing.age_s >= LATE_S and self._told_late != copied.global_step:
+            self._told_late = copied.global_step
+            reason = f"checkpoint {copied.global_step} is still being written, and the next one is due"
             self._log("checkpoint_late", reason=reason)
 
-    def _written(self, state: SavedState, moved: Transferred) -> None:
-        self._log("checkpoint", path=moved.path, sharded=moved.sharded, spread=state.spread)
-        if self._saved:
-            self._saved(moved.path, state.global_step)
+    def _written(self, copied: Copied, moved: Transferred) -> None:
+        rows = {"rows": copied.changes.rows} if copied.changes else {}
+        times = {"copy_s": round(copied.seconds, 3), "write_s": round(moved.seconds, 3)}
+        self._log("checkpoint", path=moved.path, sharded=moved.sharded, spread=copied.state.spread, **rows, **times)
+        if self._saved and not copied.whole:
+            self._saved(moved.path, copied.global_step)
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, is_whole: bool = True) -> None:
         self._log("checkpoint_failed", reason=reason)
         self._failed_s = time.monotonic()
-        self._saved_at += max(1, self._save_steps // 10) - self._save_steps
+        self._saved_at += self._again(self._delta_every or self._save_steps)
+        self._whole_at += self._again(self._save_steps) if is_whole else 0
+
+    def _again(self, every: int) -> int:
+        """What lets the next one be due a tenth of the steps later, instead of all of them."""
+        return max(1, every // 10) - every

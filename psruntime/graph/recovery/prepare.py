@@ -36,6 +36,7 @@ from psruntime.graph.recovery.restored_counters import RestoredCounters
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, ROUND_STATE_SIZE, RoundStore
+from psruntime.graph.store.row_flags import RowFlags
 
 AGAIN_S = 2.0  # until a checkpoint that could not be read is tried once more
 
@@ -85,6 +86,7 @@ class Preparation:
             nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
             self._new_counters: list[list[Any]] = []
             self._seal, self._no_round = [], []
+            self._forget: list[list[Any]] = []  # which rows were touched since a checkpoint, on each ps
             for ps in every_ps:
                 new = [*_counters_on(graph, ps), *(replicas.notes_on(ps) if replicas else [])]
                 self._new_counters.append([initialise(v) for v in new])
@@ -92,6 +94,8 @@ class Preparation:
                 graph.fence.guard(ps, self._new_counters[ps])
                 graph.fence.guard(ps, no_round)
                 self._no_round += no_round
+                self._forget.append([flags.forget() for flags in _row_flags_on(graph, ps)])
+                graph.fence.guard(ps, self._forget[ps])
                 self._seal += [r.seal(partial(graph.fence.inside, ps)) for r in _rounds_on(graph, ps)]
             self._initial_values = InitialValues(graph)
             for ps, write in graph.model.worker_copies.writes:
@@ -153,7 +157,7 @@ class Preparation:
         self._counters.bring_back(write, fresh, state)
         self._flags.begin(session, assignment.incarnation, recovery.ps)
         self._counters.roll_back(write, recovery.ps - fresh, state)
-        write(self._no_round, {self._attempt: attempt})
+        write([*self._no_round, *(self._forget[ps] for ps in recovery.ps)], {self._attempt: attempt})
         source: dict[str, object]
         if replica:
             write(replica.restore)
@@ -271,7 +275,13 @@ def _counters_on(graph: TrainGraph, ps: int) -> list[Any]:
 
 def _changes_on(graph: TrainGraph, ps: int) -> list[Any]:
     """What is known of the last changes of its buckets; made anew it is nothing."""
-    return [v for log in graph.model.logs.values() if log.store.bucket.ps == ps for v in log.variables]
+    changes = [v for log in graph.model.logs.values() if log.store.bucket.ps == ps for v in log.variables]
+    return changes + [v for flags in _row_flags_on(graph, ps) for v in flags.variables]
+
+
+def _row_flags_on(graph: TrainGraph, ps: int) -> list[RowFlags]:
+    names = [store.bucket.name for store in graph.stores_on(ps)]
+    return [flags for name in names for flags in graph.row_flags.get(name, ())]
 
 
 def _variables_on(graph: TrainGraph, ps: int) -> list[Any]:

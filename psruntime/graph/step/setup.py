@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
+from psruntime.core.plan.buckets import WAYS
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.dynamic.id_rows import of_ids
+from psruntime.graph.dynamic.id_rows import IdRows, of_ids
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.backward import bucket_gradients
 from psruntime.graph.model.local_steps import with_local_steps
@@ -23,6 +24,7 @@ from psruntime.graph.store.apply import Update, bucket_update
 from psruntime.graph.store.bucket_store import BucketStore, PlanStores, PsControl
 from psruntime.graph.store.gradient import BucketGradient, all_finite, clipped
 from psruntime.graph.store.optimizers import BucketOptimizer, Rule, rules_of
+from psruntime.graph.store.row_flags import RowFlags
 from psruntime.graph.store.step_messages import Header
 from psruntime.graph.store.wire import Wire
 from psruntime.graph.store.write_fence import WriteFence
@@ -32,12 +34,16 @@ Gradients = dict[str, BucketGradient]  # by the name of the bucket
 
 
 class TrainedBucket(NamedTuple):
-    """A bucket that the model trains: its gradient on the worker, and its update on the ps."""
+    """A bucket that the model trains: its gradient on the worker, and its update on the ps.
+
+    row_flags: as in TrainGraph.
+    """
 
     store: BucketStore
     gradient: BucketGradient
     optimizer: BucketOptimizer
     update: Update
+    row_flags: tuple[RowFlags, ...]
 
     @property
     def name(self) -> str:
@@ -104,11 +110,17 @@ class StepSetup:
                 optimizer = BucketOptimizer(rules, bucket, rates, self.wire.sparsifies(bucket))
                 constraint = pulled.captured.constraints.get(bucket.variable)
                 update = bucket_update(optimizer, store, constraint, pulled.step_view)
-                if id_rows := pulled.id_rows.get(bucket.name):
+                id_rows, gradient = pulled.id_rows.get(bucket.name), gradients[bucket.name]
+                by_row = gradient.indices is not None and optimizer.is_by_row and constraint is None
+                flags = _row_flags(store, id_rows) if self.job.delta_every and by_row else ()
+                if flags:
+                    update = flags[0].noting(update)
+                if id_rows:
                     update = of_ids(id_rows, optimizer.fresh_row(store.master), update)
+                    update = flags[1].noting(update, id_rows.sets_of) if flags else update
                 if bucket.name in pulled.logs:
                     update = pulled.logs[bucket.name].noting(update, optimizer.is_by_entry)
-                trained.append(TrainedBucket(store, gradients[bucket.name], optimizer, update))
+                trained.append(TrainedBucket(store, gradient, optimizer, update, flags))
         return trained
 
     def sent(self, bucket: TrainedBucket, counts: Any) -> BucketGradient:
@@ -139,6 +151,7 @@ class StepSetup:
             fence=WriteFence(self.controls, self.index),
             step=step,
             optimizers={bucket.name: bucket.optimizer for bucket in trained},
+            row_flags={bucket.name: bucket.row_flags for bucket in trained if bucket.row_flags},
             untrained=self._untrained({bucket.name for bucket in trained}),
             unmoved=_unmoved(pulled, step),
             dense_updates=_dense_updates(trained),
@@ -148,6 +161,12 @@ class StepSetup:
 
     def _untrained(self, trained: set[str]) -> list[str]:
         return [spec.name for spec in self.plan.trained if self.plan.pieces_of(spec.name)[0][0].name not in trained]
+
+
+def _row_flags(store: BucketStore, id_rows: IdRows | None) -> tuple[RowFlags, ...]:
+    rows = RowFlags(store, f"{store.bucket.name}/rows", store.bucket.master_shape[0])
+    sets = store.bucket.master_shape[0] // WAYS
+    return (rows, RowFlags(store, f"{store.bucket.name}/sets", sets, id_rows.clock)) if id_rows else (rows,)
 
 
 def _dense_updates(trained: list[TrainedBucket]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.optimizers import BucketOptimizer
 from psruntime.graph.store.round_sum import RoundStore
+from psruntime.graph.store.row_flags import RowFlags
 from psruntime.graph.store.step_messages import Header
 from psruntime.graph.store.write_fence import WriteFence
 
@@ -48,6 +49,8 @@ class TrainGraph:
         keeps it ("kept": operations) for `rounds`; its {"examples": float64 []} are what it weighs, 0 if the loss is
         not finite.
     optimizers: bucket name -> its optimizer, of those that are trained.
+    row_flags: bucket name -> which rows of its master and slots were touched, and of a dynamic table which sets too;
+        of the tables that a checkpoint may save by rows.
     untrained: names of the trainable variables that the loss does not depend on.
     unmoved: names of the variables that the model has updates for, none of which a step runs.
     dense_updates: name of a table bucket -> bytes of all its rows and slots, which every step reads and writes.
@@ -62,6 +65,7 @@ class TrainGraph:
     fence: WriteFence
     step: dict[str, Any]
     optimizers: dict[str, BucketOptimizer]
+    row_flags: dict[str, tuple[RowFlags, ...]]
     untrained: list[str]
     unmoved: list[str]
     dense_updates: dict[str, int]

@@ -175,6 +175,11 @@ class BucketOptimizer:
         adam = tf1.train.AdamOptimizer
         return getattr(type(self._optimizer), "_resource_apply_sparse", None) is adam._resource_apply_sparse
 
+    @property
+    def is_by_row(self) -> bool:
+        """Whether a sparse gradient changes only the rows that it names, of the master and the slots."""
+        return type(self._optimizer) in KNOWN and not self.passes_over_tables
+
     def bytes_of_all(self, master: Any) -> int:
         """Of the master and its slots."""
         slots = [variable for variable in self.variables if self.is_slot(variable, master)]

@@ -1,0 +1,157 @@
+"""The variables of tables whose rows are saved by themselves, and the copy of those rows that were touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.accounting.row_changes import TableRange, TouchedPart
+from psruntime.core.plan.buckets import WAYS, Bucket, Piece
+from psruntime.graph.base import row_portions
+from psruntime.graph.base.devices import ps_device
+from psruntime.graph.checkpoint.entries import suffix_of
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.store.row_flags import RowFlags
+
+ROWS, SETS = "rows", "sets"  # kinds: of the master and its slots; of what says whose the rows of a dynamic table are
+MASTER = "value"  # what a master is called beside what is kept with it
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """Variables of the bucket of a table, of which an update touches the same rows.
+
+    kept: what each is called in a checkpoint -> variable.  per_row: how many of their rows are one of the table.
+    times: those that have points of time, by the `clock`; a checkpoint has how long ago these are.
+    flags: None if nothing notes which rows are touched.
+    """
+
+    bucket: Bucket
+    kind: str
+    kept: dict[str, Any]
+    per_row: int
+    flags: RowFlags | None
+    times: tuple[str, ...] = ()
+    clock: Any = None
+
+    @property
+    def rows(self) -> int:
+        first, *_ = self.kept.values()
+        rows: int = first.shape.as_list()[0]
+        return rows
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row in all of the variables, with its number."""
+        of_each = [int(v.dtype.size * v.shape.num_elements()) // self.rows for v in self.kept.values()]
+        return 8 + sum(of_each)
+
+    def first_row(self, piece: Piece) -> int:
+        """Where a piece of the bucket begins, in rows of the variables."""
+        return self.rows * piece.offset // self.bucket.size
+
+    def start(self, piece: Piece) -> int:
+        """The row of its table with which a piece begins."""
+        return piece.start * self.rows // (self.bucket.size * self.per_row)
+
+    def height(self, piece: Piece) -> int:
+        """Rows of the table in a piece."""
+        return piece.size * self.rows // (self.bucket.size * self.per_row)
+
+    def values(self, rows: Any) -> dict[str, Any]:
+        """What the variables have in these rows, int64 [rows], on their ps; of points of time how long ago they are."""
+        values = {name: variable.sparse_read(rows) for name, variable in self.kept.items()}
+        return {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
+
+    def assign(self, rows: Any, values: dict[str, Any]) -> list[Any]:
+        """Operations that give these rows of the variables the values, which are as `values` has them."""
+        given = {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
+        return [
+            tf1.raw_ops.ResourceScatterUpdate(resource=self.kept[name].handle, indices=rows, updates=value)
+            for name, value in given.items()
+        ]
+
+
+def table_parts(graph: TrainGraph) -> list[TablePart]:
+    """Those of all tables."""
+    parts = []
+    for store in graph.model.stores.values():
+        bucket, id_rows = store.bucket, graph.model.id_rows.get(store.bucket.name)
+        if not bucket.is_table:
+            continue
+        flags = graph.row_flags.get(bucket.name, (None, None))
+        optimizer = graph.optimizers.get(bucket.name)
+        slots = [v for v in optimizer.variables if optimizer.is_slot(v, store.master)] if optimizer else []
+        kept = {MASTER: store.master} | {suffix_of(variable): variable for variable in slots}
+        parts.append(TablePart(bucket, ROWS, kept, WAYS if id_rows else 1, flags[0]))
+        if id_rows:
+            of_sets = {suffix_of(variable): variable for variable in id_rows.of_sets}
+            times = tuple(suffix_of(variable) for variable in id_rows.times)
+            parts.append(TablePart(bucket, SETS, of_sets, 1, flags[1], times, id_rows.clock))
+    return parts
+
+
+class TouchedCopy:
+    """A copy of the touched rows of a part, beside it: `take` and `facts` in the bucket's critical section, then read.
+
+    facts: (stamp of the copy since which they were touched, what the clock has counted since, the number of rows
+        before each piece and of all), int64 [3 + pieces].
+    """
+
+    def __init__(self, part: TablePart) -> None:
+        self.part = part
+        self._device = ps_device(part.bucket.ps)
+        name = f"psruntime/touched_copy/{part.bucket.name}/{part.kind}"
+        with tf1.device(self._device), tf1.control_dependencies(None):
+            self._rows = tf1.raw_ops.VarHandleOp(dtype=tf1.int64, shape=[None], shared_name=f"{name}/row")
+            self._handles = {
+                each: tf1.raw_ops.VarHandleOp(
+                    dtype=variable.dtype.base_dtype, shape=[None, *variable.shape[1:]], shared_name=f"{name}/{each}"
+                )
+                for each, variable in part.kept.items()
+            }
+
+    def take(self) -> tuple[Any, list[Any]]:
+        """(facts, operations)."""
+        assert self.part.flags
+        rows = self.part.flags.touched()
+        taken = [tf1.raw_ops.AssignVariableOp(resource=self._rows, value=rows)]
+        for name, value in self.part.values(rows).items():
+            taken.append(tf1.raw_ops.AssignVariableOp(resource=self._handles[name], value=value))
+        firsts = [self.part.first_row(piece) for piece in self.part.bucket.pieces]
+        before = tf1.searchsorted(rows, tf1.constant([*firsts, self.part.rows], tf1.int64), out_type=tf1.int64)
+        return tf1.concat([self.part.flags.since(), before], axis=0), taken
+
+    def read(self, name: str) -> Any:
+        """What is held of one of the variables, where it is."""
+        with tf1.device(self._device):
+            return tf1.raw_ops.ReadVariableOp(resource=self._handles[name], dtype=self.part.kept[name].dtype.base_dtype)
+
+    def portion(self, begin: Any, rows: Any) -> list[Any]:
+        """The numbers of some of the touched rows, then their values; on the ps.  begin, rows: int64 []."""
+        with tf1.device(self._device):
+            numbers = tf1.raw_ops.ReadVariableOp(resource=self._rows, dtype=tf1.int64)
+            return [each[begin : begin + rows] for each in [numbers, *map(self.read, self.part.kept)]]
+
+    def free(self) -> list[Any]:
+        """Operations after which there is no copy."""
+        with tf1.device(self._device):
+            return [
+                tf1.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+                for handle in (self._rows, *self._handles.values())
+            ]
+
+    def described(self, facts: list[int]) -> TouchedPart:
+        """What the facts say of the copy, for a file in which it is saved in portions."""
+        part = self.part
+        elapsed, before = facts[1], facts[2:]
+        step = max(1, row_portions.PORTION_BYTES // part.row_bytes)
+        portions = tuple(min(step, before[-1] - first) for first in range(0, before[-1], step))
+        tables = [
+            TableRange(piece.variable, begin, end, part.start(piece), part.first_row(piece), piece.stride)
+            for piece, begin, end in zip(part.bucket.pieces, before[:-1], before[1:], strict=True)
+            if begin < end
+        ]
+        return TouchedPart(part.kind, f"touched/{part.bucket.name}/{part.kind}", portions, elapsed, tuple(tables))

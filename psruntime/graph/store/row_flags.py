@@ -1,0 +1,68 @@
+"""Which rows on a ps were updated since all of them were last saved, so that a checkpoint can save these alone.
+
+A flag for each row; an update sets those of its rows, in the critical section that it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.devices import ps_device
+from psruntime.graph.store.apply import Update
+from psruntime.graph.store.bucket_store import BucketStore, ps_variable
+from psruntime.graph.store.gradient import BucketGradient
+
+
+class RowFlags:
+    """The flags of `rows` rows on the ps of a bucket.  All its operations are for the bucket's critical section.
+
+    clock: a variable that counts, or None; `since` says how far it has got.
+    """
+
+    def __init__(self, store: BucketStore, name: str, rows: int, clock: Any = None) -> None:
+        self._clock = clock
+        with tf1.device(ps_device(store.bucket.ps)):
+            self._flags = ps_variable(f"touched/{name}", [rows], tf1.bool)
+            self._since = ps_variable(f"touched_since/{name}", [2])  # (stamp of the copy, the clock then)
+
+    @property
+    def variables(self) -> list[Any]:
+        return [self._flags, self._since]
+
+    def noting(self, update: Update, rows: Callable[[Any], Any] = lambda indices: indices) -> Update:
+        """The update, which notes the rows that `rows` makes of the indices of its gradient."""
+
+        def noted(gradient: BucketGradient) -> Any:
+            with tf1.control_dependencies(gradient.tensors):
+                touched = tf1.raw_ops.ResourceScatterUpdate(
+                    resource=self._flags.handle, indices=rows(gradient.indices), updates=tf1.constant(True)
+                )
+            with tf1.control_dependencies([touched]):
+                return update(gradient)
+
+        return noted
+
+    def begin(self, stamp: Any) -> list[Any]:
+        """Operations after which no row was touched since the copy of this stamp, int64 []."""
+        none = tf1.zeros_like(self._flags.read_value())
+        since = tf1.stack([stamp, self._now()])
+        return [self._flags.assign(none, read_value=False), self._since.assign(since, read_value=False)]
+
+    def forget(self) -> Any:
+        """An operation after which it is not known what was touched."""
+        return self._since.assign([0, 0], read_value=False)
+
+    def since(self) -> Any:
+        """(stamp of the copy since which rows are noted, 0: none; how much the clock has counted since), int64 [2]."""
+        stamp, clock = tf1.unstack(self._since.read_value())
+        return tf1.stack([stamp, self._now() - clock])
+
+    def touched(self) -> Any:
+        """The rows, int64 [touched], ascending."""
+        return tf1.where(self._flags.read_value())[:, 0]
+
+    def _now(self) -> Any:
+        return tf1.constant(0, tf1.int64) if self._clock is None else self._clock.read_value()

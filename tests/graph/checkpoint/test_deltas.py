@@ -1,0 +1,246 @@
+"""Deltas: checkpoints that hold of tables only the rows that were touched since the last whole one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf1
+
+import psruntime
+from psruntime.core.accounting.row_changes import SUFFIX, RowChanges
+from psruntime.graph.checkpoint.folder import CheckpointFolder
+from psruntime.graph.checkpoint.listing import newest_step, step_of
+from psruntime.model import Context, Model, ModelSpec
+from psruntime.optimizers import LazyAdam, RowwiseAdagrad
+from tests.graph.checkpoint.test_sharded_checkpoints import BLIND, same, steer
+from tests.support.local_cluster import LocalCluster, Run, train
+from tests.support.selection import long_but
+from tests.support.stock import contents
+
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
+
+ROWS, OTHER_ROWS, TOUCHED = 150, 60, 30
+EVERY = {"delta_every": 2, "save_steps": 100}
+
+
+ADAGRAD = partial(tf1.train.AdagradOptimizer, initial_accumulator_value=0.3)
+
+
+def tables_model(optimizer: Any = ADAGRAD) -> Model:
+    """Two tables of a group, one of another width, a dynamic one, and dense variables; few rows of each are touched."""
+
+    def input_fn(context: Context) -> Any:
+        def example(i: Any) -> tuple[Any, Any]:
+            draw = tf1.random.stateless_uniform([3], seed=[tf1.cast(i, tf1.int32), 1])
+            ids = 5 + tf1.cast(draw * draw * TOUCHED, tf1.int64)
+            return ids, tf1.reduce_sum(tf1.sin(tf1.cast(ids, tf1.float32)))
+
+        return tf1.data.Dataset.range(1000).map(example).batch(context.batch_size)
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        normal = tf1.truncated_normal_initializer(stddev=0.5, seed=7)
+        large = tf1.get_variable("large", [ROWS, 4], initializer=normal)
+        small = tf1.get_variable("small", [OTHER_ROWS, 4], initializer=normal)
+        wide = tf1.get_variable("wide", [ROWS], initializer=tf1.zeros_initializer())
+        found = tf1.nn.embedding_lookup(large, features) + tf1.gather(small, features)
+        found += psruntime.embedding(
+            features * 1_000_003, "dynamic", 4, capacity=128, admit_after=2, expire_after_steps=50, initializer=normal
+        )
+        hidden = tf1.layers.dense(tf1.reduce_sum(found, axis=1), 3, kernel_initializer=normal)
+        value = tf1.reduce_sum(hidden, axis=1) + tf1.reduce_sum(tf1.gather(wide, features), axis=1)
+        return ModelSpec(tf1.reduce_mean(tf1.square(value - labels)), optimizer, 0.1)
+
+    return Model("tests.deltas", input_fn, model_fn)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that gets a copy of the checkpoints each time that a delta was written, by its step."""
+    publish = CheckpointFolder.publish_delta
+    folder = tmp_path / "kept"
+
+    def publish_and_keep(self: CheckpointFolder, new: Any) -> str:
+        path = publish(self, new)
+        copy = folder / str(step_of(path))
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns(".unfinished*"))
+        return path
+
+    monkeypatch.setattr(CheckpointFolder, "publish_delta", publish_and_keep)
+    return folder
+
+
+def changes_of(folder: Path) -> RowChanges:
+    (file,) = folder.glob(f"*{SUFFIX}")
+    return RowChanges.of_text(file.read_text())
+
+
+HOW = {
+    "async 2 1": ("async", 2, 1),
+    "async 2 3": ("async", 2, 3),
+    "async 1 2": ("async", 1, 2),
+    "sync 2 2": ("sync", 2, 2),
+    "sync 3 2": ("sync", 3, 2),
+}
+
+
+@pytest.mark.parametrize("how", long_but(["async 2 3"], HOW, nightly=["async 2 1", "async 1 2", "sync 3 2"]))
+def test_a_restore_of_a_delta_is_that_of_a_whole_checkpoint(how: str, tmp_path: Path, kept: Path) -> None:
+    """To the bit, on another number of ps as well; here in portions of a few rows."""
+    mode, num_ps, then = HOW[how]
+    model = tables_model()
+    run = train(LocalCluster(num_ps), model, 7, mode=mode, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    assert sorted(map(int, os.listdir(kept))) == [2, 4, 6, 7]
+    for step in (2, 4, 6, 7):
+        rows = changes_of(kept / str(step)).rows
+        assert 0 < rows <= 5 * TOUCHED
+    again = train(LocalCluster(then), model, 0, mode=mode, checkpoint_dir=str(kept / "7"), **EVERY)
+    (restored,) = again.named("restored")
+    assert restored["checkpoint"].endswith("model.ckpt-0.delta-7") and restored["global_step"] == 7
+    same(run.saved(), again.saved())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["the chief writes", pytest.param("each ps writes", marks=pytest.mark.nightly)])
+def test_rows_are_moved_in_portions(how: str, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psruntime.graph.base.row_portions.PORTION_BYTES", 480)
+    if how == "the chief writes":
+        steer(monkeypatch, *BLIND["sees another file"][:2])
+    model = tables_model()
+    run = train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    assert any(len(part.portions) > 1 for part in changes_of(kept / "3").parts)
+    again = train(LocalCluster(3), model, 0, checkpoint_dir=str(kept / "3"))
+    assert again.named("restored")[0]["sharded"].startswith("yes" if how == "each ps writes" else "no")
+    same(run.saved(), again.saved())
+
+
+OPTIMIZERS = {
+    "lazy Adam": (LazyAdam, True),
+    "Adam": (tf1.train.AdamOptimizer, False),
+    "one entry a row": (RowwiseAdagrad, True),
+    "Ftrl": (tf1.train.FtrlOptimizer, True),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", long_but(["Adam"], OPTIMIZERS, nightly=["lazy Adam", "Ftrl"]))
+def test_a_table_of_which_every_row_moves_is_whole_in_a_delta(optimizer: str, tmp_path: Path, kept: Path) -> None:
+    factory, by_rows = OPTIMIZERS[optimizer]
+    model = tables_model(factory)
+    run = train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    if by_rows:
+        delta = contents(str(kept / "3" / "model.ckpt-0.delta-3"))
+        assert "dense/kernel" in delta and "large" not in delta
+    else:
+        assert not kept.exists(), "there is nothing to leave out, so no delta is written"
+        assert [event["path"].rpartition("-")[2] for event in run.named("checkpoint")] == ["2", "3"]
+        return
+    same(run.saved(), train(LocalCluster(2), model, 0, checkpoint_dir=str(kept / "3")).saved())
+
+
+@pytest.mark.long
+def test_a_delta_is_no_larger_with_more_rows_that_are_not_touched(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.ROWS", 50_000)
+    model = tables_model()
+    train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    files = list((kept / "3").glob("*.delta-3.data*"))
+    touched = sum(sum(part.portions) for part in changes_of(kept / "3").parts)
+    of_dynamic_sets = 128 * 8 * 8  # at most all of them, which are few
+    assert 0 < sum(file.stat().st_size for file in files) < touched * 64 + of_dynamic_sets + 1000
+
+
+def restored_at(run: Run) -> list[int]:
+    return [event["global_step"] for event in run.named("restored")]
+
+
+def test_after_a_recovery_the_first_checkpoint_is_whole(tmp_path: Path, kept: Path) -> None:
+    """It is not known then which rows were touched: on a ps that is new, and on one that went back."""
+    cluster, model = LocalCluster(2), tables_model()
+    train(cluster, model, 5, checkpoint_dir=str(tmp_path / "run"), delta_every=1, save_steps=4)
+    shutil.rmtree(kept)
+    cluster.forget(1)
+    second = train(cluster, model, 3, checkpoint_dir=str(tmp_path / "run"), delta_every=1, save_steps=100)
+    assert restored_at(second) == [5]
+    paths = [event["path"].rpartition("model.ckpt-")[2] for event in second.named("checkpoint")]
+    assert paths == ["6", "6.delta-7", "6.delta-8", "8"]
+
+
+@pytest.mark.long
+def test_a_chief_that_takes_over_goes_on_with_deltas(tmp_path: Path, kept: Path) -> None:
+    cluster, model = LocalCluster(2), tables_model()
+    train(cluster, model, 2, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    second = train(cluster, model, 2, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    assert second.named("adopted")
+    paths = [event["path"].rpartition("model.ckpt-")[2] for event in second.named("checkpoint")]
+    assert paths == ["2.delta-4", "4"]
+
+
+@pytest.mark.long
+def test_a_whole_checkpoint_that_was_not_written_is_no_base(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy took the flags back, so a delta on the one before would lack rows: the next one is whole."""
+    publish = CheckpointFolder.publish
+    failures = [2]
+
+    def fail_twice(self: CheckpointFolder, new: Any) -> str:
+        if new.global_step > 0 and failures[0]:
+            failures[0] -= 1
+            raise OSError(28, "No space left on device")
+        return publish(self, new)
+
+    monkeypatch.setattr(CheckpointFolder, "publish", fail_twice)
+    model = tables_model()
+    run = train(LocalCluster(2), model, 9, checkpoint_dir=str(tmp_path / "run"), delta_every=2, save_steps=5)
+    assert len(run.named("checkpoint_failed")) == 2
+    again = train(LocalCluster(1), model, 0, checkpoint_dir=str(tmp_path / "run"))
+    same(run.saved(), again.saved())
+    for step in sorted(map(int, os.listdir(kept))):
+        reference = train(LocalCluster(2), model, step, checkpoint_dir=str(tmp_path / f"reference_{step}"))
+        restored = train(LocalCluster(2), model, 0, checkpoint_dir=str(kept / str(step)))
+        same(reference.saved(), restored.saved())
+
+
+def test_a_damaged_delta_is_passed_over(tmp_path: Path, kept: Path) -> None:
+    model = tables_model()
+    train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    folder = kept / "3"
+    assert newest_step(str(folder)) == 3 and newest_step(str(folder), whole=True) == 0
+    for file in folder.glob("*.delta-3.data*"):
+        file.write_bytes(file.read_bytes()[:10])
+    again = train(LocalCluster(2), model, 0, checkpoint_dir=str(folder))
+    assert again.named("checkpoint_damaged")[-1]["instead"].endswith("model.ckpt-0")
+    assert restored_at(again) == [0]
+
+
+@pytest.mark.long
+def test_a_delta_of_another_checkpoint_is_not_read(tmp_path: Path, kept: Path) -> None:
+    """Files that were mixed up by hand."""
+    model = tables_model()
+    train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    train(LocalCluster(2), model, 0, checkpoint_dir=str(tmp_path / "other"))
+    for file in (tmp_path / "other").glob("model.ckpt-0.*"):
+        shutil.copy(file, kept / "3")
+    again = train(LocalCluster(2), model, 0, checkpoint_dir=str(kept / "3"))
+    assert "it is a delta of another" in str(again.named("checkpoint_damaged")[0]["reason"])
+    assert restored_at(again) == [0]
+
+
+@pytest.mark.long
+def test_what_a_whole_checkpoint_replaces_is_removed(tmp_path: Path) -> None:
+    model = tables_model()
+    run = train(LocalCluster(2), model, 9, checkpoint_dir=str(tmp_path), delta_every=1, save_steps=4, keep=2)
+    deltas = sorted(path.name for path in tmp_path.glob("*.delta-*.index"))
+    assert deltas == ["model.ckpt-8.delta-9.index"], run.named("checkpoint")
+    np.testing.assert_array_equal(
+        sorted(path.name for path in tmp_path.glob("*.index")),
+        ["model.ckpt-8.delta-9.index", "model.ckpt-8.index", "model.ckpt-9.index"],
+    )
