@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
@@ -13,10 +14,13 @@ from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import build_pulled_model
+from psruntime.graph.model.rows_in_use import BATCHES_BYTES, RowsInUse
 from psruntime.graph.model.spec_checks import check_spec
 from psruntime.graph.store.bucket_store import PlanStores
 from psruntime.model import EVAL, Context, Model, ModelSpec
 from psruntime.usercode import blame
+
+Feed = dict[Any, Any]
 
 
 class PulledEvaluation:
@@ -49,7 +53,8 @@ class PulledEvaluation:
 
 
 class CheckpointEvaluation:
-    """Measures checkpoints on variables of its own, so it needs no ps and holds all of the model.
+    """Measures checkpoints on variables of its own, so it needs no ps and holds all of the model; of large tables that
+    are only looked up, the rows of some batches (rows_in_use.py).
 
     Its graph is built when it is first needed.
 
@@ -75,28 +80,39 @@ class CheckpointEvaluation:
             UsageError: input_fn or model_fn fails.
             OpError, ValueError: the checkpoint cannot be restored, or the metrics cannot be computed.
         """
-        graph, metrics, saver = self._built
+        graph, metrics, saver, rows = self._built
         with graph.as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-            saver.restore(session, path)
-            return _over_all(metrics, session, self._model, self._context, self._on_batch)
+            if saver:
+                saver.restore(session, path)
+            load = partial(rows.load, session, path) if rows.variables else None
+            return _over_all(metrics, session, self._model, self._context, self._on_batch, load)
 
     @cached_property
-    def _built(self) -> tuple[Any, _Metrics, Any]:
+    def _built(self) -> tuple[Any, _Metrics, Any, RowsInUse]:
         inputs = InputStream(self._model, self._context)
         inputs.close()
         with tf1.Graph().as_default() as graph:
             features, labels, batch = inputs.layout.placeholders()
             with blame(f"model_fn of {self._model.name} (mode {EVAL})"):
                 spec = self._model.model_fn(features, labels, EVAL)
-            return graph, _Metrics(spec, batch), tf1.train.Saver(tf1.global_variables())
+            metrics = _Metrics(spec, batch)
+            variables = tf1.global_variables()
+            rows = RowsInUse(variables)
+            held = [variable for variable in variables if not any(variable is each for each in rows.variables)]
+            return graph, metrics, tf1.train.Saver(held) if held else None, rows
 
 
 def _over_all(
-    metrics: _Metrics, session: Any, model: Model, context: Context, on_batch: Callable[[], None]
+    metrics: _Metrics,
+    session: Any,
+    model: Model,
+    context: Context,
+    on_batch: Callable[[], None],
+    load: Callable[[list[Feed]], None] | None = None,
 ) -> dict[str, float]:
     inputs = InputStream(model, context)
     try:
-        return metrics.over(session, inputs, on_batch)
+        return metrics.over(session, inputs, on_batch, load)
     finally:
         inputs.close()
 
@@ -116,12 +132,33 @@ class _Metrics:
     def names(self) -> list[str]:
         return list(self._values)
 
-    def over(self, session: Any, inputs: InputStream, on_batch: Callable[[], None]) -> dict[str, float]:
-        """Their values over the rest of the data."""
+    def over(
+        self,
+        session: Any,
+        inputs: InputStream,
+        on_batch: Callable[[], None],
+        load: Callable[[list[Feed]], None] | None = None,
+    ) -> dict[str, float]:
+        """Their values over the rest of the data.  load: called with the next feeds before these are run."""
         with users_errors(session.graph):
             session.run(self._init)
-            while (drawn := inputs.draw()) is not None:
-                feed = {self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))}
-                session.run(self._updates, feed_dict=feed)
-                on_batch()
+            for feeds in self._feeds(inputs, BATCHES_BYTES if load else 0):
+                if load:
+                    load(feeds)
+                for feed in feeds:
+                    session.run(self._updates, feed_dict=feed)
+                    on_batch()
             return {name: float(value) for name, value in session.run(self._values).items()}
+
+    def _feeds(self, inputs: InputStream, together_bytes: int) -> Iterator[list[Feed]]:
+        """Of the batches that are left; as many together as have so many bytes, one at least."""
+        feeds: list[Feed] = []
+        held = 0
+        while (drawn := inputs.draw()) is not None:
+            feeds.append({self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))})
+            held += sum(np.asarray(array).nbytes for array in drawn)
+            if held >= together_bytes:
+                yield feeds
+                feeds, held = [], 0
+        if feeds:
+            yield feeds

@@ -1,0 +1,146 @@
+"""The rows of large variables that an evaluation looks up, so that it need not hold the others.
+
+Some batches are drawn first.  What they look up is known from them alone, so those rows are read from the checkpoint,
+a portion of the table at a time, and the lookups find them in these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.base.row_portions import row_portions
+
+LARGE_BYTES = 64 << 20  # a smaller variable is held whole
+BATCHES_BYTES = 256 << 20  # of batches for which rows are read at once
+_UNUSED = ("AssignVariableOp", "VarIsInitializedOp")  # in an evaluation
+
+
+class RowsInUse:
+    """Takes the large variables of the current graph, which is built, out of it, where they are only looked up.
+
+    A variable stays if anything but a lookup reads it, or if what it is looked up by does not depend on the batch
+    alone.
+
+    variables: those that were taken out, and have no value.
+    """
+
+    def __init__(self, variables: Iterable[Any]) -> None:
+        self._tables = [_Table(v, lookups) for v in variables if _is_large(v) and (lookups := _lookups_of(v))]
+        self.variables = [table.variable for table in self._tables]
+
+    def load(self, session: Any, path: str, feeds: Sequence[dict[Any, Any]]) -> None:
+        """Gives the lookups the rows that they need with these feeds, from the checkpoint `path`.
+
+        Raises:
+            ValueError: there is no such row.
+            OpError: the checkpoint cannot be read.
+        """
+        wanted: list[list[Any]] = [[] for _ in self._tables]
+        for feed in feeds if self._tables else ():
+            indices = session.run([table.indices for table in self._tables], feed)
+            for of_table, arrays in zip(wanted, indices, strict=True):
+                of_table.append(np.unique(np.concatenate([array.ravel() for array in arrays])))
+        for table, arrays in zip(self._tables, wanted, strict=True):
+            table.load(session, path, np.unique(np.concatenate(arrays)).astype(np.int64))
+
+
+class _Table:
+    """One variable, its lookups changed to find their rows among those that are loaded.  indices: what these take."""
+
+    def __init__(self, variable: Any, lookups: list[Any]) -> None:
+        self.variable = variable
+        self.indices = [op.inputs[1] for op in lookups]
+        self._dtype, (self._height, *self._row_shape) = variable.dtype.base_dtype, variable.shape.as_list()
+        part = variable._save_slice_info
+        self._name = part.full_name if part else variable.op.name
+        self._shape = part.full_shape if part else variable.shape.as_list()
+        self._begin = part.var_offset if part else [0] * len(self._shape)
+        self._slice = tf1.placeholder(tf1.string, [], name="slice")
+        self._path = tf1.placeholder(tf1.string, [], name="path")
+        (self._portion,) = tf1.raw_ops.RestoreV2(
+            prefix=self._path, tensor_names=[self._name], shape_and_slices=self._slice[None], dtypes=[self._dtype]
+        )
+        self._ids = _Loaded(f"{variable.op.name}/ids_in_use", tf1.int64, [None])
+        self._rows = _Loaded(f"{variable.op.name}/rows_in_use", self._dtype, [None, *self._row_shape])
+        for op in lookups:
+            self._redirect(op)
+
+    def load(self, session: Any, path: str, ids: Any) -> None:
+        """ids: int64 [ids], different, ascending."""
+        if ids.size and not 0 <= ids[0] <= ids[-1] < self._height:
+            wrong = ids[0] if ids[0] < 0 else ids[-1]
+            raise ValueError(f"row {wrong} of {self.variable.op.name} is looked up, which has {self._height} rows")
+        rows = np.empty([ids.size, *self._row_shape], self._dtype.as_numpy_dtype)
+        for start, count in row_portions((self._height, *self._row_shape), self._dtype.size):
+            first, end = np.searchsorted(ids, [start, start + count])
+            if first < end:
+                portion = session.run(self._portion, {self._path: path, self._slice: self._slice_of(start, count)})
+                rows[first:end] = portion[ids[first:end] - start]
+        session.run([self._ids.assign, self._rows.assign], {self._ids.value: ids, self._rows.value: rows})
+
+    def _slice_of(self, start: int, count: int) -> str:
+        """Rows of the tensor in the checkpoint, in the form of `tf.raw_ops.SaveV2`."""
+        of_rows = zip(self._begin[1:], self._row_shape, strict=True)
+        axes = [f"{self._begin[0] + start},{count}", *(f"{begin},{length}" for begin, length in of_rows)]
+        return f"{' '.join(map(str, self._shape))} {':'.join(axes)}"
+
+    def _redirect(self, op: Any) -> None:
+        found, consumers = op.outputs[0], op.outputs[0].consumers()
+        with tf1.name_scope(f"{op.name}/"):
+            indices = tf1.cast(op.inputs[1], tf1.int64)
+            places = tf1.searchsorted(self._ids.read(), tf1.reshape(indices, [-1]), out_type=tf1.int64)
+            rows = tf1.gather(self._rows.read(), tf1.reshape(places, tf1.shape(indices)))
+            rows.set_shape(found.shape)
+        for consumer in consumers:
+            for number, tensor in enumerate(consumer.inputs):
+                if tensor is found:
+                    consumer._update_input(number, rows)
+
+
+class _Loaded:
+    """A tensor that is kept in the session.  assign: an operation that gives it the `value`, a placeholder."""
+
+    def __init__(self, name: str, dtype: Any, shape: list[int | None]) -> None:
+        self._dtype, self._shape = dtype, shape
+        self.value = tf1.placeholder(dtype, shape, name="loaded")
+        self._handle = tf1.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
+        self.assign = tf1.raw_ops.AssignVariableOp(resource=self._handle, value=self.value)
+
+    def read(self) -> Any:
+        value = tf1.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
+        value.set_shape(self._shape)
+        return value
+
+
+def _is_large(variable: Any) -> bool:
+    size = variable.shape.num_elements()
+    return size is not None and bool(variable.shape.rank) and size * variable.dtype.base_dtype.size > LARGE_BYTES
+
+
+def _lookups_of(variable: Any) -> list[Any]:
+    """The operations that look its rows up; none if anything else reads it, or they need more than the batch."""
+    lookups = []
+    handle = getattr(variable, "handle", None)
+    if handle is None or handle.dtype != tf1.resource:
+        return []
+    for op in handle.consumers():
+        if op.type == "ResourceGather" and op.get_attr("batch_dims") == 0 and _is_of_batch(op.inputs[1]):
+            lookups.append(op)
+        elif op.type not in _UNUSED and not (op.type == "ReadVariableOp" and not _is_read(op)):
+            return []
+    return lookups
+
+
+def _is_of_batch(tensor: Any) -> bool:
+    """Whether it has the same value each time that it is computed from a batch."""
+    return not any(op.op_def is None or op.op_def.is_stateful for op in ancestors([tensor]))
+
+
+def _is_read(op: Any) -> bool:
+    """Whether anything uses what is read, other than under another name."""
+    return any(used.type != "Identity" or _is_read(used) for tensor in op.outputs for used in tensor.consumers())
