@@ -17,7 +17,7 @@ SUFFIX = ".rows.json"
 
 @dataclass(frozen=True)
 class TableRange:
-    """The touched rows [begin, end) are of table `name`.
+    """The touched rows [begin, end) are of table `name`; of a dynamic table there may be none.
 
     Row `offset` of the bucket is row `start` of the table, the next one row `start + stride`.
     """
@@ -44,13 +44,11 @@ class TouchedPart:
     elapsed: int
     tables: tuple[TableRange, ...]
 
-    def portions_of(self, table: TableRange) -> Iterator[tuple[int, int, int]]:
-        """(number of a portion, first row in it, rows) for each that has rows of the table."""
+    def by_portion(self) -> Iterator[list[tuple[int, TableRange]]]:
+        """For each portion (first row in it, table) of the tables that have rows there, in their order."""
         begin = 0
-        for number, end in enumerate(accumulate(self.portions)):
-            first, last = max(table.begin, begin), min(table.end, end)
-            if first < last:
-                yield number, first - begin, last - first
+        for end in accumulate(self.portions):
+            yield [(max(t.begin, begin) - begin, t) for t in self.tables if max(t.begin, begin) < min(t.end, end)]
             begin = end
 
 
@@ -65,6 +63,12 @@ class RowChanges:
     def rows(self) -> int:
         """How many, in all variables that are kept together."""
         return sum(sum(part.portions) for part in self.parts)
+
+    def heights(self, name: str) -> dict[str, int]:
+        """Rows of each tensor of this name, by its whole name."""
+        return {
+            f"{part.prefix}/{number}/{name}": rows for part in self.parts for number, rows in enumerate(part.portions)
+        }
 
     def text(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"

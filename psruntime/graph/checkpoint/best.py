@@ -22,6 +22,7 @@ from psruntime.errors import PsRuntimeError, UsageError
 from psruntime.graph.base.background import await_end
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished, names_of
+from psruntime.graph.checkpoint.listing import DELTA
 
 
 class Evaluation(Protocol):
@@ -133,6 +134,8 @@ def require_metric(name: str, measured: Iterable[str]) -> None:
 def _link(path: str, to: str) -> None:
     """The files of the checkpoint `path` under another prefix: hard links, copies where there are none."""
     for file in glob(escape(path) + ".*"):
+        if file.startswith(path + DELTA):
+            continue
         name = to + file.removeprefix(path)
         try:
             os.link(file, name)

@@ -31,7 +31,7 @@ from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.entries import parts_of, step_part, to_read, to_write
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.checkpoint.listing import newest_step, step_of, whole_of
-from psruntime.graph.checkpoint.row_transfer import RowReader, RowWriter
+from psruntime.graph.checkpoint.row_transfer import NUMBERS, RowReader, RowWriter
 from psruntime.graph.checkpoint.shared_folder import SharedFolder
 from psruntime.graph.checkpoint.snapshot import Snapshot
 from psruntime.graph.checkpoint.table_parts import table_parts
@@ -95,12 +95,14 @@ class Checkpoints:
             self._writer = Writer([step_part(graph), *to_write(parts)], index, self._snapshot.read)
             self._touched: Snapshot | None = None
             if noted:
-                by_rows = {id(variable) for table in noted for variable in table.kept.values()}
-                whole = [part for part in parts if id(part.variable) not in by_rows]
+                changing = {
+                    id(v) for table in tables if not table.flags and table.is_trained for v in table.kept.values()
+                }
+                whole = [part for part in parts if not part.of_table or id(part.variable) in changing]
                 self._touched = Snapshot(graph, noted, only_touched=True)
                 self._row_writer = RowWriter(self._touched.touched, index)
                 self._other_writer = Writer([step_part(graph), *to_write(whole)], index, self._touched.read)
-            self._by_rows = {part.entry.name for part in parts if part.of_table}
+            self._of_tables = {part.entry.name for part in parts if part.of_table}
             self._row_reader = RowReader(tables, index, graph.fence)
             self._fence = graph.fence
             self._reader = Reader(to_read(parts), index, graph.fence)
@@ -118,6 +120,11 @@ class Checkpoints:
         """
         if self._folder:
             self._folder.require_writable()
+
+    @property
+    def has_deltas(self) -> bool:
+        """Whether there is a table of which the touched rows can be saved by themselves."""
+        return self._touched is not None
 
     @property
     def folder(self) -> str:
@@ -177,6 +184,8 @@ class Checkpoints:
         whole = self._folder.newest()
         if self._touched is None or whole is None or not (stamp := self._stamp_of(whole)):
             return None
+        if self._touched.since(session) != stamp:
+            return None
         began_s = time.monotonic()
         state, changes = self._touched.take(session)
         if changes and changes.since == stamp:
@@ -185,8 +194,11 @@ class Checkpoints:
         return None
 
     def _stamp_of(self, path: str) -> int:
-        file = Path(path + SUFFIX)
-        return SavedState.of_text(file.read_text(encoding="utf-8")).stamp if file.exists() else 0
+        """Of the copy that a checkpoint was written from; 0: it is not known."""
+        try:
+            return SavedState.of_text(Path(path + SUFFIX).read_text(encoding="utf-8")).stamp
+        except (OSError, ValueError):
+            return 0
 
     def write(self, session: Any, copied: Copied) -> Transferred:
         """Writes what was copied last.  May be called in another thread than `copy`, one call at a time.
@@ -198,7 +210,9 @@ class Checkpoints:
         assert self._folder is not None
         state, changes = copied.state, copied.changes
         failure = f"checkpoint {state.global_step} was not written to {self._folder.path}"
-        snapshot = self._touched if changes and self._touched else self._snapshot
+        is_delta = changes is not None and self._touched is not None
+        snapshot, other = (self._touched, self._snapshot) if is_delta else (self._snapshot, self._touched)
+        assert snapshot
         began_s = time.monotonic()
         try:
             with _failing(failure), self._folder.unfinished(state.global_step, copied.whole) as new:
@@ -216,7 +230,7 @@ class Checkpoints:
                 return Transferred(path, unshared, time.monotonic() - began_s)
         finally:
             with suppress(tf1.errors.OpError, RuntimeError):  # RuntimeError: the session was closed
-                snapshot.release(session)
+                snapshot.release(session, other)
 
     def save(self, session: Any) -> Transferred | None:
         """`copy`, then `write`."""
@@ -279,7 +293,7 @@ class Checkpoints:
         """The rows of a delta; None if it is none.
 
         Raises:
-            ValueError: the whole checkpoint beside it is another one.
+            ValueError: the whole checkpoint beside it is another one, or it lacks rows.
         """
         whole = whole_of(path)
         if whole is None:
@@ -287,16 +301,20 @@ class Checkpoints:
         changes = RowChanges.of_text(Path(path + row_changes.SUFFIX).read_text(encoding="utf-8"))
         if changes.since != self._stamp_of(whole):
             raise ValueError(f"it is a delta of another {whole}")
+        there = _contents(path)
+        for name, rows in changes.heights(NUMBERS).items():
+            if name not in there or there[name][0] != (rows,):
+                raise ValueError(f"it should have {rows} rows {name}")
         return changes
 
     def _sources(self, path: str) -> dict[str, Source]:
-        """Where each entry is; what a delta has by rows is in its whole checkpoint."""
+        """Where each entry is; what a delta does not have of tables is in its whole checkpoint."""
         there, whole = _contents(path), whole_of(path)
         if whole is None:
             return self._found(path, there, self._entries)
-        by_rows = [e for e in self._entries if e.name in self._by_rows and e.name not in there]
-        others = [e for e in self._entries if e not in by_rows]
-        return self._found(whole, _contents(whole), by_rows) | self._found(path, there, others)
+        in_whole = [e for e in self._entries if e.name in self._of_tables and e.name not in there]
+        others = [e for e in self._entries if e not in in_whole]
+        return self._found(whole, _contents(whole), in_whole) | self._found(path, there, others)
 
     def _found(self, path: str, there: Mapping[str, Found], entries: Sequence[Entry]) -> dict[str, Source]:
         sources, misfits = find_sources(entries, there)

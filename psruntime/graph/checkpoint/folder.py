@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import math
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from psruntime.errors import CheckpointError
-from psruntime.graph.checkpoint.listing import CheckpointList, delta_name, is_remote, whole_of
+from psruntime.graph.checkpoint.listing import DELTA, CheckpointList, delta_names, is_remote, whole_of
 
 _UNFINISHED = ".unfinished-"
 _PASSING = "passing"  # in an unfinished one, once it is moved: names of checkpoints that are there only if listed
@@ -102,8 +104,13 @@ class CheckpointFolder:
         for left_behind in glob.glob(os.path.join(glob.escape(self.path), f"{_UNFINISHED}*")):
             self._clear(left_behind)
         listed = self.listed()
+        for each in listed:
+            self._remove_deltas(each, self.delta_of(each))
         usual, other = (os.path.join(self.path, name) for name in names_of(global_step))
-        path = delta_name(whole, global_step) if whole else other if usual in listed else usual
+        path = other if usual in listed else usual
+        if whole:
+            usual, other = delta_names(whole, global_step)
+            path = other if self.delta_of(whole) == usual else usual
         name = os.path.basename(path)
         with self.scratch(name) as folder:
             try:
@@ -112,20 +119,35 @@ class CheckpointFolder:
                 self._clear(folder)
 
     def publish_delta(self, new: Unfinished) -> str:
-        """Moves the files of a delta beside those of its checkpoint, and removes the delta before it.
+        """Moves the files of a delta beside those of its checkpoint, and removes the deltas before it.
 
         Raises:
-            CheckpointError: another process listed a checkpoint meanwhile.
+            CheckpointError: another process has listed a checkpoint meanwhile, or has taken this one for left behind.
         """
         self._require_alone(new)
-        before = self.delta_of(whole_of(new.path) or "")
-        for file in _files(new.merged):
+        files = _files(new.merged)
+        if not files or not files[-1].endswith(".index"):
+            raise CheckpointError(
+                f"checkpoint {new.global_step} was not kept: another process removed it from {self.path} meanwhile"
+            )
+        for file in files:
             _to_disk(file)
+            if file is files[-1]:
+                _to_disk(self.path)  # what the index says is there before it
             os.replace(file, os.path.join(self.path, os.path.basename(file)))
         _to_disk(self.path)
-        if before and before != new.path:
-            _remove(before)
+        self._remove_deltas(whole_of(new.path) or "", new.path, new.global_step)
         return new.path
+
+    def _remove_deltas(self, whole: str, kept: str | None, up_to: float = math.inf) -> None:
+        """Removes the deltas of a checkpoint but for one, and what is left of others, up to a global step."""
+        prefix = f"{whole}{DELTA}"
+        files = glob.glob(f"{glob.escape(prefix)}*")
+        for file in sorted(files, key=lambda name: not name.endswith(".index")):
+            step = re.match(r"(?:again-)?(\d+)", file[len(prefix) :])
+            if step and int(step[1]) <= up_to and not (kept and file.startswith(f"{kept}.")):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(file)
 
     def publish(self, new: Unfinished) -> str:
         """Makes the files with the prefix `new.merged` the newest checkpoint, and removes the oldest ones.
@@ -196,7 +218,8 @@ def names_of(global_step: int) -> tuple[str, str]:
 
 def _files(path: str) -> list[str]:
     """The files of a checkpoint, the index last: where it is moved in this order, it is whole if there is an index."""
-    return sorted(glob.glob(glob.escape(path) + ".*"), key=lambda name: name.endswith(".index"))
+    files = [name for name in glob.glob(glob.escape(path) + ".*") if not name.startswith(path + DELTA)]
+    return sorted(files, key=lambda name: name.endswith(".index"))
 
 
 def _to_disk(path: str) -> None:
@@ -209,7 +232,8 @@ def _to_disk(path: str) -> None:
 
 
 def _remove(path: str) -> None:
-    """Removes the files of a checkpoint."""
-    for file in reversed(_files(path)):
+    """Removes the files of a checkpoint, those of its deltas first."""
+    deltas = sorted(glob.glob(glob.escape(path + DELTA) + "*"), key=lambda name: not name.endswith(".index"))
+    for file in [*deltas, *reversed(_files(path))]:
         with contextlib.suppress(FileNotFoundError):
             os.remove(file)

@@ -1,7 +1,8 @@
 """Which checkpoints a folder has: those in its file `checkpoint`, as stock TensorFlow writes it.
 
 Beside one of them, NAME, may be a delta, NAME.delta-STEP: a checkpoint of a later step without the rows of tables that
-were not touched since.  It is in no list: who needs a whole checkpoint, as stock TensorFlow does, finds the others.
+were not touched since.  It is complete if it has an index, and is in no list: who needs a whole checkpoint, as stock
+TensorFlow does, finds the others.
 
 The folder may be on any file system that TensorFlow knows (`gs://...`).
 """
@@ -18,7 +19,7 @@ from psruntime.config import whole_path
 from psruntime.errors import CheckpointError, DamagedCheckpointError
 from psruntime.graph.base.errors import first_line
 
-_DELTA = ".delta-"
+DELTA = ".delta-"  # after the name of a whole checkpoint
 
 
 class CheckpointList:
@@ -37,16 +38,21 @@ class CheckpointList:
         return self._found(state.model_checkpoint_path) if state and state.model_checkpoint_path else None
 
     def delta_of(self, path: str) -> str | None:
-        """The newest delta of a checkpoint; None if there is none."""
+        """The newest delta of a checkpoint; None if there is none.
+
+        Raises:
+            CheckpointError: the folder cannot be read.
+        """
         folder = os.path.dirname(path)
         try:
             names = tf1.gfile.ListDirectory(folder)
-        except tf1.errors.OpError:
+        except tf1.errors.NotFoundError:
             return None
+        except tf1.errors.OpError as error:
+            raise CheckpointError(f"the folder of checkpoint {path} cannot be read: {first_line(error)}") from error
         complete = [os.path.join(folder, name.removesuffix(".index")) for name in names if name.endswith(".index")]
-        return max(
-            (each for each in complete if whole_of(each) == path), key=lambda each: step_of(each) or 0, default=None
-        )
+        deltas = [each for each in complete if whole_of(each) == path]
+        return max(deltas, key=lambda each: (step_of(each) or 0, _written_ns(each)), default=None)
 
     def require(self, path: str) -> None:
         """DamagedCheckpointError if the files of a listed checkpoint are gone."""
@@ -94,14 +100,14 @@ class CheckpointList:
         return moved if _is_there(moved) and not _is_there(path) else path
 
 
-def delta_name(whole: str, global_step: int) -> str:
-    """What a delta of the checkpoint `whole` is called."""
-    return f"{whole}{_DELTA}{global_step}"
+def delta_names(whole: str, global_step: int) -> tuple[str, str]:
+    """What a delta of the checkpoint `whole` is called, and what while there is one of that name."""
+    return f"{whole}{DELTA}{global_step}", f"{whole}{DELTA}again-{global_step}"
 
 
 def whole_of(path: str) -> str | None:
     """The checkpoint that a delta belongs to; None if it is none."""
-    found = re.fullmatch(rf"(.+){re.escape(_DELTA)}\d+", path)
+    found = re.fullmatch(rf"(.+){re.escape(DELTA)}(again-)?\d+", path)
     return found[1] if found else None
 
 
@@ -117,20 +123,27 @@ def newest_step(folder: str, whole: bool = False) -> int | None:
 
     whole: of the newest that is no delta.
     """
+    if not folder:
+        return None
     try:
-        checkpoints = CheckpointList(folder) if folder else None
-        path = checkpoints.newest() if checkpoints else None
+        checkpoints = CheckpointList(folder)
+        path = checkpoints.newest()
+        delta = checkpoints.delta_of(path) if path and not whole else None
     except CheckpointError:
         return None
-    if checkpoints is None or path is None:
-        return None
-    delta = None if whole else checkpoints.delta_of(path)
-    return step_of(delta or path)
+    return step_of(delta or path) if path else None
 
 
 def is_remote(path: str) -> bool:
     """Whether it is on a file system that only TensorFlow reaches."""
     return "://" in path
+
+
+def _written_ns(path: str) -> int:
+    try:
+        return int(tf1.gfile.Stat(f"{path}.index").mtime_nsec)
+    except tf1.errors.OpError:
+        return 0
 
 
 def _is_there(path: str) -> bool:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.row_changes import RowChanges, TableRange, TouchedPart
-from psruntime.core.plan.buckets import Piece
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import ps_device, worker_cpu
-from psruntime.graph.checkpoint.table_parts import TablePart, TouchedCopy
+from psruntime.graph.checkpoint.table_parts import Place, TablePart, TouchedCopy, prefix_of
 from psruntime.graph.store.write_fence import WriteFence
 
 NUMBERS = "row"  # name of the tensor that says which rows the others are of
+NOWHERE = Place("", 0, 1, 0, 0)
 
 Feed = dict[Any, Any]
 T = TypeVar("T")
@@ -79,17 +79,15 @@ class RowReader:
         Raises:
             CheckpointError: rows of a table are there that is none here.
         """
-        here = {piece.variable for part in self._parts for piece in part.bucket.pieces}
+        here = {place.table for part in self._parts for place in part.places}
         there = {table.name for part in changes.parts for table in part.tables}
         if missing := sorted(there - here):
             raise CheckpointError(
                 f"checkpoint {path} does not fit the model: {missing[0]} is saved by rows there, and is no table here"
             )
-        elapsed = max((part.elapsed for part in changes.parts), default=0)
         clocks = [clock for clock in self._clocks if clock.ps in every_ps]
-        self._fence.run(
-            session, incarnation, [clock.write for clock in clocks], {clock.elapsed: elapsed for clock in clocks}
-        )
+        feed = {k: v for clock in clocks for k, v in clock.feed(changes).items()}
+        self._fence.run(session, incarnation, [clock.write for clock in clocks], feed)
         of_ps: dict[int, list[tuple[Any, Feed]]] = {}
         for part, restoring in zip(self._parts, self._restorings[sharded], strict=True):
             if part.bucket.ps in every_ps:
@@ -136,19 +134,21 @@ class _Saving:
 
 
 class _Where(NamedTuple):
-    """Which rows a file has of a table, and which of them a piece of a bucket has, int64 [] each; see `_Restoring`."""
+    """The tables that a portion has rows of, int64 [tables] each: from which row of the portion, and where they are in
+    the table, in the bucket that was saved, and in that to which they are restored; see TableRange and Place."""
 
+    first: Any
     start: Any
     offset: Any
     stride: Any
     own_start: Any
-    own_offset: Any
     own_stride: Any
-    own_height: Any
+    own_height: Any  # 0 of a table that is elsewhere
+    own_offset: Any
 
 
 class _Restoring:
-    """Reads some of the touched rows of a table on `device`, and writes those that a part has, on its ps."""
+    """Reads portions of touched rows on `device`, and writes those that a part has, on its ps."""
 
     def __init__(self, part: TablePart, device: str, fence: WriteFence) -> None:
         self._part = part
@@ -157,17 +157,18 @@ class _Restoring:
         with tf1.device(device):
             self._prefix = tf1.placeholder(tf1.string, [], name="prefix")
             self._tensor_names = tf1.placeholder(tf1.string, [len(self._names)], name="names")
-            self._slices = tf1.placeholder(tf1.string, [len(self._names)], name="slices")
             variables = part.kept.values()
-            dtypes = [tf1.int64, *(variable.dtype.base_dtype for variable in variables)]
             rows, *values = tf1.raw_ops.RestoreV2(
-                prefix=self._prefix, tensor_names=self._tensor_names, shape_and_slices=self._slices, dtypes=dtypes
+                prefix=self._prefix,
+                tensor_names=self._tensor_names,
+                shape_and_slices=[""] * len(self._names),
+                dtypes=[tf1.int64, *(variable.dtype.base_dtype for variable in variables)],
             )
         rows.set_shape([None])
         for variable, value in zip(variables, values, strict=True):
             value.set_shape([None, *variable.shape[1:]])
         with tf1.device(ps_device(ps)):
-            self._where = _Where(*(tf1.placeholder(tf1.int64, [], name=name) for name in _Where._fields))
+            self._where = _Where(*(tf1.placeholder(tf1.int64, [None], name=name) for name in _Where._fields))
             own_rows, is_own = self._own(rows)
             own = {name: tf1.boolean_mask(value, is_own) for name, value in zip(part.kept, values, strict=True)}
             writes = part.assign(own_rows, own)
@@ -176,38 +177,39 @@ class _Restoring:
 
     def _own(self, rows: Any) -> tuple[Any, Any]:
         """(rows of the part's variables, int64 [own]; which of the given rows these are, bool [rows])."""
-        where, per_row = self._where, self._part.per_row
-        of_table = where.start + (rows - where.offset) // per_row * where.stride
-        ahead = of_table - where.own_start
-        place = ahead // where.own_stride
-        on_this_ps = tf1.equal(tf1.floormod(ahead, where.own_stride), 0)
-        is_own = on_this_ps & (ahead >= 0) & (place < where.own_height)
-        row = where.own_offset + place * per_row + tf1.floormod(rows, per_row)
+        per_row = self._part.per_row
+        numbers = tf1.range(tf1.size(rows, out_type=tf1.int64))
+        table = tf1.searchsorted(self._where.first, numbers, side="right") - 1
+        at = _Where(*(tf1.gather(each, table) for each in self._where))
+        ahead = at.start + (rows - at.offset) // per_row * at.stride - at.own_start
+        place = ahead // at.own_stride
+        on_this_ps = tf1.equal(tf1.floormod(ahead, at.own_stride), 0)
+        is_own = on_this_ps & (ahead >= 0) & (place < at.own_height)
+        is_own.set_shape([None])
+        row = at.own_offset + place * per_row + tf1.floormod(rows, per_row)
         return tf1.boolean_mask(row, is_own), is_own
 
     def runs(self, path: str, changes: RowChanges) -> Iterator[tuple[Any, Feed]]:
         """All that give the part what the file has of its rows."""
-        pieces = {piece.variable: piece for piece in self._part.bucket.pieces}
+        places: dict[str, list[Place]] = {}
+        for place in self._part.places:
+            places.setdefault(place.table, []).append(place)
         for saved in (saved for saved in changes.parts if saved.kind == self._part.kind):
-            for table in (table for table in saved.tables if table.name in pieces):
-                for number, first, rows in saved.portions_of(table):
-                    yield self._run(path, saved, table, pieces[table.name], number, first, rows)
+            for number, tables in enumerate(saved.by_portion()):
+                of_tables = [places.get(table.name, []) for _, table in tables]
+                for i in range(max(map(len, of_tables), default=0)):  # the parts of a table, one after the other
+                    own = [of_table[i] if i < len(of_table) else NOWHERE for of_table in of_tables]
+                    yield self._run(path, f"{saved.prefix}/{number}", tables, own)
 
-    def _run(
-        self, path: str, saved: TouchedPart, table: TableRange, piece: Piece, number: int, first: int, rows: int
-    ) -> tuple[Any, Feed]:
-        part = self._part
-        heights = [saved.portions[number]] * len(self._names)
-        row_shapes = [(), *(tuple(variable.shape.as_list()[1:]) for variable in part.kept.values())]
-        where = _Where(
-            table.start, table.offset, table.stride,
-            part.start(piece), part.first_row(piece), piece.stride, part.height(piece),
-        )  # fmt: skip
+    def _run(self, path: str, named: str, tables: list[tuple[int, TableRange]], own: list[Place]) -> tuple[Any, Feed]:
+        where = [
+            _Where(first, t.start, t.offset, t.stride, o.start, o.stride, o.height, o.offset)
+            for (first, t), o in zip(tables, own, strict=True)
+        ]
         return self._write, {
             self._prefix: path,
-            self._tensor_names: [f"{saved.prefix}/{number}/{name}" for name in self._names],
-            self._slices: [_slice(h, shape, first, rows) for h, shape in zip(heights, row_shapes, strict=True)],
-            **dict(zip(self._where, where, strict=True)),
+            self._tensor_names: [f"{named}/{name}" for name in self._names],
+            **dict(zip(self._where, map(list, zip(*where, strict=True)), strict=True)),
         }
 
 
@@ -215,14 +217,18 @@ class _Advance:
     """Lets the clock of a dynamic table go on, on its ps."""
 
     def __init__(self, part: TablePart, fence: WriteFence) -> None:
-        self.ps = part.bucket.ps
+        self.part, self.ps = part, part.bucket.ps
         with tf1.device(ps_device(self.ps)):
             self.elapsed = tf1.placeholder(tf1.int64, [], name="elapsed")
             self.write = part.clock.assign_add(self.elapsed, read_value=False)
         fence.guard(self.ps, [self.write])
 
+    def feed(self, changes: RowChanges) -> Feed:
+        """What this bucket's clock has counted; if the rows were on other ps, the most that one of theirs has.
 
-def _slice(height: int, row_shape: tuple[int, ...], first: int, rows: int) -> str:
-    """Rows of a tensor of that height, in the form of `tf.raw_ops.SaveV2`."""
-    shape = " ".join(map(str, (height, *row_shape)))
-    return f"{shape} " + ":".join([f"{first},{rows}", *("-" for _ in row_shape)])
+        In the modes async and bounded clocks differ by the updates that a ps refused, and so do idle times then.
+        """
+        table = self.part.places[0].table
+        of_table = [part for part in changes.parts if any(each.name == table for each in part.tables)]
+        same = [part.elapsed for part in of_table if part.prefix == prefix_of(self.part)]
+        return {self.elapsed: max(same or [part.elapsed for part in of_table], default=0)}

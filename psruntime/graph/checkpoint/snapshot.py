@@ -65,6 +65,7 @@ class Snapshot:
         self._read_stamps = [stamp.value for stamp in self._stamps]
         self._release = [copy.free() for copy in self._copies.values()]
         self._release += [freed for copy in self.touched for freed in copy.free()]
+        self._since = [copy.part.flags.since()[0] for copy in self.touched if copy.part.flags]
 
     def read(self, variable: Any) -> Any:
         """The value of a variable's copy, on its ps."""
@@ -102,14 +103,19 @@ class Snapshot:
         parts = [copy.described(of_copy) for copy, of_copy in zip(self.touched, facts, strict=True)]
         return state, RowChanges(stamps.pop(), tuple(parts))
 
+    def since(self, session: Any) -> int:
+        """The stamp of the copy since which all touched rows are noted; 0: not those of all tables are, since one."""
+        stamps = {int(stamp) for stamp in session.run(self._since)}
+        return stamps.pop() if len(stamps) == 1 else 0
+
     def is_ours(self, session: Any) -> bool:
         """Whether what every ps holds is the copy that was taken here last."""
         return set(session.run(self._read_stamps)) == {self._taken}
 
-    def release(self, session: Any) -> None:
-        """Frees the memory of our copies."""
+    def release(self, session: Any, other: Snapshot | None = None) -> None:
+        """Frees the memory of our copies, and of those that another kind of copy may have left behind."""
         if self.is_ours(session):
-            session.run(self._release)
+            session.run([self._release, other._release if other else []])
 
     def _copy_ps(self, ps: int) -> tuple[Any, Any] | None:
         """(what its buckets say, int64 [buckets, columns]; accepted and received pushes that each of them has of each

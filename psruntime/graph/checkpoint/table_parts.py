@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
@@ -19,13 +19,26 @@ ROWS, SETS = "rows", "sets"  # kinds: of the master and its slots; of what says 
 MASTER = "value"  # what a master is called beside what is kept with it
 
 
+class Place(NamedTuple):
+    """The rows of a table that a piece has: `height` of them, from row `start`, and every `stride`-th after it.  The
+    first of them begins at row `offset` of the bucket's variables."""
+
+    table: str
+    start: int
+    stride: int
+    height: int
+    offset: int
+
+
 @dataclass(frozen=True)
 class TablePart:
     """Variables of the bucket of a table, of which an update touches the same rows.
 
     kept: what each is called in a checkpoint -> variable.  per_row: how many of their rows are one of the table.
     times: those that have points of time, by the `clock`; a checkpoint has how long ago these are.
-    flags: None if nothing notes which rows are touched.
+    flags: None if nothing notes which rows are touched.  is_trained: whether there are updates.
+    of_pieces: of each piece of the bucket (what its table is called in a checkpoint, rows of that before the piece's
+        variable, which may be a part of it).
     """
 
     bucket: Bucket
@@ -33,6 +46,8 @@ class TablePart:
     kept: dict[str, Any]
     per_row: int
     flags: RowFlags | None
+    is_trained: bool
+    of_pieces: tuple[tuple[str, int], ...]
     times: tuple[str, ...] = ()
     clock: Any = None
 
@@ -48,17 +63,17 @@ class TablePart:
         of_each = [int(v.dtype.size * v.shape.num_elements()) // self.rows for v in self.kept.values()]
         return 8 + sum(of_each)
 
-    def first_row(self, piece: Piece) -> int:
-        """Where a piece of the bucket begins, in rows of the variables."""
-        return self.rows * piece.offset // self.bucket.size
-
-    def start(self, piece: Piece) -> int:
-        """The row of its table with which a piece begins."""
-        return piece.start * self.rows // (self.bucket.size * self.per_row)
-
-    def height(self, piece: Piece) -> int:
-        """Rows of the table in a piece."""
-        return piece.size * self.rows // (self.bucket.size * self.per_row)
+    @property
+    def places(self) -> list[Place]:
+        """Of the pieces of the bucket, in their order."""
+        entries = self.bucket.size // self.rows  # of one of the rows
+        return [
+            Place(
+                name, piece.start // (entries * self.per_row) + ahead, piece.stride,
+                piece.size // (entries * self.per_row), piece.offset // entries,
+            )
+            for piece, (name, ahead) in zip(self.bucket.pieces, self.of_pieces, strict=True)
+        ]  # fmt: skip
 
     def values(self, rows: Any) -> dict[str, Any]:
         """What the variables have in these rows, int64 [rows], on their ps; of points of time how long ago they are."""
@@ -85,12 +100,26 @@ def table_parts(graph: TrainGraph) -> list[TablePart]:
         optimizer = graph.optimizers.get(bucket.name)
         slots = [v for v in optimizer.variables if optimizer.is_slot(v, store.master)] if optimizer else []
         kept = {MASTER: store.master} | {suffix_of(variable): variable for variable in slots}
-        parts.append(TablePart(bucket, ROWS, kept, WAYS if id_rows else 1, flags[0]))
+        shared = (optimizer is not None, tuple(_table_of(graph, piece) for piece in bucket.pieces))
+        parts.append(TablePart(bucket, ROWS, kept, WAYS if id_rows else 1, flags[0], *shared))
         if id_rows:
             of_sets = {suffix_of(variable): variable for variable in id_rows.of_sets}
             times = tuple(suffix_of(variable) for variable in id_rows.times)
-            parts.append(TablePart(bucket, SETS, of_sets, 1, flags[1], times, id_rows.clock))
+            parts.append(TablePart(bucket, SETS, of_sets, 1, flags[1], *shared, times, id_rows.clock))
     return parts
+
+
+def _table_of(graph: TrainGraph, piece: Piece) -> tuple[str, int]:
+    """(the table of a piece by its name in a checkpoint, rows of it before the piece's variable).
+
+    A part of a table that is cut along another axis is a table of its own.
+    """
+    partition = graph.model.captured.partitions.get(piece.variable)
+    if partition is None:
+        return piece.variable, 0
+    shape = next(spec.shape for spec in graph.plan.specs if spec.name == piece.variable)
+    columns = "" if partition.shape[1:] == shape[1:] else f"/columns_{'_'.join(map(str, partition.offset[1:]))}"
+    return partition.whole + columns, partition.offset[0]
 
 
 class TouchedCopy:
@@ -120,7 +149,7 @@ class TouchedCopy:
         taken = [tf1.raw_ops.AssignVariableOp(resource=self._rows, value=rows)]
         for name, value in self.part.values(rows).items():
             taken.append(tf1.raw_ops.AssignVariableOp(resource=self._handles[name], value=value))
-        firsts = [self.part.first_row(piece) for piece in self.part.bucket.pieces]
+        firsts = [place.offset for place in self.part.places]
         before = tf1.searchsorted(rows, tf1.constant([*firsts, self.part.rows], tf1.int64), out_type=tf1.int64)
         return tf1.concat([self.part.flags.since(), before], axis=0), taken
 
@@ -149,9 +178,15 @@ class TouchedCopy:
         elapsed, before = facts[1], facts[2:]
         step = max(1, row_portions.PORTION_BYTES // part.row_bytes)
         portions = tuple(min(step, before[-1] - first) for first in range(0, before[-1], step))
+        ranges = zip(part.places, before[:-1], before[1:], strict=True)
         tables = [
-            TableRange(piece.variable, begin, end, part.start(piece), part.first_row(piece), piece.stride)
-            for piece, begin, end in zip(part.bucket.pieces, before[:-1], before[1:], strict=True)
-            if begin < end
+            TableRange(place.table, begin, end, place.start, place.offset, place.stride)
+            for place, begin, end in ranges
+            if begin < end or part.clock is not None  # of which `elapsed` is to be known
         ]
-        return TouchedPart(part.kind, f"touched/{part.bucket.name}/{part.kind}", portions, elapsed, tuple(tables))
+        return TouchedPart(part.kind, prefix_of(part), portions, elapsed, tuple(tables))
+
+
+def prefix_of(part: TablePart) -> str:
+    """Of the names of the tensors in which the touched rows of a part are saved."""
+    return f"touched/{part.bucket.name}/{part.kind}"

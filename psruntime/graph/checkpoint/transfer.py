@@ -91,6 +91,8 @@ class Reader:
         for restoring in restorings:
             for prefix, names, portion in restoring.portions:
                 of_portion = [sources[part.entry.name] for part in portion]
+                if len({source.path for source in of_portion}) > 1:
+                    raise ValueError(f"{portion[0].entry.name} and {portion[-1].entry.name} are in different files")
                 feed[prefix], feed[names] = of_portion[0].path, [source.name for source in of_portion]
         self._fence.run(session, incarnation, [restoring.last for restoring in restorings], feed)
 

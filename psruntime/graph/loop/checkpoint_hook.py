@@ -36,8 +36,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     global_step: gives it as this worker last saw it.
     saved: called with each checkpoint that is written here, and its global step.
 
-    A periodic save that fails is reported and tried again a tenth of `save_steps` later.  One that fails while closing
-    is tried again for half the drain timeout; then it is the job's failure.
+    A periodic save that fails is reported and tried again a tenth of `save_steps` later, a delta a tenth of
+    `delta_every`.  One that fails while closing is tried again for half the drain timeout; then it is the job's
+    failure.
 
     What fails because a successor is at work is no failure: ReplacedError.
 
@@ -57,7 +58,10 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._checkpoints = checkpoints
         self._save_steps = run.job.save_steps
         self._save_secs = run.job.save_secs or math.inf
-        self._delta_every = run.job.delta_every
+        self._delta_every = run.job.delta_every if checkpoints.has_deltas else 0
+        if run.job.delta_every and not self._delta_every:
+            reason = "the touched rows of no table can be saved by themselves, so every checkpoint is whole"
+            run.log("no_deltas", reason=reason)
         self._global_step = global_step
         self._is_chief = run.control_plane.is_chief
         self._is_wanted = run.control_plane.wants_checkpoint
@@ -70,6 +74,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._log = run.log
         self._saved_at = 0  # global step of the latest
         self._whole_at = 0  # of the latest that was no delta
+        self._before = (0, 0)  # both, before the latest that was tried
+        self._tried_at, self._not_before = 0, 0  # when that was, and when the next may be, after one that failed
         self._saved_s = time.monotonic()
         self._failed_s = -math.inf  # when the latest failure was
         self._writing: tuple[Copied, Background[Transferred]] | None = None
@@ -92,7 +98,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 self._finish()
             global_step = self._global_step()
             is_whole = global_step - self._whole_at >= self._save_steps
-            if (is_whole or self._is_due(global_step)) and self._is_chief():
+            if self._is_due(global_step, is_whole) and self._is_chief():
                 if self._writing:
                     self._note_late(*self._writing)
                 else:
@@ -101,18 +107,21 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def end(self, session: Any) -> None:  # noqa: ARG002
         self._finish()
 
-    def _is_due(self, global_step: int) -> bool:
-        """Whether one is, before the next whole one."""
+    def _is_due(self, global_step: int, is_whole: bool) -> bool:
+        """Whether one is.  is_whole: whether there were as many steps as between two whole ones."""
         trained = global_step - self._saved_at
         now_s = time.monotonic()
         wanted = self._is_wanted() and now_s - self._failed_s >= FAILED_S
         soon = wanted or now_s - self._saved_s >= self._save_secs
-        return 0 < self._delta_every <= trained or (trained > 0 and soon)
+        by_steps = is_whole or 0 < self._delta_every <= trained
+        return (by_steps and global_step >= self._not_before) or (trained > 0 and soon)
 
     def _begin(self, session: Any, global_step: int, is_whole: bool) -> None:
         """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
-        self._saved_at, self._saved_s = global_step, time.monotonic()
+        self._before = self._saved_at, self._whole_at
+        self._tried_at = self._saved_at = global_step
         self._whole_at = global_step if is_whole else self._whole_at
+        self._saved_s = time.monotonic()
         self._report_saves(True)
         try:
             self._require_chief(session)
@@ -138,33 +147,28 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._report_saves(False)
 
     def _save(self, session: Any) -> None:
-        """The last one.  Nobody pushes any more, so nothing is lost while it is tried again."""
-        if self._delta_every:
-            self._save_delta(session)
+        """The last one.  Nobody pushes any more, so nothing is lost while it is tried again.
+
+        A delta comes before it, unless there is one: what was trained is safe then, and the whole one takes longer.
+        """
         until_s = time.monotonic() + self._retry_s
+        only_touched = self._delta_every > 0 and self._checkpoints.newest_step() != int(session.run(self.closing))
         while True:
             self._require_chief(session)
             try:
-                copied = self._copy(session)
+                copied = self._copy(session, only_touched)
                 if copied:
                     self._written(copied, self._write(session, copied))
-                return
+                if copied is None or not copied.whole:
+                    return
+                only_touched = False
             except CheckpointError as error:
+                only_touched = False
                 self._require_chief(session)
                 if time.monotonic() > until_s:
                     raise
                 self._failed(str(error))
                 self._pause(str(error))
-
-    def _save_delta(self, session: Any) -> None:
-        """What was trained is safe before the last checkpoint, which takes longer."""
-        self._require_chief(session)
-        try:
-            copied = self._copy(session, only_touched=True)
-            if copied and copied.whole:
-                self._written(copied, self._write(session, copied))
-        except CheckpointError as error:
-            self._log("checkpoint_failed", reason=str(error))
 
     def _require_chief(self, session: Any) -> None:
         self._graph.fence.require_admitted(session, self._incarnation())
@@ -211,9 +215,6 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _failed(self, reason: str, is_whole: bool = True) -> None:
         self._log("checkpoint_failed", reason=reason)
         self._failed_s = time.monotonic()
-        self._saved_at += self._again(self._delta_every or self._save_steps)
-        self._whole_at += self._again(self._save_steps) if is_whole else 0
-
-    def _again(self, every: int) -> int:
-        """What lets the next one be due a tenth of the steps later, instead of all of them."""
-        return max(1, every // 10) - every
+        self._saved_at, self._whole_at = self._before
+        steps = self._save_steps if is_whole else self._delta_every
+        self._not_before = self._tried_at + max(1, steps // 10)

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.fills import zeros
 from psruntime.graph.store.apply import Update
 from psruntime.graph.store.bucket_store import BucketStore, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
@@ -47,7 +48,7 @@ class RowFlags:
 
     def begin(self, stamp: Any) -> list[Any]:
         """Operations after which no row was touched since the copy of this stamp, int64 []."""
-        none = tf1.zeros_like(self._flags.read_value())
+        none = zeros(self._flags.shape.as_list(), tf1.bool)
         since = tf1.stack([stamp, self._now()])
         return [self._flags.assign(none, read_value=False), self._since.assign(since, read_value=False)]
 

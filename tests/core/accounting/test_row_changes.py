@@ -37,7 +37,11 @@ def test_the_portions_of_tables_are_all_rows_once(portions: list[int], data: st.
     ranges = [TableRange(f"{i}", begin, end, 0, 0, 1) for i, (begin, end) in enumerate(pairwise(edges))]
     part = TouchedPart("rows", "", tuple(portions), 0, tuple(ranges))
     found = [
-        (number, first + row) for table in ranges for number, first, rows in part.portions_of(table)
-        for row in range(rows)
-    ]  # fmt: skip
-    assert found == [(number, row) for number, rows in enumerate(portions) for row in range(rows)]
+        (number, row, table.name)
+        for number, (rows, of_portion) in enumerate(zip(portions, part.by_portion(), strict=True))
+        for (first, table), end in zip(of_portion, [*(first for first, _ in of_portion[1:]), rows], strict=True)
+        for row in range(first, end)
+    ]
+    of_rows = [table.name for table in ranges for _ in range(table.begin, table.end)]
+    places = [(number, row) for number, rows in enumerate(portions) for row in range(rows)]
+    assert found == [(*place, name) for place, name in zip(places, of_rows, strict=True)]

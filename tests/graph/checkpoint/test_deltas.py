@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,26 +122,19 @@ def test_rows_are_moved_in_portions(how: str, tmp_path: Path, kept: Path, monkey
 
 
 OPTIMIZERS = {
-    "lazy Adam": (LazyAdam, True),
-    "Adam": (tf1.train.AdamOptimizer, False),
-    "one entry a row": (RowwiseAdagrad, True),
-    "Ftrl": (tf1.train.FtrlOptimizer, True),
+    "lazy Adam": LazyAdam,
+    "one entry a row": RowwiseAdagrad,
+    "Ftrl": tf1.train.FtrlOptimizer,
 }
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", long_but(["Adam"], OPTIMIZERS, nightly=["lazy Adam", "Ftrl"]))
-def test_a_table_of_which_every_row_moves_is_whole_in_a_delta(optimizer: str, tmp_path: Path, kept: Path) -> None:
-    factory, by_rows = OPTIMIZERS[optimizer]
-    model = tables_model(factory)
+@pytest.mark.parametrize("optimizer", long_but(["one entry a row"], OPTIMIZERS, nightly=["lazy Adam", "Ftrl"]))
+def test_slots_are_saved_by_rows_too(optimizer: str, tmp_path: Path, kept: Path) -> None:
+    model = tables_model(OPTIMIZERS[optimizer])
     run = train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
-    if by_rows:
-        delta = contents(str(kept / "3" / "model.ckpt-0.delta-3"))
-        assert "dense/kernel" in delta and "large" not in delta
-    else:
-        assert not kept.exists(), "there is nothing to leave out, so no delta is written"
-        assert [event["path"].rpartition("-")[2] for event in run.named("checkpoint")] == ["2", "3"]
-        return
+    delta = contents(str(kept / "3" / "model.ckpt-0.delta-3"))
+    assert "dense/kernel" in delta and "large" not in delta
     same(run.saved(), train(LocalCluster(2), model, 0, checkpoint_dir=str(kept / "3")).saved())
 
 
@@ -244,3 +238,46 @@ def test_what_a_whole_checkpoint_replaces_is_removed(tmp_path: Path) -> None:
         sorted(path.name for path in tmp_path.glob("*.index")),
         ["model.ckpt-8.delta-9.index", "model.ckpt-8.index", "model.ckpt-9.index"],
     )
+
+
+@pytest.mark.long
+def test_a_table_in_parts_is_restored_into_other_parts(tmp_path: Path, kept: Path) -> None:
+    def model(parts: int) -> Model:
+        whole = tables_model()
+
+        def model_fn(*arguments: Any) -> ModelSpec:
+            with tf1.variable_scope("", partitioner=tf1.fixed_size_partitioner(parts) if parts > 1 else None):
+                return whole.model_fn(*arguments)
+
+        return Model(whole.name, whole.input_fn, model_fn)
+
+    run = train(LocalCluster(2), model(3), 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    again = train(LocalCluster(2), model(2), 0, checkpoint_dir=str(kept / "3"))
+    assert restored_at(again) == [3]
+    same(run.saved(), again.saved())
+
+
+@pytest.mark.long
+def test_a_mixture_of_tables(tmp_path: Path, kept: Path) -> None:
+    """Under Adam all rows of a table are in a delta; of one that nothing trains none are, as they do not change."""
+    model = tables_model({"small": tf1.train.AdamOptimizer, "*": ADAGRAD})
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        frozen = tf1.get_variable("frozen", [40, 2], trainable=False, initializer=tf1.ones_initializer())
+        spec = model.model_fn(features, labels, mode)
+        tf1.get_variable("unused", [40, 2])
+        return replace(spec, loss=spec.loss + tf1.reduce_mean(tf1.gather(frozen, features)))
+
+    mixed = Model(model.name, model.input_fn, model_fn)
+    run = train(LocalCluster(2), mixed, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    delta = contents(str(kept / "3" / "model.ckpt-0.delta-3"))
+    assert {"small", "small/Adam", "dense/kernel"} <= delta.keys()
+    assert not {"large", "wide", "frozen", "dynamic"} & delta.keys()
+    same(run.saved(), train(LocalCluster(3), mixed, 0, checkpoint_dir=str(kept / "3")).saved())
+
+
+@pytest.mark.long
+def test_without_tables_that_are_saved_by_rows_there_are_no_deltas(tmp_path: Path) -> None:
+    run = train(LocalCluster(1), tables_model(tf1.train.AdamOptimizer), 5, checkpoint_dir=str(tmp_path), **EVERY)
+    assert [event["path"].rpartition("-")[2] for event in run.named("checkpoint")] == ["5"]
+    assert run.named("no_deltas")

@@ -11,7 +11,7 @@ import pytest
 
 from psruntime.errors import CheckpointError
 from psruntime.graph.checkpoint import folder as folder_module
-from psruntime.graph.checkpoint.folder import CheckpointFolder
+from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished
 
 SHARDS = 2
 
@@ -20,19 +20,23 @@ class Killed(BaseException):
     """The process is gone: nothing of it runs any more, its clearing up neither."""
 
 
-def write(folder: CheckpointFolder, step: int, text: str) -> str:
-    """A checkpoint all of whose files contain `text`."""
-    with folder.unfinished(step) as new:
-        for shard in range(SHARDS):
-            Path(f"{new.merged}.data-{shard:05d}-of-{SHARDS:05d}").write_text(text)
-        Path(new.folder, "part-0.index").write_text("not to be published")
-        Path(f"{new.merged}.index").write_text(text)
-        return folder.publish(new)
+def write(folder: CheckpointFolder, step: int, text: str, whole: str | None = None) -> str:
+    """A checkpoint all of whose files contain `text`.  whole: that which it is a delta of."""
+    with folder.unfinished(step, whole) as new:
+        fill(new, text)
+        return folder.publish_delta(new) if whole else folder.publish(new)
+
+
+def fill(new: Unfinished, text: str) -> None:
+    for shard in range(SHARDS):
+        Path(f"{new.merged}.data-{shard:05d}-of-{SHARDS:05d}").write_text(text)
+    Path(new.folder, "part-0.index").write_text("not to be published")
+    Path(f"{new.merged}.index").write_text(text)
 
 
 def text_of(path: str) -> str:
     """What a checkpoint contains, which is whole."""
-    files = list(Path(path).parent.glob(f"{Path(path).name}.*"))
+    files = [file for file in Path(path).parent.glob(f"{Path(path).name}.*") if f"{path}.delta" not in str(file)]
     assert len(files) == SHARDS + 1, files
     texts = {file.read_text() for file in files}
     assert len(texts) == 1, f"{path} is mixed from {texts}"
@@ -170,3 +174,49 @@ def test_a_folder_of_stock_tensorflow_that_was_moved(tmp_path: Path) -> None:
     path = write(folder, 10, "ours")
     assert folder.listed() == [str(tmp_path / "stock.ckpt-7"), path]
     assert not list(tmp_path.glob("stock.ckpt-3*"))
+
+
+@pytest.mark.parametrize("step", [7, 8])
+def test_a_delta_is_cut_off_anywhere(step: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """While one of the same step is written again, and while it replaces one of an earlier step."""
+    for count in range(100):
+        folder = CheckpointFolder(str(tmp_path / str(count)), keep=2)
+        folder.require_writable()
+        whole = write(folder, 5, "whole")
+        write(folder, 7, "before", whole)
+        with monkeypatch.context() as patch:
+            kill_at(patch, count)
+            try:
+                write(folder, step, "after", whole)
+                killed = False
+            except Killed:
+                killed = True
+        newest = folder.delta_of(whole)
+        assert newest and text_of(newest) in ("before", "after") and text_of(whole) == "whole"
+        with folder.unfinished(9):
+            names = [path.name for path in Path(folder.path).glob("*.delta-*")]
+        assert len(names) == SHARDS + 1 and all(name.startswith(os.path.basename(newest)) for name in names)
+        if not killed:
+            assert text_of(newest) == "after"
+            return
+    raise AssertionError("it was always killed")
+
+
+def test_who_was_overtaken_keeps_no_delta_and_removes_none(tmp_path: Path) -> None:
+    folder, other = (CheckpointFolder(str(tmp_path), keep=2) for _ in range(2))
+    folder.require_writable()
+    whole = write(folder, 5, "whole")
+    with folder.unfinished(7, whole) as paused:
+        fill(paused, "paused")
+        newer = write(other, 9, "newer", whole)
+        with pytest.raises(CheckpointError, match="another process removed it"):
+            folder.publish_delta(paused)
+    assert folder.delta_of(whole) == newer and text_of(newer) == "newer"
+
+
+def test_with_a_checkpoint_go_its_deltas(tmp_path: Path) -> None:
+    folder = CheckpointFolder(str(tmp_path), keep=1)
+    folder.require_writable()
+    write(folder, 7, "delta", write(folder, 5, "whole"))
+    write(folder, 10, "next")
+    assert {path.name.partition(".ckpt-")[2].partition(".")[0] for path in tmp_path.glob("model.*")} == {"10"}
