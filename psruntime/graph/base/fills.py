@@ -18,7 +18,7 @@ LARGE_BYTES = 1 << 20
 
 def zeros(shape: Sequence[int], dtype: Any) -> Any:
     """As tf.zeros, on the current device."""
-    made = tf1.fill(tf1.stack([_at_run_time(size) for size in shape]), tf1.zeros([], dtype))
+    made = tf1.fill(tf1.stack([at_run_time(size) for size in shape]), tf1.zeros([], dtype))
     made.set_shape(shape)
     return made
 
@@ -31,11 +31,11 @@ def initialise(variable: Any) -> Any:
         rows = rows_of(value, lambda _: None) if is_large else None
         if rows is None:
             return variable.initializer
-        height = _at_run_time(value.shape.as_list()[0])
+        height = at_run_time(value.shape.as_list()[0])
         return tf1.raw_ops.AssignVariableOp(resource=variable.handle, value=rows(tf1.constant(0, tf1.int64), height))
 
 
-def _at_run_time(number: int) -> Any:
+def at_run_time(number: int) -> Any:
     """int64 []: a random one that can be no other, since TensorFlow draws nothing before a graph runs."""
     least, limit = (tf1.constant(each, tf1.int64) for each in (number, number + 1))
     return tf1.raw_ops.RandomUniformInt(shape=tf1.constant([], tf1.int32), minval=least, maxval=limit)

@@ -28,8 +28,8 @@ from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_so
 from psruntime.errors import CheckpointError, DamagedCheckpointError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.checkpoint.entries import parts_of, step_part, to_read, to_write
-from psruntime.graph.checkpoint.folder import CheckpointFolder
+from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of, step_part, to_read, to_write
+from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished
 from psruntime.graph.checkpoint.listing import newest_step, step_of, whole_of
 from psruntime.graph.checkpoint.row_transfer import NUMBERS, RowReader, RowWriter
 from psruntime.graph.checkpoint.shared_folder import SharedFolder
@@ -39,17 +39,19 @@ from psruntime.graph.checkpoint.transfer import Reader, Source, Writer
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
+ROOM_BYTES = 64 << 20  # of tables, for which there is room for a copy
 # How files that are cut off or gone fail; a disk that is full or away fails otherwise.
 DAMAGE = (tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFoundError, FileNotFoundError, ValueError)
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What was copied on the ps.
+    """What was copied on the ps.  kind: how it is written.
 
     changes: of a delta, its rows.  whole: the checkpoint that it is a delta of.  seconds: that the copy took.
     """
 
+    kind: _Kind
     state: SavedState
     changes: RowChanges | None = None
     whole: str | None = None
@@ -76,6 +78,23 @@ class Transferred:
         return f"no, {self.unshared}" if self.unshared else "yes"
 
 
+class _Kind:
+    """What is copied for a checkpoint, and how it is written."""
+
+    def __init__(self, graph: TrainGraph, parts: list[CheckpointPart], index: int, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._rows = RowWriter(snapshot.touched, index) if snapshot.touched else None
+        self._writer = Writer([step_part(graph), *to_write(parts)], index, snapshot.read)
+
+    def write(self, session: Any, new: Unfinished, sharded: bool, changes: RowChanges | None) -> None:
+        """Writes the files of a checkpoint, but for its counters."""
+        rows: list[str] = []
+        if self._rows and changes:
+            rows = self._rows.write(session, new.folder, changes.parts, sharded)
+            Path(new.merged + row_changes.SUFFIX).write_text(changes.text(), encoding="utf-8")
+        self._writer.write(session, new.folder, new.merged, sharded, rows)
+
+
 class Checkpoints:
     """Writes, finds and restores the checkpoints of one folder.  Without a folder it has none and writes none."""
 
@@ -90,18 +109,16 @@ class Checkpoints:
                 entries.values(), key=lambda e: e.kind is Kind.SHARED
             )  # who misses one, misses slots
             tables = table_parts(graph)
-            noted = [table for table in tables if table.flags]
-            self._snapshot = Snapshot(graph, noted)
-            self._writer = Writer([step_part(graph), *to_write(parts)], index, self._snapshot.read)
-            self._touched: Snapshot | None = None
-            if noted:
+            self._whole = self._at_rest = _Kind(graph, parts, index, Snapshot(graph, tables))
+            if sum(table.rows * table.row_bytes for table in tables) > ROOM_BYTES:
+                self._at_rest = _Kind(graph, parts, index, Snapshot(graph, tables, in_place=True))
+            self._touched: _Kind | None = None
+            if any(table.flags for table in tables):
                 changing = {
                     id(v) for table in tables if not table.flags and table.is_trained for v in table.kept.values()
                 }
                 whole = [part for part in parts if not part.of_table or id(part.variable) in changing]
-                self._touched = Snapshot(graph, noted, only_touched=True)
-                self._row_writer = RowWriter(self._touched.touched, index)
-                self._other_writer = Writer([step_part(graph), *to_write(whole)], index, self._touched.read)
+                self._touched = _Kind(graph, whole, index, Snapshot(graph, tables, only_touched=True))
             self._of_tables = {part.entry.name for part in parts if part.of_table}
             self._row_reader = RowReader(tables, index, graph.fence)
             self._fence = graph.fence
@@ -162,10 +179,11 @@ class Checkpoints:
         """
         return newest_step(self._folder.path, whole) if self._folder else None
 
-    def copy(self, session: Any, only_touched: bool = False) -> Copied | None:
+    def copy(self, session: Any, only_touched: bool = False, at_rest: bool = False) -> Copied | None:
         """Copies everything on the ps, to be written by `write`; None without a folder.
 
         only_touched: of tables the touched rows alone, if the newest checkpoint has all others; if not, everything.
+        at_rest: whether nothing is updated until it is written, so large tables need not be copied.
 
         Raises:
             CheckpointError: it could not be copied, or in mode sync it would not be the parameters of one round.
@@ -176,21 +194,23 @@ class Checkpoints:
             if only_touched and (delta := self._copy_touched(session)):
                 return delta
             began_s = time.monotonic()
-            state, _ = self._snapshot.take(session)
-            return Copied(state, seconds=time.monotonic() - began_s)
+            kind = self._at_rest if at_rest else self._whole
+            state, _ = kind.snapshot.take(session)
+            return Copied(kind, state, seconds=time.monotonic() - began_s)
 
     def _copy_touched(self, session: Any) -> Copied | None:
         assert self._folder is not None
         whole = self._folder.newest()
         if self._touched is None or whole is None or not (stamp := self._stamp_of(whole)):
             return None
-        if self._touched.since(session) != stamp:
+        snapshot = self._touched.snapshot
+        if snapshot.since(session) != stamp:
             return None
         began_s = time.monotonic()
-        state, changes = self._touched.take(session)
+        state, changes = snapshot.take(session)
         if changes and changes.since == stamp:
-            return Copied(state, changes, whole, time.monotonic() - began_s)
-        self._touched.release(session)
+            return Copied(self._touched, state, changes, whole, time.monotonic() - began_s)
+        snapshot.release(session)
         return None
 
     def _stamp_of(self, path: str) -> int:
@@ -210,31 +230,27 @@ class Checkpoints:
         assert self._folder is not None
         state, changes = copied.state, copied.changes
         failure = f"checkpoint {state.global_step} was not written to {self._folder.path}"
-        is_delta = changes is not None and self._touched is not None
-        snapshot, other = (self._touched, self._snapshot) if is_delta else (self._snapshot, self._touched)
-        assert snapshot
+        snapshot = copied.kind.snapshot
         began_s = time.monotonic()
         try:
             with _failing(failure), self._folder.unfinished(state.global_step, copied.whole) as new:
                 unshared = self._shared.obstacle(session, new.folder)
-                if changes:
-                    rows = self._row_writer.write(session, new.folder, changes.parts, not unshared)
-                    self._other_writer.write(session, new.folder, new.merged, not unshared, rows)
-                    Path(new.merged + row_changes.SUFFIX).write_text(changes.text(), encoding="utf-8")
-                else:
-                    self._writer.write(session, new.folder, new.merged, not unshared)
+                copied.kind.write(session, new, not unshared, changes)
                 Path(new.merged + SUFFIX).write_text(state.text(), encoding="utf-8")
                 if not snapshot.is_ours(session):
                     raise CheckpointError(f"{failure}: another chief has begun one since")
+                if not snapshot.is_current(session, state):
+                    raise CheckpointError(f"{failure}: somebody trained meanwhile")
                 path = self._folder.publish_delta(new) if changes else self._folder.publish(new)
                 return Transferred(path, unshared, time.monotonic() - began_s)
         finally:
             with suppress(tf1.errors.OpError, RuntimeError):  # RuntimeError: the session was closed
-                snapshot.release(session, other)
+                left = self._whole if copied.kind is self._touched else self._touched
+                snapshot.release(session, left.snapshot if left else None)
 
     def save(self, session: Any) -> Transferred | None:
-        """`copy`, then `write`."""
-        copied = self.copy(session)
+        """`copy`, then `write`, while nobody trains."""
+        copied = self.copy(session, at_rest=True)
         return None if copied is None else self.write(session, copied)
 
     def state(self, path: str) -> SavedState:

@@ -1,7 +1,8 @@
 """A copy of the variables on the ps, each beside its own, so that a checkpoint can be written while training goes on.
 
 A bucket's master, its optimizer's variables and its counters are copied under its mutex, so all are of the same update.
-Of tables it may be the rows alone that were touched since the last copy of everything.
+Of tables it may be the rows alone that were touched since the last copy of everything; or nothing, where nobody
+trains: then they are read where they are, a portion at a time, and no ps needs room for a second one.
 TensorFlow copies a dense variable only when it is next updated: until then both share their memory.
 
 Every ps holds one copy, whoever is the chief.  A stamp, a number drawn anew for each copy and written before it, says
@@ -20,6 +21,8 @@ from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.fills import at_run_time
+from psruntime.graph.base.row_portions import row_portions
 from psruntime.graph.base.variable_copy import VariableCopy
 from psruntime.graph.checkpoint.table_parts import MASTER, TablePart, TouchedCopy
 from psruntime.graph.step.train_graph import TrainGraph
@@ -35,15 +38,19 @@ _VERSION, _ATTEMPT, _STEP, _LEDGER = range(4)
 class Snapshot:
     """One copy of everything, in the current graph.  `take`, then run what `read` builds, then `release`.
 
-    tables: those of which it is noted which rows are touched.  only_touched: whether their other rows are left out;
-    if not, rows are touched since this copy from then on.
+    tables: all.  Where it is noted which rows are touched, only_touched leaves the other rows out; if not, rows are
+    touched since this copy from then on.  in_place: whether the tables are not copied.
     touched: the copies of such rows, in the order of the tables; empty unless only_touched.
     """
 
-    def __init__(self, graph: TrainGraph, tables: Sequence[TablePart] = (), only_touched: bool = False) -> None:
+    def __init__(
+        self, graph: TrainGraph, tables: Sequence[TablePart], only_touched: bool = False, in_place: bool = False
+    ) -> None:
         self._graph = graph
-        self._tables = [] if only_touched else tables
-        self.touched = [TouchedCopy(part) for part in tables] if only_touched else []
+        noted = [part for part in tables if part.flags]
+        self._tables = [] if only_touched else noted
+        self.touched = [TouchedCopy(part) for part in noted] if only_touched else []
+        self._in_place = {v.handle.op.name for part in tables for v in part.kept.values()} if in_place else set()
         self._facts: dict[int, Any] = {}  # of the touched copies, by their number
         self._every_ps = range(graph.plan.num_ps)
         self._stores = [graph.stores_on(ps) for ps in self._every_ps]
@@ -65,11 +72,16 @@ class Snapshot:
         self._read_stamps = [stamp.value for stamp in self._stamps]
         self._release = [copy.free() for copy in self._copies.values()]
         self._release += [freed for copy in self.touched for freed in copy.free()]
+        self._versions = {s.bucket.name: s.version.read_value() for stores in self._stores for s in stores}
         self._since = [copy.part.flags.since()[0] for copy in self.touched if copy.part.flags]
 
-    def read(self, variable: Any) -> Any:
-        """The value of a variable's copy, on its ps."""
-        return self._copies[variable.handle.op.name].read()
+    def read(self, variable: Any, first: int = 0, rows: int | None = None) -> Any:
+        """The value of a variable's copy, on its ps; or of so many of its rows from the first on."""
+        if variable.handle.op.name in self._in_place:
+            return _rows_of(variable, first, variable.shape.as_list()[0] if rows is None else rows)
+        value = self._copies[variable.handle.op.name].read()
+        with tf1.device(variable.device):
+            return value if rows is None else value[first : first + rows]
 
     def take(self, session: Any) -> tuple[SavedState, RowChanges | None]:
         """Copies everything as it is now.
@@ -112,6 +124,11 @@ class Snapshot:
         """Whether what every ps holds is the copy that was taken here last."""
         return set(session.run(self._read_stamps)) == {self._taken}
 
+    def is_current(self, session: Any, state: SavedState) -> bool:
+        """Whether no bucket was updated since it was copied, as it must be where tables are read in place."""
+        versions = session.run(self._versions) if self._in_place else {}
+        return all(state.buckets[name].version == version for name, version in versions.items())
+
     def release(self, session: Any, other: Snapshot | None = None) -> None:
         """Frees the memory of our copies, and of those that another kind of copy may have left behind."""
         if self.is_ours(session):
@@ -153,6 +170,7 @@ class Snapshot:
                 self._facts[number], taken = touched.take()
                 done += [self._facts[number], *taken]
                 apart.update(variable.handle.op.name for variable in touched.part.kept.values())
+        apart |= self._in_place
         done += [self._copy(v) for v in self._graph.values_of(store) if v.handle.op.name not in apart]
         for part in self._tables:
             if part.bucket is store.bucket and part.flags:
@@ -164,6 +182,8 @@ class Snapshot:
         with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([self._copied[store.bucket.name]]):
             if not store.master.dtype.base_dtype.is_floating:
                 return tf1.constant(True)
+            if store.master.handle.op.name in self._in_place:
+                return _all_finite(store.master)
             touched = [copy for copy in self.touched if copy.part.kept.get(MASTER) is store.master]
             return tf1.reduce_all(tf1.is_finite(touched[0].read(MASTER) if touched else self.read(store.master)))
 
@@ -174,6 +194,22 @@ class Snapshot:
     def _copy(self, variable: Any) -> Any:
         copy = self._copies[variable.handle.op.name] = VariableCopy(variable, "snapshot")
         return copy.take()
+
+
+def _rows_of(variable: Any, first: int, rows: int) -> Any:
+    """Some rows of a variable.  To read all of one that is updated by rows, TensorFlow makes a copy of it."""
+    with tf1.device(variable.device):
+        numbers = at_run_time(first) + tf1.range(at_run_time(rows))
+        return tf1.raw_ops.ResourceGather(resource=variable.handle, indices=numbers, dtype=variable.dtype.base_dtype)
+
+
+def _all_finite(variable: Any) -> Any:
+    """Whether all rows are, a portion at a time."""
+    finite = tf1.constant(True)
+    for start, rows in row_portions(tuple(variable.shape.as_list()), variable.dtype.base_dtype.size):
+        with tf1.control_dependencies([finite]):
+            finite = finite & tf1.reduce_all(tf1.is_finite(_rows_of(variable, start, rows)))
+    return finite
 
 
 class _Stamp:

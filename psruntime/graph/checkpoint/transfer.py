@@ -31,7 +31,7 @@ class Source(NamedTuple):
     name: str
 
 
-Value = Callable[[Any], Any]  # a variable's value on its ps: the variable's own, or that of a copy
+Value = Callable[..., Any]  # (variable, or with first row and rows) -> what is saved of it, on its ps
 
 
 class Writer:
@@ -148,23 +148,23 @@ class _Restoring:
 def _in_order(part: CheckpointPart | WovenPart, device: str, value: Value) -> Any:
     """What is written of a part: on its ps, or of rows that are on several ps on `device`."""
     if isinstance(part, CheckpointPart):
-        return _shaped(part, _of_part(part, value))
+        return _shaped(part, value)
     places, rows = [], []
     for number, strand in enumerate(part.strands):
         first, count, place = part.of_strand(number)
         if not count:
             continue
         with tf1.device(ps_device(strand.ps)):
-            rows.append(tf1.reshape(_of_part(strand, value)[first : first + count], [-1, *part.shape[1:]]))
+            rows.append(tf1.reshape(_of_part(strand, value, first, count), [-1, *part.shape[1:]]))
         with tf1.device(device):
             places.append(tf1.range(place, part.rows, len(part.strands)))
     with tf1.device(device):
         return tf1.reshape(tf1.dynamic_stitch(places, rows), part.shape)
 
 
-def _of_part(part: CheckpointPart, value: Value) -> Any:
-    """What its variable has, on its ps; of points of time how long ago they are."""
-    own = value(part.variable)
+def _of_part(part: CheckpointPart, value: Value, *rows: int) -> Any:
+    """What its variable has, on its ps, or rows of it; of points of time how long ago they are."""
+    own = value(part.variable, *rows)
     return own if part.clock is None else _ago(part, own, value(part.clock))
 
 
@@ -180,11 +180,10 @@ def _ago(part: CheckpointPart, times: Any, now: Any) -> Any:
         return now - times
 
 
-def _shaped(part: CheckpointPart, value: Any) -> Any:
+def _shaped(part: CheckpointPart, value: Value) -> Any:
     """The part's value, on its ps, in the shape that it has in a checkpoint."""
+    own = _of_part(part, value) if part.is_all else _of_part(part, value, *part.rows)
     with tf1.device(ps_device(part.ps)):
-        first, rows = part.rows
-        own = value if part.is_all else value[first : first + rows]
         return own if own.shape == part.shape else tf1.reshape(own, part.shape)
 
 

@@ -156,7 +156,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         while True:
             self._require_chief(session)
             try:
-                copied = self._copy(session, only_touched)
+                copied = self._copy(session, only_touched, at_rest=True)
                 if copied:
                     self._written(copied, self._write(session, copied))
                 if copied is None or not copied.whole:
@@ -173,12 +173,12 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _require_chief(self, session: Any) -> None:
         self._graph.fence.require_admitted(session, self._incarnation())
 
-    def _copy(self, session: Any, only_touched: bool = False) -> Copied | None:
+    def _copy(self, session: Any, only_touched: bool, at_rest: bool = False) -> Copied | None:
         write = partial(self._graph.fence.run, session, self._incarnation())
         spoilt = self._graph.model.worker_copies.bring(write)
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
-        copied = self._checkpoints.copy(session, only_touched)
+        copied = self._checkpoints.copy(session, only_touched, at_rest)
         if copied:
             self._saved_at = copied.global_step
             self._whole_at = self._whole_at if copied.whole else copied.global_step
