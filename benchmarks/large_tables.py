@@ -5,9 +5,9 @@ another number of ps, and the loss of a ps take.
                                       [--seconds 60] [--quick] [--json]
 
 Two jobs of 2 workers on this machine, with RowwiseAdagrad, whose slots are next to nothing.  The first has 2 ps,
-writes deltas and is ended without a last checkpoint; then it goes on with 3 ps from the newest delta.  The second has
-replicas instead of checkpoints, and ps 1 is killed.  There is no peer: stock TensorFlow makes the initial value of a
-table as one tensor, which has to fit into its message.
+writes deltas and is killed.  Then it goes on with 3 ps from the newest delta, until it is asked to stop, and writes a
+last, whole checkpoint.  The second has replicas instead of checkpoints, and ps 1 is killed.  There is no peer: stock
+TensorFlow makes the initial value of a table as one tensor, which has to fit into its message.
 
 Memory is the most that was resident in a process until the end of each phase, as the kernel knows it.  The disk needs
 room for two checkpoints.
@@ -15,7 +15,9 @@ room for two checkpoints.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -69,17 +71,23 @@ class Job:
     def logged(self, text: str) -> list[str]:
         return [line for index in range(WORKERS) for line in lines(self.started.log(f"worker-{index}")) if text in line]
 
+    def whole(self) -> str | None:
+        """The line of a checkpoint that is no delta, once it is written."""
+        return next((line for line in self.logged(" checkpoint path=") if ".delta-" not in line), None)
+
     @property
     def peaks(self) -> dict[str, float]:
-        """GB of each process."""
-        return {name: round(status_bytes(pid, PEAK) / 1e9, 2) for name, pid in self.started.pids.items()}
+        """GB of each process that has not ended."""
+        pids = self.started.pids.items()
+        live = {name: pid for name, pid in pids if PEAK in Path(f"/proc/{pid}/status").read_text()}
+        return {name: round(status_bytes(pid, PEAK) / 1e9, 2) for name, pid in live.items()}
 
 
 def measure(tables: Tables, replicated: Tables, seconds: float, say: Progress) -> dict[str, Any]:
     """Results by phase."""
     with tempfile.TemporaryDirectory() as folder:
         settings = ["--checkpoint-dir", folder, "--save-steps", "1000000", "--save-secs", "0"]
-        settings += ["--delta-every", str(DELTA_EVERY)]
+        settings += ["--delta-every", str(DELTA_EVERY), "--stop-grace", str(STARTS_S)]
         with processes(tables.environment()) as started:
             job = Job(started, 2, *settings)
             result: dict[str, Any] = {"start": {"seconds": round(job.start_s, 1), "peak_gb": job.peaks}}
@@ -95,9 +103,14 @@ def measure(tables: Tables, replicated: Tables, seconds: float, say: Progress) -
             restored = job.await_line(" restored ")
             result["restore on 3 ps"] = {"seconds": round(job.start_s, 1), "line": restored, "peak_gb": job.peaks}
             say(f"restore on 3 ps: {result['restore on 3 ps']}")
-            whole = job.await_line(" checkpoint path=")
-            result["whole checkpoint"] = {**facts_of(whole, "copy_s", "write_s"), "peak_gb": job.peaks}
-            say(f"whole checkpoint: {result['whole checkpoint']}")
+            time.sleep(seconds / 2)
+            deltas = [facts_of(line, "rows", "copy_s", "write_s") for line in job.logged(" checkpoint path=")]
+            result["train on 3 ps"] = {"peak_gb": job.peaks, "deltas": deltas}
+            say(f"train on 3 ps: {result['train on 3 ps']}")
+            os.kill(started.pids["ps-0"], signal.SIGTERM)
+            last = started.wait_for("the last checkpoint", job.whole, STARTS_S)
+            result["last checkpoint"] = {**facts_of(last, "copy_s", "write_s"), "peak_gb": job.peaks}
+            say(f"last checkpoint: {result['last checkpoint']}")
     with processes(replicated.environment()) as started:
         job = Job(started, 2, "--replicate-every", str(REPLICATE_EVERY))
         time.sleep(seconds)

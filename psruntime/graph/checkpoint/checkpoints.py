@@ -290,6 +290,7 @@ class Checkpoints:
             sources, changes = self._sources(path), self._changes(path)
             unshared = self._unshared(session)
             self._reader.read(session, sources, not unshared, every_ps, incarnation)
+            self._row_reader.begin(session, self._stamp_of(whole_of(path) or path), every_ps, incarnation)
             if changes:
                 self._row_reader.read(session, path, changes, not unshared, every_ps, incarnation)
             if GLOBAL_STEP.ps in every_ps:

@@ -70,6 +70,12 @@ class RowReader:
             for sharded in (True, False)
         }  # fmt: skip
         self._clocks = [_Advance(part, fence) for part in parts if part.clock is not None]
+        self._notes = [_Note(part, fence) for part in parts if part.flags]
+
+    def begin(self, session: Any, stamp: int, every_ps: Collection[int], incarnation: int) -> None:
+        """Notes that these ps hold the rows of the copy of this stamp; what is read after that was touched since."""
+        notes = [note for note in self._notes if note.ps in every_ps]
+        self._fence.run(session, incarnation, [note.begin for note in notes], {note.stamp: stamp for note in notes})
 
     def read(
         self, session: Any, path: str, changes: RowChanges, sharded: bool, every_ps: Collection[int], incarnation: int
@@ -171,7 +177,7 @@ class _Restoring:
             self._where = _Where(*(tf1.placeholder(tf1.int64, [None], name=name) for name in _Where._fields))
             own_rows, is_own = self._own(rows)
             own = {name: tf1.boolean_mask(value, is_own) for name, value in zip(part.kept, values, strict=True)}
-            writes = part.assign(own_rows, own)
+            writes = part.assign(own_rows, own) + ([part.flags.note(own_rows)] if part.flags else [])
             self._write = tf1.group(*writes)
         fence.guard(ps, writes)
 
@@ -211,6 +217,18 @@ class _Restoring:
             self._tensor_names: [f"{named}/{name}" for name in self._names],
             **dict(zip(self._where, map(list, zip(*where, strict=True)), strict=True)),
         }
+
+
+class _Note:
+    """Begins to note which rows of a part are touched, on its ps."""
+
+    def __init__(self, part: TablePart, fence: WriteFence) -> None:
+        assert part.flags
+        self.ps = part.bucket.ps
+        with tf1.device(ps_device(self.ps)):
+            self.stamp = tf1.placeholder(tf1.int64, [], name="stamp")
+            self.begin = part.flags.begin(self.stamp)
+        fence.guard(self.ps, self.begin)
 
 
 class _Advance:

@@ -18,7 +18,8 @@ from psruntime.graph.store.gradient import BucketGradient
 
 
 class RowFlags:
-    """The flags of `rows` rows on the ps of a bucket.  All its operations are for the bucket's critical section.
+    """The flags of `rows` rows on the ps of a bucket.  All its operations are for the bucket's critical section, or for
+    when nobody trains.
 
     clock: a variable that counts, or None; `since` says how far it has got.
     """
@@ -38,13 +39,15 @@ class RowFlags:
 
         def noted(gradient: BucketGradient) -> Any:
             with tf1.control_dependencies(gradient.tensors):
-                touched = tf1.raw_ops.ResourceScatterUpdate(
-                    resource=self._flags.handle, indices=rows(gradient.indices), updates=tf1.constant(True)
-                )
+                touched = self.note(rows(gradient.indices))
             with tf1.control_dependencies([touched]):
                 return update(gradient)
 
         return noted
+
+    def note(self, rows: Any) -> Any:
+        """An operation after which these rows, int64 [rows], are touched."""
+        return tf1.raw_ops.ResourceScatterUpdate(resource=self._flags.handle, indices=rows, updates=tf1.constant(True))
 
     def begin(self, stamp: Any) -> list[Any]:
         """Operations after which no row was touched since the copy of this stamp, int64 []."""

@@ -107,6 +107,21 @@ def test_a_restore_of_a_delta_is_that_of_a_whole_checkpoint(how: str, tmp_path: 
     same(run.saved(), again.saved())
 
 
+@pytest.mark.parametrize("then", long_but([3], [1, 2, 3], nightly=[1]))
+def test_after_a_restore_the_next_is_a_delta(then: int, tmp_path: Path, kept: Path) -> None:
+    """It has what the restored one had, and what was touched since."""
+    model = tables_model()
+    train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
+    shutil.copytree(kept / "3", tmp_path / "next")
+    shutil.rmtree(kept)
+    run = train(LocalCluster(then), model, 4, checkpoint_dir=str(tmp_path / "next"), **EVERY)
+    paths = [event["path"].rpartition("model.ckpt-")[2] for event in run.named("checkpoint")]
+    assert paths == ["0.delta-5", "0.delta-7", "7"]
+    again = train(LocalCluster(2), model, 0, checkpoint_dir=str(kept / "7"), **EVERY)
+    assert again.named("restored")[0]["checkpoint"].endswith("model.ckpt-0.delta-7")
+    same(run.saved(), again.saved())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["the chief writes", pytest.param("each ps writes", marks=pytest.mark.nightly)])
 def test_rows_are_moved_in_portions(how: str, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,16 +170,23 @@ def restored_at(run: Run) -> list[int]:
     return [event["global_step"] for event in run.named("restored")]
 
 
-def test_after_a_recovery_the_first_checkpoint_is_whole(tmp_path: Path, kept: Path) -> None:
-    """It is not known then which rows were touched: on a ps that is new, and on one that went back."""
+@pytest.mark.long
+@pytest.mark.parametrize("on_ps_loss", ["rollback", "partial"])
+def test_after_the_loss_of_a_ps_deltas_go_on(on_ps_loss: str, tmp_path: Path, kept: Path) -> None:
+    """On a ps that is new, and on one that went back; one that stayed knows of a newer one, so the next is whole."""
     cluster, model = LocalCluster(2), tables_model()
-    train(cluster, model, 5, checkpoint_dir=str(tmp_path / "run"), delta_every=1, save_steps=4)
+    settings = {"on_ps_loss": on_ps_loss, **EVERY}
+    train(cluster, model, 3, checkpoint_dir=str(tmp_path / "run"), **settings)
+    shutil.copytree(kept / "2", tmp_path / "older")
     shutil.rmtree(kept)
     cluster.forget(1)
-    second = train(cluster, model, 3, checkpoint_dir=str(tmp_path / "run"), delta_every=1, save_steps=100)
-    assert restored_at(second) == [5]
-    paths = [event["path"].rpartition("model.ckpt-")[2] for event in second.named("checkpoint")]
-    assert paths == ["6", "6.delta-7", "6.delta-8", "8"]
+    run = train(cluster, model, 3, checkpoint_dir=str(tmp_path / "older"), **settings)
+    assert run.named("restored")[0]["checkpoint"].endswith("model.ckpt-0.delta-2")
+    *deltas, last = [event["path"].rpartition("model.ckpt-")[2] for event in run.named("checkpoint")]
+    wholes = [path for path in deltas if "delta" not in path]
+    assert len(deltas) > len(wholes) == (on_ps_loss == "partial")
+    again = train(LocalCluster(2), model, 0, checkpoint_dir=str(kept / last), **EVERY)
+    same(run.saved(), again.saved())
 
 
 @pytest.mark.long
