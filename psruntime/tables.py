@@ -81,9 +81,12 @@ def _newest(folder: str) -> list[StoredTable]:
     from psruntime.graph.checkpoint.listing import CheckpointList
     from psruntime.graph.dynamic.stored import stored_tables
 
-    newest = CheckpointList(folder).newest()
+    checkpoints = CheckpointList(folder)
+    newest = checkpoints.newest()
     if newest is None:
         raise UsageError(f"{folder} has no checkpoint")
+    if delta := checkpoints.delta_of(newest):
+        sys.stderr.write(f"{PROG}: this is {newest}; the rows of the newer {delta} are not in it\n")
     return stored_tables(newest)
 
 

@@ -93,6 +93,7 @@ class ScaffoldPreparation:
         path = self._checkpoints.newest() if self._checkpoints else None
         if self._checkpoints and path:
             self._checkpoints.require(path)
+            self._require_no_delta(self._checkpoints, path)
         if path is None and assignment.seen_step > 0 and not self._start_over:
             raise JobFailedError(lost_work(assignment.seen_step, recovery.reason, "a checkpoint_dir"))
         if path:
@@ -104,6 +105,14 @@ class ScaffoldPreparation:
         event = "restored" if path else "initialised"
         fresh = holdings.count(Holding.FRESH)
         return self._report(event, session, checkpoint=path, fresh_ps=fresh, reason=recovery.reason)
+
+    def _require_no_delta(self, checkpoints: CheckpointList, path: str) -> None:
+        delta = checkpoints.delta_of(path)
+        if delta and not self._start_over:
+            raise CheckpointError(
+                f"{delta} is newer than checkpoint {path}, and a script's saver cannot restore a delta; write the "
+                "model as a psruntime.ModelSpec, or give --start-over on to go on from the older one"
+            )
 
     def require(self, session: Any) -> None:
         """UnavailableError unless every ps of the session is prepared."""

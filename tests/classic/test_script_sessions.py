@@ -228,6 +228,16 @@ def test_other_variables_than_the_jobs(tmp_path: Path) -> None:
         fresh.prepare()
 
 
+def test_a_newer_delta_is_not_passed_over(tmp_path: Path) -> None:
+    first = Script(LocalCluster(2), str(tmp_path))
+    first.prepare()
+    first.step(save=True)
+    (whole,) = tmp_path.glob("*.index")
+    whole.with_name(whole.name.replace(".index", ".delta-3.index")).touch()
+    with pytest.raises(CheckpointError, match=r"ckpt-1.delta-3 is newer than .*ckpt-1, and a script's saver cannot"):
+        Script(LocalCluster(2), str(tmp_path)).prepare()
+
+
 def test_what_nobody_initialises_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobFailedError, match="init_op leaves w, v, global_step without a value"):
         Script(LocalCluster(2), str(tmp_path), {"init_op": tf1.no_op}).prepare()

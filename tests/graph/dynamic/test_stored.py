@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,14 @@ def test_ids_and_embeddings_are_exported(kind: str, trained: Any, tmp_path: Path
     assert sorted(ids) == sorted(rows) and vectors.shape == (len(rows), WIDTH)
     for number, vector in zip(ids, vectors, strict=True):
         np.testing.assert_allclose(vector, rows[number], atol=1e-5)
+
+
+def test_a_newer_delta_is_named(trained: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained[0], tmp_path / "copy")
+    delta = folder / f"model.ckpt-{STEPS}.delta-99"
+    Path(f"{delta}.index").touch()
+    shown = tables("--checkpoint-dir", folder)
+    assert shown.returncode == 0 and f"the rows of the newer {delta} are not in it" in shown.stderr
 
 
 @pytest.mark.parametrize(
