@@ -30,7 +30,8 @@ from tests.support.inventory import newest_checkpoint
 WORKERS = 3
 LEASE_S = 2.0
 BEGIN_STEPS = 30
-SAVE_STEPS = 25
+SAVE_STEPS = 40
+DELTA_EVERY = 10
 END_S = 120.0
 EARLY = 0.25  # of the time
 TOLERANCE = 1e-5
@@ -87,7 +88,8 @@ class Weather:
         mode = self.result.mode
         settings = {
             "mode": mode, "ps": 2, "min_workers": WORKERS, "lease_s": LEASE_S, "ps_timeout_s": 120, "link_timeout_s": 3,
-            "checkpoint_dir": self._checkpoints, "save_steps": SAVE_STEPS, **MODE_SETTINGS[mode], **self._more,
+            "checkpoint_dir": self._checkpoints, "save_steps": SAVE_STEPS, "delta_every": DELTA_EVERY,
+            **MODE_SETTINGS[mode], **self._more,
         }  # fmt: skip
         if mode == "sync":
             settings |= {"rounds_log": self._rounds_log, "keep": 1_000_000}  # the replay begins with the first

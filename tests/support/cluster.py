@@ -230,12 +230,17 @@ class Cluster:
         return [proc.name for proc in left]
 
 
+SLOWEST_ROUNDS_PER_S = 10  # of a replay beside other jobs
+
+
 def replayed(zygote: Zygote, folder: Path, log: Path, sizes: dict[int, int], *flags: str) -> dict[str, Any]:
     """What `psruntime replay` says of a rounds log.  sizes: worker index -> its batch size."""
     each = ",".join(f"{worker}:{size}" for worker, size in sizes.items())
     argv = ["replay", str(log), f"--batch-sizes={each}", "--json", *flags]
     proc = zygote.start("replay", argv, folder / "replay.txt", [str(folder)])
-    assert proc.wait(600) == 0, proc.text
+    with log.open(encoding="utf-8") as rounds:
+        timeout_s = 120 + sum(1 for _ in rounds) / SLOWEST_ROUNDS_PER_S
+    assert proc.wait(timeout_s) == 0, proc.text
     outcome: dict[str, Any] = json.loads(proc.text.splitlines()[-1])
     return outcome
 

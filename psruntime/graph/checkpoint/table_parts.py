@@ -90,11 +90,11 @@ class TablePart:
 
 
 def table_parts(graph: TrainGraph) -> list[TablePart]:
-    """Those of all tables."""
+    """Those of all tables that have entries."""
     parts = []
     for store in graph.model.stores.values():
         bucket, id_rows = store.bucket, graph.model.id_rows.get(store.bucket.name)
-        if not bucket.is_table:
+        if not bucket.is_table or not bucket.size:
             continue
         flags = graph.row_flags.get(bucket.name, (None, None))
         optimizer = graph.optimizers.get(bucket.name)
