@@ -75,7 +75,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._saved_at = 0  # global step of the latest
         self._whole_at = 0  # of the latest that was no delta
         self._before = (0, 0)  # both, before the latest that was tried
-        self._tried_at, self._not_before = 0, 0  # when that was, and when the next may be, after one that failed
+        self._tried_at = 0  # when that was
+        self._again_at: int | None = None  # when the next is due, after one that failed
         self._saved_s = time.monotonic()
         self._failed_s = -math.inf  # when the latest failure was
         self._writing: tuple[Copied, Background[Transferred]] | None = None
@@ -86,6 +87,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._finish(ABANDON_S)
         global_step = int(session.run(self.closing))
         newest, whole = self._checkpoints.newest_step(), self._checkpoints.newest_step(whole=True)
+        self._again_at = None
         self._saved_at = global_step if newest is None or newest > global_step else newest
         self._whole_at = global_step if whole is None or whole > global_step else whole
 
@@ -114,14 +116,16 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         wanted = self._is_wanted() and now_s - self._failed_s >= FAILED_S
         soon = wanted or now_s - self._saved_s >= self._save_secs
         by_steps = is_whole or 0 < self._delta_every <= trained
-        return (by_steps and global_step >= self._not_before) or (trained > 0 and soon)
+        if self._again_at is not None:
+            by_steps = global_step >= self._again_at
+        return by_steps or (trained > 0 and soon)
 
     def _begin(self, session: Any, global_step: int, is_whole: bool) -> None:
         """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
         self._before = self._saved_at, self._whole_at
         self._tried_at = self._saved_at = global_step
         self._whole_at = global_step if is_whole else self._whole_at
-        self._saved_s = time.monotonic()
+        self._saved_s, self._again_at = time.monotonic(), None
         self._report_saves(True)
         try:
             self._require_chief(session)
@@ -216,5 +220,5 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._log("checkpoint_failed", reason=reason)
         self._failed_s = time.monotonic()
         self._saved_at, self._whole_at = self._before
-        steps = self._save_steps if is_whole else self._delta_every
-        self._not_before = self._tried_at + max(1, steps // 10)
+        steps = self._delta_every if self._delta_every and not is_whole else self._save_steps
+        self._again_at = self._tried_at + max(1, steps // 10)

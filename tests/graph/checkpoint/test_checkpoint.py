@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, LEDGER_SIZE
 from psruntime.errors import CheckpointError, JobFailedError, StopRequested, UsageError
+from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.checkpoint.transfer import Reader
 from psruntime.graph.recovery.prepared_flag import PreparedFlags
 from psruntime.graph.store.bucket_store import RESTORE_LEAP
@@ -272,6 +274,34 @@ def test_after_some_time_a_checkpoint_is_due_whatever_the_steps(tmp_path: Any) -
     run = train(LocalCluster(1), ADAM, 4, save_steps=1000, save_secs=0.001, checkpoint_dir=str(tmp_path))
     saved = [event["path"].rpartition("-")[2] for event in run.named("checkpoint")]
     assert saved[:2] == ["1", "2"] and saved[-1] == "4"
+
+
+class Wanting(LocalControlPlane):
+    """Wants a checkpoint all the time."""
+
+    def wants_checkpoint(self) -> bool:
+        return True
+
+
+def test_one_that_was_due_before_its_steps_and_failed_is_tried_again_a_tenth_of_them_later(
+    tmp_path: Any, monkeypatch: Any
+) -> None:
+    """Not with the next step, although somebody waits for it."""
+    publish = CheckpointFolder.publish
+    failed: list[int] = []
+
+    def fail_once(self: Any, new: Any) -> str:
+        if new.global_step > 0 and not failed:
+            failed.append(new.global_step)
+            raise OSError(28, "No space left on device")
+        return publish(self, new)
+
+    monkeypatch.setattr(CheckpointFolder, "publish", fail_once)
+    model = linear_model(OPTIMIZERS["sgd"], learning_rate=lambda step: time.sleep(0.1) or 0.1)  # a write ends meanwhile
+    settings = {"save_steps": 30, "checkpoint_dir": str(tmp_path)}
+    run = train(LocalCluster(1), model, 9, make_control_plane=Wanting, **settings)
+    saved = [int(event["path"].rpartition("-")[2]) for event in run.named("checkpoint")]
+    assert len(run.named("checkpoint_failed")) == 1 and saved[0] == failed[0] + 3
 
 
 def test_a_periodic_save_that_fails_is_reported_and_training_goes_on(tmp_path: Any, monkeypatch: Any) -> None:
