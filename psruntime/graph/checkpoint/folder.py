@@ -104,8 +104,8 @@ class CheckpointFolder:
         for left_behind in glob.glob(os.path.join(glob.escape(self.path), f"{_UNFINISHED}*")):
             self._clear(left_behind)
         listed = self.listed()
-        for each in listed:
-            self._remove_deltas(each, self.delta_of(each))
+        for newest in listed[-1:]:  # to others no delta is written
+            self._remove_deltas(newest, self.delta_of(newest))
         usual, other = (os.path.join(self.path, name) for name in names_of(global_step))
         path = other if usual in listed else usual
         if whole:
