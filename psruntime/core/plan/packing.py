@@ -13,6 +13,8 @@ from math import gcd
 
 from psruntime.core.plan.buckets import Bucket, Piece, VariableSpec
 
+# Which ps has variables of so few bytes together makes no difference to its load, and each bucket of theirs costs a
+# step two messages and a critical section.
 LIGHT_BYTES = 64 << 10
 ALIGNED_BYTES = 64  # at multiples of it TensorFlow cuts a tensor without copying (EIGEN_MAX_ALIGN_BYTES of its wheel)
 

@@ -39,19 +39,19 @@ from psruntime.graph.checkpoint.transfer import Reader, Source, Writer
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
-ROOM_BYTES = 64 << 20  # of tables, for which there is room for a copy
+ROOM_BYTES = 64 << 20  # of tables: for so many there is room for a copy on every ps
 # How files that are cut off or gone fail; a disk that is full or away fails otherwise.
 DAMAGE = (tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFoundError, FileNotFoundError, ValueError)
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What was copied on the ps.  kind: how it is written.
+    """What was copied on the ps.  form: how it is written.
 
     changes: of a delta, its rows.  whole: the checkpoint that it is a delta of.  seconds: that the copy took.
     """
 
-    kind: _Kind
+    form: _Form
     state: SavedState
     changes: RowChanges | None = None
     whole: str | None = None
@@ -78,7 +78,7 @@ class Transferred:
         return f"no, {self.unshared}" if self.unshared else "yes"
 
 
-class _Kind:
+class _Form:
     """What is copied for a checkpoint, and how it is written."""
 
     def __init__(self, graph: TrainGraph, parts: list[CheckpointPart], index: int, snapshot: Snapshot) -> None:
@@ -109,16 +109,20 @@ class Checkpoints:
                 entries.values(), key=lambda e: e.kind is Kind.SHARED
             )  # who misses one, misses slots
             tables = table_parts(graph)
-            self._whole = self._at_rest = _Kind(graph, parts, index, Snapshot(graph, tables))
+            forms = [_Form(graph, parts, index, Snapshot(graph, tables))]
+            self._whole = self._at_rest = forms[0]
             if sum(table.rows * table.row_bytes for table in tables) > ROOM_BYTES:
-                self._at_rest = _Kind(graph, parts, index, Snapshot(graph, tables, in_place=True))
-            self._touched: _Kind | None = None
+                self._at_rest = _Form(graph, parts, index, Snapshot(graph, tables, in_place=True))
+                forms.append(self._at_rest)
+            self._touched: _Form | None = None
             if any(table.flags for table in tables):
                 changing = {
                     id(v) for table in tables if not table.flags and table.is_trained for v in table.kept.values()
                 }
-                whole = [part for part in parts if not part.of_table or id(part.variable) in changing]
-                self._touched = _Kind(graph, whole, index, Snapshot(graph, tables, only_touched=True))
+                not_by_rows = [part for part in parts if not part.of_table or id(part.variable) in changing]
+                self._touched = _Form(graph, not_by_rows, index, Snapshot(graph, tables, only_touched=True))
+                forms.append(self._touched)
+            self._snapshots = [form.snapshot for form in forms]
             self._of_tables = {part.entry.name for part in parts if part.of_table}
             self._row_reader = RowReader(tables, index, graph.fence)
             self._fence = graph.fence
@@ -194,9 +198,9 @@ class Checkpoints:
             if only_touched and (delta := self._copy_touched(session)):
                 return delta
             began_s = time.monotonic()
-            kind = self._at_rest if at_rest else self._whole
-            state, _ = kind.snapshot.take(session)
-            return Copied(kind, state, seconds=time.monotonic() - began_s)
+            form = self._at_rest if at_rest else self._whole
+            state, _ = form.snapshot.take(session)
+            return Copied(form, state, seconds=time.monotonic() - began_s)
 
     def _copy_touched(self, session: Any) -> Copied | None:
         assert self._folder is not None
@@ -230,12 +234,12 @@ class Checkpoints:
         assert self._folder is not None
         state, changes = copied.state, copied.changes
         failure = f"checkpoint {state.global_step} was not written to {self._folder.path}"
-        snapshot = copied.kind.snapshot
+        snapshot = copied.form.snapshot
         began_s = time.monotonic()
         try:
             with _failing(failure), self._folder.unfinished(state.global_step, copied.whole) as new:
                 unshared = self._shared.obstacle(session, new.folder)
-                copied.kind.write(session, new, not unshared, changes)
+                copied.form.write(session, new, not unshared, changes)
                 Path(new.merged + SUFFIX).write_text(state.text(), encoding="utf-8")
                 if not snapshot.is_ours(session):
                     raise CheckpointError(f"{failure}: another chief has begun one since")
@@ -245,8 +249,7 @@ class Checkpoints:
                 return Transferred(path, unshared, time.monotonic() - began_s)
         finally:
             with suppress(tf1.errors.OpError, RuntimeError):  # RuntimeError: the session was closed
-                left = self._whole if copied.kind is self._touched else self._touched
-                snapshot.release(session, left.snapshot if left else None)
+                snapshot.release(session, self._snapshots)
 
     def save(self, session: Any) -> Transferred | None:
         """`copy`, then `write`, while nobody trains."""
@@ -329,9 +332,9 @@ class Checkpoints:
         there, whole = _contents(path), whole_of(path)
         if whole is None:
             return self._found(path, there, self._entries)
-        in_whole = [e for e in self._entries if e.name in self._of_tables and e.name not in there]
-        others = [e for e in self._entries if e not in in_whole]
-        return self._found(whole, _contents(whole), in_whole) | self._found(path, there, others)
+        in_whole = {e.name for e in self._entries if e.name in self._of_tables and e.name not in there}
+        of_tables = self._found(whole, _contents(whole), [e for e in self._entries if e.name in in_whole])
+        return of_tables | self._found(path, there, [e for e in self._entries if e.name not in in_whole])
 
     def _found(self, path: str, there: Mapping[str, Found], entries: Sequence[Entry]) -> dict[str, Source]:
         sources, misfits = find_sources(entries, there)

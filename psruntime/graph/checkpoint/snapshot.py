@@ -129,10 +129,10 @@ class Snapshot:
         versions = session.run(self._versions) if self._in_place else {}
         return all(state.buckets[name].version == version for name, version in versions.items())
 
-    def release(self, session: Any, other: Snapshot | None = None) -> None:
-        """Frees the memory of our copies, and of those that another kind of copy may have left behind."""
+    def release(self, session: Any, others: Sequence[Snapshot] = ()) -> None:
+        """Frees the memory of our copies, and of what a chief that was killed may have left of other forms of copy."""
         if self.is_ours(session):
-            session.run([self._release, other._release if other else []])
+            session.run([snapshot._release for snapshot in (self, *others)])
 
     def _copy_ps(self, ps: int) -> tuple[Any, Any] | None:
         """(what its buckets say, int64 [buckets, columns]; accepted and received pushes that each of them has of each

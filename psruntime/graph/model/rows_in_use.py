@@ -41,7 +41,7 @@ class RowsInUse:
             OpError: the checkpoint cannot be read.
         """
         wanted: list[list[Any]] = [[] for _ in self._tables]
-        for feed in feeds if self._tables else ():
+        for feed in feeds:
             indices = session.run([table.indices for table in self._tables], feed)
             for of_table, arrays in zip(wanted, indices, strict=True):
                 of_table.append(np.unique(np.concatenate([array.ravel() for array in arrays])))

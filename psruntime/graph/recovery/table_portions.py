@@ -66,11 +66,8 @@ class TablePortions:
     def _own(self, piece: Piece, value: Any, rows: Rows) -> tuple[Any, Any]:
         """(where they begin in the bucket, int64 []; those rows of the portion that are in the piece)."""
         row_size = prod(value.shape.as_list()[1:])
-        first, offset, height = (
-            piece.start // row_size,
-            piece.offset // row_size,
-            tf1.constant(_height(value), tf1.int64),
-        )
+        first, offset = piece.start // row_size, piece.offset // row_size
+        height = tf1.constant(_height(value), tf1.int64)
         begin = tf1.minimum(self._portion * _at_once(value), height)
         skipped = tf1.floormod(first - begin, piece.stride)
         portion = rows(begin, tf1.minimum(height - begin, _at_once(value)))

@@ -36,9 +36,9 @@ def test_what_is_saved_is_what_a_copy_has(how: str, tmp_path: Path, monkeypatch:
 def test_no_table_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)
     run = trained(tmp_path, steps=0)
-    kind = run.checkpoints._at_rest
-    assert kind is not run.checkpoints._whole
-    ran = tf1.nest.flatten([kind.snapshot._take, [saving.last for saving in kind._writer._sharded]])
+    form = run.checkpoints._at_rest
+    assert form is not run.checkpoints._whole
+    ran = tf1.nest.flatten([form.snapshot._take, [saving.last for saving in form._writer._sharded]])
     read = {op.inputs[0].op.name for op in ancestors(ran) if op.type == "ReadVariableOp"}
     tables = {store.master.handle.op.name for store in run.graph.model.stores.values() if store.bucket.is_table}
     assert tables and not tables & read
