@@ -12,7 +12,7 @@ from psruntime.core.plan.buckets import WAYS
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.dynamic.id_rows import IdRows, of_ids
+from psruntime.graph.dynamic.id_rows import of_ids
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.backward import bucket_gradients
 from psruntime.graph.model.local_steps import with_local_steps
@@ -108,18 +108,11 @@ class StepSetup:
                 store = pulled.stores[bucket.name]
                 rates = header.on[bucket.ps].learning_rates
                 optimizer = BucketOptimizer(rules, bucket, rates, self.wire.sparsifies(bucket))
-                constraint = pulled.captured.constraints.get(bucket.variable)
+                gradient, constraint = gradients[bucket.name], pulled.captured.constraints.get(bucket.variable)
                 update = bucket_update(optimizer, store, constraint, pulled.step_view)
-                id_rows, gradient = pulled.id_rows.get(bucket.name), gradients[bucket.name]
                 by_row = gradient.indices is not None and optimizer.is_by_row and constraint is None
-                flags = _row_flags(store, id_rows) if self.job.delta_every and by_row else ()
-                if flags:
-                    update = flags[0].noting(update)
-                if id_rows:
-                    update = of_ids(id_rows, optimizer.fresh_row(store.master), update)
-                    update = flags[1].noting(update, id_rows.sets_of) if flags else update
-                if bucket.name in pulled.logs:
-                    update = pulled.logs[bucket.name].noting(update, optimizer.is_by_entry)
+                flags = _row_flags(pulled, store) if self.job.delta_every and by_row else ()
+                update = _noted(pulled, store, optimizer, update, flags)
                 trained.append(TrainedBucket(store, gradient, optimizer, update, flags))
         return trained
 
@@ -163,10 +156,24 @@ class StepSetup:
         return [spec.name for spec in self.plan.trained if self.plan.pieces_of(spec.name)[0][0].name not in trained]
 
 
-def _row_flags(store: BucketStore, id_rows: IdRows | None) -> tuple[RowFlags, ...]:
-    rows = RowFlags(store, f"{store.bucket.name}/rows", store.bucket.master_shape[0])
-    sets = store.bucket.master_shape[0] // WAYS
-    return (rows, RowFlags(store, f"{store.bucket.name}/sets", sets, id_rows.clock)) if id_rows else (rows,)
+def _row_flags(pulled: PulledModel, store: BucketStore) -> tuple[RowFlags, ...]:
+    """As in TrainGraph."""
+    name, height = store.bucket.name, store.bucket.master_shape[0]
+    rows, id_rows = RowFlags(store, f"{name}/rows", height), pulled.id_rows.get(name)
+    return (rows, RowFlags(store, f"{name}/sets", height // WAYS, id_rows.clock)) if id_rows else (rows,)
+
+
+def _noted(
+    pulled: PulledModel, store: BucketStore, optimizer: BucketOptimizer, update: Update, flags: tuple[RowFlags, ...]
+) -> Update:
+    """The update, which gives rows to ids where they are looked up by ids, and notes what it changes where that is."""
+    name = store.bucket.name
+    if flags:
+        update = flags[0].noting(update)
+    if id_rows := pulled.id_rows.get(name):
+        update = of_ids(id_rows, optimizer.fresh_row(store.master), update)
+        update = flags[1].noting(update, id_rows.sets_of) if flags else update
+    return pulled.logs[name].noting(update, optimizer.is_by_entry) if name in pulled.logs else update
 
 
 def _dense_updates(trained: list[TrainedBucket]) -> dict[str, int]:
