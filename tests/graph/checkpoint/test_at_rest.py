@@ -33,6 +33,7 @@ def test_what_is_saved_is_what_a_copy_has(how: str, tmp_path: Path, monkeypatch:
     same(copied.saved(), in_place.saved())
 
 
+@pytest.mark.long
 def test_no_table_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)
     run = trained(tmp_path, steps=0)
@@ -44,6 +45,7 @@ def test_no_table_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert tables and not tables & read
 
 
+@pytest.mark.long
 def test_if_somebody_trains_meanwhile_it_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)
     run = trained(tmp_path)

@@ -225,6 +225,7 @@ def test_a_whole_checkpoint_that_was_not_written_is_no_base(
         same(reference.saved(), restored.saved())
 
 
+@pytest.mark.long
 def test_a_damaged_delta_is_passed_over(tmp_path: Path, kept: Path) -> None:
     model = tables_model()
     train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
