@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import FrameType
 from typing import Any
@@ -65,6 +66,7 @@ def calls_of(coordinator: Coordinator, mode: str, step: int) -> tuple[int, int]:
 
     members = coordinator.state.members._members
     members[Role.WORKER] = Watched(members[Role.WORKER])
+    gc.disable()  # what it frees of other tests in this process may have finalizers, which are calls
     sys.setprofile(count)
     try:
         coordinator.heartbeat(Role.WORKER, 1, FIRST + 1, WorkerBeat(1, step, step), 0.4)
@@ -73,6 +75,7 @@ def calls_of(coordinator: Coordinator, mode: str, step: int) -> tuple[int, int]:
         coordinator.take_effects()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return called, looked_at
 
 

@@ -13,7 +13,6 @@ from psruntime.graph.base.ancestors import ancestors
 from tests.graph.checkpoint.test_deltas import tables_model
 from tests.graph.checkpoint.test_sharded_checkpoints import BLIND, same, steer
 from tests.support.local_cluster import LocalCluster, Run, train
-from tests.support.selection import long_but
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
 
@@ -22,7 +21,8 @@ def trained(folder: Path, steps: int = 3, **settings: Any) -> Run:
     return train(LocalCluster(2), tables_model(), steps, checkpoint_dir=str(folder), **settings)
 
 
-@pytest.mark.parametrize("how", long_but(["each ps writes"], ["each ps writes", "the chief writes"]))
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["each ps writes", pytest.param("the chief writes", marks=pytest.mark.nightly)])
 def test_what_is_saved_is_what_a_copy_has(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = trained(tmp_path / "copied")
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)

@@ -107,7 +107,8 @@ def test_a_restore_of_a_delta_is_that_of_a_whole_checkpoint(how: str, tmp_path: 
     same(run.saved(), again.saved())
 
 
-@pytest.mark.parametrize("then", long_but([3], [1, 2, 3], nightly=[1]))
+@pytest.mark.long
+@pytest.mark.parametrize("then", [3, *(pytest.param(number, marks=pytest.mark.nightly) for number in (1, 2))])
 def test_after_a_restore_the_next_is_a_delta(then: int, tmp_path: Path, kept: Path) -> None:
     """It has what the restored one had, and what was touched since."""
     model = tables_model()
