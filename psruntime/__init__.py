@@ -1,12 +1,14 @@
 """psruntime: parameter-server training of TensorFlow graphs.
 
 A model module needs `ModelSpec`, and `Context` for its annotations.  A script with its own loop needs
-`MonitoredTrainingSession`, and `tf1`, which is `tensorflow.compat.v1`.  `embedding` is for ids without a vocabulary.
-TensorFlow is imported when one of these three is first used, so that its environment can be set before.
+`MonitoredTrainingSession`, and `tf1`, which is `tensorflow.compat.v1`; `cluster_task` reads TF_CONFIG for it.
+`embedding` is for ids without a vocabulary.  TensorFlow is imported when `MonitoredTrainingSession`, `tf1` or
+`embedding` is first used, so that its environment can be set before.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from psruntime.cluster.of_script import cluster_task
 from psruntime.model import Context, ModelSpec
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     tf1: Any
 
 __version__ = "0.1.0"
-__all__ = ["Context", "ModelSpec", "MonitoredTrainingSession", "embedding", "tf1"]
+__all__ = ["Context", "ModelSpec", "MonitoredTrainingSession", "cluster_task", "embedding", "tf1"]
 
 
 def __getattr__(name: str) -> Any:

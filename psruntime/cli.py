@@ -20,6 +20,8 @@ COMMANDS = {  # name -> what it does; psruntime.NAME has its main()
     "run": "run a whole job on this machine",
     "ps": "start one parameter server; ps 0 hosts the coordinator",
     "worker": "start one worker",
+    "evaluator": "measure each new checkpoint of a job",
+    "task": "start one task of a cluster: its role and index from TF_CONFIG, Slurm or lists of hosts",
     "status": "show a running job",
     "replay": "train one process on the batches of a sync job, and compare",
     "plan": "show where a model's variables would live, without a job",
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _help() -> str:
-    lines = [f"  {name:<8} {text}" for name, text in COMMANDS.items()]
+    lines = [f"  {name:<9} {text}" for name, text in COMMANDS.items()]
     return "\n".join([
         f"usage: {PROG} COMMAND [flags]",
         "",

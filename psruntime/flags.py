@@ -100,10 +100,15 @@ def _metavar(setting: Field[Any]) -> str:
 def add_process_flags(parser: Parser) -> None:
     """Where a process stands, and what protects it."""
     parser.add_settings(ProcessConfig)
+    add_lifeline_flag(parser)
+    parser.add_settings(SecurityConfig)
+
+
+def add_lifeline_flag(parser: Parser) -> None:
+    """For whoever is started by a launcher."""
     parser.heading("faults").add_argument(
         "--lifeline", action="store_true", help="end when stdin does, so that no process outlives its launcher"
     )
-    parser.add_settings(SecurityConfig)
 
 
 def add_job_file_flag(parser: Parser) -> None:

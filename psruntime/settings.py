@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from difflib import SequenceMatcher
 from typing import Any
@@ -39,6 +39,11 @@ def settings_of(config: type) -> list[Field[Any]]:
 def flag_of(name: str) -> str:
     """The command-line flag of a setting; the unit of times is left out, it is always seconds."""
     return "--" + name.removesuffix("_s").replace("_", "-")
+
+
+def as_flags(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The settings as words of a command line."""
+    return tuple(f"{flag_of(name)}={value}" for name, value in settings.items())
 
 
 def default_text(setting: Field[Any]) -> str:

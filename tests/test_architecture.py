@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/config.py": {"psruntime.errors", "psruntime.settings"},
     "psruntime/usercode.py": {"psruntime.errors"},
     "psruntime/model.py": {"psruntime.errors", "psruntime.settings", "psruntime.usercode"},
+    "psruntime/cluster": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
     "psruntime/launch": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
     "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config"},
     "psruntime/observe": {"psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "rich"},

@@ -34,7 +34,7 @@ def test_the_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]
     out, err = capsys.readouterr()
     assert err == ""
     for name, text in cli.COMMANDS.items():
-        assert f"  {name:<8} {text}\n" in out
+        assert f"  {name:<9} {text}\n" in out
         assert (ROOT / "psruntime" / f"{name}.py").is_file()
     assert cli.main([]) == 2
     assert capsys.readouterr() == ("", out)
@@ -45,7 +45,10 @@ def test_the_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]
     [
         ("runn", "unknown command 'runn'; did you mean run?"),
         ("stats", "unknown command 'stats'; did you mean status?"),
-        ("xyz", "unknown command 'xyz'; known are init, run, ps, worker, status, replay, plan, tables"),
+        (
+            "xyz",
+            "unknown command 'xyz'; known are init, run, ps, worker, evaluator, task, status, replay, plan, tables",
+        ),
         ("--verson", "unknown argument '--verson'; did you mean --version?"),
         ("--xyz", "unknown argument '--xyz'; known are --help, --version"),
     ],

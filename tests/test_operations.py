@@ -137,23 +137,12 @@ def test_an_event_is_found(statement: str, logged: list[str], tmp_path: Path) ->
     assert list(events(tmp_path / "a.py")) == logged
 
 
-@pytest.mark.parametrize(
-    ("task", "said"),
-    [
-        (0, "psruntime ps --index 0 --insecure --ps 2 "),
-        (1, "psruntime ps --index 1 --insecure --ps 2 "),
-        (2, "psruntime worker --index 0 --model "),
-        (5, "psruntime worker --index 3 --model "),
-    ],
-)
-def test_a_slurm_task_is_what_its_number_says(tmp_path: Path, task: int, said: str) -> None:
+def test_every_slurm_task_runs_the_same_command(tmp_path: Path) -> None:
     (tmp_path / "codes").write_text("0\n")
-    done = run(
-        script_of("slurm task"), tmp_path, {"psruntime": FAKE_COMMAND}, SLURM_PROCID=task, COORDINATOR="node1:2222"
-    )
+    done = run(script_of("slurm task"), tmp_path, {"psruntime": FAKE_COMMAND})
     assert done.returncode == 0, done.stderr
     (call,) = (tmp_path / "calls").read_text().splitlines()
-    assert call.startswith(said) and call.endswith(" --coordinator node1:2222")
+    assert call.startswith("psruntime task --insecure --ps 2 --model ")
     assert complaint(call.split(), {}) == ""
 
 
@@ -163,7 +152,7 @@ def test_a_slurm_task_is_what_its_number_says(tmp_path: Path, task: int, said: s
 def test_a_slurm_task_starts_again_what_crashed(tmp_path: Path, codes: list[int], pauses: int) -> None:
     (tmp_path / "codes").write_text("".join(f"{code}\n" for code in codes))
     programs = {"psruntime": FAKE_COMMAND, "sleep": '#!/bin/sh\necho "$1" >> pauses\n'}
-    done = run(script_of("slurm task"), tmp_path, programs, SLURM_PROCID=1, COORDINATOR="node1:2222")
+    done = run(script_of("slurm task"), tmp_path, programs)
     assert done.returncode == codes[-1]
     assert len(set((tmp_path / "calls").read_text().splitlines())) == 1, "always the same command"
     slept = (tmp_path / "pauses").read_text().split() if pauses else []
@@ -171,10 +160,6 @@ def test_a_slurm_task_starts_again_what_crashed(tmp_path: Path, codes: list[int]
     assert not (tmp_path / "codes").read_text()
 
 
-def test_the_slurm_job_names_the_first_node(tmp_path: Path) -> None:
-    programs = {
-        "scontrol": '#!/bin/sh\n[ "$*" = "show hostnames n[3-4]" ] && printf "n3\\nn4\\n"\n',
-        "srun": '#!/bin/sh\necho "$COORDINATOR: $*"\n',
-    }
-    done = run(script_of("slurm job"), tmp_path, programs, SLURM_JOB_NODELIST="n[3-4]")
-    assert done.stdout == "n3:2222: --kill-on-bad-exit=0 --wait=0 bash task.sh\n"
+def test_the_slurm_job_outlasts_its_tasks(tmp_path: Path) -> None:
+    done = run(script_of("slurm job"), tmp_path, {"srun": '#!/bin/sh\necho "$*"\n'})
+    assert done.stdout == "--kill-on-bad-exit=0 --wait=0 bash task.sh\n"

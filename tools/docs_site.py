@@ -20,14 +20,16 @@ from markdown_it import MarkdownIt
 from mkdocs.structure.files import File
 from pymdownx.slugs import slugify
 
+from psruntime.cli import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
-COMMANDS = ("run", "init", "ps", "worker", "status", "plan")
 PUBLIC = (
     "model.ModelSpec",
     "model.Context",
     "classic.training_session.MonitoredTrainingSession",
+    "cluster.of_script.cluster_task",
     "optimizers.LazyAdam",
     "optimizers.RowwiseAdagrad",
     "optimizers.GroupFtrl",

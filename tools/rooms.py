@@ -29,11 +29,12 @@ SPLIT = ("core", "rpc", "graph")  # packages whose folders are rooms of their ow
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),  # finds the entry points by their names
-    ("ps", "worker", "status", "plan", "replay", "tables", "run", "init"),  # entry points
+    ("task",),  # becomes one of the next by its name
+    ("ps", "worker", "evaluator", "status", "plan", "replay", "tables", "run", "init"),  # entry points
     ("examples", "templates"),
     ("psruntime",),  # the public names
     ("classic",),
-    ("process", "flags", "launch"),
+    ("process", "flags", "launch", "cluster"),
     ("rpc.worker",),
     ("rpc.client", "rpc.server"),
     ("rpc.security",),

@@ -31,10 +31,7 @@ class StepCounting:
     def __init__(self, graph: Any) -> None:
         variable = tf1.train.get_global_step(graph)
         if variable is None:
-            raise UsageError(
-                "the graph has no global step; make one with tf.train.get_or_create_global_step() and give it to "
-                "minimize(loss, global_step=...)"
-            )
+            variable = _plain_global_step(graph)
         counters = _counters(variable)
         if not counters:
             raise UsageError(
@@ -56,6 +53,35 @@ class StepCounting:
         if fetched not in self._reached:
             self._reached[fetched] = frozenset(ancestors([fetched]) & self._counters)
         return self._reached[fetched]
+
+
+def _plain_global_step(graph: Any) -> Any:
+    """The variable that minimize() was given as its global step, although it is none to TensorFlow; it is one then.
+
+    So a `tf.Variable(0)` counts the steps, with which stock's StopAtStepHook finds no global step.
+    """
+    found = [variable for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES) if _is_counted(variable)]
+    if len(found) != 1:
+        which = f"; several are counted: {', '.join(variable.op.name for variable in found)}" if found else ""
+        raise UsageError(
+            "the graph has no global step; make one with tf.train.get_or_create_global_step() and give it to "
+            f"minimize(loss, global_step=...){which}"
+        )
+    graph.add_to_collection(tf1.GraphKeys.GLOBAL_STEP, found[0])
+    return found[0]
+
+
+def _is_counted(variable: Any) -> bool:
+    """Whether it is a whole number to which apply_gradients adds one, after its updates."""
+    if variable.shape.rank != 0 or not variable.dtype.is_integer:
+        return False
+    additions = [op for op in _counters(variable) if op.type in ("AssignAdd", "AssignAddVariableOp")]
+    return any(_comes_after(op) and tf1.get_static_value(op.inputs[1]) == 1 for op in additions)
+
+
+def _comes_after(addition: Any) -> bool:
+    """Whether it waits for something.  What is added may do so instead: TensorFlow says it once."""
+    return bool(addition.control_inputs or addition.inputs[1].op.control_inputs)
 
 
 def _counters(variable: Any) -> set[Any]:

@@ -15,7 +15,8 @@ from psruntime.classic.placement import check_placement, outside_scopes
 from psruntime.classic.prepare import ScaffoldPreparation, remember_checkpoints
 from psruntime.classic.script_session import ScriptSession, end_script
 from psruntime.classic.sessions import ScriptSessions
-from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig
+from psruntime.cluster.of_script import place_of_script
+from psruntime.config import ProcessConfig, SecurityConfig
 from psruntime.errors import PsRuntimeError, UsageError
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.loop.session import ViewSessionCreator
@@ -43,8 +44,8 @@ def MonitoredTrainingSession(
     summary_dir: str | None = None,
     save_graph_def: bool = True,
     *,
-    coordinator: str = DEFAULT_COORDINATOR,
-    index: int,
+    coordinator: str = "",
+    index: int | None = None,
     host: str = "",
     connect_timeout_s: float = 60.0,
     tls_ca: str = "",
@@ -87,9 +88,12 @@ def MonitoredTrainingSession(
         save_checkpoint_steps: As in TensorFlow, in global steps.
         summary_dir: As in TensorFlow; None stands for `checkpoint_dir`.
         save_graph_def: As in TensorFlow.
-        coordinator: Address of the coordinator, `host:port`, as ps 0 was given it.
-        index: Index of this worker, from 0; the same as in the graph's `worker_device`.
-        host: Address at which the ps reach this process; empty for that of the route to the coordinator.
+        coordinator: Address of the coordinator, `host:port`, as ps 0 was given it; if empty, that of ps 0 in the
+            cluster of `TF_CONFIG`, else 127.0.0.1:2222.
+        index: Index of this worker, from 0; the same as in the graph's `worker_device`. None for that of `TF_CONFIG`,
+            in whose cluster the chief is worker 0, and the other workers move up by one (`psruntime.cluster_task`).
+        host: Address at which the ps reach this process; if empty, that of `TF_CONFIG`, else that of the route to the
+            coordinator.
         connect_timeout_s: How long to try to reach the coordinator, in seconds.
         tls_ca: File with the certificates of the CA (PEM); if empty, `PSRUNTIME_TLS_CA` of the environment.
         tls_cert: File with this process's certificate (PEM); if empty, `PSRUNTIME_TLS_CERT`.
@@ -112,8 +116,9 @@ def MonitoredTrainingSession(
         stop_grace_period_secs, max_wait_secs,
     )  # fmt: skip
     try:
-        if not isinstance(index, int):
+        if not isinstance(index, int | None):
             raise UsageError(f"index must be an integer, got {index!r}")
+        coordinator, index, host = place_of_script(coordinator, index, host)
         where = ProcessConfig(index, coordinator, host, connect_timeout_s=connect_timeout_s, log_format=log_format)
         files = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
         security = load_security(SecurityConfig.of(files))

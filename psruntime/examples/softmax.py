@@ -8,6 +8,7 @@ Without --data_dir the images are made up; with it they are those of Fashion-MNI
 """
 
 import gzip
+import json
 import os
 
 import numpy as np
@@ -28,8 +29,8 @@ FLAGS = tf.flags.FLAGS
 class PrintLoss(tf.train.SessionRunHook):
     """Prints the loss every 100 steps of this worker."""
 
-    def __init__(self, loss):
-        self._loss = loss
+    def __init__(self, loss, task_index):
+        self._loss, self._index = loss, task_index
         self._steps = 0
 
     def before_run(self, run_context):
@@ -38,10 +39,10 @@ class PrintLoss(tf.train.SessionRunHook):
     def after_run(self, run_context, run_values):
         self._steps += 1
         if self._steps % 100 == 0:
-            print(f"worker {FLAGS.task_index}: {self._steps} steps, loss {run_values.results:.4f}", flush=True)
+            print(f"worker {self._index}: {self._steps} steps, loss {run_values.results:.4f}", flush=True)
 
     def end(self, session):
-        print(f"worker {FLAGS.task_index}: stopped after {self._steps} steps", flush=True)
+        print(f"worker {self._index}: stopped after {self._steps} steps", flush=True)
 
 
 def images(split):
@@ -59,10 +60,14 @@ def images(split):
 
 def main(_):
     ps_hosts, worker_hosts = FLAGS.ps_hosts.split(","), FLAGS.worker_hosts.split(",")
-    task_index = FLAGS.task_index
+    job_name, task_index = FLAGS.job_name, FLAGS.task_index
+    if "TF_CONFIG" in os.environ:
+        config = json.loads(os.environ["TF_CONFIG"])
+        ps_hosts, worker_hosts = config["cluster"]["ps"], config["cluster"]["worker"]
+        job_name, task_index = config["task"]["type"], config["task"]["index"]
     cluster = tf.train.ClusterSpec({"ps": ps_hosts, "worker": worker_hosts})
-    server = tf.train.Server(cluster, job_name=FLAGS.job_name, task_index=task_index)
-    if FLAGS.job_name == "ps":
+    server = tf.train.Server(cluster, job_name=job_name, task_index=task_index)
+    if job_name == "ps":
         server.join()
 
     with tf.device(tf.train.replica_device_setter(worker_device=f"/job:worker/task:{task_index}", cluster=cluster)):
@@ -78,7 +83,7 @@ def main(_):
 
     pixels, kinds = images("train")
     random = np.random.RandomState(task_index)
-    hooks = [tf.train.StopAtStepHook(last_step=FLAGS.last_step), PrintLoss(loss)]
+    hooks = [tf.train.StopAtStepHook(last_step=FLAGS.last_step), PrintLoss(loss, task_index)]
     saving = {"checkpoint_dir": FLAGS.checkpoint_dir, "save_checkpoint_steps": FLAGS.save_steps}
     with MonitoredTrainingSession(coordinator=ps_hosts[0], index=task_index, hooks=hooks, **saving) as sess:
         while not sess.should_stop():

@@ -8,7 +8,7 @@ from typing import Any
 
 from psruntime.config import TEXT_LOG
 from psruntime.launch.config import LauncherConfig
-from psruntime.settings import flag_of
+from psruntime.settings import as_flags
 
 
 @dataclass(frozen=True)
@@ -36,29 +36,25 @@ class LocalJob:
     def first(self, coordinator: str) -> ProcessSpec:
         """ps 0, with the coordinator at this address."""
         insecure = ("--insecure",) if self.insecure else ()
-        return self._process("ps", 0, coordinator, insecure + _flags(self.job))
+        return self._process("ps", 0, coordinator, insecure + as_flags(self.job))
 
     def others(self, coordinator: str) -> list[ProcessSpec]:
         """All but ps 0."""
-        timeout = _flags({"connect_timeout_s": f"{self.launcher.connect_timeout_s:g}"})
+        timeout = as_flags({"connect_timeout_s": f"{self.launcher.connect_timeout_s:g}"})
         return [
             *(self._process("ps", index, coordinator, timeout) for index in range(1, self.ps)),
             *(
-                self._process("worker", index, coordinator, timeout + _flags(self.worker))
+                self._process("worker", index, coordinator, timeout + as_flags(self.worker))
                 for index in range(self.launcher.workers)
             ),
         ]
 
     def progress(self, coordinator: str) -> tuple[str, ...]:
         """What shows the progress line."""
-        return ("psruntime.status", "--follow", "--coordinator", coordinator, *_flags(self.security))
+        return ("psruntime.status", "--follow", "--coordinator", coordinator, *as_flags(self.security))
 
     def _process(self, role: str, index: int, coordinator: str, more: tuple[str, ...]) -> ProcessSpec:
         where: tuple[str, ...] = ("--index", str(index), "--coordinator", coordinator)
         if self.launcher.log_format != TEXT_LOG:
-            where += _flags({"log_format": self.launcher.log_format})
-        return ProcessSpec(f"{role}-{index}", (f"psruntime.{role}", *where, *_flags(self.security), *more))
-
-
-def _flags(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(f"{flag_of(name)}={value}" for name, value in settings.items())
+            where += as_flags({"log_format": self.launcher.log_format})
+        return ProcessSpec(f"{role}-{index}", (f"psruntime.{role}", *where, *as_flags(self.security), *more))

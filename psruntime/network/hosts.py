@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from psruntime.config import ProcessConfig, split_address
 from psruntime.errors import StopRequested, UsageError
@@ -69,6 +70,24 @@ def own_host(where: ProcessConfig) -> str:
             f"the coordinator's host '{host}' cannot be resolved or reached: {error.strerror or error}"
         ) from error
     return f"[{own}]" if ":" in own else own
+
+
+def is_own_host(host: str) -> bool:
+    """Whether a name or an address is this machine's; False if it cannot be resolved."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return False
+    return any(_is_own(family, address) for family, _, _, _, address in found)
+
+
+def _is_own(family: int, address: Any) -> bool:
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(address)
+        except OSError:
+            return False
+    return True
 
 
 def require_loopback(coordinator: str) -> None:

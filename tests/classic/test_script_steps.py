@@ -111,3 +111,28 @@ def test_a_saver_and_a_read_in_a_branch_count_nothing() -> None:
             assert not counting.reads([loss, saver.saver_def.restore_op_name])
     finally:
         tf1.disable_control_flow_v2()
+
+
+@pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
+def test_a_plain_variable_that_minimize_counts_is_the_global_step(use_resource: bool) -> None:
+    with tf1.Graph().as_default() as graph, tf1.variable_scope("", use_resource=use_resource):
+        weights = tf1.Variable([1.0, 2.0])
+        step = tf1.Variable(0)
+        other = tf1.Variable(0, name="other")
+        tf1.assign_add(other, 1)  # after no updates
+        train = tf1.train.GradientDescentOptimizer(0.1).minimize(tf1.reduce_sum(weights**2), global_step=step)
+        counting = StepCounting(graph)
+        assert tf1.train.get_global_step() is step
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            assert [session.run([train, *counting.reads(train)])[1] for _ in range(3)] == [1, 2, 3]
+
+
+def test_of_two_plain_variables_that_are_counted_neither_is_taken() -> None:
+    with tf1.Graph().as_default() as graph:
+        weights = tf1.Variable([1.0, 2.0])
+        for name in ("generator_steps", "critic_steps"):
+            step = tf1.Variable(0, name=name)
+            tf1.train.GradientDescentOptimizer(0.1).minimize(tf1.reduce_sum(weights**2), global_step=step)
+        with pytest.raises(UsageError, match=r"no global step.*; several are counted: generator_steps, critic_steps$"):
+            StepCounting(graph)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from psruntime import cli, init, plan, ps, replay, run, status, tables, worker
+from psruntime import cli, evaluator, init, plan, ps, replay, run, status, tables, task, worker
 from psruntime.config import SecurityConfig
 from psruntime.errors import UnreachableError
 from psruntime.rpc.security.credentials import Security
@@ -71,9 +73,19 @@ def _tables(argv: list[str]) -> int:
         return tables.main(argv)
 
 
+def _task(argv: list[str]) -> int:
+    """As the first task of a cluster of any size."""
+    cluster = {"ps": {"0": "127.0.0.1:2222"}, "worker": {"0": "127.0.0.1:2223"}}
+    config = json.dumps({"cluster": cluster, "task": {"type": "ps", "index": 0}})
+    with patch.dict(os.environ, {"TF_CONFIG": config}):
+        return task.main(argv)
+
+
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime.ps": ps.main,
     "psruntime.worker": worker.main,
+    "psruntime.evaluator": evaluator.main,
+    "psruntime.task": _task,
     "psruntime.status": _status,
     "psruntime.plan": _plan,
     "psruntime.replay": _replay,
@@ -163,8 +175,10 @@ def _of_script(argv: list[str], scripts: Mapping[str, str]) -> str:
 
 @contextmanager
 def _nothing_runs() -> Iterator[io.StringIO]:
-    """ps and worker end where their work would begin; what they say is collected."""
+    """ps, worker and evaluator end where their work would begin; what they say is collected."""
     output = io.StringIO()
     quiet = {"run": lambda *_: 0, "Log": lambda *_: None, "load_security": _load_nothing}
-    with patch.multiple(ps, **quiet), patch.multiple(worker, **quiet), redirect_stderr(output):
+    with ExitStack() as stack, redirect_stderr(output):
+        for program in (ps, worker, evaluator):
+            stack.enter_context(patch.multiple(program, **quiet))
         yield output

@@ -1,0 +1,67 @@
+"""One task of a cluster of fixed addresses: its role and index, and where the others are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from psruntime.config import split_address
+from psruntime.errors import UsageError
+
+PS, WORKER, EVALUATOR = "ps", "worker", "evaluator"
+
+
+@dataclass(frozen=True)
+class ClusterTask:
+    """What a cluster source answers.
+
+    source: its name, for messages.  role: ps, worker or evaluator.  index: of the process in its role; worker 0 is the
+    chief of the cluster, where that has one.
+    ps, workers: index -> `host:port`; port 0 stands for any.  The evaluator is in neither.
+    complete: whether these are all that there are.  If not, the source knows some of the workers or ps only.
+
+    Raises:
+        UsageError: there is no ps 0, or two tasks have the same address.
+    """
+
+    source: str
+    role: str
+    index: int
+    ps: Mapping[int, str]
+    workers: Mapping[int, str]
+    complete: bool = True
+
+    def __post_init__(self) -> None:
+        if 0 not in self.ps:
+            raise UsageError(
+                f"{self.source}: there is no ps 0, which hosts the coordinator; give the cluster a ps at least"
+            )
+        named = {f"{PS} {index}": address for index, address in self.ps.items()}
+        named |= {f"{WORKER} {index}": address for index, address in self.workers.items()}
+        for address, count in Counter(named.values()).items():
+            if count > 1 and split_address(address)[1]:
+                twice = [name for name, each in named.items() if each == address]
+                raise UsageError(f"{self.source}: {' and '.join(twice)} have the same address {address}")
+
+    @property
+    def coordinator(self) -> str:
+        """`host:port` of the coordinator: what the cluster says of ps 0."""
+        return self.ps[0]
+
+    @property
+    def host(self) -> str:
+        """At which the others reach this task; empty if the cluster does not say."""
+        address = self._own
+        return split_address(address)[0] if address else ""
+
+    @property
+    def port(self) -> int:
+        """That of TensorFlow's server; 0 for any, as on ps 0, whose port is the coordinator's."""
+        if self.role == EVALUATOR or (self.role, self.index) == (PS, 0):
+            return 0
+        return split_address(self._own)[1]
+
+    @property
+    def _own(self) -> str:
+        return {PS: self.ps, WORKER: self.workers}.get(self.role, {}).get(self.index, "")

@@ -1,0 +1,61 @@
+"""The flags --ps-hosts and --worker-hosts: addresses with commas, the same on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask
+from psruntime.config import split_address
+from psruntime.errors import UsageError
+
+NAME = "--ps-hosts and --worker-hosts"
+
+
+def read_host_lists(
+    ps_hosts: str, worker_hosts: str, role: str, index: int | None, is_own: Callable[[str], bool]
+) -> ClusterTask:
+    """The task of this process; with neither role nor index the only address whose host is this machine.
+
+    role: ps or worker, or empty.  is_own: whether a host is this machine.
+
+    Raises:
+        UsageError: an address is malformed, the task is not in the lists, or it is not known which is meant.
+    """
+    lists = {PS: _split("--ps-hosts", ps_hosts), WORKER: _split("--worker-hosts", worker_hosts)}
+    if role or index is not None:
+        if not role or index is None:
+            raise UsageError("--role and --index belong together")
+        if index not in lists[role]:
+            raise UsageError(f"--index {index} is not in --{role}-hosts, which has {len(lists[role])}")
+    else:
+        role, index = _find(lists, is_own)
+    return ClusterTask(NAME, role, index, lists[PS], lists[WORKER])
+
+
+def _split(flag: str, text: str) -> dict[int, str]:
+    if not text:
+        raise UsageError(f"{flag} is missing: --ps-hosts and --worker-hosts belong together")
+    found = dict(enumerate(text.split(",")))
+    for address in found.values():
+        try:
+            split_address(address)
+        except UsageError as error:
+            raise UsageError(f"{flag}: {error}") from error
+    return found
+
+
+def _find(lists: dict[str, dict[int, str]], is_own: Callable[[str], bool]) -> tuple[str, int]:
+    hosts = {split_address(address)[0] for each in lists.values() for address in each.values()}
+    own = {host for host in hosts if is_own(host)}
+    here = [
+        (role, index)
+        for role, each in lists.items()
+        for index, address in each.items()
+        if split_address(address)[0] in own
+    ]
+    if len(here) == 1:
+        return here[0]
+    if not here:
+        raise UsageError(f"none of the hosts {', '.join(sorted(hosts))} is this machine; give --role and --index")
+    names = ", ".join(f"{role} {index}" for role, index in here)
+    raise UsageError(f"{names} are on this machine, give --role and --index to say which this process is")

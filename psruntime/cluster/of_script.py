@@ -1,0 +1,59 @@
+"""The task of a script that was started with TF_CONFIG in its environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from psruntime.cluster.cluster_task import WORKER, ClusterTask
+from psruntime.cluster.tf_config import NAME, read_tf_config
+from psruntime.config import DEFAULT_COORDINATOR
+from psruntime.errors import UsageError
+
+
+def cluster_task() -> ClusterTask | None:
+    """Reads which task of which cluster `TF_CONFIG` says that this process is.
+
+    Build the graph with what it answers: `task.index` for the `worker_device` of `replica_device_setter`, and
+    `len(task.ps)` for its `ps_tasks`. The chief of the cluster is worker 0, and the other workers move up by one.
+
+    Returns:
+        `role` ("ps", "worker" or "evaluator"), `index`, and the addresses `ps` and `workers` by index. None without
+        `TF_CONFIG`.
+
+    Raises:
+        SystemExit: `TF_CONFIG` is malformed. One line on stderr says how, and the code is 2.
+    """
+    try:
+        return _own_task()
+    except UsageError as error:
+        sys.stderr.write(f"psruntime.cluster_task: {error}\n")
+        raise SystemExit(error.exit_code) from error
+
+
+def place_of_script(coordinator: str, index: int | None, host: str) -> tuple[str, int, str]:
+    """(coordinator, index, host) of a script: what it gives, and for what it leaves open what TF_CONFIG says.
+
+    Raises:
+        UsageError: neither says the index, TF_CONFIG is malformed or says another one, or the task is no worker.
+    """
+    task = _own_task()
+    if task is None:
+        if index is None:
+            raise UsageError(f"index is missing: give the worker's index and the coordinator, or set {NAME}")
+        return coordinator or DEFAULT_COORDINATOR, index, host
+    if task.role != WORKER:
+        raise UsageError(
+            f"{NAME}: this task is {task.role} {task.index}, and a script is a worker; start this task with "
+            "`psruntime task`"
+        )
+    if index is not None and index != task.index:
+        raise UsageError(
+            f"index is {index}, and {NAME} says worker {task.index} (the chief is worker 0, the others move up by one)"
+        )
+    return coordinator or task.coordinator, task.index, host or task.host
+
+
+def _own_task() -> ClusterTask | None:
+    text = os.environ.get(NAME)
+    return read_tf_config(text) if text else None

@@ -1,0 +1,73 @@
+"""Chooses the cluster source: flags go over TF_CONFIG, which goes over Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from psruntime.cluster import slurm, tf_config
+from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask
+from psruntime.cluster.host_lists import read_host_lists
+from psruntime.config import split_address
+from psruntime.errors import UsageError
+from psruntime.settings import at_least, check_choices, setting
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """What a task is told of its cluster by flags.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    ps_hosts: str = setting("network", "", "address of each ps, with commas; ps 0's is the coordinator's",
+                            metavar="HOST:PORT,...")  # fmt: skip
+    worker_hosts: str = setting("network", "", "address of each worker, with commas; port 0 is any free one",
+                                metavar="HOST:PORT,...")  # fmt: skip
+    role: str = setting(
+        "job", "", "with --ps-hosts: which of them this process is", metavar="{ps,worker}",
+        default_is="the one whose host is this machine",
+    )  # fmt: skip
+    index: int | None = setting("job", None, "with --role: its index in that list, from 0")
+    coordinator_port: int = setting(
+        "network", 0, "under Slurm: port of the coordinator", default_is="made of the job's id"
+    )
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if self.role not in ("", PS, WORKER):
+            raise UsageError(f"role must be ps or worker, got '{self.role}'")
+        if self.index is not None:
+            at_least("index", self.index, 0)
+        if not 0 <= self.coordinator_port <= 65535:
+            raise UsageError(f"coordinator_port must be from 0 to 65535, got {self.coordinator_port}")
+
+
+def find_task(
+    config: ClusterConfig, environment: Mapping[str, str], ps: int, is_own: Callable[[str], bool]
+) -> ClusterTask:
+    """Which task of which cluster this process is.
+
+    ps: how many ps there shall be, where the source leaves that open (Slurm).  is_own: whether a host is this machine.
+
+    Raises:
+        UsageError: there is no source, two contradict each other, or the source is malformed.
+    """
+    if config.ps_hosts or config.worker_hosts:
+        task = read_host_lists(config.ps_hosts, config.worker_hosts, config.role, config.index, is_own)
+    elif config.role or config.index is not None:
+        raise UsageError(
+            "--role and --index need --ps-hosts and --worker-hosts; TF_CONFIG and Slurm say them by themselves"
+        )
+    elif text := environment.get(tf_config.NAME):
+        task = tf_config.read_tf_config(text)
+    elif slurm.RANK in environment:
+        return slurm.read_slurm(environment, ps, config.coordinator_port)
+    else:
+        raise UsageError(
+            "nothing says which task this is: set TF_CONFIG, start it by srun, or give --ps-hosts and --worker-hosts"
+        )
+    if split_address(task.coordinator)[1] == 0:
+        raise UsageError(f"{task.source}: ps 0 needs a port, which is the coordinator's, got {task.coordinator}")
+    return task

@@ -1,0 +1,182 @@
+"""An evaluator: measures each new checkpoint of a job on held-out data.  It is no member of the job.
+
+psruntime evaluator [--model MODULE] [--coordinator HOST:PORT]
+
+It reads the checkpoints' files, so the training does not wait for it, and ends without it.  The last one is always
+measured: the job's end is learnt from the coordinator, and before the folder is looked at for the last time.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from psruntime import flags
+from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.core.members.view import over_error
+from psruntime.errors import (
+    EXIT_DONE,
+    JobDoneError,
+    JobFailedError,
+    PsRuntimeError,
+    StopRequested,
+    UnreachableError,
+    UsageError,
+)
+from psruntime.model import EVAL, Context, load_model
+from psruntime.network.hosts import await_names, own_host
+from psruntime.observe.log import Log
+from psruntime.process import Process, run, usage_error
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.security.credentials import Security, load_security
+from psruntime.rpc.server.rpc_server import RpcServer
+
+if TYPE_CHECKING:
+    from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
+
+PROG = "psruntime evaluator"
+ROLE = "evaluator"
+LOOK_S = 1.0  # between two looks at the folder, and at the job
+STOP_S = 0.2  # for health calls under way at the end
+OF_PROCESS = ("coordinator", "host", "health_port", "connect_timeout_s", "log_format")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs until the job is over or a signal comes; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        given = {name: value for name, value in vars(arguments).items() if name in OF_PROCESS}
+        where, worker = ProcessConfig(index=0, **given), flags.worker_config(arguments)
+        security = load_security(flags.security_config(arguments))
+    except UsageError as error:
+        return usage_error(PROG, error)
+    work = partial(_work, where, worker, flags.given(arguments, JobConfig), security)
+    return run(Log(ROLE, 0, where.log_format), work, arguments.lifeline)
+
+
+def _parser() -> flags.Parser:
+    parser = flags.Parser(
+        PROG,
+        "An evaluator: measures each new checkpoint of a job by the model's metrics, and the last one always.  It is "
+        "no member of the job, which does not wait for it.",
+        first=("coordinator", "model", "data_dir", "batch_size"),
+    )
+    parser.add_settings(WorkerConfig)
+    parser.add_settings(ProcessConfig, only=OF_PROCESS)
+    flags.add_lifeline_flag(parser)
+    parser.add_settings(SecurityConfig)
+    parser.add_settings(JobConfig)
+    return parser
+
+
+def _work(
+    where: ProcessConfig, worker: WorkerConfig, given: dict[str, Any], security: Security, process: Process
+) -> int:
+    await_names(where, process.stop, process.log)
+    client = CoordinatorClient(where.coordinator, security)
+    process.at_exit.callback(client.close)
+    job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
+    if not job.checkpoint_dir:
+        raise UsageError("the job has no --checkpoint-dir: there are no checkpoints to measure")
+    host = own_host(where)
+    health = RpcServer(f"{host}:{where.health_port}", flag="--health-port", security=security)
+    health.start()
+    process.at_exit.callback(health.stop, STOP_S)
+
+    from psruntime.graph.base import environment
+
+    process.log("environment", **environment.prepare())
+    from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
+    from psruntime.graph.model.evaluate import CheckpointEvaluation
+
+    context = Context(EVAL, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed)
+    evaluation = CheckpointEvaluation(load_model(worker.model), context, partial(_go_on, process.stop))
+    process.log("measures", metrics=", ".join(evaluation.names), checkpoints=job.checkpoint_dir)
+    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, partial(_tell, process.log), process.log)
+    process.at_exit.callback(checkpoints.close)
+    process.has_started()
+    end = JobEnd(client, job.ps_timeout_s)
+    end.watch(process.stop)
+    health.set_serving(True)
+    process.announce(ROLE, 0, f"{host}:{health.port}")
+    return _measure_all(checkpoints, end, job.train_steps, process.stop)
+
+
+def _measure_all(checkpoints: MeasuredCheckpoints, end: JobEnd, train_steps: int | None, stop: threading.Event) -> int:
+    """Until the job has ended and its last checkpoint is measured."""
+    while True:
+        error, is_silent = end.error, end.is_silent  # before the folder is looked at
+        if checkpoints.measure_next():
+            continue
+        if is_silent and train_steps is not None and checkpoints.global_step >= train_steps:
+            return EXIT_DONE  # it was the last one: the processes of the job are gone
+        if error:
+            if checkpoints.failure and isinstance(error, JobDoneError):
+                raise JobFailedError(f"the job is done, but its evaluation failed: {checkpoints.failure}")
+            raise error
+        if stop.wait(LOOK_S):
+            raise StopRequested("asked to stop")
+
+
+def _tell(log: Log, global_step: int, values: dict[str, float]) -> None:
+    """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
+    text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+    sys.stdout.write(f"held out, at global step {global_step}: {text}\n")
+    sys.stdout.flush()
+    log("evaluation", global_step=global_step, **values)
+
+
+def _go_on(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise StopRequested("asked to stop")
+
+
+class JobEnd:
+    """Whether the job has ended, as a thread of its own hears from the coordinator.
+
+    is_silent: whether that did not answer the last time.
+    error: what a process raises that finds the job over, or the coordinator silent for `ps_timeout_s`; None before.
+    """
+
+    def __init__(
+        self, client: CoordinatorClient, ps_timeout_s: float, time_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.error: PsRuntimeError | None = None
+        self.is_silent = False
+        self._client = client
+        self._timeout_s = ps_timeout_s
+        self._time_s = time_s
+        self._heard_s = time_s()
+
+    def watch(self, stop: threading.Event) -> None:
+        """Begins to ask, until the end or `stop`."""
+        threading.Thread(target=self._watch, args=(stop,), name="job end", daemon=True).start()
+
+    def ask(self) -> None:
+        """Asks once."""
+        try:
+            status, _ = self._client.get_status()
+        except PsRuntimeError as error:
+            self.is_silent = True
+            if self._time_s() - self._heard_s >= self._timeout_s:
+                name = self._client.name
+                self.error = UnreachableError(
+                    f"{name} was not reached for {self._timeout_s:g} s; is ps 0 running there? (--ps-timeout): {error}"
+                )
+            return
+        self.is_silent, self._heard_s = False, self._time_s()
+        if status.phase.over:
+            self.error = over_error(status.phase, status.reason)
+
+    def _watch(self, stop: threading.Event) -> None:
+        while self.error is None and not stop.wait(LOOK_S):
+            self.ask()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The checkpoints of a job as an evaluator measures them: each new one, its values also as summaries of TensorBoard."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.errors import CheckpointError
+from psruntime.graph.base.errors import first_line
+from psruntime.graph.checkpoint.best import Evaluation
+from psruntime.graph.checkpoint.listing import step_of
+from psruntime.graph.checkpoint.new_checkpoints import NewCheckpoints
+
+FOLDER = "eval"  # beside the checkpoints, as stock's estimators have it
+
+
+class MeasuredCheckpoints:
+    """Measures the checkpoints of `folder` one after the other.
+
+    on_values: called with the global step of each and its metrics by name.
+
+    global_step: of the last one that has values; -1 before.  failure: why the newest has none; empty if it has.
+    """
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        folder: str,
+        on_values: Callable[[int, dict[str, float]], None],
+        log: Callable[..., None],
+    ) -> None:
+        self.global_step = -1
+        self.failure = ""
+        self._evaluation, self._on_values, self._log = evaluation, on_values, log
+        self._new = NewCheckpoints(folder)
+        self._folder = os.path.join(folder, FOLDER)
+        self._writer: Any = None
+
+    def measure_next(self) -> bool:
+        """Measures the oldest that is new; returns False if there is none.
+
+        One that is removed meanwhile, as more are written than are measured, is passed over.
+
+        Raises:
+            UsageError, UserCodeError: the model or its input fails, as it would with the next one.
+        """
+        try:
+            path = self._new.next()
+        except CheckpointError as error:
+            self._fail("checkpoints_unreadable", str(error))  # the next look may find it whole
+            return False
+        if path is None:
+            return False
+        global_step = step_of(path) or 0
+        try:
+            values = self._evaluation.measure(path)
+        except (tf1.errors.OpError, ValueError) as error:
+            if self._new.is_listed(path):
+                self._fail("evaluation_failed", f"checkpoint {path}: {first_line(error)}", global_step=global_step)
+            else:
+                self._log("passed_over", global_step=global_step, reason="it was removed before it was measured")
+            return True
+        self.global_step, self.failure = global_step, ""
+        self._on_values(global_step, values)
+        self._write(global_step, values)
+        return True
+
+    def close(self) -> None:
+        """Ends the file of the summaries."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _fail(self, event: str, reason: str, **facts: object) -> None:
+        if reason != self.failure:
+            self._log(event, **facts, reason=reason)
+        self.failure = reason
+
+    def _write(self, global_step: int, values: dict[str, float]) -> None:
+        summary = tf1.Summary(value=[tf1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+        try:
+            if self._writer is None:
+                with tf1.Graph().as_default():  # it refuses where operations run at once
+                    self._writer = tf1.summary.FileWriter(self._folder)
+            self._writer.add_summary(summary, global_step)
+            self._writer.flush()
+        except (tf1.errors.OpError, OSError) as error:
+            self._log("summaries_failed", reason=first_line(error))

@@ -1,0 +1,104 @@
+"""A job whose processes are all started by the same command: each finds its task in TF_CONFIG."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Proc, Zygote
+from tests.support.worlds import World
+
+pytestmark = pytest.mark.cluster
+
+STEPS = 200
+END_S = 120.0
+
+SCRIPT = """
+import os
+from psruntime import MonitoredTrainingSession, cluster_task, tf1 as tf
+
+tf.disable_v2_behavior()
+task = cluster_task()
+setter = tf.train.replica_device_setter(ps_tasks=len(task.ps), worker_device=f"/job:worker/task:{task.index}")
+with tf.device(setter):
+    global_step = tf.Variable(0)
+    weights = tf.Variable(tf.zeros([4]))
+    loss = tf.reduce_sum(tf.square(weights - 1.0))
+    train_op = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=global_step)
+hooks = [tf.train.StopAtStepHook(last_step=100)]
+with MonitoredTrainingSession(checkpoint_dir=os.environ["FOLDER"], hooks=hooks) as sess:
+    while not sess.should_stop():
+        sess.run(train_op)
+print(f"worker {task.index} stopped")
+"""
+
+
+def free_addresses(count: int) -> list[str]:
+    """Ports that were free a moment ago: a cluster of fixed addresses has to name them before anybody listens."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    return addresses
+
+
+def test_a_cluster_of_tf_config_trains_and_its_evaluator_measures_every_checkpoint(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    roles = ["worker", "evaluator", "chief", "ps"]  # in this order: everybody waits for the ps
+    cluster = {role: [address] for role, address in zip(roles, free_addresses(len(roles)), strict=True)}
+    flags = [f"--train-steps={STEPS}", "--save-steps=50", f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--linger=5"]
+
+    def start(role: str) -> Proc:
+        config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
+        world = World(environment={"TF_CONFIG": config})
+        return zygote.start(role, ["task", *flags], tmp_path / f"{role}.log", [str(tmp_path)], world)
+
+    procs = {role: start(role) for role in roles}
+    try:
+        codes = {role: proc.wait(END_S) for role, proc in procs.items()}
+    finally:
+        for proc in procs.values():
+            if proc.code is None:
+                proc.kill()
+    assert codes == dict.fromkeys(roles, 0), [proc.text for proc in procs.values()]
+    joined = re.findall(r'member_joined member="(.*?)" address=(\S+)', procs["ps"].text.partition(" phase was")[0])
+    assert {("worker 0", cluster["chief"][0]), ("worker 1", cluster["worker"][0])} < set(joined), "the job began before"
+    assert f"READY coordinator 0 {cluster['ps'][0]}" in procs["ps"].text
+    (at_end,) = (line for proc in procs.values() for line in held_out(proc) if proc is not procs["evaluator"])
+    measured = held_out(procs["evaluator"])
+    assert measured[-1] == at_end and len(measured) >= 2
+    assert list((tmp_path / "checkpoints" / "eval").iterdir())
+
+
+def test_a_script_finds_its_task_in_tf_config(zygote: Zygote, tmp_path: Path) -> None:
+    """As a well-known tutorial prints it: its global step is a plain variable."""
+    script, folder = tmp_path / "script.py", tmp_path / "checkpoints"
+    script.write_text(SCRIPT)
+    cluster = dict(zip(("ps", "chief", "worker"), ([address] for address in free_addresses(3)), strict=True))
+    procs = []
+    for role, argv in {"ps": ["task"], "chief": ["script", str(script)], "worker": ["script", str(script)]}.items():
+        config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
+        world = World(environment={"TF_CONFIG": config, "FOLDER": str(folder)})
+        procs.append(zygote.start(role, argv, tmp_path / f"{role}.log", [str(tmp_path)], world))
+    try:
+        codes = [proc.wait(END_S) for proc in procs]
+    finally:
+        for proc in procs:
+            if proc.code is None:
+                proc.kill()
+    assert codes == [0, 0, 0], [proc.text for proc in procs]
+    assert sorted(re.findall(r"^worker \d stopped$", "\n".join(proc.text for proc in procs), re.MULTILINE)) == [
+        "worker 0 stopped", "worker 1 stopped",
+    ]  # fmt: skip
+    assert (folder / "checkpoint").exists()
+
+
+def held_out(proc: Proc) -> list[str]:
+    return re.findall(r"^held out, at global step .*$", proc.text, re.MULTILINE)

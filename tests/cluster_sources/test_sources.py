@@ -1,0 +1,67 @@
+"""Which cluster source a task goes by, and the lists of hosts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from psruntime.cluster.cluster_task import ClusterTask
+from psruntime.cluster.sources import ClusterConfig, find_task
+from psruntime.errors import UsageError
+
+HOSTS = {"ps_hosts": "a:2222", "worker_hosts": "b:0,c:2223"}
+TF_CONFIG = json.dumps({"cluster": {"ps": ["d:1"], "worker": ["e:1"]}, "task": {"type": "ps", "index": 0}})
+STEP = {
+    "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_JOB_ID": "5",
+}  # fmt: skip
+
+
+def find(environment: dict[str, str] | None = None, own: tuple[str, ...] = (), **config: Any) -> ClusterTask:
+    return find_task(ClusterConfig(**config), environment or {}, 1, own.__contains__)
+
+
+def test_flags_go_over_tf_config_and_that_over_slurm() -> None:
+    everything = {"TF_CONFIG": TF_CONFIG, **STEP}
+    assert find(everything, own=("c",), **HOSTS).workers == {0: "b:0", 1: "c:2223"}
+    assert find(everything).coordinator == "d:1"
+    assert find(STEP).workers == {0: "n1:0"}
+
+
+def test_a_task_finds_itself_by_the_host_that_is_this_machine() -> None:
+    task = find(own=("c",), **HOSTS)
+    assert (task.role, task.index, task.port) == ("worker", 1, 2223)
+    assert find(own=("a",), **HOSTS).role == "ps"
+
+
+def test_role_and_index_say_which_of_several_is_meant() -> None:
+    same = {"ps_hosts": "a:1", "worker_hosts": "a:2,a:3"}
+    with pytest.raises(UsageError, match=r"^ps 0, worker 0, worker 1 are on this machine, give --role and --index to"):
+        find(own=("a",), **same)
+    task = find(role="worker", index=1, **same)
+    assert (task.role, task.index, task.port) == ("worker", 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, "nothing says which task this is: set TF_CONFIG, start it by srun, or give --ps-hosts and --worker-hosts"),
+        ({"role": "ps", "index": 0}, "--role and --index need --ps-hosts and --worker-hosts; "),
+        ({"ps_hosts": "a:1"}, "--worker-hosts is missing: --ps-hosts and --worker-hosts belong together"),
+        ({"worker_hosts": "a:1"}, "--ps-hosts is missing: --ps-hosts and --worker-hosts belong together"),
+        (HOSTS, "none of the hosts a, b, c is this machine; give --role and --index"),
+        ({**HOSTS, "role": "ps"}, "--role and --index belong together"),
+        ({**HOSTS, "role": "ps", "index": 1}, "--index 1 is not in --ps-hosts, which has 1"),
+        ({**HOSTS, "ps_hosts": "a"}, "--ps-hosts: address 'a' is not host:port"),
+        ({**HOSTS, "ps_hosts": "c:2223", "role": "ps", "index": 0}, "--ps-hosts and --worker-hosts: ps 0 and worker"),
+        ({**HOSTS, "ps_hosts": "a:0", "role": "ps", "index": 0}, "--ps-hosts and --worker-hosts: ps 0 needs a port, "),
+        ({"role": "chief"}, "role must be ps or worker, got 'chief'"),
+        ({"index": -1}, "index must be at least 0, got -1"),
+        ({"coordinator_port": 70000}, "coordinator_port must be from 0 to 65535, got 70000"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_or_contradicts_is_one_line(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        find(**config)
+    assert str(error.value).startswith(said)

@@ -1,0 +1,104 @@
+"""`psruntime task`: what it starts, for each task of a cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from psruntime import cli, evaluator, ps, task, worker
+
+CLUSTER = {"chief": ["a:1"], "ps": ["b:1", "c:1"], "worker": ["d:1"]}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines that were started, as [role, words]."""
+    lines: list[list[str]] = []
+    for module in (ps, worker, evaluator):
+        role = module.__name__.rpartition(".")[2]
+        monkeypatch.setattr(module, "main", lambda words, role=role: lines.append([role, *words]) or 0)
+    for name in ("TF_CONFIG", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    return lines
+
+
+def run(monkeypatch: pytest.MonkeyPatch, kind: str, index: int, *words: str, cluster: Any = CLUSTER) -> int:
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+    return task.main(words)
+
+
+def test_ps_0_is_told_of_the_cluster_and_gets_the_settings_of_the_job(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--mode=sync", "--model=mine", "--insecure", "--tls-ca=ca.pem", "--lifeline"]
+    assert run(monkeypatch, "ps", 0, *words) == 0
+    assert started == [[
+        "ps", "--index=0", "--host=b", "--port=0", "--coordinator=b:1", "--connect-timeout=7200.0", "--tls-ca=ca.pem",
+        "--lifeline", "--insecure", "--ps=2", "--min-workers=2", "--max-workers=1024", "--mode=sync",
+    ]]  # fmt: skip
+
+
+def test_the_others_are_told_where_they_are_and_check_the_settings_that_stand_there(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--mode=sync", "--model=mine", "--log-format=json", "--connect-timeout=5"]
+    own = ["--host={}", "--port=1", "--coordinator=b:1", "--connect-timeout=5.0", "--log-format=json"]
+    for kind, index in (("ps", 1), ("chief", 0), ("worker", 0)):
+        assert run(monkeypatch, kind, index, *words) == 0
+    assert [line[:2] for line in started] == [["ps", "--index=1"], ["worker", "--index=0"], ["worker", "--index=1"]]
+    for line, host, more in zip(started, "cad", [[], ["--model=mine"], ["--model=mine"]], strict=True):
+        assert line[2:] == [*(word.format(host) for word in own), *more, "--mode=sync"]
+
+
+def test_the_evaluator_is_told_where_the_coordinator_is_and_what_to_measure(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(monkeypatch, "evaluator", 0, "--mode=sync", "--model=mine", "--insecure") == 0
+    words = ["--coordinator=b:1", "--connect-timeout=7200.0", "--model=mine", "--mode=sync"]
+    assert started == [["evaluator", *words]]
+
+
+def test_a_job_file_and_flags_go_over_what_the_cluster_says(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text("min_workers = 1\nps = 2\n")
+    assert run(monkeypatch, "ps", 0, f"--job={file}", "--max-workers=8") == 0
+    assert started[0][-2:] == [f"--job={file}", "--max-workers=8"]
+    assert not any(word.startswith(("--min-workers", "--ps=")) for word in started[0])
+
+
+def test_of_a_sparse_cluster_the_job_says_how_many_there_are(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(monkeypatch, "ps", 0, "--ps=3", cluster={"ps": {"0": "b:1"}, "worker": {"4": "d:1"}}) == 0
+    assert started[0][-1] == "--ps=3"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "said"),
+    [
+        ("worker", ["--ps=3"], "--ps is 3, and TF_CONFIG has 2 ps"),
+        ("boss", [], 'TF_CONFIG: task.type must be one of chief, ps, worker, evaluator, got "boss"'),
+        ("worker", ["--job=no.toml"], "job file no.toml cannot be read: No such file or directory"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_started(
+    kind: str,
+    words: list[str],
+    said: str,
+    started: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(monkeypatch, kind, 0, *words) == 2
+    assert capsys.readouterr() == ("", f"psruntime task: {said}\n")
+    assert not started
+
+
+def test_without_a_source_it_says_what_there_is(started: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["task"]) == 2
+    assert capsys.readouterr().err.startswith("psruntime task: nothing says which task this is: set TF_CONFIG, ")
+    assert not started
