@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from tests.support.cluster import Cluster
 from tests.support.faults import memory_bytes, thread_states
 
-THREADS, FILES = (
-    24,
-    24,
-)  # more than before that are no leak: pools of TensorFlow and gRPC that grow when they are needed
+THREADS = FILES = 24  # more than before that are no leak: pools of TensorFlow and gRPC that grow when they are needed
 BYTES = 50 << 20
 
 
@@ -34,6 +32,18 @@ class Burden:
         files = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
         of_each = {name: memory_bytes(pid) for name, pid in live.items()}
         return cls(len(pids), threads, files, sum(of_each.values()), of_each)
+
+    @classmethod
+    def middle_of(cls, moments: Sequence[Burden]) -> Burden:
+        """The median of each number.  of_each: of the moment with the median of the bytes."""
+        middle = sorted(moments, key=lambda moment: moment.bytes)[(len(moments) - 1) // 2]
+        return cls(
+            median_low(moment.processes for moment in moments),
+            median_low(moment.threads for moment in moments),
+            median_low(moment.files for moment in moments),
+            middle.bytes,
+            middle.of_each,
+        )
 
     def check(self, before: Burden) -> None:
         """Nothing has grown since."""
