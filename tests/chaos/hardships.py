@@ -20,7 +20,7 @@ from tests.support import away, inventory, worlds
 from tests.support.away import Away
 from tests.support.census import take_census
 from tests.support.cluster import Proc, Zygote, cluster, replayed
-from tests.support.gates import Gates, write_model
+from tests.support.gates import DYNAMIC, GROUPED, Gates, write_model
 from tests.support.inventory import newest_checkpoint
 from tests.support.polling import poll_until
 from tests.support.tables import rows_of
@@ -92,7 +92,8 @@ class Hardship:
         log = self.folder / "rounds.jsonl"
         if mode == "sync":
             settings |= {"rounds_log": log, "round_warn_s": 5}
-        self.model = write_model(self.folder, self.gates.folder, "momentum")
+        tables = [GROUPED] if mode == "sync" else [GROUPED, DYNAMIC]  # the replay does not know dynamic ones
+        self.model = write_model(self.folder, self.gates.folder, "momentum", tables=tables)
         with ExitStack() as stack:
             self.surroundings = Surroundings(self.folder, self.checkpoints, stack)
             kind.surround(self.surroundings)

@@ -26,7 +26,7 @@ import tensorflow.compat.v1 as tf1
 
 import psruntime
 from psruntime import Context, ModelSpec
-from tests.support.gates import CLOSED, DYNAMIC, GROUPED, MARK, PIPES, READ, VALUES, keep_pace, stand_at
+from tests.support.gates import CLOSED, DYNAMIC, GROUPED, MARK, PIPES, READ, UNSEEN, VALUES, keep_pace, stand_at
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": tf1.train.GradientDescentOptimizer,
@@ -98,7 +98,8 @@ def _looked_up(features: Any, kinds: Sequence[str]) -> tuple[Any, dict[str, Any]
             rows = tf1.nn.embedding_lookup(variables[f"tables/{name}"], ids[:, number])
             found.append(tf1.reduce_sum(rows, axis=1))
         if DYNAMIC in kinds:  # more ids than rows
-            rows = psruntime.embedding(ids[:, 2] * ROWS + ids[:, 3], "reader", 3, capacity=4 * 32, admit_after=2)
+            numbers = ids[:, 2] * ROWS + ids[:, 3]
+            rows = psruntime.embedding(numbers, "reader", 3, capacity=4 * 32, admit_after=2, initializer=UNSEEN)
             found.append(tf1.reduce_sum(rows, axis=1))
     return tf1.add_n(found), variables
 

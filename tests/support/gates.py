@@ -28,6 +28,7 @@ CLOSED, MARK = ".closed", ".mark"
 READ, VALUES = ".read", ".values"  # an order to read the variables, and what was read
 OPTIMIZERS = ("sgd", "momentum", "adam")  # that the model of gated.py may have
 GROUPED, DYNAMIC = "grouped", "dynamic"  # tables that the model of gated.py may have
+UNSEEN = 0.05  # each entry of the initial rows of the dynamic one
 ON_PS = ("apply-kernel", "apply-head")
 PIPES = (".in", ".out")
 LOOK_S = 0.005
