@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import configparser
-import os
 import re
 import shlex
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
@@ -27,32 +25,6 @@ LOGGED = {"log": 0, "_log": 0, "note": 0, "_note": 0, "_report": 0, "_forget": 1
 OPERATIONS = docs.ROOT / "docs" / "operations.md"
 BLOCKS = docs.blocks(OPERATIONS)
 UNITS = [block for block in BLOCKS if block.check == "unit"]
-FAKE_COMMAND = """#!/bin/sh
-# Writes down how it was called, and ends with the first of the codes that are left.
-echo "psruntime $*" >> calls
-code=$(head -n 1 codes)
-sed -i 1d codes
-exit "$code"
-"""
-
-
-def script_of(check: str) -> str:
-    (block,) = [block for block in BLOCKS if block.check == check]
-    return block.text
-
-
-def run(
-    script: str, folder: Path, programs: Mapping[str, str], **environment: object
-) -> subprocess.CompletedProcess[str]:
-    """Runs a script of the document where only these programs stand before the usual ones."""
-    for name, text in programs.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    path = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(
-        ["bash", "-c", script], cwd=folder, env={**path, **{k: str(v) for k, v in environment.items()}},
-        text=True, capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("block", UNITS, ids=str)
@@ -135,31 +107,3 @@ def texts(node: ast.AST) -> list[str]:
 def test_an_event_is_found(statement: str, logged: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(statement)
     assert list(events(tmp_path / "a.py")) == logged
-
-
-def test_every_slurm_task_runs_the_same_command(tmp_path: Path) -> None:
-    (tmp_path / "codes").write_text("0\n")
-    done = run(script_of("slurm task"), tmp_path, {"psruntime": FAKE_COMMAND})
-    assert done.returncode == 0, done.stderr
-    (call,) = (tmp_path / "calls").read_text().splitlines()
-    assert call.startswith("psruntime task --insecure --ps 2 --model ")
-    assert complaint(call.split(), {}) == ""
-
-
-@pytest.mark.parametrize(
-    ("codes", "pauses"), [([75, 137, 139, 0], 3), ([75, 1], 1), ([2], 0), ([0], 0), ([75] * 8 + [0], 8)]
-)
-def test_a_slurm_task_starts_again_what_crashed(tmp_path: Path, codes: list[int], pauses: int) -> None:
-    (tmp_path / "codes").write_text("".join(f"{code}\n" for code in codes))
-    programs = {"psruntime": FAKE_COMMAND, "sleep": '#!/bin/sh\necho "$1" >> pauses\n'}
-    done = run(script_of("slurm task"), tmp_path, programs)
-    assert done.returncode == codes[-1]
-    assert len(set((tmp_path / "calls").read_text().splitlines())) == 1, "always the same command"
-    slept = (tmp_path / "pauses").read_text().split() if pauses else []
-    assert slept == ["1", "2", "4", "8", "16", "32", "32", "32"][:pauses]
-    assert not (tmp_path / "codes").read_text()
-
-
-def test_the_slurm_job_outlasts_its_tasks(tmp_path: Path) -> None:
-    done = run(script_of("slurm job"), tmp_path, {"srun": '#!/bin/sh\necho "$*"\n'})
-    assert done.stdout == "--kill-on-bad-exit=0 --wait=0 bash task.sh\n"

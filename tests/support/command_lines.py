@@ -27,7 +27,7 @@ else:
 
 ELSEWHERE = {".", "cat", "cd", "cp", "grep", "head", "ls", "mkdir", "tail", "venv"}  # commands that are not ours
 FLAGS_ELSEWHERE = {  # of Slurm and systemd
-    "--kill-on-bad-exit", "--now", "--open-mode", "--requeue", "--wait",
+    "--kill-on-bad-exit", "--now", "--ntasks", "--wait",
 }  # fmt: skip
 
 

@@ -7,7 +7,6 @@ A comment `<!-- check: KIND ... -->` before a block or a table says how it is ch
     compile, WHY   it is only compiled
     diff of FILE   the lines that it takes away are in that block; the result is run
     unit           of systemd; its command goes to the argument parsers
-    slurm job, slurm task    scripts that are run, without Slurm
     manifest       its containers' commands go to the argument parsers; yaml: it is only read
     install        it is looked at; not run
     output         what the block before it prints, in tests/cluster/test_tutorial.py
