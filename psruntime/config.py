@@ -30,6 +30,7 @@ PACK_BYTES = 4 << 20  # of a bucket of several variables at most
 FROM_ONE = ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "local_steps", "pipeline")
 MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/store/push_window.py)
 AT_MOST = {"pipeline": MOST_UNDER_WAY, "local_steps": 256}  # each mini-batch of a step is a copy of the model
+_PORT = re.compile(r"[0-9]{1,5}")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -307,7 +308,7 @@ def split_address(address: str) -> tuple[str, int]:
         UsageError: the text has no port, or one out of range.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
         raise UsageError(f"address '{address}' is not host:port, for example {DEFAULT_COORDINATOR}")
     return host, int(port)
 

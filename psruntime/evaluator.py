@@ -22,6 +22,7 @@ from psruntime.errors import (
     EXIT_DONE,
     JobDoneError,
     JobFailedError,
+    OtherJobError,
     PsRuntimeError,
     StopRequested,
     UnreachableError,
@@ -81,6 +82,8 @@ def _work(
     client = CoordinatorClient(where.coordinator, security)
     process.at_exit.callback(client.close)
     job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
+    end = JobEnd(client, job)
+    end.watch(process.stop)
     if not job.checkpoint_dir:
         raise UsageError("the job has no --checkpoint-dir: there are no checkpoints to measure")
     host = own_host(where)
@@ -100,27 +103,37 @@ def _work(
     checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, partial(_tell, process.log), process.log)
     process.at_exit.callback(checkpoints.close)
     process.has_started()
-    end = JobEnd(client, job.ps_timeout_s)
-    end.watch(process.stop)
     health.set_serving(True)
     process.announce(ROLE, 0, f"{host}:{health.port}")
-    return _measure_all(checkpoints, end, job.train_steps, process.stop)
+    return _measure_all(checkpoints, end, job, process.stop)
 
 
-def _measure_all(checkpoints: MeasuredCheckpoints, end: JobEnd, train_steps: int | None, stop: threading.Event) -> int:
+def _measure_all(checkpoints: MeasuredCheckpoints, end: JobEnd, job: JobConfig, stop: threading.Event) -> int:
     """Until the job has ended and its last checkpoint is measured."""
     while True:
-        error, is_silent = end.error, end.is_silent  # before the folder is looked at
+        error = end.error  # before the folder is looked at
         if checkpoints.measure_next():
             continue
-        if is_silent and train_steps is not None and checkpoints.global_step >= train_steps:
-            return EXIT_DONE  # it was the last one: the processes of the job are gone
+        if isinstance(error, JobDoneError):
+            _require_all_measured(checkpoints, job.checkpoint_dir)
+        if isinstance(error, UnreachableError) and _has_all(checkpoints, job):
+            return EXIT_DONE  # the processes of the job were gone before they could be asked
         if error:
-            if checkpoints.failure and isinstance(error, JobDoneError):
-                raise JobFailedError(f"the job is done, but its evaluation failed: {checkpoints.failure}")
             raise error
         if stop.wait(LOOK_S):
             raise StopRequested("asked to stop")
+
+
+def _has_all(checkpoints: MeasuredCheckpoints, job: JobConfig) -> bool:
+    """Whether the newest checkpoint is one of the end of the job, and is measured."""
+    return job.train_steps is not None and checkpoints.global_step >= job.train_steps and not checkpoints.failure
+
+
+def _require_all_measured(checkpoints: MeasuredCheckpoints, folder: str) -> None:
+    if checkpoints.failure:
+        raise JobFailedError(f"the job is done, but its evaluation failed: {checkpoints.failure}")
+    if checkpoints.global_step < 0:
+        raise JobFailedError(f"the job is done, but {folder} has no checkpoint here; is it the same folder everywhere?")
 
 
 def _tell(log: Log, global_step: int, values: dict[str, float]) -> None:
@@ -139,17 +152,15 @@ def _go_on(stop: threading.Event) -> None:
 class JobEnd:
     """Whether the job has ended, as a thread of its own hears from the coordinator.
 
-    is_silent: whether that did not answer the last time.
-    error: what a process raises that finds the job over, or the coordinator silent for `ps_timeout_s`; None before.
+    error: what a process raises that finds the job over, another job in its place, or the coordinator silent for
+        `ps_timeout_s`; None before.
     """
 
-    def __init__(
-        self, client: CoordinatorClient, ps_timeout_s: float, time_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, client: CoordinatorClient, job: JobConfig, time_s: Callable[[], float] = time.monotonic) -> None:
         self.error: PsRuntimeError | None = None
-        self.is_silent = False
         self._client = client
-        self._timeout_s = ps_timeout_s
+        self._job_id = job.job_id
+        self._timeout_s = job.ps_timeout_s
         self._time_s = time_s
         self._heard_s = time_s()
 
@@ -160,17 +171,18 @@ class JobEnd:
     def ask(self) -> None:
         """Asks once."""
         try:
-            status, _ = self._client.get_status()
+            status, job = self._client.get_status()
         except PsRuntimeError as error:
-            self.is_silent = True
             if self._time_s() - self._heard_s >= self._timeout_s:
                 name = self._client.name
                 self.error = UnreachableError(
                     f"{name} was not reached for {self._timeout_s:g} s; is ps 0 running there? (--ps-timeout): {error}"
                 )
             return
-        self.is_silent, self._heard_s = False, self._time_s()
-        if status.phase.over:
+        self._heard_s = self._time_s()
+        if job.job_id != self._job_id:
+            self.error = OtherJobError(f"{self._client.name} serves job {job.job_id} now, and not {self._job_id}")
+        elif status.phase.over:
             self.error = over_error(status.phase, status.reason)
 
     def _watch(self, stop: threading.Event) -> None:

@@ -20,7 +20,7 @@ from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask
 from psruntime.cluster.sources import ClusterConfig, find_task
 from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.errors import UsageError
-from psruntime.network.hosts import is_own_host
+from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.process import usage_error
 from psruntime.settings import as_flags
 
@@ -71,7 +71,7 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
         UsageError: they contradict the cluster, or the role cannot be started.
     """
     of_cluster = _of_cluster(task)
-    if settings.get("ps", of_cluster.get("ps")) != of_cluster.get("ps", settings.get("ps")):
+    if PS in of_cluster and settings.get(PS, of_cluster[PS]) != of_cluster[PS]:
         raise UsageError(f"--ps is {settings['ps']}, and {task.source} has {of_cluster['ps']} ps")
     place = {"index": task.index, "host": task.host, "port": task.port} if task.role != EVALUATOR else {}
     where = {
@@ -81,20 +81,25 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     }  # fmt: skip
     words = [*as_flags(where), *(["--lifeline"] if arguments.lifeline else [])]
     job = flags.given(arguments, JobConfig)
+    JobConfig(**{**of_cluster, **settings})  # every task says what is wrong with them, not ps 0 alone
+    if not arguments.insecure and not flags.security_config(arguments).tls_ca:
+        require_loopback(task.coordinator)
     if task.role in (WORKER, EVALUATOR):
         return [*words, *as_flags({**flags.given(arguments, WorkerConfig), **job})]
     if task.index == 0:
         job = {**{name: value for name, value in of_cluster.items() if name not in settings}, **job}
-        words += [*as_flags({"job": arguments.job} if arguments.job else {})]
+        words += as_flags({"job": arguments.job}) if arguments.job else ()
     return [*words, *(["--insecure"] if arguments.insecure else []), *as_flags(job)]
 
 
 def _of_cluster(task: ClusterTask) -> dict[str, int]:
     """The settings of the job that the cluster knows."""
-    if not task.complete:
-        return {}
-    workers = len(task.workers)
-    return {PS: len(task.ps), "min_workers": max(1, workers), "max_workers": max(JobConfig.max_workers, workers)}
+    known = {PS: len(task.ps)} if task.all_ps else {}
+    if task.all_workers:
+        known["min_workers"] = max(1, len(task.workers))
+        if len(task.workers) > JobConfig.max_workers:
+            known["max_workers"] = len(task.workers)
+    return known
 
 
 def _given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:

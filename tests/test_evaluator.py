@@ -9,11 +9,13 @@ from typing import Any, cast
 import pytest
 
 from psruntime import evaluator
+from psruntime.config import JobConfig
 from psruntime.core.members.view import Phase
 from psruntime.errors import (
     JobDoneError,
     JobFailedError,
     JobStoppedError,
+    OtherJobError,
     PsRuntimeError,
     StopRequested,
     UnreachableError,
@@ -21,6 +23,7 @@ from psruntime.errors import (
 from psruntime.evaluator import JobEnd
 
 TRAIN_STEPS = 100
+JOB = JobConfig(train_steps=TRAIN_STEPS, ps_timeout_s=30, checkpoint_dir="/folder")
 
 
 class Coordinator:
@@ -30,11 +33,12 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.phase: Phase | None = Phase.TRAINING
+        self.job = JOB
 
     def get_status(self) -> Any:
         if self.phase is None:
             raise UnreachableError("no answer")
-        return SimpleNamespace(phase=self.phase, reason="why"), None
+        return SimpleNamespace(phase=self.phase, reason="why"), self.job
 
 
 class Checkpoints:
@@ -49,11 +53,11 @@ class Checkpoints:
 
 
 def ended(error: PsRuntimeError | None) -> JobEnd:
-    return cast(JobEnd, SimpleNamespace(error=error, is_silent=False))
+    return cast(JobEnd, SimpleNamespace(error=error))
 
 
 def measure_all(checkpoints: Checkpoints, end: Any, stop: threading.Event | None = None) -> int:
-    return evaluator._measure_all(cast(Any, checkpoints), end, TRAIN_STEPS, stop or threading.Event())
+    return evaluator._measure_all(cast(Any, checkpoints), end, JOB, stop or threading.Event())
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,7 @@ def measure_all(checkpoints: Checkpoints, end: Any, stop: threading.Event | None
 )
 def test_the_end_of_the_job_is_heard(phase: Phase, error: type[PsRuntimeError]) -> None:
     coordinator = Coordinator()
-    end = JobEnd(cast(Any, coordinator), 30.0)
+    end = JobEnd(cast(Any, coordinator), JOB)
     end.ask()
     assert end.error is None
     coordinator.phase = phase
@@ -72,14 +76,13 @@ def test_the_end_of_the_job_is_heard(phase: Phase, error: type[PsRuntimeError]) 
 
 def test_a_coordinator_that_is_silent_for_the_ps_timeout_is_given_up() -> None:
     now_s, coordinator = [0.0], Coordinator()
-    end = JobEnd(cast(Any, coordinator), 30.0, lambda: now_s[0])
+    end = JobEnd(cast(Any, coordinator), JOB, lambda: now_s[0])
     coordinator.phase = None
     now_s[0] = 29.0
     end.ask()
-    assert end.error is None and end.is_silent
+    assert end.error is None
     coordinator.phase = Phase.FORMING  # it was started again
     end.ask()
-    assert not end.is_silent
     coordinator.phase = None
     now_s[0] = 58.0
     end.ask()
@@ -106,12 +109,25 @@ def test_a_last_checkpoint_without_values_fails_the_evaluation_of_a_job_that_is_
 
 
 def test_the_last_checkpoint_of_a_job_whose_processes_are_gone_ends_it_well() -> None:
-    gone = cast(JobEnd, SimpleNamespace(error=None, is_silent=True))
-    assert measure_all(Checkpoints(left=2, global_step=TRAIN_STEPS), gone) == 0
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(StopRequested):  # the coordinator may come back
-        measure_all(Checkpoints(global_step=TRAIN_STEPS - 1), gone, stop)
+    silent = ended(UnreachableError("nobody answers"))
+    assert measure_all(Checkpoints(left=2, global_step=TRAIN_STEPS), silent) == 0
+    for early in (Checkpoints(global_step=TRAIN_STEPS - 1), Checkpoints(global_step=TRAIN_STEPS, failure="damaged")):
+        with pytest.raises(UnreachableError):
+            measure_all(early, silent)
+
+
+def test_a_job_that_is_done_and_has_no_checkpoint_here_fails_the_evaluation() -> None:
+    with pytest.raises(JobFailedError, match=r"^the job is done, but /folder has no checkpoint here; is it the same"):
+        measure_all(Checkpoints(global_step=-1), ended(JobDoneError("done")))
+
+
+def test_another_job_in_its_place_ends_it() -> None:
+    coordinator = Coordinator()
+    end = JobEnd(cast(Any, coordinator), JOB)
+    coordinator.job = JobConfig(job_id="other")
+    end.ask()
+    assert isinstance(end.error, OtherJobError)
+    assert str(end.error) == f"coordinator a:1 serves job other now, and not {JOB.job_id}"
 
 
 def test_a_signal_ends_it() -> None:

@@ -9,6 +9,10 @@ import pytest
 
 from psruntime import cli, evaluator, ps, task, worker
 
+NOT_LOCAL = (
+    "coordinator 192.0.2.1:1 would serve other machines without TLS: give --tls-ca, --tls-cert and --tls-key, or "
+    "--insecure if all that reach it may change the job (docs/security.md)"
+)
 CLUSTER = {"chief": ["a:1"], "ps": ["b:1", "c:1"], "worker": ["d:1"]}
 
 
@@ -36,19 +40,20 @@ def test_ps_0_is_told_of_the_cluster_and_gets_the_settings_of_the_job(
     assert run(monkeypatch, "ps", 0, *words) == 0
     assert started == [[
         "ps", "--index=0", "--host=b", "--port=0", "--coordinator=b:1", "--connect-timeout=7200.0", "--tls-ca=ca.pem",
-        "--lifeline", "--insecure", "--ps=2", "--min-workers=2", "--max-workers=1024", "--mode=sync",
+        "--lifeline", "--insecure", "--ps=2", "--min-workers=2", "--mode=sync",
     ]]  # fmt: skip
 
 
 def test_the_others_are_told_where_they_are_and_check_the_settings_that_stand_there(
     started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--mode=sync", "--model=mine", "--log-format=json", "--connect-timeout=5"]
+    words = ["--mode=sync", "--model=mine", "--log-format=json", "--connect-timeout=5", "--insecure"]
     own = ["--host={}", "--port=1", "--coordinator=b:1", "--connect-timeout=5.0", "--log-format=json"]
     for kind, index in (("ps", 1), ("chief", 0), ("worker", 0)):
         assert run(monkeypatch, kind, index, *words) == 0
     assert [line[:2] for line in started] == [["ps", "--index=1"], ["worker", "--index=0"], ["worker", "--index=1"]]
-    for line, host, more in zip(started, "cad", [[], ["--model=mine"], ["--model=mine"]], strict=True):
+    mores = [["--insecure"], ["--model=mine"], ["--model=mine"]]
+    for line, host, more in zip(started, "cad", mores, strict=True):
         assert line[2:] == [*(word.format(host) for word in own), *more, "--mode=sync"]
 
 
@@ -65,23 +70,32 @@ def test_a_job_file_and_flags_go_over_what_the_cluster_says(
 ) -> None:
     file = tmp_path / "job.toml"
     file.write_text("min_workers = 1\nps = 2\n")
-    assert run(monkeypatch, "ps", 0, f"--job={file}", "--max-workers=8") == 0
-    assert started[0][-2:] == [f"--job={file}", "--max-workers=8"]
+    assert run(monkeypatch, "ps", 0, f"--job={file}", "--max-workers=8", "--insecure") == 0
+    assert started[0][-3:] == [f"--job={file}", "--insecure", "--max-workers=8"]
     assert not any(word.startswith(("--min-workers", "--ps=")) for word in started[0])
 
 
 def test_of_a_sparse_cluster_the_job_says_how_many_there_are(
     started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(monkeypatch, "ps", 0, "--ps=3", cluster={"ps": {"0": "b:1"}, "worker": {"4": "d:1"}}) == 0
-    assert started[0][-1] == "--ps=3"
+    workers = {"4": "d:1"}
+    assert run(monkeypatch, "ps", 0, "--ps=3", "--insecure", cluster={"ps": {"0": "b:1"}, "worker": workers}) == 0
+    assert started[0][-1] == "--ps=3" and not any(word.startswith("--min-workers") for word in started[0])
+    assert run(monkeypatch, "ps", 0, "--insecure", cluster={"ps": ["b:1", "c:1"], "worker": workers}) == 0
+    assert started[1][-1] == "--ps=2" and not any(word.startswith("--min-workers") for word in started[1])
 
 
 @pytest.mark.parametrize(
     ("kind", "words", "said"),
     [
         ("worker", ["--ps=3"], "--ps is 3, and TF_CONFIG has 2 ps"),
-        ("boss", [], 'TF_CONFIG: task.type must be one of chief, ps, worker, evaluator, got "boss"'),
+        (
+            "worker",
+            ["--mode=bounded"],
+            "mode bounded needs bound: how many steps may a worker start ahead of the slowest?",
+        ),
+        ("worker", [], NOT_LOCAL),
+        ("boss", [], 'TF_CONFIG: task.type is the unknown role "boss"; expected one of chief, ps, worker, evaluator'),
         ("worker", ["--job=no.toml"], "job file no.toml cannot be read: No such file or directory"),
     ],
 )
@@ -93,7 +107,7 @@ def test_a_mistake_is_one_line_and_nothing_is_started(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(monkeypatch, kind, 0, *words) == 2
+    assert run(monkeypatch, kind, 0, *words, cluster={**CLUSTER, "ps": ["192.0.2.1:1", "c:1"]}) == 2
     assert capsys.readouterr() == ("", f"psruntime task: {said}\n")
     assert not started
 

@@ -60,7 +60,8 @@ def _plain_global_step(graph: Any) -> Any:
 
     So a `tf.Variable(0)` counts the steps, with which stock's StopAtStepHook finds no global step.
     """
-    found = [variable for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES) if _is_counted(variable)]
+    variables = graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+    found = list({variable.op.name: variable for variable in variables if _is_counted(variable)}.values())
     if len(found) != 1:
         which = f"; several are counted: {', '.join(variable.op.name for variable in found)}" if found else ""
         raise UsageError(
@@ -80,7 +81,7 @@ def _is_counted(variable: Any) -> bool:
 
 
 def _comes_after(addition: Any) -> bool:
-    """Whether it waits for something.  What is added may do so instead: TensorFlow says it once."""
+    """Whether it waits for something; TensorFlow may have given the edge to the number that it adds."""
     return bool(addition.control_inputs or addition.inputs[1].op.control_inputs)
 
 

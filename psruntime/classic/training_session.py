@@ -23,6 +23,7 @@ from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.observe.log import Log
 from psruntime.rpc.security.credentials import load_security
 
+CONNECT_TIMEOUT_S = 60.0
 NAME = "psruntime.MonitoredTrainingSession"
 
 
@@ -47,7 +48,7 @@ def MonitoredTrainingSession(
     coordinator: str = "",
     index: int | None = None,
     host: str = "",
-    connect_timeout_s: float = 60.0,
+    connect_timeout_s: float | None = None,
     tls_ca: str = "",
     tls_cert: str = "",
     tls_key: str = "",
@@ -94,7 +95,8 @@ def MonitoredTrainingSession(
             in whose cluster the chief is worker 0, and the other workers move up by one (`psruntime.cluster_task`).
         host: Address at which the ps reach this process; if empty, that of `TF_CONFIG`, else that of the route to the
             coordinator.
-        connect_timeout_s: How long to try to reach the coordinator, in seconds.
+        connect_timeout_s: How long to try to reach the coordinator, in seconds. None stands for 60, and for
+            `max_wait_secs` where `TF_CONFIG` says the place: its tasks wait for each other.
         tls_ca: File with the certificates of the CA (PEM); if empty, `PSRUNTIME_TLS_CA` of the environment.
         tls_cert: File with this process's certificate (PEM); if empty, `PSRUNTIME_TLS_CERT`.
         tls_key: File with its key (PEM); if empty, `PSRUNTIME_TLS_KEY`.
@@ -118,8 +120,13 @@ def MonitoredTrainingSession(
     try:
         if not isinstance(index, int | None):
             raise UsageError(f"index must be an integer, got {index!r}")
-        coordinator, index, host = place_of_script(coordinator, index, host)
-        where = ProcessConfig(index, coordinator, host, connect_timeout_s=connect_timeout_s, log_format=log_format)
+        place = place_of_script(coordinator, index, host)
+        index = place.index
+        if connect_timeout_s is None:
+            connect_timeout_s = max_wait_secs if place.of_cluster else CONNECT_TIMEOUT_S
+        where = ProcessConfig(
+            index, place.coordinator, place.host, connect_timeout_s=connect_timeout_s, log_format=log_format
+        )
         files = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
         security = load_security(SecurityConfig.of(files))
         counting = _count_steps()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from psruntime.config import split_address
+from psruntime.config import DEFAULT_COORDINATOR, split_address
 from psruntime.errors import UsageError
 
+_HOST = re.compile(r"\[[0-9A-Za-z:.%_-]+\]|[^\s:/\[\]]+")  # a name, an address, or one of IPv6 in brackets
 PS, WORKER, EVALUATOR = "ps", "worker", "evaluator"
 
 
@@ -19,10 +21,10 @@ class ClusterTask:
     source: its name, for messages.  role: ps, worker or evaluator.  index: of the process in its role; worker 0 is the
     chief of the cluster, where that has one.
     ps, workers: index -> `host:port`; port 0 stands for any.  The evaluator is in neither.
-    complete: whether these are all that there are.  If not, the source knows some of the workers or ps only.
+    all_ps, all_workers: whether these are all that there are; if not, the source may know some of them only.
 
     Raises:
-        UsageError: there is no ps 0, or two tasks have the same address.
+        UsageError: there is no ps 0 or it has no port, or two tasks have the same address.
     """
 
     source: str
@@ -30,13 +32,14 @@ class ClusterTask:
     index: int
     ps: Mapping[int, str]
     workers: Mapping[int, str]
-    complete: bool = True
+    all_ps: bool = True
+    all_workers: bool = True
 
     def __post_init__(self) -> None:
         if 0 not in self.ps:
-            raise UsageError(
-                f"{self.source}: there is no ps 0, which hosts the coordinator; give the cluster a ps at least"
-            )
+            raise UsageError(f"{self.source}: the address of ps 0 is missing, which is the coordinator's")
+        if split_address(self.coordinator)[1] == 0:
+            raise UsageError(f"{self.source}: ps 0 needs a port, which is the coordinator's, got {self.coordinator}")
         named = {f"{PS} {index}": address for index, address in self.ps.items()}
         named |= {f"{WORKER} {index}": address for index, address in self.workers.items()}
         for address, count in Counter(named.values()).items():
@@ -65,3 +68,10 @@ class ClusterTask:
     @property
     def _own(self) -> str:
         return {PS: self.ps, WORKER: self.workers}.get(self.role, {}).get(self.index, "")
+
+
+def require_address(address: str) -> None:
+    """Raises UsageError unless it is `host:port` with the name or the number of a machine."""
+    host, _ = split_address(address)
+    if not _HOST.fullmatch(host):
+        raise UsageError(f"address {address!r} is not host:port, for example {DEFAULT_COORDINATOR}")

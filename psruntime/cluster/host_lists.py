@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask
+from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask, require_address
 from psruntime.config import split_address
 from psruntime.errors import UsageError
 
@@ -38,7 +38,7 @@ def _split(flag: str, text: str) -> dict[int, str]:
     found = dict(enumerate(text.split(",")))
     for address in found.values():
         try:
-            split_address(address)
+            require_address(address)
         except UsageError as error:
             raise UsageError(f"{flag}: {error}") from error
     return found
@@ -56,6 +56,9 @@ def _find(lists: dict[str, dict[int, str]], is_own: Callable[[str], bool]) -> tu
     if len(here) == 1:
         return here[0]
     if not here:
-        raise UsageError(f"none of the hosts {', '.join(sorted(hosts))} is this machine; give --role and --index")
+        raise UsageError(
+            f"none of the hosts {', '.join(sorted(hosts))} is this machine, or its name is not known yet; give "
+            "--role and --index"
+        )
     names = ", ".join(f"{role} {index}" for role, index in here)
     raise UsageError(f"{names} are on this machine, give --role and --index to say which this process is")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 
 from psruntime.cluster.cluster_task import WORKER, ClusterTask
-from psruntime.cluster.tf_config import NAME, read_tf_config
+from psruntime.cluster.tf_config import NAME, is_given, read_tf_config
 from psruntime.config import DEFAULT_COORDINATOR
 from psruntime.errors import UsageError
 
@@ -18,8 +19,8 @@ def cluster_task() -> ClusterTask | None:
     `len(task.ps)` for its `ps_tasks`. The chief of the cluster is worker 0, and the other workers move up by one.
 
     Returns:
-        `role` ("ps", "worker" or "evaluator"), `index`, and the addresses `ps` and `workers` by index. None without
-        `TF_CONFIG`.
+        `role` ("ps", "worker" or "evaluator"), `index`, and the addresses `ps` and `workers` by index, of which a
+        sparse cluster may lack some. None without `TF_CONFIG`.
 
     Raises:
         SystemExit: `TF_CONFIG` is malformed. One line on stderr says how, and the code is 2.
@@ -31,17 +32,29 @@ def cluster_task() -> ClusterTask | None:
         raise SystemExit(error.exit_code) from error
 
 
-def place_of_script(coordinator: str, index: int | None, host: str) -> tuple[str, int, str]:
-    """(coordinator, index, host) of a script: what it gives, and for what it leaves open what TF_CONFIG says.
+@dataclass(frozen=True)
+class ScriptPlace:
+    """Where a script stands.  of_cluster: whether a cluster says so, in which everybody waits for the others."""
+
+    coordinator: str
+    index: int
+    host: str
+    of_cluster: bool
+
+
+def place_of_script(coordinator: str, index: int | None, host: str) -> ScriptPlace:
+    """What a script says of its place, and what it leaves open from TF_CONFIG.
 
     Raises:
         UsageError: neither says the index, TF_CONFIG is malformed or says another one, or the task is no worker.
     """
+    if coordinator and index is not None:
+        return ScriptPlace(coordinator, index, host, of_cluster=False)
     task = _own_task()
     if task is None:
         if index is None:
             raise UsageError(f"index is missing: give the worker's index and the coordinator, or set {NAME}")
-        return coordinator or DEFAULT_COORDINATOR, index, host
+        return ScriptPlace(coordinator or DEFAULT_COORDINATOR, index, host, of_cluster=False)
     if task.role != WORKER:
         raise UsageError(
             f"{NAME}: this task is {task.role} {task.index}, and a script is a worker; start this task with "
@@ -51,9 +64,8 @@ def place_of_script(coordinator: str, index: int | None, host: str) -> tuple[str
         raise UsageError(
             f"index is {index}, and {NAME} says worker {task.index} (the chief is worker 0, the others move up by one)"
         )
-    return coordinator or task.coordinator, task.index, host or task.host
+    return ScriptPlace(coordinator or task.coordinator, task.index, host or task.host, of_cluster=True)
 
 
 def _own_task() -> ClusterTask | None:
-    text = os.environ.get(NAME)
-    return read_tf_config(text) if text else None
+    return read_tf_config(os.environ[NAME]) if is_given(os.environ) else None

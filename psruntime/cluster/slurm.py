@@ -21,7 +21,8 @@ NODES, TASKS = "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
 FIRST_PORT, PORTS = 10_000, 20_000  # below those that Linux gives to outgoing connections
 _PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")  # of a list of nodes, between commas that are in no brackets
 _RANGES = re.compile(r"\[([^\]]*)\]")
-_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def read_slurm(environment: Mapping[str, str], ps: int, port: int = 0) -> ClusterTask:
@@ -32,7 +33,9 @@ def read_slurm(environment: Mapping[str, str], ps: int, port: int = 0) -> Cluste
     Raises:
         UsageError: a variable is missing or malformed, there are too few tasks, or they are not dealt in blocks.
     """
-    rank = int(_variable(environment, RANK, r"\d+"))
+    if ps < 1:
+        raise UsageError(f"{NAME}: --ps must be at least 1, got {ps}")
+    rank = int(_number(environment, RANK))
     hosts = nodes_of(_variable(environment, NODES))
     tasks = tasks_per_node(_variable(environment, TASKS))
     if len(hosts) != len(tasks):
@@ -43,7 +46,7 @@ def read_slurm(environment: Mapping[str, str], ps: int, port: int = 0) -> Cluste
     if rank >= len(host_of):
         raise UsageError(f"{NAME}: {RANK} is {rank}, and the step has {len(host_of)} tasks")
     _require_blocks(environment, rank, host_of)
-    port = port or FIRST_PORT + int(_variable(environment, "SLURM_JOB_ID", r"\d+")) % PORTS
+    port = port or FIRST_PORT + int(_number(environment, "SLURM_JOB_ID")) % PORTS
     addresses = [f"{host}:{0 if number else port}" for number, host in enumerate(host_of)]
     role, index = (PS, rank) if rank < ps else (WORKER, rank - ps)
     return ClusterTask(NAME, role, index, dict(enumerate(addresses[:ps])), dict(enumerate(addresses[ps:])))
@@ -66,10 +69,12 @@ def _expanded(part: str) -> Iterator[str]:
 
 def _numbers(ranges: str) -> Iterator[str]:
     for each in ranges.split(","):
-        first, _, last = each.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
+        first, dash, last = each.partition("-")
+        if not dash:
+            last = first
+        if not _NUMBER.fullmatch(first) or not _NUMBER.fullmatch(last) or int(first) > int(last):
             raise UsageError(f"{NAME}: {NODES} has a range that is none: '[{ranges}]'")
-        yield from (str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1))
+        yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
 
 
 def tasks_per_node(text: str) -> list[int]:
@@ -83,11 +88,16 @@ def tasks_per_node(text: str) -> list[int]:
     return found
 
 
-def _variable(environment: Mapping[str, str], name: str, form: str = ".+") -> str:
+def _variable(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name, "")
     if not value:
         raise UsageError(f"{NAME}: {name} is not set; start the tasks by srun")
-    if not re.fullmatch(form, value):
+    return value
+
+
+def _number(environment: Mapping[str, str], name: str) -> str:
+    value = _variable(environment, name)
+    if not _NUMBER.fullmatch(value):
         raise UsageError(f"{NAME}: {name} must be a number, got '{value}'")
     return value
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from psruntime.cluster import slurm, tf_config
 from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask
 from psruntime.cluster.host_lists import read_host_lists
-from psruntime.config import split_address
 from psruntime.errors import UsageError
-from psruntime.settings import at_least, check_choices, setting
+from psruntime.settings import at_least, setting
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class ClusterConfig:
     )
 
     def __post_init__(self) -> None:
-        check_choices(self)
         if self.role not in ("", PS, WORKER):
             raise UsageError(f"role must be ps or worker, got '{self.role}'")
         if self.index is not None:
@@ -60,14 +58,14 @@ def find_task(
         raise UsageError(
             "--role and --index need --ps-hosts and --worker-hosts; TF_CONFIG and Slurm say them by themselves"
         )
-    elif text := environment.get(tf_config.NAME):
-        task = tf_config.read_tf_config(text)
+    elif tf_config.is_given(environment):
+        task = tf_config.read_tf_config(environment[tf_config.NAME])
     elif slurm.RANK in environment:
         return slurm.read_slurm(environment, ps, config.coordinator_port)
     else:
         raise UsageError(
             "nothing says which task this is: set TF_CONFIG, start it by srun, or give --ps-hosts and --worker-hosts"
         )
-    if split_address(task.coordinator)[1] == 0:
-        raise UsageError(f"{task.source}: ps 0 needs a port, which is the coordinator's, got {task.coordinator}")
+    if config.coordinator_port:
+        raise UsageError(f"--coordinator-port is for Slurm; {task.source} says where the coordinator is")
     return task

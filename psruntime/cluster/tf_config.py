@@ -10,17 +10,19 @@ form and complains of nothing: a mistake would show as a job that waits.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask
-from psruntime.config import split_address
+from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask, require_address
 from psruntime.errors import UsageError
 
 NAME = "TF_CONFIG"
 CHIEF = "chief"
+SPARSE = "sparseCluster"  # what Kubeflow's operator calls a cluster with dynamic workers
 MASTER = "master"  # what the chief was called before TensorFlow 1.5
 ROLES = (CHIEF, PS, WORKER, EVALUATOR)
+_INDEX = re.compile(r"[0-9]{1,6}")
 _FORM = '{"cluster": {"ps": ["host:port"], "worker": ["host:port"]}, "task": {"type": "worker", "index": 0}}'
 
 
@@ -32,15 +34,19 @@ def read_tf_config(text: str) -> ClusterTask:
     """
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{NAME} is not JSON ({error}); expected a text like {_FORM}") from error
-    cluster = {_role(role): value for role, value in _object(config, "", "cluster").items()}
-    task = _object(config, "", "task")
+    sparse = isinstance(config, dict) and SPARSE in config and "cluster" not in config
+    given = _object(config, SPARSE if sparse else "cluster")
+    if CHIEF in given and MASTER in given:
+        raise UsageError(f"{NAME}: cluster has a {CHIEF} and a {MASTER}, which are the same role; expected one of them")
+    cluster = {_role("cluster has", role): value for role, value in given.items()}
+    task = _object(config, "task")
     addresses = {role: _addresses(role, value) for role, value in cluster.items()}
     role, index = _task(task)
     chiefs, workers = addresses.get(CHIEF, {}), addresses.get(WORKER, {})
     _check_chief(chiefs)
-    if role != EVALUATOR and index not in addresses.get(role, {}):
+    if (role != EVALUATOR or role in addresses) and index not in addresses.get(role, {}):
         raise UsageError(f"{NAME}: task is {role} {index}, and {_known(role, addresses.get(role, {}))}")
     if not addresses.get(PS):
         raise UsageError(f"{NAME}: cluster.ps is missing; expected the addresses of the ps, one at least")
@@ -53,27 +59,32 @@ def read_tf_config(text: str) -> ClusterTask:
         index,
         addresses[PS],
         {**chiefs, **{first + number: address for number, address in workers.items()}},
-        complete=all(isinstance(cluster[role], list) for role in (PS, WORKER) if role in cluster),
+        all_ps=isinstance(cluster[PS], list),
+        all_workers=isinstance(cluster.get(WORKER, []), list),
     )
 
 
-def _object(parent: Any, path: str, key: str) -> Mapping[str, Any]:
-    """parent[key], which has to be an object."""
-    value = parent.get(key) if isinstance(parent, dict) else None
-    name = f"{path}.{key}" if path else key
+def is_given(environment: Mapping[str, str]) -> bool:
+    """Whether the variable says anything.  An empty object is what a single process is started with."""
+    return "".join(environment.get(NAME, "").split()) not in ("", "{}")
+
+
+def _object(config: Any, key: str) -> Mapping[str, Any]:
+    """config[key], which has to be an object."""
+    value = config.get(key) if isinstance(config, dict) else None
     if value is None:
-        raise UsageError(f"{NAME}: {name} is missing; expected a text like {_FORM}")
+        raise UsageError(f"{NAME}: {key} is missing; expected a text like {_FORM}")
     if not isinstance(value, dict):
-        raise UsageError(f"{NAME}: {name} must be an object, got {json.dumps(value)}")
+        raise UsageError(f"{NAME}: {key} must be an object, got {json.dumps(value)}")
     return value
 
 
-def _role(role: str) -> str:
+def _role(where: str, role: Any) -> str:
     if role == MASTER:
         return CHIEF
     if role not in ROLES:
-        raise UsageError(f"{NAME}: cluster has an unknown role '{role}'; known are {', '.join(ROLES)}")
-    return role
+        raise UsageError(f"{NAME}: {where} the unknown role {json.dumps(role)}; expected one of {', '.join(ROLES)}")
+    return str(role)
 
 
 def _addresses(role: str, value: Any) -> dict[int, str]:
@@ -81,8 +92,10 @@ def _addresses(role: str, value: Any) -> dict[int, str]:
     key = f"cluster.{role}"
     if isinstance(value, list):
         found = dict(enumerate(value))
-    elif isinstance(value, dict) and all(index.isdecimal() for index in value):
+    elif isinstance(value, dict) and all(_INDEX.fullmatch(index) for index in value):
         found = {int(index): address for index, address in value.items()}
+        if len(found) < len(value):
+            raise UsageError(f"{NAME}: {key} has an index twice, got {json.dumps(value)}")
     else:
         raise UsageError(
             f"{NAME}: {key} must be a list of addresses, or a dict from index to address, got {json.dumps(value)}"
@@ -91,7 +104,7 @@ def _addresses(role: str, value: Any) -> dict[int, str]:
         if not isinstance(address, str):
             raise UsageError(f"{NAME}: {key}[{index}] must be a text host:port, got {json.dumps(address)}")
         try:
-            split_address(address)
+            require_address(address)
         except UsageError as error:
             raise UsageError(f"{NAME}: {key}[{index}]: {error}") from error
     return found
@@ -102,16 +115,14 @@ def _task(task: Mapping[str, Any]) -> tuple[str, int]:
     role, index = task.get("type"), task.get("index", 0)
     if role is None:
         raise UsageError(f"{NAME}: task.type is missing; expected one of {', '.join(ROLES)}")
-    if role not in (*ROLES, MASTER):
-        raise UsageError(f"{NAME}: task.type must be one of {', '.join(ROLES)}, got {json.dumps(role)}")
-    if isinstance(index, bool) or not str(index).isdecimal():
+    if isinstance(index, bool) or not _INDEX.fullmatch(str(index)):
         raise UsageError(f"{NAME}: task.index must be a number from 0, got {json.dumps(index)}")
-    return _role(role), int(index)
+    return _role("task.type is", role), int(index)
 
 
 def _check_chief(chiefs: Mapping[int, str]) -> None:
     if chiefs and list(chiefs) != [0]:
-        raise UsageError(f"{NAME}: cluster.chief must be one address, got {json.dumps(list(chiefs.values()))}")
+        raise UsageError(f"{NAME}: cluster.chief must be one address, with index 0, got {json.dumps(dict(chiefs))}")
 
 
 def _known(role: str, addresses: Mapping[int, str]) -> str:

@@ -61,10 +61,12 @@ def images(split):
 def main(_):
     ps_hosts, worker_hosts = FLAGS.ps_hosts.split(","), FLAGS.worker_hosts.split(",")
     job_name, task_index = FLAGS.job_name, FLAGS.task_index
-    if "TF_CONFIG" in os.environ:
+    if os.environ.get("TF_CONFIG"):
         config = json.loads(os.environ["TF_CONFIG"])
-        ps_hosts, worker_hosts = config["cluster"]["ps"], config["cluster"]["worker"]
-        job_name, task_index = config["task"]["type"], config["task"]["index"]
+        chief, task = config["cluster"].get("chief", []), config["task"]
+        ps_hosts, worker_hosts = config["cluster"]["ps"], chief + config["cluster"].get("worker", [])
+        job_name, task_index = "ps" if task["type"] == "ps" else "worker", task["index"]
+        task_index += len(chief) if task["type"] == "worker" else 0
     cluster = tf.train.ClusterSpec({"ps": ps_hosts, "worker": worker_hosts})
     server = tf.train.Server(cluster, job_name=job_name, task_index=task_index)
     if job_name == "ps":

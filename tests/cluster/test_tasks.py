@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import Proc, Zygote
+from tests.support.cluster import ROOT, Proc, Zygote
+from tests.support.free_ports import free_ports
+from tests.support.selection import long_but
 from tests.support.worlds import World
 
 pytestmark = pytest.mark.cluster
 
 STEPS = 200
 END_S = 120.0
+SOFTMAX = ROOT / "psruntime" / "examples" / "softmax.py"
 
 SCRIPT = """
 import os
@@ -38,14 +40,7 @@ print(f"worker {task.index} stopped")
 
 
 def free_addresses(count: int) -> list[str]:
-    """Ports that were free a moment ago: a cluster of fixed addresses has to name them before anybody listens."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
+    return [f"localhost:{port}" for port in free_ports(count)]
 
 
 def test_a_cluster_of_tf_config_trains_and_its_evaluator_measures_every_checkpoint(
@@ -77,15 +72,18 @@ def test_a_cluster_of_tf_config_trains_and_its_evaluator_measures_every_checkpoi
     assert list((tmp_path / "checkpoints" / "eval").iterdir())
 
 
-def test_a_script_finds_its_task_in_tf_config(zygote: Zygote, tmp_path: Path) -> None:
-    """As a well-known tutorial prints it: its global step is a plain variable."""
+@pytest.mark.parametrize("which", long_but(["tutorial"], ["tutorial", "softmax"]))
+def test_a_script_finds_its_task_in_tf_config(which: str, zygote: Zygote, tmp_path: Path) -> None:
+    """One as a well-known tutorial prints it, whose global step is a plain variable; and the example."""
     script, folder = tmp_path / "script.py", tmp_path / "checkpoints"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT if which == "tutorial" else SOFTMAX.read_text())
+    flags = [] if which == "tutorial" else [f"--checkpoint_dir={folder}", "--last_step=100"]
     cluster = dict(zip(("ps", "chief", "worker"), ([address] for address in free_addresses(3)), strict=True))
     procs = []
-    for role, argv in {"ps": ["task"], "chief": ["script", str(script)], "worker": ["script", str(script)]}.items():
+    for role in cluster:
         config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
         world = World(environment={"TF_CONFIG": config, "FOLDER": str(folder)})
+        argv = ["task"] if role == "ps" else ["script", str(script), *flags]
         procs.append(zygote.start(role, argv, tmp_path / f"{role}.log", [str(tmp_path)], world))
     try:
         codes = [proc.wait(END_S) for proc in procs]
@@ -94,9 +92,8 @@ def test_a_script_finds_its_task_in_tf_config(zygote: Zygote, tmp_path: Path) ->
             if proc.code is None:
                 proc.kill()
     assert codes == [0, 0, 0], [proc.text for proc in procs]
-    assert sorted(re.findall(r"^worker \d stopped$", "\n".join(proc.text for proc in procs), re.MULTILINE)) == [
-        "worker 0 stopped", "worker 1 stopped",
-    ]  # fmt: skip
+    stopped = re.findall(r"^worker (\d):? stopped", "\n".join(proc.text for proc in procs), re.MULTILINE)
+    assert sorted(stopped) == ["0", "1"]
     assert (folder / "checkpoint").exists()
 
 

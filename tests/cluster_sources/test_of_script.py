@@ -7,7 +7,7 @@ import json
 import pytest
 
 import psruntime
-from psruntime.cluster.of_script import place_of_script
+from psruntime.cluster.of_script import ScriptPlace, place_of_script
 from psruntime.errors import UsageError
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:2222"], "worker": ["c:1"]}
@@ -24,16 +24,20 @@ def be(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 
 def test_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert psruntime.cluster_task() is None
-    assert place_of_script("", 3, "") == ("127.0.0.1:2222", 3, "")
-    assert place_of_script("d:1", 3, "e") == ("d:1", 3, "e")
+    assert place_of_script("", 3, "") == ScriptPlace("127.0.0.1:2222", 3, "", of_cluster=False)
+    assert place_of_script("d:1", 3, "e") == ScriptPlace("d:1", 3, "e", of_cluster=False)
+    monkeypatch.setenv("TF_CONFIG", " {} ")  # as a single process is started
+    assert place_of_script("", 3, "") == ScriptPlace("127.0.0.1:2222", 3, "", of_cluster=False)
+    monkeypatch.delenv("TF_CONFIG")
     with pytest.raises(UsageError, match=r"^index is missing: give the worker's index and the coordinator, or set TF"):
         place_of_script("d:1", None, "")
 
 
 def test_what_is_left_open_is_read_from_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
     be(monkeypatch, "worker")
-    assert place_of_script("", None, "") == ("b:2222", 1, "c")
-    assert place_of_script("proxy:1", 1, "e") == ("proxy:1", 1, "e")
+    assert place_of_script("", None, "") == ScriptPlace("b:2222", 1, "c", of_cluster=True)
+    assert place_of_script("proxy:1", None, "e") == ScriptPlace("proxy:1", 1, "e", of_cluster=True)
+    assert place_of_script("proxy:1", 5, "") == ScriptPlace("proxy:1", 5, "", of_cluster=False), "all of it is given"
     task = psruntime.cluster_task()
     assert task and (task.role, task.index, len(task.ps), len(task.workers)) == ("worker", 1, 1, 2)
 
@@ -43,7 +47,7 @@ def test_what_is_left_open_is_read_from_tf_config(monkeypatch: pytest.MonkeyPatc
     [
         ("chief", 1, "index is 1, and TF_CONFIG says worker 0 (the chief is worker 0, the others move up by one)"),
         ("ps", None, "TF_CONFIG: this task is ps 0, and a script is a worker; start this task with `psruntime task`"),
-        ("boss", None, 'TF_CONFIG: task.type must be one of chief, ps, worker, evaluator, got "boss"'),
+        ("boss", None, 'TF_CONFIG: task.type is the unknown role "boss"; expected one of chief, ps, worker, evaluator'),
     ],
 )
 def test_what_contradicts_is_one_line(kind: str, index: int | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def test_a_list_of_nodes_is_written_out_in_its_order(text: str, nodes: list[str]
     assert nodes_of(text) == nodes
 
 
-@pytest.mark.parametrize("text", ["", "n[1-", "n[1-a]", "n[]", "a,,b", ",a", "n]1["])
+@pytest.mark.parametrize("text", ["", "n[1-", "n[1-a]", "n[]", "n[3-1]", "a,,b", ",a", "n]1["])
 def test_a_malformed_list_of_nodes_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="SLURM_STEP_NODELIST"):
         nodes_of(text)
@@ -63,6 +63,7 @@ def test_two_jobs_on_a_node_have_coordinators_at_different_ports() -> None:
         ({"SLURM_PROCID": "4"}, 1, "SLURM_PROCID is 4, and the step has 4 tasks"),
         ({"SLURM_STEP_NODELIST": ""}, 1, "SLURM_STEP_NODELIST is not set; start the tasks by srun"),
         ({"SLURM_STEP_TASKS_PER_NODE": "2"}, 1, "SLURM_STEP_NODELIST has 2 nodes, SLURM_STEP_TASKS_PER_NODE has 1"),
+        ({}, 0, "--ps must be at least 1, got 0"),
         ({}, 4, "the step has 4 tasks, and --ps 4 leaves none for a worker"),
         (
             {"SLURM_PROCID": "1", "SLURMD_NODENAME": "n10"},

@@ -45,9 +45,14 @@ def test_the_evaluator_is_no_part_of_the_training_cluster() -> None:
 
 def test_a_sparse_cluster_has_only_what_this_task_needs() -> None:
     task = read({"ps": {"0": "b:2222"}, "worker": {"7": "d:2222"}}, "worker", 7)
-    assert (task.index, task.host, task.coordinator, task.complete) == (7, "d", "b:2222", False)
+    assert (task.index, task.host, task.coordinator) == (7, "d", "b:2222")
+    assert (task.all_ps, task.all_workers) == (False, False)
+    some = read({"ps": ["b:2222", "c:2222"], "worker": {"7": "d:2222"}}, "worker", 7)
+    assert (some.all_ps, some.all_workers) == (True, False)
     assert read({"chief": ["a:2222"], "ps": ["b:2222"], "worker": {"3": "d:2222"}}, "worker", 3).index == 4
-    assert read(CLUSTER).complete
+    assert read(CLUSTER).all_ps and read(CLUSTER).all_workers
+    operators = {"sparseCluster": {"ps": ["b:1"], "worker": {"2": "c:1"}}, "task": {"type": "worker", "index": 2}}
+    assert read_tf_config(json.dumps(operators)).index == 2
 
 
 def test_names_of_older_programs_and_of_others_are_understood() -> None:
@@ -61,6 +66,7 @@ def test_names_of_older_programs_and_of_others_are_understood() -> None:
     ("text", "said"),
     [
         ("{'cluster': {}}", "TF_CONFIG is not JSON (Expecting property name enclosed in double quotes: "),
+        ("[" * 100_000, "TF_CONFIG is not JSON (maximum recursion depth exceeded"),
         ("[]", "TF_CONFIG: cluster is missing; expected a text like {"),
         ('{"cluster": ["a:1"]}', 'TF_CONFIG: cluster must be an object, got ["a:1"]'),
         ('{"cluster": {"ps": ["a:1"]}}', "TF_CONFIG: task is missing; expected a text like {"),
@@ -76,7 +82,15 @@ def test_a_text_of_another_form_is_one_line(text: str, said: str) -> None:
     ("cluster", "kind", "index", "said"),
     [
         (CLUSTER, None, 0, "task.type is missing; expected one of chief, ps, worker, evaluator"),
-        (CLUSTER, "boss", 0, 'task.type must be one of chief, ps, worker, evaluator, got "boss"'),
+        (CLUSTER, "boss", 0, 'task.type is the unknown role "boss"; expected one of chief, ps, worker, evaluator'),
+        (CLUSTER, ["ps"], 0, 'task.type is the unknown role ["ps"]; expected one of chief, ps, worker, evaluator'),
+        (CLUSTER, "evaluator", 1, "task is evaluator 1, and cluster.evaluator has only 0"),
+        (CLUSTER, "worker", "9" * 5000, "task.index must be a number from 0, got"),
+        ({**CLUSTER, "master": ["z:1"]}, "worker", 0, "cluster has a chief and a master, which are the same role; "),
+        ({**CLUSTER, "ps": {"0": "b:1", "00": "c:1"}}, "worker", 0, "cluster.ps has an index twice, got {"),
+        ({**CLUSTER, "chief": {"1": "a:1"}}, "worker", 0, 'cluster.chief must be one address, with index 0, got {"1"'),
+        ({**CLUSTER, "ps": ["b:0"]}, "worker", 0, "ps 0 needs a port, which is the coordinator's, got b:0"),
+        ({**CLUSTER, "ps": ["grpc://b:1"]}, "worker", 0, "cluster.ps[0]: address 'grpc://b:1' is not host:port"),
         (CLUSTER, "worker", "one", 'task.index must be a number from 0, got "one"'),
         (CLUSTER, "worker", -1, "task.index must be a number from 0, got -1"),
         (CLUSTER, "worker", True, "task.index must be a number from 0, got true"),
@@ -84,13 +98,13 @@ def test_a_text_of_another_form_is_one_line(text: str, said: str) -> None:
         ({"ps": ["a:1"]}, "worker", 0, "task is worker 0, and cluster.worker is missing"),
         ({"worker": ["a:1"]}, "worker", 0, "cluster.ps is missing; expected the addresses of the ps, one at least"),
         ({"ps": [], "worker": ["a:1"]}, "worker", 0, "cluster.ps is missing; expected the addresses"),
-        ({"ps": {"1": "b:1"}, "worker": ["a:1"]}, "worker", 0, "there is no ps 0, which hosts the coordinator"),
-        ({**CLUSTER, "helper": ["g:1"]}, "worker", 0, "cluster has an unknown role 'helper'; known are chief, ps, "),
+        ({"ps": {"1": "b:1"}, "worker": ["a:1"]}, "worker", 0, "the address of ps 0 is missing, which is"),
+        ({**CLUSTER, "helper": ["g:1"]}, "worker", 0, 'cluster has the unknown role "helper"; expected one of chief, '),
         ({**CLUSTER, "ps": "b:2222"}, "worker", 0, "cluster.ps must be a list of addresses, or a dict from index to "),
         ({**CLUSTER, "ps": {"x": "b:1"}}, "worker", 0, "cluster.ps must be a list of addresses, or a dict from "),
         ({**CLUSTER, "ps": [2222]}, "worker", 0, "cluster.ps[0] must be a text host:port, got 2222"),
         ({**CLUSTER, "ps": ["b"]}, "worker", 0, "cluster.ps[0]: address 'b' is not host:port"),
-        ({**CLUSTER, "chief": ["a:1", "b:1"]}, "worker", 0, 'cluster.chief must be one address, got ["a:1", "b:1"]'),
+        ({**CLUSTER, "chief": ["a:1", "b:1"]}, "worker", 0, "cluster.chief must be one address, with index 0, got "),
         ({**CLUSTER, "ps": ["d:2222"]}, "worker", 0, "ps 0 and worker 1 have the same address d:2222"),
     ],
 )  # fmt: skip

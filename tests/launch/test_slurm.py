@@ -17,6 +17,7 @@ import pytest
 from tests.support.cluster import ROOT
 from tests.support.command_lines import complaint
 from tests.support.commands import Commands
+from tests.support.free_ports import free_ports
 from tests.support.polling import poll_until
 
 SCRIPT = ROOT / "launch" / "slurm.sbatch"
@@ -72,26 +73,32 @@ def test_a_task_that_was_asked_to_stop_is_not_started_again(tmp_path: Path) -> N
     assert (tmp_path / "codes").read_text() == "0\n"
 
 
+def test_nor_is_one_that_was_asked_while_it_waited_to_be_started_again(tmp_path: Path) -> None:
+    sleep = "#!/bin/bash\nkill -TERM $PPID\n"
+    assert run(tmp_path, [75, 0], {**FAKES, "sleep": sleep}).returncode == 75
+    assert (tmp_path / "codes").read_text() == "0\n"
+
+
 class Slurm:
-    """Slurm on this machine alone, with everything of it in a folder.  `vm` is what it calls the machine."""
+    """Slurm on this machine alone, with everything of it in a folder."""
 
     def __init__(self, folder: Path, at_exit: ExitStack) -> None:
         folder.mkdir()
-        key, munge, name = folder / "munge.key", folder / "munge.socket", "vm"
+        key, munge, name = folder / "munge.key", folder / "munge.socket", socket.gethostname()
         control, daemon = free_ports(2)
         subprocess.run(["mungekey", "--create", f"--keyfile={key}"], check=True)
         conf = folder / "slurm.conf"
         conf.write_text(
             "\n".join(
                 [
-                    "ClusterName=one", f"SlurmctldHost={socket.gethostname()}(127.0.0.1)", f"SlurmctldPort={control}",
+                    "ClusterName=one", f"SlurmctldHost={name}(127.0.0.1)", f"SlurmctldPort={control}",
                     f"SlurmdPort={daemon}", "AuthType=auth/munge", f"AuthInfo=socket={munge}", "MpiDefault=none",
                     "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "SelectType=select/cons_tres",
                     "SelectTypeParameters=CR_CPU", "SlurmUser=root", "SlurmdUser=root",
                     f"StateSaveLocation={folder}", f"SlurmdSpoolDir={folder / 'spool'}",
                     f"SlurmctldPidFile={folder / 'control.pid'}", f"SlurmdPidFile={folder / 'daemon.pid'}",
                     "SlurmdParameters=config_overrides",
-                    f"NodeName={name} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 CPUs=16",
+                    f"NodeName={name} NodeAddr=127.0.0.1 CPUs=16",
                     f"PartitionName=all Nodes={name} Default=YES State=UP", "",
                 ]
             )
@@ -113,16 +120,6 @@ class Slurm:
         return subprocess.run(
             command, env={**os.environ, **self.environment}, text=True, capture_output=True, timeout=30, check=False
         ).stdout
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.fixture

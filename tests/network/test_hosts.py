@@ -74,3 +74,11 @@ def test_only_known_names_are_refused_as_open_to_others(monkeypatch: pytest.Monk
     require_loopback("no-such-host.invalid:1")
     with pytest.raises(UsageError, match="would serve other machines without TLS"):
         require_loopback("10.0.0.5:1")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_own"),
+    [("127.0.0.1", True), ("localhost", True), ("192.0.2.1", False), ("[2001:db8::1]", False), ("no.invalid", False)],
+)
+def test_a_host_is_this_machine_if_one_can_listen_there(host: str, is_own: bool) -> None:
+    assert hosts.is_own_host(host) is is_own

@@ -52,7 +52,7 @@ class CheckpointList:
             raise CheckpointError(f"the folder of checkpoint {path} cannot be read: {first_line(error)}") from error
         complete = [os.path.join(folder, name.removesuffix(".index")) for name in names if name.endswith(".index")]
         deltas = [each for each in complete if whole_of(each) == path]
-        return max(deltas, key=lambda each: (step_of(each) or 0, _written_ns(each)), default=None)
+        return max(deltas, key=lambda each: (step_of(each) or 0, written_ns(each)), default=None)
 
     def require(self, path: str) -> None:
         """DamagedCheckpointError if the files of a listed checkpoint are gone."""
@@ -139,10 +139,15 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def _written_ns(path: str) -> int:
+def written_ns(path: str) -> int:
+    """When a checkpoint was written, in ns since the epoch; 0 if it is gone.
+
+    TensorFlow's own Stat knows whole seconds alone.
+    """
+    index = f"{path}.index"
     try:
-        return int(tf1.gfile.Stat(f"{path}.index").mtime_nsec)
-    except tf1.errors.OpError:
+        return int(tf1.gfile.Stat(index).mtime_nsec) if is_remote(path) else os.stat(index).st_mtime_ns
+    except (tf1.errors.OpError, OSError):
         return 0
 
 

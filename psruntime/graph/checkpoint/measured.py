@@ -34,6 +34,7 @@ class MeasuredCheckpoints:
     ) -> None:
         self.global_step = -1
         self.failure = ""
+        self._is_unreadable = False
         self._evaluation, self._on_values, self._log = evaluation, on_values, log
         self._new = NewCheckpoints(folder)
         self._folder = os.path.join(folder, FOLDER)
@@ -47,21 +48,18 @@ class MeasuredCheckpoints:
         Raises:
             UsageError, UserCodeError: the model or its input fails, as it would with the next one.
         """
-        try:
-            path = self._new.next()
-        except CheckpointError as error:
-            self._fail("checkpoints_unreadable", str(error))  # the next look may find it whole
-            return False
+        path = self._next()
         if path is None:
             return False
         global_step = step_of(path) or 0
         try:
             values = self._evaluation.measure(path)
         except (tf1.errors.OpError, ValueError) as error:
-            if self._new.is_listed(path):
-                self._fail("evaluation_failed", f"checkpoint {path}: {first_line(error)}", global_step=global_step)
-            else:
+            if self._is_gone(path):
                 self._log("passed_over", global_step=global_step, reason="it was removed before it was measured")
+            else:
+                self.failure = f"checkpoint {path}: {first_line(error)}"
+                self._log("evaluation_failed", global_step=global_step, reason=self.failure)
             return True
         self.global_step, self.failure = global_step, ""
         self._on_values(global_step, values)
@@ -73,10 +71,23 @@ class MeasuredCheckpoints:
         if self._writer is not None:
             self._writer.close()
 
-    def _fail(self, event: str, reason: str, **facts: object) -> None:
-        if reason != self.failure:
-            self._log(event, **facts, reason=reason)
-        self.failure = reason
+    def _next(self) -> str | None:
+        """The next new checkpoint.  A list that cannot be read is told once: the next look may find it whole."""
+        try:
+            path = self._new.next()
+        except CheckpointError as error:
+            if not self._is_unreadable:
+                self._log("checkpoints_unreadable", reason=error)
+            self._is_unreadable = True
+            return None
+        self._is_unreadable = False
+        return path
+
+    def _is_gone(self, path: str) -> bool:
+        try:
+            return not self._new.is_listed(path)
+        except CheckpointError:
+            return False
 
     def _write(self, global_step: int, values: dict[str, float]) -> None:
         summary = tf1.Summary(value=[tf1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()])

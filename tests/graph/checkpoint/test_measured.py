@@ -123,3 +123,30 @@ def test_an_error_of_the_model_ends_it(folder: Folder) -> None:
     with pytest.raises(UserCodeError, match="the model cannot"):
         checkpoints.measure_next()
     checkpoints.close()
+
+
+def test_a_step_that_is_saved_again_is_measured_again(folder: Folder) -> None:
+    """The last checkpoint of a job may have the step, and the name, of one that was due by its steps."""
+    checkpoints = folder.evaluator()
+    folder.write(1000)
+    all_of(checkpoints)
+    folder.write(1000)
+    all_of(checkpoints)
+    assert [step for step, _ in folder.told] == [1000, 1000]
+    checkpoints.close()
+
+
+def test_a_list_that_cannot_be_read_for_a_moment_is_told_and_forgotten(folder: Folder) -> None:
+    checkpoints = folder.evaluator()
+    folder.write(1)
+    all_of(checkpoints)
+    listed = (folder.path / "checkpoint").read_text()
+    (folder.path / "checkpoint").write_text("half a li")
+    all_of(checkpoints)
+    all_of(checkpoints)
+    assert [event for event, _ in folder.log] == ["checkpoints_unreadable"] and not checkpoints.failure
+    (folder.path / "checkpoint").write_text(listed)
+    folder.write(2)
+    all_of(checkpoints)
+    assert [step for step, _ in folder.told] == [1, 2]
+    checkpoints.close()
