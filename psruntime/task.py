@@ -68,7 +68,7 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     settings: of the job, from its file and the flags.
 
     Raises:
-        UsageError: they contradict the cluster, or the role cannot be started.
+        UsageError: they contradict the cluster or are out of range, or others would reach the coordinator without TLS.
     """
     of_cluster = _of_cluster(task)
     if PS in of_cluster and settings.get(PS, of_cluster[PS]) != of_cluster[PS]:
