@@ -65,6 +65,14 @@ class Storm:
         kind = self._random.choices(list(self._kinds), [WEIGHTS[kind] for kind in self._kinds])[0]
         self._kinds[kind]()
 
+    def lose_ps(self) -> None:
+        """Kills the ps that does not host the coordinator, at any moment, and starts it again."""
+        self.check_alive()
+        victim = self._job.latest("ps", NUM_PS - 1)
+        self.told.append(f"kill {victim.name} at anywhere")
+        self.faults.kill(victim)
+        self.faults.restart(victim)
+
     def _possible(self) -> dict[str, Callable[[], None]]:
         """The kinds of fault that there can be in these surroundings."""
         kinds: dict[str, Callable[[], None]] = {

@@ -34,7 +34,7 @@ SAVE_STEPS = 40
 DELTA_EVERY = 10
 END_S = 120.0
 EARLY = 0.25  # of the time
-MOMENTS = 5  # at which the processes are weighed: one that has just prepared a view holds 70 MB more than before
+MOMENTS = 5  # at which the processes are weighed
 TOLERANCE = 1e-5
 SIZES = dict.fromkeys(range(WORKERS), 8)
 
@@ -147,10 +147,13 @@ class Weather:
         watch.check(storm.told)
 
     def _weigh(self, job: Cluster, storm: Storm) -> Burden:
-        """The middle of some calm moments, with a fault between each two."""
+        """The middle of some calm moments, each after the loss of a ps.
+
+        So every worker has opened another session, whose memory stays with its process: one that has not holds less.
+        """
         moments = []
         for _ in range(MOMENTS):
-            storm.strike()
+            storm.lose_ps()
             storm.settle()
             moments.append(Burden.of(job))
         return Burden.middle_of(moments)
