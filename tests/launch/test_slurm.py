@@ -114,7 +114,13 @@ class Slurm:
                 process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
             at_exit.callback(process.wait, 30)
             at_exit.callback(process.terminate)
+        at_exit.callback(self._end_all)
         poll_until(lambda: "idle" in self.ask("sinfo", "-h", "-o", "%t"), 30, "a node that is idle")
+
+    def _end_all(self) -> None:
+        """No job outlives the test, whatever became of that."""
+        self.ask("scancel", "--user=root", "--signal=KILL", "--full")
+        poll_until(lambda: not self.ask("squeue", "-h"), 60, "the end of all jobs")
 
     def ask(self, *command: str) -> str:
         return subprocess.run(
