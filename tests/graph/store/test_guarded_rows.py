@@ -30,7 +30,7 @@ every_case = pytest.mark.parametrize("case", CASES)
 class GuardedTable:
     """The bucket of a table with its guard on ps 0, driven by hand."""
 
-    def __init__(self, cluster: LocalCluster, make_optimizer: Any, initial: Any) -> None:
+    def __init__(self, cluster: LocalCluster, make_optimizer: Any, initial: Any, limit: int = LIMIT) -> None:
         bucket = Bucket("table", 0, (Piece("table", 0, initial.size),), "float32", initial.shape, True, group=1)
         with tf1.Graph().as_default() as graph:
             control, store = PsControl(0, cluster.max_workers), BucketStore(bucket, cluster.max_workers)
@@ -46,7 +46,7 @@ class GuardedTable:
             gradient = BucketGradient(self._values, self._indices)
             self._outcome, _ = guarded_update(store, control, header, self._pulled, gradient, update)
             init = [store.master.assign(initial), *(v.initializer for v in [*store.counters, *optimizer.variables])]
-            limited = control.max_staleness.assign(LIMIT)
+            limited = control.max_staleness.assign(limit)
             slots = [v.read_value() for v in optimizer.variables if optimizer.is_slot(v, store.master)]
             self._held = [store.master.read_value(), *slots]
             self._version = store.version.read_value()
@@ -111,12 +111,12 @@ def test_what_is_applied_of_two_workers_is_what_the_formula_makes_of_it(cluster:
 
 @every_case
 def test_pushes_at_the_same_time_are_applied_one_after_the_other(cluster: LocalCluster, case: str) -> None:
-    """All are alike, so that their order makes no difference."""
+    """All are alike, so that their order makes no difference, and none is too stale, however long its worker sleeps."""
     make, of_reference = CASES[case]
     random = np.random.RandomState(7)
     initial = random.standard_normal([ROWS, WIDTH]).astype("float32")
     values = random.standard_normal([3, WIDTH]).astype("float32")
-    table, expected = GuardedTable(cluster, make, initial), of_reference(initial, RATE)
+    table, expected = GuardedTable(cluster, make, initial, limit=2 * PUSHES), of_reference(initial, RATE)
     verdicts: list[int] = []
 
     def work(worker: int) -> None:
