@@ -11,7 +11,6 @@ A delta is a checkpoint without the rows of tables that were not touched since a
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -30,7 +29,7 @@ from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of, step_part, to_read, to_write
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished
-from psruntime.graph.checkpoint.listing import newest_step, step_of, whole_of
+from psruntime.graph.checkpoint.listing import newest_step, step_of, whole_of, written_ns
 from psruntime.graph.checkpoint.row_transfer import NUMBERS, RowReader, RowWriter
 from psruntime.graph.checkpoint.shared_folder import SharedFolder
 from psruntime.graph.checkpoint.snapshot import Snapshot
@@ -353,12 +352,9 @@ def _contents(path: str) -> dict[str, Found]:
     return {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
 
 
-def written(path: str) -> tuple[str, float]:
+def written(path: str) -> tuple[str, int]:
     """Tells a checkpoint from an earlier one of its name."""
-    try:
-        return path, os.stat(f"{path}.index").st_mtime
-    except OSError:
-        return path, 0.0
+    return path, written_ns(path)
 
 
 @contextmanager
