@@ -29,13 +29,13 @@ from psruntime.errors import (
     UsageError,
 )
 from psruntime.model import EVAL, Context, load_model
-from psruntime.network.hosts import await_names, own_host
+from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
 from psruntime.rpc.security.credentials import Security, load_security
-from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.server.rpc_server import serve_health
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs until the job is over or a signal comes; returns the exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        given = {name: value for name, value in vars(arguments).items() if name in OF_PROCESS}
-        where, worker = ProcessConfig(index=0, **given), flags.worker_config(arguments)
+        where = ProcessConfig(index=0, **flags.given(arguments, ProcessConfig))
+        worker = flags.worker_config(arguments)
         security = load_security(flags.security_config(arguments))
     except UsageError as error:
         return usage_error(PROG, error)
@@ -86,9 +86,7 @@ def _work(
     end.watch(process.stop)
     if not job.checkpoint_dir:
         raise UsageError("the job has no --checkpoint-dir: there are no checkpoints to measure")
-    host = own_host(where)
-    health = RpcServer(f"{host}:{where.health_port}", flag="--health-port", security=security)
-    health.start()
+    host, health = serve_health(where, security)
     process.at_exit.callback(health.stop, STOP_S)
 
     from psruntime.graph.base import environment

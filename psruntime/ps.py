@@ -39,7 +39,7 @@ from psruntime.rpc.client.job_settings import learn_job
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.security.credentials import Security, load_security
-from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.server.rpc_server import RpcServer, serve_health
 from psruntime.rpc.server.servicer import CoordinationServicer
 
 PROG = "psruntime ps"
@@ -105,8 +105,7 @@ def _work(
         process.log("serving", coordinator=coordinator_address, tls=bool(security.tls), token=bool(security.token))
         process.announce("coordinator", 0, coordinator_address)
     else:
-        server = RpcServer(f"{own_host(where)}:{where.health_port}", flag="--health-port", security=security)
-        server.start()
+        _, server = serve_health(where, security)
     process.at_exit.callback(server.stop, STOP_S)
     client = CoordinatorClient(coordinator_address, security)
     process.at_exit.callback(client.close)

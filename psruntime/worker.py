@@ -34,7 +34,7 @@ from psruntime.errors import (
 )
 from psruntime.graph.base import allocator
 from psruntime.model import EVAL, TRAIN, Context, load_model
-from psruntime.network.hosts import await_names, own_host
+from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.meter import StepMeter
@@ -45,7 +45,7 @@ from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.security.credentials import Security, load_security
-from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.worker.join_worker import join_worker
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ def _work(
     job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
     if job.train_steps is None:
         process.log("endless", reason="the job has no --train-steps: it trains until it is stopped")
-    host = own_host(where)
-    health = RpcServer(f"{host}:{where.health_port}", flag="--health-port", security=security)
-    health.start()
+    host, health = serve_health(where, security)
     process.at_exit.callback(health.stop, STOP_S)
 
     from psruntime.graph.base import environment

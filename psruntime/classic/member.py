@@ -16,7 +16,7 @@ from psruntime.errors import JobFailedError, JobOverError, PsRuntimeError, StopR
 from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
 from psruntime.graph.loop.session import WorkerServer
-from psruntime.network.hosts import await_names, own_host
+from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.traffic import TrafficMeter
@@ -26,7 +26,7 @@ from psruntime.rpc.client.job_settings import learn_job
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.security.credentials import Security
-from psruntime.rpc.server.rpc_server import RpcServer
+from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.worker.join_worker import join_worker
 
 ENDS = (Phase.DRAINING, Phase.DONE, Phase.FAILED, Phase.STOPPED)
@@ -89,9 +89,7 @@ class ScriptMember:
             JobDoneError, JobFailedError: the job is over.
         """
         where, job, client = self._where, self.job, self._client
-        host = own_host(where)
-        health = RpcServer(f"{host}:{where.health_port}", flag="health_port", security=self._security)
-        health.start()
+        host, health = serve_health(where, self._security, flag="health_port")
         self._at_exit.callback(health.stop, STOP_S)
         server, address = start_server("worker", where.index, host, where.port)
         self.server = WorkerServer(where.index, server.target, address)

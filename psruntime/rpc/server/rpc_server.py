@@ -13,7 +13,8 @@ from typing import Any
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from psruntime.config import split_address
+from psruntime.config import ProcessConfig, split_address
+from psruntime.network.hosts import own_host
 from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.security.job_token import TokenCheck
 from psruntime.rpc.server.listener import make_server
@@ -23,6 +24,18 @@ from psruntime.rpc.server.servicer import CoordinationServicer
 START_S = 30.0  # binding takes milliseconds; more means that the process does not run
 END_S = 5.0  # for closing the loop after the grace
 REST_S = 1.0  # of that, for calls that were cut off to end; gRPC prints a traceback of one that the loop's end cancels
+
+
+def serve_health(where: ProcessConfig, security: Security, flag: str = "--health-port") -> tuple[str, RpcServer]:
+    """(the host at which the others reach this process, its health service there, which has started).
+
+    Raises:
+        UsageError: the host cannot be found, or the port is taken; `flag` is named as the one that gives it.
+    """
+    host = own_host(where)
+    server = RpcServer(f"{host}:{where.health_port}", flag=flag, security=security)
+    server.start()
+    return host, server
 
 
 class RpcServer:
