@@ -121,8 +121,8 @@ class Weather:
                 self.result.early = self._weigh(job, storm)
             self._blow(storm, watch, every_s, (self._lasts_s or math.inf) * (1 - EARLY))
         self.result.longest_stop_s = round(watch.longest_s, 1)
+        self.result.late = self._weigh(job, storm) if self._lasts_s else Burden.of(job)
         if self._lasts_s:
-            self.result.late = self._weigh(job, storm)
             self.result.late.check(self.result.early)
         census = take_census(job, self._zygote, self._gates, list(range(WORKERS)))
         census.check()
