@@ -73,12 +73,10 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     of_cluster = _of_cluster(task)
     if PS in of_cluster and settings.get(PS, of_cluster[PS]) != of_cluster[PS]:
         raise UsageError(f"--ps is {settings['ps']}, and {task.source} has {of_cluster['ps']} ps")
-    place = {"index": task.index, "host": task.host, "port": task.port} if task.role != EVALUATOR else {}
-    where = {
-        **place, "coordinator": task.coordinator,
-        "connect_timeout_s": CONNECT_TIMEOUT_S, **_given(arguments, OF_PROCESS),
-        **flags.given(arguments, SecurityConfig),
-    }  # fmt: skip
+    where = {"connect_timeout_s": CONNECT_TIMEOUT_S, **flags.given(arguments, ProcessConfig)}
+    where |= {"coordinator": task.coordinator, **flags.given(arguments, SecurityConfig)}
+    if task.role != EVALUATOR:
+        where |= {"index": task.index, "host": task.host, "port": task.port}
     words = [*as_flags(where), *(["--lifeline"] if arguments.lifeline else [])]
     job = flags.given(arguments, JobConfig)
     JobConfig(**{**of_cluster, **settings})  # every task says what is wrong with them, not ps 0 alone
@@ -100,10 +98,6 @@ def _of_cluster(task: ClusterTask) -> dict[str, int]:
         if len(task.workers) > JobConfig.max_workers:
             known["max_workers"] = len(task.workers)
     return known
-
-
-def _given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in vars(arguments).items() if name in names}
 
 
 if __name__ == "__main__":

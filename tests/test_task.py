@@ -39,7 +39,7 @@ def test_ps_0_is_told_of_the_cluster_and_gets_the_settings_of_the_job(
     words = ["--mode=sync", "--model=mine", "--insecure", "--tls-ca=ca.pem", "--lifeline"]
     assert run(monkeypatch, "ps", 0, *words) == 0
     assert started == [[
-        "ps", "--index=0", "--host=b", "--port=0", "--coordinator=b:1", "--connect-timeout=7200.0", "--tls-ca=ca.pem",
+        "ps", "--connect-timeout=7200.0", "--coordinator=b:1", "--tls-ca=ca.pem", "--index=0", "--host=b", "--port=0",
         "--lifeline", "--insecure", "--ps=2", "--min-workers=2", "--mode=sync",
     ]]  # fmt: skip
 
@@ -48,20 +48,21 @@ def test_the_others_are_told_where_they_are_and_check_the_settings_that_stand_th
     started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["--mode=sync", "--model=mine", "--log-format=json", "--connect-timeout=5", "--insecure"]
-    own = ["--host={}", "--port=1", "--coordinator=b:1", "--connect-timeout=5.0", "--log-format=json"]
     for kind, index in (("ps", 1), ("chief", 0), ("worker", 0)):
         assert run(monkeypatch, kind, index, *words) == 0
-    assert [line[:2] for line in started] == [["ps", "--index=1"], ["worker", "--index=0"], ["worker", "--index=1"]]
-    mores = [["--insecure"], ["--model=mine"], ["--model=mine"]]
-    for line, host, more in zip(started, "cad", mores, strict=True):
-        assert line[2:] == [*(word.format(host) for word in own), *more, "--mode=sync"]
+    of_all = ["--connect-timeout=5.0", "--log-format=json", "--coordinator=b:1"]
+    assert started == [
+        ["ps", *of_all, "--index=1", "--host=c", "--port=1", "--insecure", "--mode=sync"],
+        ["worker", *of_all, "--index=0", "--host=a", "--port=1", "--model=mine", "--mode=sync"],
+        ["worker", *of_all, "--index=1", "--host=d", "--port=1", "--model=mine", "--mode=sync"],
+    ]
 
 
 def test_the_evaluator_is_told_where_the_coordinator_is_and_what_to_measure(
     started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(monkeypatch, "evaluator", 0, "--mode=sync", "--model=mine", "--insecure") == 0
-    words = ["--coordinator=b:1", "--connect-timeout=7200.0", "--model=mine", "--mode=sync"]
+    words = ["--connect-timeout=7200.0", "--coordinator=b:1", "--model=mine", "--mode=sync"]
     assert started == [["evaluator", *words]]
 
 

@@ -20,10 +20,12 @@ class ClusterConfig:
         UsageError: a value is out of range.
     """
 
-    ps_hosts: str = setting("network", "", "address of each ps, with commas; ps 0's is the coordinator's",
-                            metavar="HOST:PORT,...")  # fmt: skip
-    worker_hosts: str = setting("network", "", "address of each worker, with commas; port 0 is any free one",
-                                metavar="HOST:PORT,...")  # fmt: skip
+    ps_hosts: str = setting(
+        "network", "", "address of each ps, with commas; ps 0's is the coordinator's", metavar="HOST:PORT,..."
+    )
+    worker_hosts: str = setting(
+        "network", "", "address of each worker, with commas; port 0 is any free one", metavar="HOST:PORT,..."
+    )
     role: str = setting(
         "job", "", "with --ps-hosts: which of them this process is", metavar="{ps,worker}",
         default_is="the one whose host is this machine",

@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.cluster import ROOT, Proc, Zygote
 from tests.support.free_ports import free_ports
-from tests.support.selection import long_but
 from tests.support.worlds import World
 
 pytestmark = pytest.mark.cluster
@@ -72,7 +71,8 @@ def test_a_cluster_of_tf_config_trains_and_its_evaluator_measures_every_checkpoi
     assert list((tmp_path / "checkpoints" / "eval").iterdir())
 
 
-@pytest.mark.parametrize("which", long_but(["tutorial"], ["tutorial", "softmax"]))
+@pytest.mark.long
+@pytest.mark.parametrize("which", ["tutorial", "softmax"])
 def test_a_script_finds_its_task_in_tf_config(which: str, zygote: Zygote, tmp_path: Path) -> None:
     """One as a well-known tutorial prints it, whose global step is a plain variable; and the example."""
     script, folder = tmp_path / "script.py", tmp_path / "checkpoints"
