@@ -104,6 +104,7 @@ def test_a_portion_at_a_time(tmp_path: Path, monkeypatch: Any) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how", long_but(["each ps writes"], ["each ps writes", "the chief writes"], nightly=["the chief writes"])
 )

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.dynamic.initial_rows import initial_rows
@@ -75,6 +76,7 @@ def play(draws: int, more: int, folder: str) -> tuple[DynamicReference, list[int
     return known, used
 
 
+@pytest.mark.long
 def test_a_table_that_is_always_full_is_what_a_dictionary_is(tmp_path: Any) -> None:
     known, _ = play(10 * BATCH * IDS, 2 * BATCH * IDS, str(tmp_path))
     assert known.counts["refused"] and known.counts["admitted"]

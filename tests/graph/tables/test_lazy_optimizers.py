@@ -55,6 +55,7 @@ def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> 
     compare(model, train(LocalCluster(3), model, STEPS, mode="sync", checkpoint_dir=str(tmp_path)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ps", long_but([3], [1, 3], nightly=[]))
 @pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_with_a_slot_of_an_entry_a_row_goes_to_any_number_of_ps(num_ps: int, tmp_path: Any) -> None:
@@ -69,6 +70,7 @@ def test_a_checkpoint_with_a_slot_of_an_entry_a_row_goes_to_any_number_of_ps(num
         assert len(np.unique(accumulator)) > 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("portion", long_but([WIDTH * 40], [WIDTH * 40, 1 << 20]))
 @pytest.mark.usefixtures("graphs_as_built")
 def test_training_goes_on_on_other_ps_as_if_it_had_not_ended(
