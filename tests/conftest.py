@@ -7,7 +7,8 @@ examples Hypothesis plays is a profile: "quick" for `make test`, "long" (the def
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -47,3 +48,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         left_out.append(f"{share} of 100 examples that Hypothesis plays")
     if left_out:
         terminalreporter.write_line(f"not run here: {', and '.join(left_out)} (make test-all, make test-nightly)")
+
+
+@pytest.fixture(autouse=True)
+def control_flow_as_before() -> Iterator[None]:
+    """A test that left this switch of TensorFlow changed would make others fail that run after it in its process."""
+    yield
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow and not tensorflow.compat.v1.control_flow_v2_enabled():
+        tensorflow.compat.v1.enable_control_flow_v2()
+        pytest.fail("the test leaves control flow v2 switched off")

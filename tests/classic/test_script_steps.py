@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.counting import StepCounting
 from psruntime.errors import UsageError
+from tests.support.control_flow import control_flow
 
 
 class Pair(NamedTuple):
@@ -74,14 +75,10 @@ def test_what_is_read_is_the_step_after_the_run(script: Script) -> None:
 
 
 def test_a_count_in_a_branch_of_the_new_control_flow() -> None:
-    tf1.enable_control_flow_v2()
-    try:
-        with tf1.Graph().as_default() as graph:
-            script = Script(use_resource=True)
-            counting = StepCounting(graph)
-            assert counting.reads(script.in_branch) and not counting.reads(script.loss)
-    finally:
-        tf1.disable_control_flow_v2()
+    with control_flow(v2=True), tf1.Graph().as_default() as graph:
+        script = Script(use_resource=True)
+        counting = StepCounting(graph)
+        assert counting.reads(script.in_branch) and not counting.reads(script.loss)
     assert "Switch" not in {operation.type for operation in graph.get_operations()}
 
 
@@ -97,20 +94,16 @@ def test_a_graph_in_which_nothing_counts_is_refused() -> None:
 
 
 def test_a_saver_and_a_read_in_a_branch_count_nothing() -> None:
-    tf1.enable_control_flow_v2()
-    try:
-        with tf1.Graph().as_default() as graph:
-            step = tf1.train.get_or_create_global_step()
-            loss = tf1.cond(step < 10, lambda: tf1.cast(step, tf1.float32), lambda: tf1.zeros([]))
-            saver = tf1.train.Saver()
-            with pytest.raises(UsageError, match="nothing counts the global step"):
-                StepCounting(graph)
-            counted = tf1.assign_add(step, 1)
-            counting = StepCounting(graph)
-            assert counting.reads(counted)
-            assert not counting.reads([loss, saver.saver_def.restore_op_name])
-    finally:
-        tf1.disable_control_flow_v2()
+    with control_flow(v2=True), tf1.Graph().as_default() as graph:
+        step = tf1.train.get_or_create_global_step()
+        loss = tf1.cond(step < 10, lambda: tf1.cast(step, tf1.float32), lambda: tf1.zeros([]))
+        saver = tf1.train.Saver()
+        with pytest.raises(UsageError, match="nothing counts the global step"):
+            StepCounting(graph)
+        counted = tf1.assign_add(step, 1)
+        counting = StepCounting(graph)
+        assert counting.reads(counted)
+        assert not counting.reads([loss, saver.saver_def.restore_op_name])
 
 
 @pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from tests.support.control_flow import control_flow
 from tests.support.small_models import ROWS, UNIFORM, Build, error, get, linear
 
 
@@ -93,16 +94,11 @@ def hash_table(_x: Any, y: Any, ids: Any) -> Any:
     return linear(tf1.nn.embedding_lookup(get("table", [ROWS, 4], 3), found), get("head", [4, 1]), y)
 
 
-def v2(build: Build) -> Build:
-    """The same model with control flow of version 2."""
+def under(v2: bool, build: Build) -> Build:
+    """The same model with control flow of version 2, or of version 1."""
 
-    def under_v2(x: Any, y: Any, ids: Any) -> Any:
-        before = tf1.control_flow_v2_enabled()
-        tf1.enable_control_flow_v2()
-        try:
+    def under_control_flow(x: Any, y: Any, ids: Any) -> Any:
+        with control_flow(v2):
             return build(x, y, ids)
-        finally:
-            if not before:
-                tf1.disable_control_flow_v2()
 
-    return under_v2
+    return under_control_flow

@@ -17,6 +17,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.model.capture import record, substitute
 from psruntime.graph.model.views import PulledView, View
+from tests.support.control_flow import control_flow
 
 VALUE = np.arange(6, dtype=np.float32).reshape(3, 2)
 NAME = "scope/v"
@@ -59,22 +60,17 @@ READS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", READS)
-@pytest.mark.parametrize("control_flow_v2", [False, True])
-def test_every_read_gives_the_view(way: str, control_flow_v2: bool) -> None:
+@pytest.mark.parametrize("v2", [False, True])
+def test_every_read_gives_the_view(way: str, v2: bool) -> None:
     read, expected = READS[way]
-    before = tf1.control_flow_v2_enabled()
-    (tf1.enable_control_flow_v2 if control_flow_v2 else tf1.disable_control_flow_v2)()
-    try:
-        with tf1.Graph().as_default() as graph:
-            view = tf1.placeholder(tf1.float32, [3, 2])
-            with substituted({NAME: PulledView(view)}):
-                result = read(make())
-                (gradient,) = tf1.gradients(result, [view])
-            with tf1.Session(graph=graph) as session:
-                np.testing.assert_array_equal(session.run(result, {view: VALUE}), expected)
-            assert gradient is not None
-    finally:
-        (tf1.enable_control_flow_v2 if before else tf1.disable_control_flow_v2)()
+    with control_flow(v2), tf1.Graph().as_default() as graph:
+        view = tf1.placeholder(tf1.float32, [3, 2])
+        with substituted({NAME: PulledView(view)}):
+            result = read(make())
+            (gradient,) = tf1.gradients(result, [view])
+        with tf1.Session(graph=graph) as session:
+            np.testing.assert_array_equal(session.run(result, {view: VALUE}), expected)
+        assert gradient is not None
 
 
 def test_a_fetch_of_the_variable_itself_gives_the_view() -> None:

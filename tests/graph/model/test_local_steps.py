@@ -25,7 +25,7 @@ from tests.support.selection import long_but
 from tests.support.small_models import model_of
 
 COUNT, STEPS = 3, 4
-WAYS = ["while", "lookup in a while v2", "cond", "moving averages"]
+WAYS = ["while v1", "lookup in a while v2", "cond v1", "moving averages"]
 MODELS = {
     "dense": linear_model(OPTIMIZERS["adam"], 0.02),
     "tables": embedding_model(OPTIMIZERS["adagrad"], 0.05),

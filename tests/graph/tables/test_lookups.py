@@ -18,6 +18,7 @@ from psruntime.graph.model.capture import substitute
 from psruntime.graph.model.views import PulledView
 from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.tables.table_view import TableView
+from tests.support.control_flow import control_flow
 from tests.support.local_cluster import LocalCluster
 
 LOOKUPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -59,15 +60,11 @@ def cluster() -> LocalCluster:
     return LocalCluster(2)
 
 
-@pytest.mark.parametrize("control_flow_v2", [False, True])
+@pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("way", LOOKUPS)
-def test_every_read_gives_rows_and_the_gradient_of_a_plain_variable(
-    way: str, control_flow_v2: bool, cluster: LocalCluster
-) -> None:
+def test_every_read_gives_rows_and_the_gradient_of_a_plain_variable(way: str, v2: bool, cluster: LocalCluster) -> None:
     read, expected = LOOKUPS[way]
-    before = tf1.control_flow_v2_enabled()
-    (tf1.enable_control_flow_v2 if control_flow_v2 else tf1.disable_control_flow_v2)()
-    try:
+    with control_flow(v2):
         with tf1.Graph().as_default() as plain, tf1.Session(graph=plain) as session:
             variable = tf1.get_variable("v", initializer=VALUE, use_resource=True)
             gradient = gradient_of(read(variable), variable)
@@ -88,8 +85,6 @@ def test_every_read_gives_rows_and_the_gradient_of_a_plain_variable(
             value, ours = session.run([result, gradient])
         np.testing.assert_allclose(value, expected(VALUE), rtol=1e-6)
         np.testing.assert_allclose(ours, wanted, rtol=1e-6)
-    finally:
-        (tf1.enable_control_flow_v2 if before else tf1.disable_control_flow_v2)()
 
 
 def gradient_of(result: Any, source: Any) -> Any:
