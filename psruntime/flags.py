@@ -20,6 +20,7 @@ else:
 
 _TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "int | None": int, "float | None": float}
 _HELP_COLUMN = 34
+LIFELINES = ("end", "kill")  # what the end of stdin does
 MOST_USED = "most used"
 _Config = TypeVar("_Config")
 
@@ -107,7 +108,13 @@ def add_process_flags(parser: Parser) -> None:
 def add_lifeline_flag(parser: Parser) -> None:
     """For whoever is started by a launcher."""
     parser.heading("faults").add_argument(
-        "--lifeline", action="store_true", help="end when stdin does, so that no process outlives its launcher"
+        "--lifeline",
+        nargs="?",
+        choices=LIFELINES,
+        const=LIFELINES[0],
+        default="",
+        help="end when stdin does, so that "
+        "no process outlives its launcher: end, in good order as after SIGTERM, or kill, at once as by SIGKILL",
     )
 
 

@@ -92,10 +92,11 @@ class Process:
         sys.stdout.flush()
 
 
-def run(log: Log, work: Callable[[Process], int], lifeline: bool = False) -> int:
+def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
     """Runs `work` until it returns an exit code, raises, or a signal ends it; returns the exit code.
 
-    With `lifeline` the end of stdin counts as a SIGTERM: whoever held the other end is gone.
+    With lifeline "end" the end of stdin counts as a SIGTERM, with "kill" as a SIGKILL: whoever held the other end is
+    gone.  A handler of SIGTERM or SIGINT that there was before is called too.
 
     The code is 128 + the first signal's number when a signal ended it.  When the work does not stop in time after one,
     or after the end of the job, the process ends without it, here.
@@ -104,17 +105,21 @@ def run(log: Log, work: Callable[[Process], int], lifeline: bool = False) -> int
     process = Process(log)
     received: list[int] = []
     outcome = [EXIT_RESTART]
+    earlier = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
 
-    def on_signal(signum: int, _frame: FrameType | None) -> None:
+    def on_signal(signum: int, frame: FrameType | None) -> None:
         received.append(signum)  # nothing that takes a lock: the main thread may hold it
+        before = earlier[signal.Signals(signum)]
+        if callable(before) and before is not signal.default_int_handler:
+            before(signum, frame)
 
     def body() -> None:
         outcome[0] = _exit_code(log, work, process)
 
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    for signum in earlier:
         signal.signal(signum, on_signal)
     if lifeline:
-        threading.Thread(target=_watch_stdin, args=(received,), name="lifeline", daemon=True).start()
+        threading.Thread(target=_watch_stdin, args=(received, lifeline), name="lifeline", daemon=True).start()
     worker = threading.Thread(target=body, name="work", daemon=True)
     worker.start()
     while worker.is_alive() and not process.overdue() and not process.is_late and len(received) < 2:
@@ -153,9 +158,11 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _watch_stdin(received: list[int]) -> None:
+def _watch_stdin(received: list[int], lifeline: str) -> None:
     while os.read(0, 1024):
         pass
+    if lifeline == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
     received.append(signal.SIGTERM)
 
 

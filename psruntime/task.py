@@ -3,7 +3,7 @@
 psruntime task [settings of the job and its workers]
 
 So every machine runs the same command: `psruntime ps`, `psruntime worker` or `psruntime evaluator`, with what the
-cluster says of this task.
+cluster says of this task.  With --colocate-ps every task is a worker, and has a ps of its own as its child.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from psruntime import flags
 from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask
 from psruntime.cluster.sources import ClusterConfig, find_task
 from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
-from psruntime.errors import UsageError
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
+from psruntime.launch.colocated_ps import PS_END_S, START_S, ColocatedPs, code_of_both
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.process import usage_error
 from psruntime.settings import as_flags
@@ -36,12 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         file = flags.read_job_file(arguments.job)
         settings = {**file, **flags.given(arguments, JobConfig)}
         cluster = flags.config_of(ClusterConfig, arguments)
-        task = find_task(cluster, os.environ, settings.get("ps", JobConfig.ps), is_own_host)
+        ps = settings.get("ps", JobConfig.ps)
+        task = find_task(cluster, os.environ, ps, is_own_host, arguments.colocate_ps)
         words = command_line(task, arguments, settings)
+        colocated = _colocated_ps(task, arguments, settings)
     except UsageError as error:
         return usage_error(PROG, error)
-    code: int = importlib.import_module(f"psruntime.{task.role}").main(words)
-    return code
+    return _with_ps(colocated, task, words) if colocated else _become(task, words)
 
 
 def _parser() -> flags.Parser:
@@ -57,6 +60,10 @@ def _parser() -> flags.Parser:
     parser.add_settings(JobConfig, defaults={"ps": "that of the cluster", "min_workers": "all workers of the cluster"})
     flags.add_job_file_flag(parser)
     flags.add_lifeline_flag(parser)
+    parser.heading("job").add_argument(
+        "--colocate-ps", action="store_true", help="give each worker a ps of its own, as its child: the cluster has "
+        "no others, worker 0's address is the coordinator's, and the mode is sync unless another is given",
+    )  # fmt: skip
     parser.add_settings(SecurityConfig)
     flags.add_insecure_flag(parser)
     return parser
@@ -77,7 +84,7 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     where |= {"coordinator": task.coordinator, **flags.given(arguments, SecurityConfig)}
     if task.role != EVALUATOR:
         where |= {"index": task.index, "host": task.host, "port": task.port}
-    words = [*as_flags(where), *(["--lifeline"] if arguments.lifeline else [])]
+    words = [*as_flags(where), *([f"--lifeline={arguments.lifeline}"] if arguments.lifeline else [])]
     job = flags.given(arguments, JobConfig)
     JobConfig(**{**of_cluster, **settings})  # every task says what is wrong with them, not ps 0 alone
     if not arguments.insecure and not flags.security_config(arguments).tls_ca:
@@ -90,14 +97,44 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     return [*words, *(["--insecure"] if arguments.insecure else []), *as_flags(job)]
 
 
-def _of_cluster(task: ClusterTask) -> dict[str, int]:
+def _of_cluster(task: ClusterTask) -> dict[str, Any]:
     """The settings of the job that the cluster knows."""
-    known = {PS: len(task.ps)} if task.all_ps else {}
+    known: dict[str, Any] = {PS: len(task.ps)} if task.all_ps else {}
     if task.all_workers:
         known["min_workers"] = max(1, len(task.workers))
         if len(task.workers) > JobConfig.max_workers:
             known["max_workers"] = len(task.workers)
+    if task.colocated:
+        known["mode"] = "sync"
     return known
+
+
+def _become(task: ClusterTask, words: list[str]) -> int:
+    code: int = importlib.import_module(f"psruntime.{task.role}").main(words)
+    return code
+
+
+def _colocated_ps(task: ClusterTask, arguments: argparse.Namespace, settings: Mapping[str, Any]) -> ColocatedPs | None:
+    """The ps beside this worker, if the cluster has such."""
+    if not task.colocated or task.role != WORKER:
+        return None
+    its_own = argparse.Namespace(**{**vars(arguments), "lifeline": ""})
+    its_own.__dict__.pop("health_port", None)  # that is the worker's
+    return ColocatedPs(
+        command_line(replace(task, role=PS), its_own, settings), lambda line: sys.stderr.write(f"{PROG}: {line}\n")
+    )
+
+
+def _with_ps(ps: ColocatedPs, task: ClusterTask, words: list[str]) -> int:
+    """This process becomes the worker, with its ps as a child; returns the exit code of both."""
+    ps.pass_signals_on()
+    ps.start()
+    if task.index == 0 and not ps.await_coordinator(START_S):
+        ps.end(over=False, within_s=PS_END_S)
+        return ps.code or EXIT_FAILED
+    code = _become(task, words)
+    ps.end(over=code in (EXIT_DONE, EXIT_FAILED), within_s=PS_END_S)
+    return code_of_both(code, ps)
 
 
 if __name__ == "__main__":

@@ -67,15 +67,15 @@ def promises_nothing(process):
 def crashes(process):
     raise ZeroDivisionError
 
-sys.exit(run(Log("worker", 0), {work}))
+sys.exit(run(Log("worker", 0), {work}, "{lifeline}"))
 """
 
 
-def ended(work: str, code: int = 0) -> tuple[int, str]:
-    """Exit code and output."""
+def ended(work: str, code: int = 0, lifeline: str = "", before: str = "") -> tuple[int, str]:
+    """Exit code and output of a process whose stdin ends at once.  before: lines of the program's own."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(work=work, code=code)],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+        [sys.executable, "-c", before + PROGRAM.format(work=work, code=code, lifeline=lifeline)],
+        cwd=ROOT, input="", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout
 
@@ -128,3 +128,16 @@ def test_a_second_signal_stops_at_once() -> None:
 def test_work_that_was_done_before_it_stopped_is_done() -> None:
     ended_with, _ = ended("is_done_when_it_is_asked")
     assert ended_with == 0
+
+
+def test_the_end_of_stdin_ends_a_process_in_good_order_or_at_once() -> None:
+    ended_with, output = ended("stops", lifeline="end")
+    assert ended_with == 143 and "stopping signal=SIGTERM" in output
+    ended_with, output = ended("stops", lifeline="kill")
+    assert ended_with == -9 and "stopping" not in output
+
+
+def test_a_handler_that_there_was_before_is_called_too() -> None:
+    before = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('passed on', flush=True))"
+    ended_with, output = ended("ends_in_good_order", before=before)
+    assert ended_with == 143 and output.count("passed on") == 1

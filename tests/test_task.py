@@ -40,7 +40,7 @@ def test_ps_0_is_told_of_the_cluster_and_gets_the_settings_of_the_job(
     assert run(monkeypatch, "ps", 0, *words) == 0
     assert started == [[
         "ps", "--connect-timeout=7200.0", "--coordinator=b:1", "--tls-ca=ca.pem", "--index=0", "--host=b", "--port=0",
-        "--lifeline", "--insecure", "--ps=2", "--min-workers=2", "--mode=sync",
+        "--lifeline=end", "--insecure", "--ps=2", "--min-workers=2", "--mode=sync",
     ]]  # fmt: skip
 
 
@@ -84,6 +84,50 @@ def test_of_a_sparse_cluster_the_job_says_how_many_there_are(
     assert started[0][-1] == "--ps=3" and not any(word.startswith("--min-workers") for word in started[0])
     assert run(monkeypatch, "ps", 0, "--insecure", cluster={"ps": ["b:1", "c:1"], "worker": workers}) == 0
     assert started[1][-1] == "--ps=2" and not any(word.startswith("--min-workers") for word in started[1])
+
+
+class FakePs:
+    """What stands for the ps beside a worker: it serves at once, and ends with this code."""
+
+    code = 0
+
+    def __init__(self, words: list[str], say: Any) -> None:
+        self.calls: list[Any] = [words]
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: self.calls.append((name, *args, *kwargs.items())) or self.code == 0
+
+
+def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[FakePs] = []
+    monkeypatch.setattr(task, "ColocatedPs", lambda *args: made.append(FakePs(*args)) or made[-1])
+    cluster = {"worker": ["a:1", "d:1"]}
+    words = ["--colocate-ps", "--model=mine", "--insecure", "--health-port=9", "--lifeline"]
+    for index in (0, 1):
+        assert run(monkeypatch, "worker", index, *words, cluster=cluster) == 0
+    of_ps = ["--connect-timeout=7200.0", "--coordinator=a:1"]
+    first, second = made
+    assert first.calls[0] == [
+        *of_ps, "--index=0", "--host=a", "--port=0", "--insecure", "--ps=2", "--min-workers=2", "--mode=sync",
+    ]  # fmt: skip
+    assert second.calls[0] == [*of_ps, "--index=1", "--host=d", "--port=0", "--insecure"]
+    end = ("end", ("over", True), ("within_s", 300.0))
+    assert first.calls[1:] == [("pass_signals_on",), ("start",), ("await_coordinator", 60.0), end]
+    assert second.calls[1:] == [("pass_signals_on",), ("start",), end]
+    of_worker = [
+        "--connect-timeout=7200.0", "--health-port=9", "--coordinator=a:1", "--index=0", "--host=a", "--port=0",
+        "--lifeline=end", "--model=mine",
+    ]  # fmt: skip
+    assert started[0] == ["worker", *of_worker]
+
+
+def test_a_colocated_ps_0_that_does_not_start_ends_its_worker_before_it_begins(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakePs, "code", 2)
+    monkeypatch.setattr(task, "ColocatedPs", FakePs)
+    assert run(monkeypatch, "worker", 0, "--colocate-ps", "--insecure", cluster={"worker": ["a:1"]}) == 2
+    assert not started
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,14 @@ class ScriptMember:
         told = self._membership.answer.instructions
         return over_error(told.phase, told.reason) if told.phase is Phase.STOPPED else None
 
+    @property
+    def job_is_over(self) -> bool:
+        """Whether this member has heard so."""
+        try:
+            return self._membership is not None and self._membership.answer.instructions.phase.over
+        except PsRuntimeError as error:
+            return isinstance(error, JobOverError)
+
     def takes_steps(self) -> bool:
         """Whether a step may still begin, now or after a wait; False also when the membership is lost."""
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -13,6 +14,7 @@ from psruntime.classic.hooks import ChiefOnly, StepHook, Tally, Wrapped
 from psruntime.classic.member import ScriptMember
 from psruntime.classic.placement import check_placement, outside_scopes
 from psruntime.classic.prepare import ScaffoldPreparation, remember_checkpoints
+from psruntime.classic.ps_beside import PsBeside
 from psruntime.classic.script_session import ScriptSession, end_script
 from psruntime.classic.sessions import ScriptSessions
 from psruntime.cluster.of_script import place_of_script
@@ -54,6 +56,8 @@ def MonitoredTrainingSession(
     tls_key: str = "",
     token_file: str = "",
     log_format: str = "text",
+    colocate_ps: bool = False,
+    ps_arguments: Sequence[str] = (),
 ) -> ScriptSession:
     """Joins a job as worker `index`, and gives the session of a script that keeps its own graph and loop.
 
@@ -102,6 +106,10 @@ def MonitoredTrainingSession(
         tls_key: File with its key (PEM); if empty, `PSRUNTIME_TLS_KEY`.
         token_file: File with the job's token; if empty, `PSRUNTIME_TOKEN_FILE`, or the token in `PSRUNTIME_TOKEN`.
         log_format: `text`, or `json` for one JSON object a line on stderr.
+        colocate_ps: Whether this process starts a ps of its own, as its child, for a cluster of `TF_CONFIG` that has
+            workers alone. Worker 0's address is the coordinator's. The ps ends with this process.
+        ps_arguments: With `colocate_ps`, the settings of the job, as worker 0 gives them to `psruntime ps`, for example
+            `["--mode=bounded", "--bound=4", "--insecure"]`; the other workers' are not looked at.
 
     Returns:
         The session of this worker, a `MonitoredSession`.
@@ -120,10 +128,10 @@ def MonitoredTrainingSession(
     try:
         if not isinstance(index, int | None):
             raise UsageError(f"index must be an integer, got {index!r}")
-        place = place_of_script(coordinator, index, host)
+        place = place_of_script(coordinator, index, host, colocate_ps)
         index = place.index
         if connect_timeout_s is None:
-            connect_timeout_s = max_wait_secs if place.of_cluster else CONNECT_TIMEOUT_S
+            connect_timeout_s = max_wait_secs if place.task else CONNECT_TIMEOUT_S
         where = ProcessConfig(
             index, place.coordinator, place.host, connect_timeout_s=connect_timeout_s, log_format=log_format
         )
@@ -133,7 +141,10 @@ def MonitoredTrainingSession(
     except UsageError as error:
         sys.stderr.write(f"{NAME}: {error}\n")
         raise SystemExit(error.exit_code) from error
+    beside = PsBeside(NAME, place.task, where, files, ps_arguments) if place.task and colocate_ps else None
     member = ScriptMember(where, security, Log("worker", index, log_format))
+    if beside:
+        beside.serves(member)
     try:
         return _open(member, index, stock, counting)
     except PsRuntimeError as error:

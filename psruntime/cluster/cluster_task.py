@@ -22,6 +22,7 @@ class ClusterTask:
     chief of the cluster, where that has one.
     ps, workers: index -> `host:port`; port 0 stands for any.  The evaluator is in neither.
     all_ps, all_workers: whether these are all that there are; if not, the source may know some of them only.
+    colocated: whether each worker has a ps of its own beside it, which has its index (`with_colocated_ps`).
 
     Raises:
         UsageError: there is no ps 0 or it has no port, or two tasks have the same address.
@@ -34,18 +35,14 @@ class ClusterTask:
     workers: Mapping[int, str]
     all_ps: bool = True
     all_workers: bool = True
+    colocated: bool = False
 
     def __post_init__(self) -> None:
         if 0 not in self.ps:
             raise UsageError(f"{self.source}: the address of ps 0 is missing, which is the coordinator's")
         if split_address(self.coordinator)[1] == 0:
             raise UsageError(f"{self.source}: ps 0 needs a port, which is the coordinator's, got {self.coordinator}")
-        named = {f"{PS} {index}": address for index, address in self.ps.items()}
-        named |= {f"{WORKER} {index}": address for index, address in self.workers.items()}
-        for address, count in Counter(named.values()).items():
-            if count > 1 and split_address(address)[1]:
-                twice = [name for name, each in named.items() if each == address]
-                raise UsageError(f"{self.source}: {' and '.join(twice)} have the same address {address}")
+        _require_distinct(self.source, {PS: self.ps, WORKER: self.workers})
 
     @property
     def coordinator(self) -> str:
@@ -68,6 +65,35 @@ class ClusterTask:
     @property
     def _own(self) -> str:
         return {PS: self.ps, WORKER: self.workers}.get(self.role, {}).get(self.index, "")
+
+
+def with_colocated_ps(
+    source: str, role: str, index: int, workers: Mapping[int, str], all_workers: bool = True
+) -> ClusterTask:
+    """The task of a cluster of workers, each of which has a ps of its own beside it.
+
+    The address of worker 0 is the coordinator's, which is in its ps; TensorFlow's servers take any port.
+
+    Raises:
+        UsageError: there is no worker 0 or it has no port, or two workers have the same address.
+    """
+    if 0 not in workers:
+        raise UsageError(f"{source}: the address of worker 0 is missing, which is the coordinator's")
+    if split_address(workers[0])[1] == 0:
+        raise UsageError(f"{source}: worker 0 needs a port, which is the coordinator's, got {workers[0]}")
+    _require_distinct(source, {WORKER: workers})
+    any_port = {number: f"{split_address(address)[0]}:0" for number, address in workers.items()}
+    return ClusterTask(
+        source, role, index, {**any_port, 0: workers[0]}, any_port, all_workers, all_workers, colocated=True
+    )
+
+
+def _require_distinct(source: str, cluster: Mapping[str, Mapping[int, str]]) -> None:
+    named = {f"{role} {index}": address for role, each in cluster.items() for index, address in each.items()}
+    for address, count in Counter(named.values()).items():
+        if count > 1 and split_address(address)[1]:
+            twice = [name for name, each in named.items() if each == address]
+            raise UsageError(f"{source}: {' and '.join(twice)} have the same address {address}")
 
 
 def require_address(address: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask, require_address
+from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask, require_address, with_colocated_ps
 from psruntime.config import split_address
 from psruntime.errors import UsageError
 
@@ -12,16 +12,30 @@ NAME = "--ps-hosts and --worker-hosts"
 
 
 def read_host_lists(
-    ps_hosts: str, worker_hosts: str, role: str, index: int | None, is_own: Callable[[str], bool]
+    ps_hosts: str,
+    worker_hosts: str,
+    role: str,
+    index: int | None,
+    is_own: Callable[[str], bool],
+    colocate_ps: bool = False,
 ) -> ClusterTask:
     """The task of this process; with neither role nor index the only address whose host is this machine.
 
-    role: ps or worker, or empty.  is_own: whether a host is this machine.
+    role: ps or worker, or empty.  is_own: whether a host is this machine.  colocate_ps: whether each worker has a ps of
+    its own; then there is no list of ps.
 
     Raises:
         UsageError: an address is malformed, the task is not in the lists, or it is not known which is meant.
     """
-    lists = {PS: _split("--ps-hosts", ps_hosts), WORKER: _split("--worker-hosts", worker_hosts)}
+    if colocate_ps and ps_hosts:
+        raise UsageError("--ps-hosts names ps, and colocated ones are asked for (--colocate-ps); leave out either")
+    lists = {WORKER: _split("--worker-hosts", worker_hosts)}
+    if not colocate_ps:
+        lists = {PS: _split("--ps-hosts", ps_hosts), **lists}
+    elif role == PS:
+        raise UsageError("--role is ps, and with --colocate-ps every task is a worker")
+    elif index is not None:
+        role = WORKER
     if role or index is not None:
         if not role or index is None:
             raise UsageError("--role and --index belong together")
@@ -29,12 +43,14 @@ def read_host_lists(
             raise UsageError(f"--index {index} is not in --{role}-hosts, which has {len(lists[role])}")
     else:
         role, index = _find(lists, is_own)
+    if colocate_ps:
+        return with_colocated_ps("--worker-hosts", role, index, lists[WORKER])
     return ClusterTask(NAME, role, index, lists[PS], lists[WORKER])
 
 
 def _split(flag: str, text: str) -> dict[int, str]:
     if not text:
-        raise UsageError(f"{flag} is missing: --ps-hosts and --worker-hosts belong together")
+        raise UsageError(f"{flag} is missing: --ps-hosts and --worker-hosts belong together, but with --colocate-ps")
     found = dict(enumerate(text.split(",")))
     for address in found.values():
         try:

@@ -12,11 +12,15 @@ from psruntime.config import DEFAULT_COORDINATOR
 from psruntime.errors import UsageError
 
 
-def cluster_task() -> ClusterTask | None:
+def cluster_task(colocate_ps: bool = False) -> ClusterTask | None:
     """Reads which task of which cluster `TF_CONFIG` says that this process is.
 
     Build the graph with what it answers: `task.index` for the `worker_device` of `replica_device_setter`, and
     `len(task.ps)` for its `ps_tasks`. The chief of the cluster is worker 0, and the other workers move up by one.
+
+    Args:
+        colocate_ps: Whether each worker has a ps of its own beside it, for a cluster without ps; the session is given
+            the same.
 
     Returns:
         `role` ("ps", "worker" or "evaluator"), `index`, and the addresses `ps` and `workers` by index, of which a
@@ -26,7 +30,7 @@ def cluster_task() -> ClusterTask | None:
         SystemExit: `TF_CONFIG` is malformed. One line on stderr says how, and the code is 2.
     """
     try:
-        return _own_task()
+        return _own_task(colocate_ps)
     except UsageError as error:
         sys.stderr.write(f"psruntime.cluster_task: {error}\n")
         raise SystemExit(error.exit_code) from error
@@ -34,27 +38,29 @@ def cluster_task() -> ClusterTask | None:
 
 @dataclass(frozen=True)
 class ScriptPlace:
-    """Where a script stands.  of_cluster: whether a cluster says so, in which everybody waits for the others."""
+    """Where a script stands.  task: what TF_CONFIG says, in whose cluster everybody waits for the others."""
 
     coordinator: str
     index: int
     host: str
-    of_cluster: bool
+    task: ClusterTask | None = None
 
 
-def place_of_script(coordinator: str, index: int | None, host: str) -> ScriptPlace:
+def place_of_script(coordinator: str, index: int | None, host: str, colocate_ps: bool = False) -> ScriptPlace:
     """What a script says of its place, and what it leaves open from TF_CONFIG.
 
     Raises:
         UsageError: neither says the index, TF_CONFIG is malformed or says another one, or the task is no worker.
     """
-    if coordinator and index is not None:
-        return ScriptPlace(coordinator, index, host, of_cluster=False)
-    task = _own_task()
+    if coordinator and index is not None and not colocate_ps:
+        return ScriptPlace(coordinator, index, host)
+    task = _own_task(colocate_ps)
+    if task is None and colocate_ps:
+        raise UsageError(f"colocate_ps is for a script that {NAME} tells where the other workers are; set {NAME}")
     if task is None:
         if index is None:
             raise UsageError(f"index is missing: give the worker's index and the coordinator, or set {NAME}")
-        return ScriptPlace(coordinator or DEFAULT_COORDINATOR, index, host, of_cluster=False)
+        return ScriptPlace(coordinator or DEFAULT_COORDINATOR, index, host)
     if task.role != WORKER:
         raise UsageError(
             f"{NAME}: this task is {task.role} {task.index}, and a script is a worker; start this task with "
@@ -64,8 +70,8 @@ def place_of_script(coordinator: str, index: int | None, host: str) -> ScriptPla
         raise UsageError(
             f"index is {index}, and {NAME} says worker {task.index} (the chief is worker 0, the others move up by one)"
         )
-    return ScriptPlace(coordinator or task.coordinator, task.index, host or task.host, of_cluster=True)
+    return ScriptPlace(coordinator or task.coordinator, task.index, host or task.host, task)
 
 
-def _own_task() -> ClusterTask | None:
-    return read_tf_config(os.environ[NAME]) if is_given(os.environ) else None
+def _own_task(colocate_ps: bool) -> ClusterTask | None:
+    return read_tf_config(os.environ[NAME], colocate_ps) if is_given(os.environ) else None

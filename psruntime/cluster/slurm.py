@@ -12,7 +12,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 
-from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask
+from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask, with_colocated_ps
 from psruntime.errors import UsageError
 
 NAME = "Slurm"
@@ -25,15 +25,16 @@ _TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-def read_slurm(environment: Mapping[str, str], ps: int, port: int = 0) -> ClusterTask:
+def read_slurm(environment: Mapping[str, str], ps: int | None, port: int = 0) -> ClusterTask:
     """The task of this process in the step that it runs in.
 
-    ps: how many of the step's tasks are ps.  port: of the coordinator; 0: one that is made of the job's id.
+    ps: how many of the step's tasks are ps; None: each task is a worker that has a ps of its own.  port: of the
+    coordinator; 0: one that is made of the job's id.
 
     Raises:
         UsageError: a variable is missing or malformed, there are too few tasks, or they are not dealt in blocks.
     """
-    if ps < 1:
+    if ps is not None and ps < 1:
         raise UsageError(f"{NAME}: --ps must be at least 1, got {ps}")
     rank = int(_number(environment, RANK))
     hosts = nodes_of(_variable(environment, NODES))
@@ -41,13 +42,15 @@ def read_slurm(environment: Mapping[str, str], ps: int, port: int = 0) -> Cluste
     if len(hosts) != len(tasks):
         raise UsageError(f"{NAME}: {NODES} has {len(hosts)} nodes, {TASKS} has {len(tasks)}")
     host_of = [host for host, count in zip(hosts, tasks, strict=True) for _ in range(count)]
-    if ps >= len(host_of):
+    if ps is not None and ps >= len(host_of):
         raise UsageError(f"{NAME}: the step has {len(host_of)} tasks, and --ps {ps} leaves none for a worker")
     if rank >= len(host_of):
         raise UsageError(f"{NAME}: {RANK} is {rank}, and the step has {len(host_of)} tasks")
     _require_blocks(environment, rank, host_of)
     port = port or FIRST_PORT + int(_number(environment, "SLURM_JOB_ID")) % PORTS
     addresses = [f"{host}:{0 if number else port}" for number, host in enumerate(host_of)]
+    if ps is None:
+        return with_colocated_ps(NAME, WORKER, rank, dict(enumerate(addresses)))
     role, index = (PS, rank) if rank < ps else (WORKER, rank - ps)
     return ClusterTask(NAME, role, index, dict(enumerate(addresses[:ps])), dict(enumerate(addresses[ps:])))
 

@@ -45,25 +45,30 @@ class ClusterConfig:
 
 
 def find_task(
-    config: ClusterConfig, environment: Mapping[str, str], ps: int, is_own: Callable[[str], bool]
+    config: ClusterConfig,
+    environment: Mapping[str, str],
+    ps: int,
+    is_own: Callable[[str], bool],
+    colocate_ps: bool = False,
 ) -> ClusterTask:
     """Which task of which cluster this process is.
 
     ps: how many ps there shall be, where the source leaves that open (Slurm).  is_own: whether a host is this machine.
+    colocate_ps: whether each worker shall have a ps of its own beside it, instead of others.
 
     Raises:
         UsageError: there is no source, two contradict each other, or the source is malformed.
     """
     if config.ps_hosts or config.worker_hosts:
-        task = read_host_lists(config.ps_hosts, config.worker_hosts, config.role, config.index, is_own)
+        task = read_host_lists(config.ps_hosts, config.worker_hosts, config.role, config.index, is_own, colocate_ps)
     elif config.role or config.index is not None:
         raise UsageError(
             "--role and --index need --ps-hosts and --worker-hosts; TF_CONFIG and Slurm say them by themselves"
         )
     elif tf_config.is_given(environment):
-        task = tf_config.read_tf_config(environment[tf_config.NAME])
+        task = tf_config.read_tf_config(environment[tf_config.NAME], colocate_ps)
     elif slurm.RANK in environment:
-        return slurm.read_slurm(environment, ps, config.coordinator_port)
+        return slurm.read_slurm(environment, None if colocate_ps else ps, config.coordinator_port)
     else:
         raise UsageError(
             "nothing says which task this is: set TF_CONFIG, start it by srun, or give --ps-hosts and --worker-hosts"

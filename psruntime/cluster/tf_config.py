@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask, require_address
+from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask, require_address, with_colocated_ps
 from psruntime.errors import UsageError
 
 NAME = "TF_CONFIG"
@@ -26,8 +26,10 @@ _INDEX = re.compile(r"[0-9]{1,6}")
 _FORM = '{"cluster": {"ps": ["host:port"], "worker": ["host:port"]}, "task": {"type": "worker", "index": 0}}'
 
 
-def read_tf_config(text: str) -> ClusterTask:
+def read_tf_config(text: str, colocate_ps: bool = False) -> ClusterTask:
     """The task that TF_CONFIG says.
+
+    colocate_ps: whether each worker has a ps of its own; then the cluster has no others.
 
     Raises:
         UsageError: it is malformed or contradicts itself; names the key, its value and what was expected.
@@ -48,20 +50,23 @@ def read_tf_config(text: str) -> ClusterTask:
     _check_chief(chiefs)
     if (role != EVALUATOR or role in addresses) and index not in addresses.get(role, {}):
         raise UsageError(f"{NAME}: task is {role} {index}, and {_known(role, addresses.get(role, {}))}")
-    if not addresses.get(PS):
-        raise UsageError(f"{NAME}: cluster.ps is missing; expected the addresses of the ps, one at least")
     first = len(chiefs)
     if role == WORKER:
         index += first
-    return ClusterTask(
-        NAME,
-        WORKER if role == CHIEF else role,
-        index,
-        addresses[PS],
-        {**chiefs, **{first + number: address for number, address in workers.items()}},
-        all_ps=isinstance(cluster[PS], list),
-        all_workers=isinstance(cluster.get(WORKER, []), list),
-    )
+    role = WORKER if role == CHIEF else role
+    workers = {**chiefs, **{first + number: address for number, address in workers.items()}}
+    all_workers = isinstance(cluster.get(WORKER, []), list)
+    ps = addresses.get(PS)
+    if ps and colocate_ps:
+        raise UsageError(f"{NAME}: cluster.ps has {len(ps)} ps, and colocated ones are asked for; leave out either")
+    if colocate_ps:
+        return with_colocated_ps(NAME, role, index, workers, all_workers)
+    if not ps:
+        raise UsageError(
+            f"{NAME}: cluster.ps is missing; expected the addresses of the ps, one at least, or colocated ps, one "
+            "beside each worker (--colocate-ps, in a script colocate_ps=True)"
+        )
+    return ClusterTask(NAME, role, index, ps, workers, isinstance(cluster[PS], list), all_workers)
 
 
 def is_given(environment: Mapping[str, str]) -> bool:

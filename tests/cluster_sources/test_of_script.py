@@ -24,10 +24,10 @@ def be(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 
 def test_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert psruntime.cluster_task() is None
-    assert place_of_script("", 3, "") == ScriptPlace("127.0.0.1:2222", 3, "", of_cluster=False)
-    assert place_of_script("d:1", 3, "e") == ScriptPlace("d:1", 3, "e", of_cluster=False)
+    assert place_of_script("", 3, "") == ScriptPlace("127.0.0.1:2222", 3, "")
+    assert place_of_script("d:1", 3, "e") == ScriptPlace("d:1", 3, "e")
     monkeypatch.setenv("TF_CONFIG", " {} ")  # as a single process is started
-    assert place_of_script("", 3, "") == ScriptPlace("127.0.0.1:2222", 3, "", of_cluster=False)
+    assert place_of_script("", 3, "") == ScriptPlace("127.0.0.1:2222", 3, "")
     monkeypatch.delenv("TF_CONFIG")
     with pytest.raises(UsageError, match=r"^index is missing: give the worker's index and the coordinator, or set TF"):
         place_of_script("d:1", None, "")
@@ -35,11 +35,22 @@ def test_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_left_open_is_read_from_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
     be(monkeypatch, "worker")
-    assert place_of_script("", None, "") == ScriptPlace("b:2222", 1, "c", of_cluster=True)
-    assert place_of_script("proxy:1", None, "e") == ScriptPlace("proxy:1", 1, "e", of_cluster=True)
-    assert place_of_script("proxy:1", 5, "") == ScriptPlace("proxy:1", 5, "", of_cluster=False), "all of it is given"
     task = psruntime.cluster_task()
+    assert place_of_script("", None, "") == ScriptPlace("b:2222", 1, "c", task)
+    assert place_of_script("proxy:1", None, "e") == ScriptPlace("proxy:1", 1, "e", task)
+    assert place_of_script("proxy:1", 5, "") == ScriptPlace("proxy:1", 5, ""), "all of it is given"
     assert task and (task.role, task.index, len(task.ps), len(task.workers)) == ("worker", 1, 1, 2)
+
+
+def test_a_cluster_of_workers_alone_has_a_ps_beside_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    task = psruntime.cluster_task(colocate_ps=True)
+    assert task and task.colocated and len(task.ps) == 2
+    assert place_of_script("", None, "", colocate_ps=True) == ScriptPlace("a:1", 1, "b", task)
+    monkeypatch.delenv("TF_CONFIG")
+    with pytest.raises(UsageError, match=r"^colocate_ps is for a script that TF_CONFIG tells where the other workers"):
+        place_of_script("a:1", 1, "", colocate_ps=True)
 
 
 @pytest.mark.parametrize(

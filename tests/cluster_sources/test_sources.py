@@ -18,8 +18,10 @@ STEP = {
 }  # fmt: skip
 
 
-def find(environment: dict[str, str] | None = None, own: tuple[str, ...] = (), **config: Any) -> ClusterTask:
-    return find_task(ClusterConfig(**config), environment or {}, 1, own.__contains__)
+def find(
+    environment: dict[str, str] | None = None, own: tuple[str, ...] = (), colocate_ps: bool = False, **config: Any
+) -> ClusterTask:
+    return find_task(ClusterConfig(**config), environment or {}, 1, own.__contains__, colocate_ps)
 
 
 def test_flags_go_over_tf_config_and_that_over_slurm() -> None:
@@ -43,6 +45,20 @@ def test_role_and_index_say_which_of_several_is_meant() -> None:
     assert (task.role, task.index, task.port) == ("worker", 1, 3)
 
 
+def test_every_source_can_have_a_ps_beside_each_worker() -> None:
+    config = {"cluster": {"worker": ["b:1", "c:2"]}, "task": {"type": "worker", "index": 1}}
+    step = {**STEP, "SLURM_STEP_NODELIST": "b,c", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    for task in (
+        find({"TF_CONFIG": json.dumps(config)}, colocate_ps=True),
+        find(own=("c",), worker_hosts="b:1,c:2", colocate_ps=True),
+        find(worker_hosts="b:1,c:2", index=1, colocate_ps=True),
+        find(step, coordinator_port=1, colocate_ps=True),
+    ):
+        assert (task.role, task.index, task.coordinator, task.host, task.port) == ("worker", 1, "b:1", "c", 0)
+        assert task.colocated and task.all_ps and dict(task.ps) == {0: "b:1", 1: "c:0"}
+        assert dict(task.workers) == {0: "b:0", 1: "c:0"}
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -59,6 +75,10 @@ def test_role_and_index_say_which_of_several_is_meant() -> None:
         ({**HOSTS, "ps_hosts": "a"}, "--ps-hosts: address 'a' is not host:port"),
         ({**HOSTS, "ps_hosts": "c:2223", "role": "ps", "index": 0}, "--ps-hosts and --worker-hosts: ps 0 and worker"),
         ({**HOSTS, "ps_hosts": "a:0", "role": "ps", "index": 0}, "--ps-hosts and --worker-hosts: ps 0 needs a port, "),
+        ({**HOSTS, "colocate_ps": True}, "--ps-hosts names ps, and colocated ones are asked for (--colocate-ps)"),
+        ({"worker_hosts": "a:1", "role": "ps", "colocate_ps": True}, "--role is ps, and with --colocate-ps every task"),
+        ({"worker_hosts": "a:1,a:1", "index": 0, "colocate_ps": True}, "--worker-hosts: worker 0 and worker 1 have"),
+        ({"worker_hosts": "a:0", "index": 0, "colocate_ps": True}, "--worker-hosts: worker 0 needs a port, which is "),
         ({"role": "chief"}, "role must be ps or worker, got 'chief'"),
         ({"index": -1}, "index must be at least 0, got -1"),
         ({"coordinator_port": 70000}, "coordinator_port must be from 0 to 65535, got 70000"),

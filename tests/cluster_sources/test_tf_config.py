@@ -62,6 +62,19 @@ def test_names_of_older_programs_and_of_others_are_understood() -> None:
     assert read({"ps": ["[::1]:2222"], "worker": ["[fe80::2%eth0]:0"]}).host == "[fe80::2%eth0]"
 
 
+def test_without_ps_each_worker_has_one_beside_it() -> None:
+    config = {"cluster": {"chief": ["a:1"], "worker": ["b:2"]}, "task": {"type": "worker", "index": 0}}
+    task = read_tf_config(json.dumps(config), colocate_ps=True)
+    assert (task.role, task.index, task.coordinator) == ("worker", 1, "a:1")
+    assert dict(task.ps) == {0: "a:1", 1: "b:0"} and dict(task.workers) == {0: "a:0", 1: "b:0"}
+    sparse = {"cluster": {"worker": {"1": "b:2"}}, "task": {"type": "worker", "index": 1}}
+    with pytest.raises(UsageError, match=r"^TF_CONFIG: the address of worker 0 is missing, which is"):
+        read_tf_config(json.dumps(sparse), colocate_ps=True)
+    both = {"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}
+    with pytest.raises(UsageError, match=r"^TF_CONFIG: cluster.ps has 2 ps, and colocated ones are asked for"):
+        read_tf_config(json.dumps(both), colocate_ps=True)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -25,11 +25,13 @@ class World:
 
     network: name of the network namespace, empty for that of the machine.
     environment: variables that the process is started anew with, as one of its own.
+    folder: the working directory.
     """
 
     binds: Mapping[str, str] = field(default_factory=dict)
     network: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
 
     def facts(self) -> dict[str, Any]:
         """For the zygote."""
@@ -52,6 +54,8 @@ def enter(facts: dict[str, Any]) -> None:
         call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
         for path, seen in facts["binds"].items():
             call("mount", seen.encode(), path.encode(), None, MS_BIND, None)
+    if facts["folder"]:
+        os.chdir(facts["folder"])
 
 
 def refusal() -> str:

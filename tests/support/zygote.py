@@ -92,9 +92,9 @@ def start(order: dict[str, Any]) -> int:
         faulthandler.enable()
         role, *argv = order["argv"]
         if world := order.get("world"):
+            path = os.pathsep.join([*order["path"], os.getcwd()])
             enter(world)
             if world["environment"]:
-                path = os.pathsep.join([*order["path"], os.getcwd()])
                 command = [sys.executable, *([] if role == "script" else ["-m", ROLES[role]]), *argv]
                 os.execve(sys.executable, command, {**os.environ, **world["environment"], "PYTHONPATH": path})
         sys.path[:0] = order["path"]

@@ -101,6 +101,7 @@ class CheckpointFolder:
         Its name is never that of a listed one: one of the same step stays as it is until this one is listed.
         whole: the checkpoint that it is a delta of.
         """
+        os.makedirs(self.path, exist_ok=True)  # who became the chief in training may have a disk of its own
         for left_behind in glob.glob(os.path.join(glob.escape(self.path), f"{_UNFINISHED}*")):
             self._clear(left_behind)
         listed = self.listed()

@@ -202,6 +202,13 @@ def test_a_delta_is_cut_off_anywhere(step: int, tmp_path: Path, monkeypatch: Any
     raise AssertionError("it was always killed")
 
 
+def test_a_chief_on_another_machine_makes_the_folder(tmp_path: Path) -> None:
+    """It became the chief while the job trained: it has prepared no view, and its disk is another one."""
+    folder = CheckpointFolder(str(tmp_path / "runs" / "1"), keep=2)
+    assert text_of(write(folder, 10, "first")) == "first"
+    assert folder.listed() == [str(tmp_path / "runs" / "1" / "model.ckpt-10")]
+
+
 def test_who_was_overtaken_keeps_no_delta_and_removes_none(tmp_path: Path) -> None:
     folder, other = (CheckpointFolder(str(tmp_path), keep=2) for _ in range(2))
     folder.require_writable()

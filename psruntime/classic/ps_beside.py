@@ -1,0 +1,56 @@
+"""The ps beside a script, where TF_CONFIG has a cluster of workers alone: a child of the script's process."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Mapping, Sequence
+
+from psruntime.classic.member import ScriptMember
+from psruntime.cluster.cluster_task import ClusterTask
+from psruntime.config import ProcessConfig
+from psruntime.errors import EXIT_FAILED
+from psruntime.launch.colocated_ps import PS_END_S, START_S, ColocatedPs
+from psruntime.settings import as_flags
+
+
+class PsBeside:
+    """Starts with its script, and ends after it: when the job is over by itself, else when it is asked to.
+
+    Raises:
+        SystemExit: ps 0 has not started; it has said why on stderr.
+    """
+
+    def __init__(
+        self, name: str, task: ClusterTask, where: ProcessConfig, files: Mapping[str, str], arguments: Sequence[str]
+    ) -> None:
+        """files: of the security settings.  arguments: of ps 0, the settings of the job."""
+        words = command_line(task, where, files, arguments)
+        self._member: ScriptMember | None = None
+        self._ps = ColocatedPs(words, lambda line: sys.stderr.write(f"{name}: {line}\n"), out=sys.stderr)
+        self._ps.start()
+        if task.index == 0 and not self._ps.await_coordinator(START_S):
+            self._ps.end(over=False, within_s=PS_END_S)
+            raise SystemExit(self._ps.code or EXIT_FAILED)
+        atexit.register(self._end)
+
+    def serves(self, member: ScriptMember) -> None:
+        """The member knows whether the job is over.  Made later than this, it leaves before this ends."""
+        self._member = member
+
+    def _end(self) -> None:
+        self._ps.end(over=self._member is not None and self._member.job_is_over, within_s=PS_END_S)
+
+
+def command_line(
+    task: ClusterTask, where: ProcessConfig, files: Mapping[str, str], arguments: Sequence[str]
+) -> list[str]:
+    """What follows `psruntime ps` for the ps beside this task."""
+    words = as_flags({
+        "index": task.index, "coordinator": where.coordinator, "host": where.host, "log_format": where.log_format,
+        "connect_timeout_s": where.connect_timeout_s, **{name: path for name, path in files.items() if path},
+    })  # fmt: skip
+    if task.index > 0:
+        return list(words)
+    known = {"ps": len(task.ps), "min_workers": max(1, len(task.workers))} if task.all_workers else {}
+    return [*words, *as_flags(known), *arguments]

@@ -1,0 +1,139 @@
+"""The ps beside a worker: a child of the worker's process that starts again when it crashes and ends with the worker.
+
+Law: the ps does not outlive the worker.  If the worker is killed, the ps is too, at once: one that ended in good order
+would take the job with it, and the others shall wait until this machine comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import TextIO
+
+from psruntime.errors import EXIT_USAGE
+from psruntime.launch.backoff import Backoff, crashed
+
+START_S = 60.0  # for ps 0 to serve its coordinator; importing TensorFlow comes after that
+PS_END_S = 300.0  # for the ps to end after its worker: ps 0 leaves as the last of all
+RESTARTS = 10
+LOOK_S = 0.05  # how often a pause before a restart looks whether it is still wanted
+LIFELINE = "--lifeline=kill"
+
+
+class ColocatedPs:
+    """First `start`, then the worker's own work, then `end`.
+
+    words: what follows `psruntime ps`.  say: for a line about what becomes of it.  out: what it prints is repeated
+    there.  command: what runs a ps.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        say: Callable[[str], object],
+        out: TextIO = sys.stdout,
+        command: Sequence[str] = ("-m", "psruntime.ps"),
+    ) -> None:
+        self._command = [sys.executable, *command, *words, LIFELINE]
+        self._say = say
+        self._out = out
+        self._backoff = Backoff(RESTARTS)
+        self._process: subprocess.Popen[str] | None = None
+        self._asked = False  # a plain flag: a signal handler must take no lock
+        self._serves = threading.Event()  # a ps 0 has its coordinator, or has ended
+        self._ended = threading.Event()  # for good
+        self.code: int | None = None  # of its last life, once it has ended for good
+
+    def start(self) -> None:
+        """Starts it.  It starts again by itself from now on."""
+        self._process = self._spawn()
+        threading.Thread(target=self._watch, name="colocated-ps", daemon=True).start()
+
+    def await_coordinator(self, within_s: float) -> bool:
+        """Waits until ps 0 has announced its coordinator; False if it ended instead, or takes longer."""
+        return self._serves.wait(within_s) and not self._ended.is_set()
+
+    def pass_signals_on(self) -> None:
+        """Every SIGTERM and SIGINT of this process reaches the ps too, which tells the coordinator of the wish."""
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._pass_on)
+
+    def end(self, over: bool, within_s: float) -> None:
+        """Waits until the ps has ended, and kills it after `within_s`.
+
+        over: whether the job is, so that the ps ends by itself when everybody has left; else it is asked to.
+        """
+        if not over and not self._asked:
+            self._pass_on(signal.SIGTERM, None)
+        if not self._ended.wait(within_s):
+            self._say(f"the ps did not end within {within_s:g} s, killing it")
+            self._asked = True
+            self._pass_on(signal.SIGKILL, None)
+            self._ended.wait()
+
+    def _spawn(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self._command,
+            env={"PYTHONUNBUFFERED": "1", **os.environ},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
+
+    def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
+        self._asked = True
+        if self._process is not None:
+            self._process.send_signal(signum)
+
+    def _watch(self) -> None:
+        """Until it has ended for good.  What this worker cannot go on without ends the worker as a SIGTERM does."""
+        assert self._process is not None
+        while True:
+            began_s = time.monotonic()
+            code = self._follow(self._process)
+            if not crashed(code) or not self._restart(code, time.monotonic() - began_s):
+                break
+        self.code = code
+        self._ended.set()
+        self._serves.set()
+        if not self._asked and (crashed(code) or code == EXIT_USAGE):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _follow(self, process: subprocess.Popen[str]) -> int:
+        """Repeats what it prints; returns the code with which it ended."""
+        assert process.stdin and process.stdout
+        with process.stdin, process.stdout:
+            for line in process.stdout:
+                self._out.write(line)
+                self._out.flush()
+                if line.startswith("READY coordinator 0 "):
+                    self._serves.set()
+            return process.wait()
+
+    def _restart(self, code: int, lived_s: float) -> bool:
+        """Starts it again after a pause; False if that is not wanted, or was done too often."""
+        pause_s = None if self._asked else self._backoff.pause_s(lived_s)
+        if pause_s is None:
+            return False
+        how = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
+        self._say(f"the ps {how}; restart {self._backoff.restarts} of {self._backoff.limit} in {pause_s:g} s")
+        until_s = time.monotonic() + pause_s
+        while time.monotonic() < until_s:
+            if self._asked:
+                return False
+            time.sleep(LOOK_S)
+        self._process = self._spawn()
+        if self._asked:  # meanwhile, so that the signal went to the old one
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+        return True
+
+
+def code_of_both(worker: int, ps: ColocatedPs) -> int:
+    """The exit code of a worker's process: the worker's, unless its ps was set up wrongly, of which nobody tells it."""
+    return EXIT_USAGE if ps.code == EXIT_USAGE else worker

@@ -1,0 +1,108 @@
+"""A cluster of workers alone, each with a ps of its own beside it: machines die and come back."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Proc, Zygote
+from tests.support.free_ports import free_ports
+from tests.support.polling import poll_until
+from tests.support.worlds import World
+
+pytestmark = pytest.mark.cluster
+
+STEPS, SAVE_STEPS = 1000, 50
+END_S = 120.0
+SCRIPT = """
+import os
+from psruntime import MonitoredTrainingSession, cluster_task, tf1 as tf
+
+tf.disable_v2_behavior()
+task = cluster_task(colocate_ps=True)
+setter = tf.train.replica_device_setter(ps_tasks=len(task.ps), worker_device=f"/job:worker/task:{task.index}")
+with tf.device(setter):
+    global_step = tf.train.get_or_create_global_step()
+    weights = tf.get_variable("weights", [4], initializer=tf.zeros_initializer())
+    loss = tf.reduce_sum(tf.square(weights - 1.0))
+    train_op = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=global_step)
+hooks = [tf.train.StopAtStepHook(last_step=100)]
+folder = os.environ["FOLDER"]
+with MonitoredTrainingSession(
+    checkpoint_dir=folder, hooks=hooks, colocate_ps=True, ps_arguments=["--linger=1"]
+) as sess:
+    while not sess.should_stop():
+        sess.run(train_op)
+print(f"worker {task.index} stopped")
+"""
+
+
+class Machines:
+    """Two machines, each with the same command and its line of TF_CONFIG."""
+
+    def __init__(self, zygote: Zygote, folder: Path, *argv: str) -> None:
+        self._zygote, self._folder, self._argv = zygote, folder, argv
+        self._cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
+        self._starts = 0
+        self.all: list[Proc] = []
+
+    def start(self, index: int) -> Proc:
+        config = {"cluster": self._cluster, "task": {"type": "worker", "index": index}}
+        world = World(environment={"TF_CONFIG": json.dumps(config), "FOLDER": str(self._folder / "checkpoints")})
+        self._starts += 1
+        log = self._folder / f"{index}.{self._starts}.log"
+        self.all.append(self._zygote.start(f"machine-{index}", [*self._argv], log, [str(self._folder)], world))
+        return self.all[-1]
+
+    def end(self) -> None:
+        for proc in self.all:
+            if proc.code is None:
+                proc.kill()
+
+
+def newest(folder: Path) -> int:
+    """Global step of the newest checkpoint; -1 without one."""
+    return max((int(path.stem.rpartition("-")[2]) for path in folder.glob("model.ckpt-*.index")), default=-1)
+
+
+def await_checkpoint_after(global_step: int, folder: Path) -> None:
+    poll_until(lambda: newest(folder) > global_step, END_S, f"a checkpoint after global step {global_step}")
+
+
+def test_a_machine_of_two_that_is_killed_comes_back(zygote: Zygote, tmp_path: Path) -> None:
+    """First the one without the coordinator, then the one with it."""
+    machines = Machines(
+        zygote, tmp_path, "task", "--colocate-ps", f"--train-steps={STEPS}", f"--save-steps={SAVE_STEPS}",
+        f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--linger=1", "--lease=2",
+    )  # fmt: skip
+    try:
+        procs = [machines.start(0), machines.start(1)]
+        for index in (1, 0):
+            await_checkpoint_after(newest(tmp_path / "checkpoints"), tmp_path / "checkpoints")
+            procs[index].kill()
+            procs[index] = machines.start(index)
+        assert [proc.wait(END_S) for proc in procs] == [0, 0], [proc.text for proc in machines.all]
+    finally:
+        machines.end()
+    logs = "\n".join(proc.text for proc in machines.all)
+    lost = [int(steps) for steps in re.findall(r" prepared view=\d+ .*steps_lost=(\d+)", logs)]
+    assert len(lost) >= 3 and max(lost) <= SAVE_STEPS + 1
+    assert " mode=sync " in logs and len(re.findall("^held out, at global step 1000: ", logs, re.MULTILINE)) == 1
+
+
+@pytest.mark.long
+def test_a_script_starts_a_ps_beside_it(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    machines = Machines(zygote, tmp_path, "script", str(tmp_path / "script.py"))
+    try:
+        procs = [machines.start(1), machines.start(0)]
+        assert [proc.wait(END_S) for proc in procs] == [0, 0], [proc.text for proc in procs]
+    finally:
+        machines.end()
+    assert sorted(re.findall(r"^worker \d stopped", "\n".join(proc.text for proc in procs), re.MULTILINE)) == [
+        "worker 0 stopped", "worker 1 stopped",
+    ]  # fmt: skip
+    assert (tmp_path / "checkpoints" / "checkpoint").exists()

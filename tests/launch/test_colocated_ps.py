@@ -1,0 +1,122 @@
+"""The ps beside a worker: with children that are no ps but behave like one."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from psruntime.launch.colocated_ps import ColocatedPs, code_of_both
+
+WITHIN_S = 20.0
+SERVES = "print('READY coordinator 0 127.0.0.1:1', flush=True)"
+
+
+class Started:
+    """A ColocatedPs whose child runs these lines of Python, with what it says and what it prints."""
+
+    def __init__(self, *lines: str) -> None:
+        self.said: list[str] = []
+        self.out = io.StringIO()
+        self.ps = ColocatedPs([], self.said.append, self.out, ["-c", "\n".join(lines)])
+        self.ps.start()
+
+
+@pytest.fixture
+def terminated() -> Iterator[list[int]]:
+    """The SIGTERMs that this process got."""
+    got: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda signum, _: got.append(signum))
+    yield got
+    signal.signal(signal.SIGTERM, before)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_what_it_prints_is_repeated_and_tells_that_it_serves() -> None:
+    started = Started(SERVES)
+    assert started.ps.await_coordinator(WITHIN_S)
+    started.ps.end(over=True, within_s=WITHIN_S)
+    assert started.out.getvalue() == "READY coordinator 0 127.0.0.1:1\n"
+    assert (started.ps.code, started.said) == (0, [])
+
+
+def test_one_that_crashes_starts_again(tmp_path: Path) -> None:
+    died = tmp_path / "died"
+    started = Started(
+        f"import os, pathlib; died = pathlib.Path({str(died)!r})",
+        "if not died.exists(): died.touch(); os.kill(os.getpid(), 9)",
+        SERVES,
+    )
+    assert started.ps.await_coordinator(WITHIN_S)
+    started.ps.end(over=True, within_s=WITHIN_S)
+    assert started.said == ["the ps was killed by signal 9; restart 1 of 10 in 0.5 s"]
+    assert started.ps.code == 0
+
+
+def test_one_that_is_set_up_wrongly_ends_the_worker(terminated: list[int]) -> None:
+    started = Started("import sys; sys.exit(2)")
+    assert not started.ps.await_coordinator(WITHIN_S)
+    until(lambda: terminated)
+    assert code_of_both(143, started.ps) == 2
+
+
+def test_one_whose_job_has_failed_leaves_the_word_to_the_worker(terminated: list[int]) -> None:
+    started = Started("import sys; sys.exit(1)")
+    started.ps.end(over=True, within_s=WITHIN_S)
+    assert not terminated and code_of_both(1, started.ps) == 1
+
+
+def test_it_is_asked_to_end_when_the_job_is_not_over(terminated: list[int]) -> None:
+    started = Started(SERVES, "import time; time.sleep(60)")
+    assert started.ps.await_coordinator(WITHIN_S)
+    started.ps.end(over=False, within_s=WITHIN_S)
+    assert started.ps.code == -signal.SIGTERM and started.said == [] and not terminated
+    assert code_of_both(75, started.ps) == 75
+
+
+def test_one_that_does_not_end_is_killed() -> None:
+    started = Started("import signal, time; signal.signal(15, signal.SIG_IGN)", SERVES, "time.sleep(60)")
+    assert started.ps.await_coordinator(WITHIN_S)
+    started.ps.end(over=False, within_s=0.2)
+    assert started.ps.code == -signal.SIGKILL
+    assert started.said == ["the ps did not end within 0.2 s, killing it"]
+
+
+def test_a_ps_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
+    """The real ps, which sees the end of its stdin."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        textwrap.dedent("""
+        import sys, time
+        from psruntime.launch.colocated_ps import ColocatedPs
+        ps = ColocatedPs(["--index=0", "--coordinator=127.0.0.1:0"], print)
+        ps.start()
+        assert ps.await_coordinator(60)
+        print(ps._process.pid, flush=True)
+        time.sleep(600)
+    """)
+    )
+    process = subprocess.Popen([sys.executable, str(worker)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    lines = iter(process.stdout.readline, "")
+    pid = next(int(line) for line in lines if line.strip().isdigit())
+    process.kill()
+    process.wait()
+    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+    process.stdout.close()
+    with pytest.raises(ProcessLookupError):
+        until(lambda: os.kill(pid, 0))
