@@ -64,8 +64,8 @@ class Machines:
 
 
 def newest(folder: Path) -> int:
-    """Global step of the newest checkpoint; -1 without one."""
-    return max((int(path.stem.rpartition("-")[2]) for path in folder.glob("model.ckpt-*.index")), default=-1)
+    """Global step of the newest checkpoint; 0 without one."""
+    return max((int(path.stem.rpartition("-")[2]) for path in folder.glob("model.ckpt-*.index")), default=0)
 
 
 def await_checkpoint_after(global_step: int, folder: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_machine_of_two_that_is_killed_comes_back(zygote: Zygote, tmp_path: Pa
     assert " mode=sync " in logs and len(re.findall("^held out, at global step 1000: ", logs, re.MULTILINE)) == 1
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_script_starts_a_ps_beside_it(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     machines = Machines(zygote, tmp_path, "script", str(tmp_path / "script.py"))
