@@ -105,6 +105,9 @@ class JobConfig:
         "faults", "rollback", "what goes back to the checkpoint when a ps lost its variables: all of them, or in mode "
         "async and bounded those of that ps alone", choices=ON_PS_LOSS,
     )  # fmt: skip
+    backup_workers: int = setting(
+        "consistency", 0, "mode sync: workers that a round does not wait for; whose gradient comes later is dropped"
+    )
     start_over: str = setting(
         "faults", "off", "begin anew when all that was trained is lost, or go on from an older checkpoint when the "
         "newest is; without it the job fails", choices=SWITCH,
@@ -177,6 +180,7 @@ class JobConfig:
         object.__setattr__(self, "job_id", check_job_id("job_id", self.job_id or _made_of(self)))
 
     def _check_mode(self) -> None:
+        self._check_backup_workers()
         for name, mode in (("bound", "bounded"), ("max_staleness", "async")):
             value = getattr(self, name)
             if value is None:
@@ -195,6 +199,23 @@ class JobConfig:
                 "pipeline is for mode async and bounded: a round of mode sync begins when the last is applied"
             )
         at_least("round_warn_s", self.round_warn_s, 0.0)
+
+    def _check_backup_workers(self) -> None:
+        at_least("backup_workers", self.backup_workers, 0)
+        if not self.backup_workers:
+            return
+        if self.mode != "sync":
+            raise UsageError(f"backup_workers is for mode sync, the mode is {self.mode}")
+        if self.backup_workers >= self.min_workers:
+            raise UsageError(
+                f"backup_workers ({self.backup_workers}) must be below min_workers ({self.min_workers}): a round needs "
+                "a gradient"
+            )
+        if self.wire_error_feedback == "on" or self.top_k is not None:
+            raise UsageError(
+                "backup_workers is not for wire_error_feedback or top_k: a gradient that comes too late would take "
+                "with it what the ones before left"
+            )
 
     def _check_best(self) -> None:
         which, colon, name = self.keep_best.partition(":")

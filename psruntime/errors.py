@@ -92,6 +92,10 @@ class CheckpointError(JobFailedError):
     """A checkpoint cannot be written or read, or does not fit the model."""
 
 
+class PassedRoundError(CheckpointError):
+    """A round was applied while the parameters were copied, so the copy is of no round; another may be."""
+
+
 class DamagedCheckpointError(CheckpointError):
     """The files of a checkpoint cannot be read; an older one may be whole."""
 

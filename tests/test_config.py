@@ -26,6 +26,8 @@ JOB_REFUSALS = [
     ("bound", -1, "bound must be at least 0, got -1"),
     ("bound", 2, "bound is for mode bounded, the mode is async"),
     ("rounds_log", "rounds.jsonl", "rounds_log is for mode sync, the mode is async"),
+    ("backup_workers", -1, "backup_workers must be at least 0, got -1"),
+    ("backup_workers", 1, "backup_workers is for mode sync, the mode is async"),
     ("round_warn_s", -1.0, "round_warn_s must be at least 0.0, got -1.0"),
     (
         "job_id",
@@ -153,6 +155,16 @@ def test_deltas_are_more_frequent_than_whole_checkpoints() -> None:
     with pytest.raises(UsageError, match=message):
         JobConfig(checkpoint_dir="/saved", delta_every=100, save_steps=100)
     JobConfig(checkpoint_dir="/saved", delta_every=99, save_steps=100)
+
+
+def test_a_round_with_backup_workers_needs_a_gradient_and_all_of_it() -> None:
+    settings: dict[str, Any] = {"mode": "sync", "min_workers": 3}
+    JobConfig(**settings, backup_workers=2)
+    with pytest.raises(UsageError, match=r"^backup_workers \(3\) must be below min_workers \(3\): a round needs"):
+        JobConfig(**settings, backup_workers=3)
+    for lossy in ({"top_k": 0.1}, {"wire": "bfloat16", "wire_error_feedback": "on"}):
+        with pytest.raises(UsageError, match=r"^backup_workers is not for wire_error_feedback or top_k: "):
+            JobConfig(**settings, backup_workers=1, **lossy)
 
 
 def test_more_workers_needed_than_allowed_is_refused_with_both_numbers() -> None:

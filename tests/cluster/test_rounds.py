@@ -139,5 +139,57 @@ def test_rounds_stay_exact_while_workers_come_go_and_die(zygote: Zygote, tmp_pat
     assert max(outcome["differences"].values()) < TOLERANCE, outcome
 
 
+SLOW = """
+import time
+import tensorflow.compat.v1 as tf1
+from tests.cluster import round_models
+
+def pause(x):
+    time.sleep(0.3)
+    return x
+
+def model_fn(features, labels, mode):
+    x, ids = features
+    slow = tf1.numpy_function(pause, [x], tf1.float32)
+    slow.set_shape(x.shape)
+    return round_models.make("momentum", table=True, clip_norm=0.5)((slow, ids), labels, mode)
+
+input_fn = round_models.input_fn
+"""
+
+
+def test_rounds_do_not_wait_for_a_backup_worker_and_stay_exact(zygote: Zygote, tmp_path: Path) -> None:
+    """Of three workers one is slow: its gradients are late, unless another one is lost."""
+    model = write_model(tmp_path, "exact_backup", optimizer="momentum", table=True, clip_norm=0.5)
+    (tmp_path / "slow_backup.py").write_text(SLOW)
+    job_settings = {
+        "mode": "sync", "ps": 2, "min_workers": 3, "train_steps": NEVER, "backup_workers": 1,
+        "checkpoint_dir": tmp_path / "checkpoints", "rounds_log": tmp_path / "rounds.jsonl",
+    }  # fmt: skip
+
+    def late() -> list[int]:
+        return [r["worker"] for r in records_of(tmp_path / "rounds.jsonl") if r["record"] == "late"]
+
+    with cluster(zygote, tmp_path, **job_settings) as job:
+        quick = [start(job, index, model) for index in (0, 1)]
+        slow = start(job, 2, "slow_backup")
+        poll_until(lambda: late().count(2) >= 3, 60, "gradients of worker 2 that are late")
+        assert len(parts_of(tmp_path)) > 2 * len(late()), "the others went on"
+        quick[1].kill()  # it may be a member of the round
+        go_on(job)
+        again = start(job, 1, model)
+        again.wait_for(" first_step ")
+        go_on(job)
+        job.ps[0].signal(signal.SIGTERM)
+        assert [slow.wait(), again.wait()] == [75, 75]
+        assert [ps.wait() for ps in job.ps] == [128 + signal.SIGTERM, 75]
+        assert all("balanced=True" in ps.text for ps in job.ps)
+        assert f"late={len(late())}" in job.ps[0].text
+    sizes = {len(parts) for parts in parts_of(tmp_path)}
+    assert sizes <= {1, 2} and 2 in sizes
+    outcome = replay(zygote, tmp_path, model)
+    assert max(outcome["differences"].values()) < TOLERANCE, outcome
+
+
 def go_on(job: Cluster) -> None:
     job.wait_for_step(job.status().global_step + 20)

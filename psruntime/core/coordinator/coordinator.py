@@ -29,6 +29,7 @@ from psruntime.core.coordinator.lifecycle import (
     overdue_checkpoint,
     preparation,
     require_chief,
+    require_closer,
     what_is_missing,
     whom_to_cut_off,
     why_drain,
@@ -175,13 +176,13 @@ class Coordinator:
         """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
 
         Raises:
-            ReplacedError: not a member, or not the chief and says that it closed a round by itself.
+            ReplacedError: not a member, or not the one that closes the round, and says that it did so by itself.
         """
         state, turns = self.state, self.state.turns
         self.advance(now_s)
         state.members.get(Role.WORKER, index, incarnation)
         if isinstance(done, Closed | Torn) and turns.rounds.is_closing(done):
-            require_chief(state, index, incarnation)
+            require_closer(state, index)
         if state.job.mode == "sync" and state.trains_in(view):
             turns.take(incarnation, index, done)
             state.global_step = turns.rounds.global_step
@@ -284,7 +285,8 @@ class Coordinator:
         state = self.state
         if state.phase.over:
             if not state.members.count(Role.PS) and (totals := state.accounts.last_word()):
-                self._note("accounts", **account_facts(totals))
+                late = {"late": state.turns.late} if state.job.backup_workers else {}
+                self._note("accounts", **account_facts(totals), **late)
             return
         self._void_the_view_without_its_ps()
         if self._stop():

@@ -71,7 +71,7 @@ class JobState:
         self.began_at: int | None = None  # the global step from which this coordinator's first view went on
         self.steps_lost = 0
         self.pace = Pace(job)
-        self.turns = Turns(job.round_warn_s, note, job.train_steps)  # mode sync
+        self.turns = Turns(job.round_warn_s, note, job.train_steps, job.backup_workers)  # mode sync
         self.drain_timer = DrainTimer(job.drain_timeout_s)
         self.stop = StopRequests(job.stop_grace_s)
 

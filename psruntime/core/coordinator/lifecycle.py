@@ -73,6 +73,14 @@ def require_chief(state: JobState, index: int, incarnation: int) -> Member:
     return member
 
 
+def require_closer(state: JobState, index: int) -> None:
+    """Raises ReplacedError unless this worker closes the open round by itself, as a rule as the chief."""
+    closer = state.turns.rounds.closer(state.chief)
+    if closer != index:
+        is_closer = "nobody does" if closer is None else f"worker {closer} does"
+        raise ReplacedError(f"worker {index} does not close the round, {is_closer}")
+
+
 def why_not_prepared(state: JobState) -> str:
     """Why nobody prepares the view although there are workers; empty if somebody does, or there are none."""
     if state.phase is not Phase.PREPARING or state.chief is not None or not state.members.count(Role.WORKER):

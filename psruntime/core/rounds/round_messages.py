@@ -10,6 +10,7 @@ class Duty(str, Enum):
     """What a worker does now."""
 
     WAIT = "wait"  # nothing, until its next turn
+    COMPUTE = "compute"  # with backup workers: keep the gradient of its batch, and say so before it is pushed
     CONTRIBUTE = "contribute"  # push the gradient of its batch for the attempt
     CLOSE = "close"  # as chief: apply what all have pushed, by itself
     NONE = "none"  # no rounds are held in the view that it knows
@@ -34,6 +35,7 @@ class Turn:
 
     opened: the round's first attempt; so a turn with another one asks for another batch.
     closes: what has to be applied, if anything: this round where the duty is to close, the one before where it is to
+    compute or to
     contribute, and then before anything is read for the contribution.
     """
 
@@ -43,6 +45,19 @@ class Turn:
     opened: int = 0
     closes: Complete | None = None
     reason: str = ""  # of a wait; for people
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A worker has closed the round before, and keeps a gradient for this one; with backup workers only.
+
+    opened: the round's first attempt.  The others are as in a contribution.
+    """
+
+    round: int
+    opened: int
+    batch: int
+    examples: float
 
 
 @dataclass(frozen=True)
@@ -78,4 +93,4 @@ class Torn:
     reason: str
 
 
-Done = Contribution | Closed | Torn  # what a worker may have done in its turn
+Done = Computed | Contribution | Closed | Torn  # what a worker may have done in its turn

@@ -3,8 +3,10 @@
 A round is one aggregated update; an attempt is one try at it.  The members are fixed when a round opens.
 When all of them have contributed, the attempt is complete, and what they pushed is applied: the round closes.
 As a rule the next one opens at once, and whoever begins to work for it closes the one before first; a round that has to
-be closed by itself is closed by the chief.  A member that is lost before it contributed voids the attempt, and
-those who are left push what they kept as the next one.  A member that is lost after it contributed stays counted.
+be closed by itself is closed by the chief, or, where the chief is no member, by the first of those who are.  A member
+that is lost before it contributed voids the attempt, and those who are left push what they kept as the next one.  A
+member that is lost after it contributed stays counted.  With backup workers the members are the first who have a
+gradient (chosen.py), so they are fixed one after the other.
 
 Pure state.  Workers are named by their incarnations.
 
@@ -21,7 +23,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psruntime.core.members.view import listed
-from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Torn, Turn
+from psruntime.core.rounds.chosen import Chosen
+from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Torn, Turn
 
 NAMED = 10  # workers that a message names
 
@@ -54,16 +57,20 @@ class Rounds:
     """The rounds of one coordinator.  `revision` grows whenever some worker's turn may have changed.
 
     limit: the global step that ends the training, if there is one: the round that reaches it is closed by itself.
+    backup_workers: how many of its workers a round does not wait for.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, backup_workers: int = 0) -> None:
         self.limit = limit
+        self._backup_workers = backup_workers
         self.revision = 0
         self.global_step = 0  # rounds that the variables are known to hold
         self.attempt = 0  # the open one, or the last
         self.opened = 0  # its first attempt
         self.held = False  # whether rounds are held: the view is prepared and the job trains
-        self._members: dict[int, int] = {}  # of the open round: incarnation -> worker index
+        self._chosen = Chosen({}, 0)  # of the open round
+        self._late: list[tuple[int, Computed]] = []  # see `take_late`
+        self._closer: tuple[tuple[int, int, int | None], int | None] | None = None  # for what it was looked up last
         self._contributions: dict[int, Contribution] = {}  # by incarnation
         self._before: PastRound | None = None  # complete, and closed by who contributes to the next
         self._begun = False  # whether a round was opened in this view
@@ -76,12 +83,12 @@ class Rounds:
 
     @property
     def open(self) -> bool:
-        return bool(self._members)
+        return not self._chosen.nobody
 
     @property
     def closing(self) -> bool:
         """Whether all members of the open round have contributed, so that the chief may be applying."""
-        return self.open and len(self._contributions) == len(self._members)
+        return self.open and len(self._contributions) == self._chosen.needed
 
     @property
     def unsettled(self) -> bool:
@@ -95,8 +102,17 @@ class Rounds:
 
     @property
     def missing(self) -> list[int]:
-        """Workers, by index, that the open round waits for."""
-        return sorted(index for inc, index in self._members.items() if inc not in self._contributions)
+        """Workers, by index, that the open round waits for, or the first of them with a gradient."""
+        return sorted(
+            index
+            for inc, index in {**self._present, **self._members}.items()
+            if inc not in self._contributions and (inc in self._members or self._chosen.computes(inc))
+        )
+
+    @property
+    def _members(self) -> dict[int, int]:
+        """Of the open round: incarnation -> worker index."""
+        return self._chosen.members
 
     # Inputs.
 
@@ -107,7 +123,8 @@ class Rounds:
         """
         past = self._past(self.round) if self.closing else self._before
         is_held = past and past.round == global_step and past.attempt <= attempt
-        self._members, self._contributions, self._before = {}, {}, None
+        self._forget()
+        self._before = None
         self.attempt = max(self.attempt, attempt)
         self.global_step = global_step
         self.held, self._begun = True, False
@@ -130,6 +147,24 @@ class Rounds:
         if self.held:
             self._present[incarnation] = index
 
+    def computed(self, incarnation: int, index: int, computed: Computed) -> PastRound | None:
+        """A worker keeps a gradient.  It is late if the round has closed; a repeat changes nothing.
+
+        Returns as `contribute`.
+        """
+        if not self.held:
+            return None
+        if (computed.round, computed.opened) != (self.round, self.opened):
+            self._late.append((index, computed))
+            return None
+        self._chosen.computed(incarnation, computed)
+        return self._settle()
+
+    def take_late(self) -> list[tuple[int, Computed]]:
+        """(worker index, what it computed) of gradients that were dropped since the last call."""
+        late, self._late = self._late, []
+        return late
+
     def contribute(self, incarnation: int, contribution: Contribution) -> PastRound | None:
         """A member has pushed.  Repeats, and what belongs to another attempt, change nothing.
 
@@ -150,7 +185,8 @@ class Rounds:
         if not self.is_closing(closed):
             return None
         past = self._past(closed.global_step)
-        self._members, self._contributions = {}, {}
+        self._late += self._chosen.late
+        self._forget()
         self.global_step = closed.global_step
         self.revision += 1
         return past
@@ -158,10 +194,14 @@ class Rounds:
     def lose(self, incarnation: int) -> list[int]:
         """A worker is gone; returns the workers whose contributions became void with its own."""
         self._present.pop(incarnation, None)
-        if not self.held or incarnation not in self._members or incarnation in self._contributions:
+        if not self.held:
+            return []
+        self._chosen.lose(incarnation)
+        if incarnation not in self._members or incarnation in self._contributions:
+            self.revision += self.closing  # that may be new, or somebody else has to close it now
             return []
         voided = sorted(self._members[inc] for inc in self._contributions)
-        self._members = {inc: index for inc, index in self._members.items() if inc in self._present}
+        self._chosen.void()
         self._contributions = {}
         self.attempt += 1
         self.revision += 1
@@ -178,7 +218,8 @@ class Rounds:
             if not self._closes_on_the_way():
                 return False
             self._before = self._past(self.round)
-        self._members, self._contributions = dict(self._present), {}
+            self._late += self._chosen.late
+        self._chosen, self._contributions = Chosen(self._present, self._backup_workers), {}
         self.attempt += 1
         self.opened = self.attempt
         self._begun = True
@@ -186,6 +227,18 @@ class Rounds:
         return True
 
     # Answers.
+
+    def closer(self, chief: int | None) -> int | None:
+        """Index of the worker that closes the open round by itself: the chief, unless it may be at work on a gradient.
+
+        With backup workers the chief can be one: then a member closes it, who has contributed and only waits.
+        """
+        if not self._backup_workers:
+            return chief
+        if self._closer is None or self._closer[0] != (self.attempt, self.revision, chief):
+            idle = [self._present[inc] for inc in self._contributions if inc in self._present]
+            self._closer = (self.attempt, self.revision, chief), chief if chief in idle else min(idle, default=chief)
+        return self._closer[1]
 
     def is_closing(self, done: Closed | Torn) -> bool:
         """Whether it is about the open attempt, which the chief closes now."""
@@ -206,10 +259,10 @@ class Rounds:
         if not self.held or incarnation not in self._present:
             return Turn(Duty.NONE, reason="no rounds are held in this view")
         duty, closes, reason = Duty.WAIT, None, ""
-        if self.closing and self._present[incarnation] == chief:
+        if self.closing and self._present[incarnation] == self.closer(chief):
             duty, closes = Duty.CLOSE, self._past(self.round).complete
-        elif incarnation in self._members and incarnation not in self._contributions:
-            duty, closes = Duty.CONTRIBUTE, self._before.complete if self._before else None
+        elif work := self._work_of(incarnation):
+            duty, closes = work, self._before.complete if self._before else None
         else:
             reason = self.waits_for(chief)
         return Turn(duty, self.round, self.attempt, self.opened, closes, reason)
@@ -219,14 +272,29 @@ class Rounds:
         if not self.open:
             return f"round {self.round} waits for more workers to have a session"
         if self.closing:
-            return f"round {self.round} waits for worker {chief}, the chief, to close it"
-        count = len(self._members) - len(self._contributions)
-        who = f"worker {listed(self.missing)}" if count <= NAMED else f"{count} of {len(self._members)} workers"
-        return f"round {self.round} waits for {who}"
+            closer = self.closer(chief)
+            who = f"worker {closer}, the chief," if closer == chief else f"worker {closer}"
+            return f"round {self.round} waits for {who} to close it"
+        needed = self._chosen.needed
+        count = needed - len(self._contributions)
+        if count > NAMED:
+            return f"round {self.round} waits for {count} of {needed} workers"
+        missing = self.missing
+        some = f"{count} of " if count < len(missing) else ""
+        return f"round {self.round} waits for {some}worker {listed(missing[:NAMED])}"
 
     def absent(self, live: Iterable[int]) -> list[int]:
         """Of the live workers, by index, those without a session on the view."""
         return sorted(set(live) - set(self._present.values()))
+
+    def _work_of(self, incarnation: int) -> Duty | None:
+        """Whether this worker has a gradient to compute, or to push."""
+        if incarnation in self._members:
+            return None if incarnation in self._contributions else Duty.CONTRIBUTE
+        return Duty.COMPUTE if self._chosen.computes(incarnation) and not self.closing else None
+
+    def _forget(self) -> None:
+        self._chosen, self._contributions = Chosen({}, 0), {}
 
     def _closes_on_the_way(self) -> bool:
         """Whether the open round is complete, and can be closed by those who contribute to the next."""

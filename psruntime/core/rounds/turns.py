@@ -1,7 +1,7 @@
 """The sync mode's side of the coordinator: takes turns, keeps the record of the rounds, names who is slow.
 
 The record is what somebody needs to repeat the training: each closed round with its parts, each attempt that
-became void, and where the variables began anew.
+became void, each gradient that came too late for its round, and where the variables began anew.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from psruntime.core.members.membership import tag_of
 from psruntime.core.members.view import listed
-from psruntime.core.rounds.round_messages import Closed, Contribution, Done
+from psruntime.core.rounds.round_messages import Closed, Computed, Contribution, Done
 from psruntime.core.rounds.rounds import NAMED, PastRound, Rounds
 
 Record = dict[str, Any]  # JSON; "record" says of what
@@ -20,11 +20,16 @@ Record = dict[str, Any]  # JSON; "record" says of what
 class Turns:
     """Wraps the rounds of a coordinator.  `note(name, **facts)` tells what an operator wants to read.
 
-    limit: the global step that ends the training.
+    limit: the global step that ends the training.  backup_workers: as in Rounds.
+    late: gradients that came too late for their rounds, and were dropped.
     """
 
-    def __init__(self, warn_s: float, note: Callable[..., None], limit: int | None = None) -> None:
-        self.rounds = Rounds(limit)
+    def __init__(
+        self, warn_s: float, note: Callable[..., None], limit: int | None = None, backup_workers: int = 0
+    ) -> None:
+        self.rounds = Rounds(limit, backup_workers)
+        self.late = 0
+        self._late_batches: dict[int, int] = {}  # worker index -> of the last of them, to know a repeat
         self._warn_s = warn_s
         self._note = note
         self._waits: tuple[bool, int] = (False, 0)  # what is waited for: whether a round is open, its attempt
@@ -40,7 +45,10 @@ class Turns:
     def take(self, incarnation: int, index: int, done: Done | None) -> None:
         """A worker says what it has done since its last turn, and asks for the next."""
         self.rounds.enter(incarnation, index)
-        if isinstance(done, Contribution):
+        if isinstance(done, Computed):
+            self._record_round(self.rounds.computed(incarnation, index, done))
+            self._record_late()
+        elif isinstance(done, Contribution):
             self._record_round(self.rounds.contribute(incarnation, done))
         elif isinstance(done, Closed):
             self._record_round(self.rounds.close(done))
@@ -68,6 +76,7 @@ class Turns:
         """
         rounds = self.rounds
         rounds.open_next(needed if self.waited_s(self._now_s) <= self._warn_s else 1)
+        self._record_late()
         waits = (rounds.open, rounds.attempt)
         if waits != self._waits or not rounds.held:
             self._waits, self._since_s, self._warned = waits, self._now_s, False
@@ -91,6 +100,14 @@ class Turns:
         """The records since the last call."""
         records, self._records = self._records, []
         return records
+
+    def _record_late(self) -> None:
+        for index, computed in self.rounds.take_late():
+            if self._late_batches.get(index) != computed.batch:
+                self._late_batches[index] = computed.batch
+                self.late += 1
+                facts = {"round": computed.round, "worker": index, "batch": computed.batch}
+                self._records.append({"record": "late", **facts, "examples": computed.examples})
 
     def _record_round(self, past: PastRound | None) -> None:
         if past is None:

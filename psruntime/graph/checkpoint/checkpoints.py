@@ -24,7 +24,7 @@ from psruntime.core.accounting import row_changes
 from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
-from psruntime.errors import CheckpointError, DamagedCheckpointError
+from psruntime.errors import CheckpointError, DamagedCheckpointError, PassedRoundError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of, step_part, to_read, to_write
@@ -40,6 +40,7 @@ from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
 ROOM_BYTES = 64 << 20  # of tables: for so many there is room for a copy on every ps
 # How files that are cut off or gone fail; a disk that is full or away fails otherwise.
+COPIES = 10  # that are made at most, until one is of one round
 DAMAGE = (tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFoundError, FileNotFoundError, ValueError)
 
 
@@ -198,7 +199,7 @@ class Checkpoints:
                 return delta
             began_s = time.monotonic()
             form = self._at_rest if at_rest else self._whole
-            state, _ = form.snapshot.take(session)
+            state = _of_one_round(form.snapshot, session)
             return Copied(form, state, seconds=time.monotonic() - began_s)
 
     def _copy_touched(self, session: Any) -> Copied | None:
@@ -355,6 +356,16 @@ def _contents(path: str) -> dict[str, Found]:
 def written(path: str) -> tuple[str, int]:
     """Tells a checkpoint from an earlier one of its name."""
     return path, written_ns(path)
+
+
+def _of_one_round(snapshot: Snapshot, session: Any) -> SavedState:
+    """Copies until no round is applied meanwhile: with backup workers none waits for the one that copies."""
+    for _ in range(COPIES - 1):
+        try:
+            return snapshot.take(session)[0]
+        except PassedRoundError:
+            continue
+    return snapshot.take(session)[0]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
-from psruntime.errors import CheckpointError
+from psruntime.errors import CheckpointError, PassedRoundError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.fills import at_run_time
 from psruntime.graph.base.row_portions import row_portions
@@ -91,7 +91,8 @@ class Snapshot:
             one copy of everything; and so without only_touched.
 
         Raises:
-            CheckpointError: a parameter is not finite, or, in mode sync, the buckets do not hold the same rounds.
+            CheckpointError: a parameter is not finite.
+            PassedRoundError: mode sync, the buckets do not hold the same rounds.
         """
         self._taken = secrets.randbelow(1 << 62) + 1
         taken = session.run(self._take, {stamp.new: self._taken for stamp in self._stamps})
@@ -106,7 +107,7 @@ class Snapshot:
                 attempts.add(row[_ATTEMPT])
                 global_step = max(global_step, row[_STEP])
         if len(attempts) > 1:
-            raise CheckpointError("no checkpoint was made: others closed a round meanwhile")
+            raise PassedRoundError("no checkpoint was made: others closed a round meanwhile")
         state = SavedState(global_step, buckets, counts, self._taken)
         facts = [of_copy.tolist() for of_copy in taken["facts"]]
         stamps = {stamp for stamp, *_ in facts}

@@ -3,6 +3,9 @@
 A batch is drawn for a round and kept until another round asks for another one.  A contribution is repeated
 with what was kept when the attempt became void, or computed again from the same batch in a new view, unless
 its round turned out to be closed.  Until it is, the batch of the next one waits.
+
+With backup workers a gradient is only kept at first, and contributed when the coordinator says that it is among the
+first of the round.  One that is not is dropped, and its batch with it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.members.messages import Assignment
-from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Done, Duty, Torn, Turn
+from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Done, Duty, Torn, Turn
 from psruntime.errors import JobFailedError
 from psruntime.graph.loop.push_steps import StepResult, require_finite
 from psruntime.graph.loop.session import ViewSessionCreator
@@ -78,6 +81,7 @@ class RoundSteps:
         self._control_plane = run.control_plane
         self._index = run.index
         self._stop_on_nan = run.job.on_nan == "stop"
+        self._only_keeps = run.job.backup_workers > 0  # what a step does with its gradient
         self._data_errors = run.data_errors
         self._creator = creator
         self._runner = runner
@@ -105,6 +109,8 @@ class RoundSteps:
                 return
             if turn.closes and (stops or turn.duty is Duty.CLOSE):
                 done = self._close(session, assignment, turn.closes)
+            elif turn.duty is Duty.COMPUTE:
+                done = self._keep(session, assignment, turn)
             else:
                 done = self._contribute(session, assignment, turn)
             if self._creator.assignment != assignment:
@@ -113,7 +119,17 @@ class RoundSteps:
     def _needs_gradient(self, assignment: Assignment, turn: Turn) -> bool:
         kept = self._kept
         held = kept is not None and (kept.assignment, kept.opened) == (assignment, turn.opened)
-        return turn.duty is Duty.CONTRIBUTE and not held
+        return turn.duty in (Duty.COMPUTE, Duty.CONTRIBUTE) and not held
+
+    def _keep(self, session: Any, assignment: Assignment, turn: Turn) -> Done | None:
+        """A gradient for the round, which nobody knows but this worker."""
+        if self._needs_gradient(assignment, turn):
+            outcomes = self._compute(session, assignment, turn)
+            if turn.closes and not _is_closed(outcomes, turn.closes):
+                return self._close(session, assignment, turn.closes)  # then the batch is computed again
+        kept = self._kept
+        assert kept is not None
+        return Computed(turn.round, turn.opened, kept.batch.number, kept.weight)
 
     def _contribute(self, session: Any, assignment: Assignment, turn: Turn) -> Done | None:
         compute = self._needs_gradient(assignment, turn)
@@ -149,7 +165,8 @@ class RoundSteps:
         batch, fetched = self._step(session, self._batch_for(assignment, turn), headers)
         outcomes = np.concatenate(fetched["outcomes"])
         read = (float(fetched["loss"]), bool(fetched["finite"]), int(fetched["global_step"]))
-        result = StepResult(*read, self._inputs.examples(batch.arrays), staleness=0, dropped=0)
+        dropped = len(outcomes) if self._was_late(assignment) else 0
+        result = StepResult(*read, self._inputs.examples(batch.arrays), staleness=0, dropped=dropped)
         closed = turn.closes is None or _is_closed(outcomes, turn.closes)
         if closed:
             weight = float(fetched["examples"])
@@ -165,6 +182,11 @@ class RoundSteps:
                 )
             require_finite(result)
         return outcomes
+
+    def _was_late(self, assignment: Assignment) -> bool:
+        """Whether the gradient before came too late for its round."""
+        kept = self._kept
+        return kept is not None and kept.assignment == assignment and not kept.pushed
 
     def _step(self, session: Any, batch: _Batch, headers: dict[Any, Any]) -> tuple[_Batch, dict[str, Any]]:
         """Runs the step with a batch, or with the next if that is given up; (the one that worked, what it fetched)."""
@@ -184,7 +206,8 @@ class RoundSteps:
     def _with(self, feed: dict[Any, Any]) -> Callable[[Any], dict[str, Any]]:
         def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
             started = self._runner.start(feed)
-            self._control_plane.pushes()
+            if not self._only_keeps:
+                self._control_plane.pushes()
             return self._runner.finish(started, started.run())
 
         return step

@@ -5,6 +5,8 @@ pushed again when an attempt became void or a session was lost, without computin
 
 A step closes the round before on each bucket before it reads that: the first of the members to come does, the others
 find it done.  So a round costs no run and no message of its own.
+
+With backup workers a step only keeps its gradient, since it may come too late; a run of its own contributes it then.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.accounting.ledger import PENDING
 from psruntime.graph.base.devices import ps_device, worker_device
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.step.mean_divisor import gradient_scale, make_divisor
@@ -21,7 +24,7 @@ from psruntime.graph.step.setup import StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
 from psruntime.graph.store.apply import Update, counting_update
 from psruntime.graph.store.gradient import BucketGradient, GradientStore
-from psruntime.graph.store.round_sum import RoundStore, close, contribute
+from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
 from psruntime.graph.store.step_messages import Header, Outcomes, PsHeader
 
 
@@ -86,7 +89,7 @@ class _Rounds:
         closing = self._close_header.on[ps]
         update = _joint_update(rounds, closing, self._pulled.spec.clip_value, bucket.update)
         state, self._after_close[bucket.name] = close(rounds, setup.controls[ps], closing, update)
-        self._outcomes.add(ps, contribute(rounds, setup.controls[ps], self._step_header.on[ps], sent, state))
+        self._outcomes.add(ps, self._outcome(rounds, ps, sent, state))
         self._stores[ps].append(rounds)
         self._contribute[ps].append(contribute(rounds, setup.controls[ps], closing, again))
         if self._pulled.spec.clip_norm is not None:
@@ -105,7 +108,15 @@ class _Rounds:
         self._contribute[0].append(contribute(rounds, control, closing, one))
         state, self._after_close[store.bucket.name] = close(rounds, control, closing, counting_update(store), one)
         self._close[0].append(state)
-        self._outcomes.add(0, contribute(rounds, control, self._step_header.on[0], one, state))
+        self._outcomes.add(0, self._outcome(rounds, 0, one, state))
+
+    def _outcome(self, rounds: RoundStore, ps: int, gradient: BucketGradient, closed: Any) -> Any:
+        """What a step says of a bucket, int64 [2] as `contribute` has it; closed: the round state after the close."""
+        control = self._setup.controls[ps]
+        if self._setup.job.backup_workers:
+            with tf1.device(ps_device(ps)):
+                return tf1.stack([control.numbers(PENDING), closed[APPLIED_ATTEMPT]])
+        return contribute(rounds, control, self._step_header.on[ps], gradient, closed)
 
     def step(self) -> dict[str, Any]:
         """What a step fetches of it."""

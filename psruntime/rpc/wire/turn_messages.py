@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Done, Duty, Torn, Turn
+from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Done, Duty, Torn, Turn
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
 from psruntime.v1 import coordination_pb2 as pb
@@ -33,6 +33,9 @@ def turn_request_to_wire(request: TurnRequest) -> pb.TakeTurnRequest:
         wire.contribution.round, wire.contribution.attempt = done.round, done.attempt
         wire.contribution.batch, wire.contribution.examples = done.batch, done.examples
         wire.contribution.apart = done.apart
+    elif isinstance(done, Computed):
+        wire.computed.round, wire.computed.opened = done.round, done.opened
+        wire.computed.batch, wire.computed.examples = done.batch, done.examples
     elif isinstance(done, Closed):
         wire.closed.round, wire.closed.attempt, wire.closed.global_step = done.round, done.attempt, done.global_step
     elif done is not None:
@@ -100,6 +103,10 @@ def _done_from_wire(wire: pb.TakeTurnRequest) -> Done | None:
         return None
     part = getattr(wire, which)
     number = field_checks.number(f"{which}.round", part.round, least=1)
+    if isinstance(part, pb.Computed):
+        opened = field_checks.number("computed.opened", part.opened, least=1)
+        batch = field_checks.number("computed.batch", part.batch)
+        return Computed(number, opened, batch, field_checks.amount("computed.examples", part.examples))
     attempt = field_checks.number(f"{which}.attempt", part.attempt, least=1)
     if isinstance(part, pb.Contribution):
         batch = field_checks.number("contribution.batch", part.batch)

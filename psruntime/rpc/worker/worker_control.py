@@ -156,7 +156,7 @@ class WorkerControl:
             done = None
             if turn is None:
                 continue
-            if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE):
+            if turn.duty in (Duty.COMPUTE, Duty.CONTRIBUTE, Duty.CLOSE):
                 self._note_waiting("")
                 self._turns_are_quick = time.monotonic() - began_s < QUICK_S / 2
                 return turn

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Turn
+from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Turn
 from psruntime.core.rounds.rounds import PastRound, Rounds
 from tests.support.selection import examples
 
@@ -60,16 +60,20 @@ class Bucket:
 
 
 class RoundsMachine(RuleBasedStateMachine):
+    backup_workers = 0
+
     def __init__(self) -> None:
         super().__init__()
-        self.rounds = Rounds()
+        self.rounds = Rounds(backup_workers=self.backup_workers)
         self.rounds.begin(0, 0)
         self.buckets = [Bucket() for _ in BUCKETS]
         self.recorded: list[list[int]] = []
         self.live: list[int] = []
         self.all = 0
         self.late: list[tuple[int, Turn, int]] = []  # incarnation, its turn, bucket
-        self.words: list[tuple[int, Contribution | Closed]] = []  # by whom; said, and perhaps heard again later
+        self.words: list[
+            tuple[int, Computed | Contribution | Closed]
+        ] = []  # by whom; said, and perhaps heard again later
         self.ticks = 0
         self.closes: list[Complete] = []  # whoever lost its session at it may repeat it in the next view
         self.floor = 0  # the highest attempt ever handed out
@@ -102,16 +106,34 @@ class RoundsMachine(RuleBasedStateMachine):
         may be lost."""
         incarnation = self.pick(who)
         turn = self.turn(incarnation)
-        if turn.duty is not Duty.CONTRIBUTE:
+        if turn.duty not in (Duty.COMPUTE, Duty.CONTRIBUTE):
             return
         if turn.closes:
             assert turn.closes.examples and not apart(turn.closes.attempt)
             self.check_closable(turn.closes)
+        if turn.duty is Duty.COMPUTE:
+            self.compute(incarnation, turn, delayed, told)
+            return
         pushes = {bucket: (incarnation, turn, bucket) for bucket in BUCKETS}
         self.late += [pushes[bucket] for bucket in (BUCKETS if twice else delayed)]
         accepted = [self.arrive(*pushes[bucket]) for bucket in BUCKETS if bucket not in delayed]
         if not delayed and all(accepted):
             self.say(incarnation, Contribution(turn.round, turn.attempt, 0, float(finite), apart(turn.attempt)), told)
+
+    @precondition(lambda self: self.live)
+    @rule()
+    def all_contribute(self) -> None:
+        """So that there are many rounds, and what went wrong once shows in the next."""
+        for who in range(len(self.live)):
+            self.contribute(who, delayed=(), twice=False, told=True, finite=True)
+
+    def compute(self, incarnation: int, turn: Turn, delayed: tuple[int, ...], told: bool) -> None:
+        """With backup workers a gradient is kept first, after the round before was closed on each bucket."""
+        for number in BUCKETS:
+            if turn.closes and number not in delayed:
+                self.buckets[number].apply(turn.closes)
+        if not (turn.closes and delayed):
+            self.say(incarnation, Computed(turn.round, turn.opened, 0, 1.0), told)
 
     def arrive(self, incarnation: int, turn: Turn, number: int) -> bool:
         """Whether the contribution to this bucket is in."""
@@ -129,9 +151,11 @@ class RoundsMachine(RuleBasedStateMachine):
     @rule(skipped=some, told=mostly)
     def close(self, skipped: tuple[int, ...], told: bool) -> None:
         """The chief applies some of the buckets, or all; its word of it may be lost."""
-        turn = self.turn(min(self.live))
-        if turn.duty is Duty.CLOSE and turn.closes and self.is_closed(turn.closes, skipped):
-            self.say(min(self.live), Closed(turn.round, turn.attempt, turn.round), told)
+        for closer in self.live:
+            turn = self.turn(closer)
+            if turn.duty is Duty.CLOSE and turn.closes and self.is_closed(turn.closes, skipped):
+                self.say(closer, Closed(turn.round, turn.attempt, turn.round), told)
+                break
 
     @precondition(lambda self: self.live)
     @rule(who=picks, skipped=some, told=mostly)
@@ -154,14 +178,18 @@ class RoundsMachine(RuleBasedStateMachine):
     def check_closable(self, closes: Complete) -> None:
         assert all(b.applied_attempt == closes.attempt or b.is_complete(closes) for b in self.buckets), "torn"
 
-    def say(self, incarnation: int, word: Contribution | Closed, told: bool) -> None:
+    def say(self, incarnation: int, word: Computed | Contribution | Closed, told: bool) -> None:
         self.words.append((incarnation, word))
         if told:
             self.hear(incarnation, word)
 
-    def hear(self, incarnation: int, word: Contribution | Closed) -> None:
-        is_close = isinstance(word, Closed)
-        self.keep(self.rounds.close(word) if is_close else self.rounds.contribute(incarnation, word))
+    def hear(self, incarnation: int, word: Computed | Contribution | Closed) -> None:
+        if isinstance(word, Computed):
+            self.keep(self.rounds.computed(incarnation, incarnation % 4, word))
+        elif isinstance(word, Contribution):
+            self.keep(self.rounds.contribute(incarnation, word))
+        else:
+            self.keep(self.rounds.close(word))
 
     def keep(self, past: PastRound | None) -> None:
         if past:
@@ -209,7 +237,10 @@ class RoundsMachine(RuleBasedStateMachine):
                 bucket.applied, bucket.summed, bucket.last = [], [], {}
             self.recorded = []
             if restart:
-                self.rounds, self.floor = Rounds(), seen  # ps 0 was lost, and the coordinator with it
+                self.rounds, self.floor = (
+                    Rounds(backup_workers=self.backup_workers),
+                    seen,
+                )  # ps 0 was lost, and the coordinator with it
         self.closes = self.closes[-1:]  # only the newest can be under way still
         self.keep(self.rounds.begin(len(self.buckets[0].applied), seen))
         for incarnation in self.live:
@@ -235,8 +266,94 @@ class RoundsMachine(RuleBasedStateMachine):
         """While a round is open there is a duty for someone, or it waits for a worker that is live."""
         if self.rounds.open and self.live:
             duties = {self.turn(incarnation).duty for incarnation in self.live}
-            assert duties & {Duty.CONTRIBUTE, Duty.CLOSE}, self.rounds.waits_for(0)
+            assert duties & {Duty.COMPUTE, Duty.CONTRIBUTE, Duty.CLOSE}, self.rounds.waits_for(0)
 
 
 RoundsMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=100, deadline=None)
 TestRounds = RoundsMachine.TestCase
+
+
+class BackupMachine(RoundsMachine):
+    """The same laws where a round does not wait for one of its workers."""
+
+    backup_workers = 1
+
+
+BackupMachine.TestCase.settings = RoundsMachine.TestCase.settings
+TestRoundsWithBackupWorkers = BackupMachine.TestCase
+
+
+def computed(rounds: Rounds, *incarnations: int) -> None:
+    for incarnation in incarnations:
+        rounds.computed(incarnation, incarnation, Computed(rounds.round, rounds.opened, 0, 1.0))
+
+
+def contributed(rounds: Rounds, *incarnations: int) -> None:
+    for incarnation in incarnations:
+        rounds.contribute(incarnation, Contribution(rounds.round, rounds.attempt, 0, 1.0))
+
+
+def backed_up(workers: int, backup_workers: int) -> Rounds:
+    """Rounds of so many workers, of which the first has opened."""
+    rounds = Rounds(backup_workers=backup_workers)
+    rounds.begin(0, 0)
+    for incarnation in range(workers):
+        rounds.enter(incarnation, incarnation)
+    rounds.open_next(workers)
+    return rounds
+
+
+def test_a_round_does_not_wait_for_a_backup_worker_whose_gradient_is_dropped() -> None:
+    rounds = backed_up(workers=3, backup_workers=1)
+    assert [rounds.turn_of(i, 0).duty for i in range(3)] == [Duty.COMPUTE] * 3
+    assert rounds.waits_for(0) == "round 1 waits for 2 of worker 0, 1, 2"
+    computed(rounds, 2, 0)
+    assert [rounds.turn_of(i, 0).duty for i in range(3)] == [Duty.CONTRIBUTE, Duty.COMPUTE, Duty.CONTRIBUTE]
+    contributed(rounds, 0, 2)
+    assert rounds.closing and rounds.open_next(1) and rounds.round == 2
+    assert rounds.turn_of(1, 0).closes == Complete(1, 1, 2, 2.0)
+    late = Computed(1, 1, 0, 1.0)
+    rounds.computed(1, 1, late)  # of the round that has closed
+    assert rounds.take_late() == [(1, late)] and not rounds.take_late()
+    assert rounds.turn_of(1, 0).duty is Duty.COMPUTE, "it takes part in the next"
+
+
+def test_one_that_has_a_gradient_takes_the_place_of_a_member_that_is_lost() -> None:
+    rounds = backed_up(workers=3, backup_workers=1)
+    computed(rounds, 0, 1, 2)
+    assert rounds.turn_of(2, 0).duty is Duty.WAIT
+    contributed(rounds, 0)
+    assert rounds.lose(1) == [0] and rounds.attempt == 2
+    contributed(rounds, 0)
+    assert rounds.closing, "two live, and one of them is a backup"
+    assert rounds.take_late() == []
+    rounds.open_next(1)
+    assert [index for index, _ in rounds.take_late()] == [2]
+
+
+def test_a_round_is_closed_by_a_member_while_the_chief_is_at_work_on_a_gradient() -> None:
+    rounds = backed_up(workers=3, backup_workers=1)
+    computed(rounds, 1, 2)
+    for incarnation in (1, 2):
+        rounds.contribute(incarnation, Contribution(1, 1, 0, 1.0, apart=True))
+    assert [rounds.turn_of(i, 0).duty for i in range(3)] == [Duty.WAIT, Duty.CLOSE, Duty.WAIT]
+    assert rounds.waits_for(0) == "round 1 waits for worker 1 to close it"
+    rounds.lose(1)
+    assert rounds.turn_of(2, 0).duty is Duty.CLOSE
+    assert rounds.turn_of(2, 2).duty is Duty.CLOSE, "as the chief, too"
+    rounds.lose(2)
+    assert rounds.turn_of(0, 0).duty is Duty.CLOSE, "nobody else is left"
+
+
+def test_the_loss_of_a_backup_worker_voids_nothing() -> None:
+    rounds = backed_up(workers=4, backup_workers=2)
+    computed(rounds, 0)
+    contributed(rounds, 0)
+    assert rounds.lose(3) == [] and rounds.attempt == 1 and rounds.closing, "three live, and two of them are backups"
+
+
+def test_with_more_backup_workers_than_workers_a_round_needs_one() -> None:
+    rounds = backed_up(workers=2, backup_workers=5)
+    computed(rounds, 1)
+    contributed(rounds, 1)
+    assert rounds.closing

@@ -188,7 +188,7 @@ def test_a_call_of_a_caller_that_closes_ends(job):
 def test_only_the_chief_closes(job):
     job.take(0, share(0))
     job.take(1, share(1))
-    with pytest.raises(ReplacedError, match="worker 1 is not the chief, worker 0 is"):
+    with pytest.raises(ReplacedError, match="worker 1 does not close the round, worker 0 does"):
         job.take(1, Closed(1, 1, 1))
 
 

@@ -199,10 +199,19 @@ job_statuses = st.builds(
     by_worker,
 )
 clock_reports = st.builds(ClockReport, indices, incarnations, counts.map(lambda n: n + (n == 0)), counts, counts, spans)
-_of_mode = {  # settings that belong to one mode
+_of_every_mode = {  # unless the next say otherwise
+    "min_workers": st.integers(1, 8),
+    "top_k": st.none() | st.floats(0, 1, exclude_min=True, exclude_max=True),
+}
+_of_mode = {  # settings that belong to one mode, and what does not go with them
     "async": {"max_staleness": st.none() | counts},
     "bounded": {"bound": counts},
-    "sync": {"rounds_log": texts},
+    "sync": {
+        "rounds_log": texts,
+        "backup_workers": st.integers(0, 1),
+        "min_workers": st.integers(2, 8),
+        "top_k": st.none(),
+    },
 }
 jobs = st.sampled_from(MODES).flatmap(
     lambda mode: st.builds(
@@ -210,7 +219,6 @@ jobs = st.sampled_from(MODES).flatmap(
         job_id=st.just("") | job_ids,
         mode=st.just(mode),
         ps=st.integers(1, 2**31 - 1),
-        min_workers=st.integers(1, 8),
         max_workers=st.integers(8, 2**31 - 1),
         train_steps=st.none() | st.integers(1, field_checks.COUNT_LIMIT - 1),
         checkpoint_dir=texts.filter(bool),
@@ -223,7 +231,6 @@ jobs = st.sampled_from(MODES).flatmap(
         summary_steps=counts,
         slice_bytes=st.integers(1, field_checks.COUNT_LIMIT - 1),
         plan=st.sampled_from(PLANS),
-        top_k=st.none() | st.floats(0, 1, exclude_min=True, exclude_max=True),
         on_nan=st.sampled_from(ON_NAN),
         round_warn_s=spans,
         lease_s=spans.map(lambda s: 0.5 + s / 10**6).map(lambda s: round(s, 9)),
@@ -232,7 +239,7 @@ jobs = st.sampled_from(MODES).flatmap(
         link_timeout_s=spans.map(lambda s: 1.0 + s),
         linger_s=spans,
         stop_grace_s=spans,
-        **_of_mode[mode],
+        **{**_of_every_mode, **_of_mode[mode]},
     )
 )
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Torn, Turn
+from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Torn, Turn
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
 from psruntime.rpc.wire.turn_messages import (
@@ -29,6 +29,7 @@ amounts = st.floats(0, 1e300)
 dones = (
     st.none()
     | st.builds(Contribution, numbers, numbers, counts, amounts, st.booleans())
+    | st.builds(Computed, numbers, numbers, counts, amounts)
     | st.builds(Closed, numbers, numbers, counts)
     | st.builds(Torn, numbers, numbers, words)
 )
@@ -90,6 +91,12 @@ def _turn(**changes):
         (
             _request(contribution={"round": 1, "attempt": 1, "examples": math.nan}),
             "contribution.examples must be a finite number from 0",
+        ),
+        (_request(computed=pb.Computed(round=1)), "computed.opened must be from 1"),
+        (_request(computed={"round": 1, "opened": 1, "batch": -1}), "computed.batch must be from 0"),
+        (
+            _request(computed={"round": 1, "opened": 1, "examples": math.inf}),
+            "computed.examples must be a finite number from 0",
         ),
         (_request(closed=pb.Closed(round=1)), "closed.attempt must be from 1"),
         (_request(closed={"round": 1, "attempt": 1, "global_step": -1}), "closed.global_step must be from 0"),

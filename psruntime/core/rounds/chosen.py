@@ -1,0 +1,70 @@
+"""Who makes up the open round: all who are in it, or, with backup workers, the first of them that have a gradient.
+
+With b backup workers a round of W workers needs W - b gradients.  A worker computes its gradient first, and says so;
+those who are among the first push theirs, so no ps ever has one too many.  Who comes later is late: its gradient is
+dropped, as TensorFlow's SyncReplicasOptimizer drops one (Chen et al., Revisiting Distributed Synchronous SGD, 2016).
+A worker that is lost leaves its place to one that is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from psruntime.core.rounds.round_messages import Computed
+
+
+class Chosen:
+    """Of one round.
+
+    members: of the attempt, incarnation -> worker index: whose contributions make it up.
+
+    Invariant: len(members) <= needed, and a member is never given up but by `void`.
+    """
+
+    def __init__(self, present: Mapping[int, int], backup_workers: int) -> None:
+        self._live = dict(present)
+        self._backup_workers = backup_workers
+        self._late: dict[int, Computed] = {}  # have a gradient and are no members, in their order
+        self._gone = 0  # members that are
+        self.members = {} if backup_workers else dict(present)
+
+    @property
+    def needed(self) -> int:
+        """How many members the round needs: all but the backup workers, of those who live or have contributed."""
+        return max(1, len(self.members), self._gone + len(self._live) - self._backup_workers)
+
+    @property
+    def nobody(self) -> bool:
+        return not self.members and not self._live
+
+    @property
+    def late(self) -> list[tuple[int, Computed]]:
+        """(worker index, what it computed) of those whose gradients are not used, as it stands."""
+        return [(self._live[incarnation], computed) for incarnation, computed in self._late.items()]
+
+    def computes(self, incarnation: int) -> bool:
+        """Whether this worker has to compute a gradient, of which it then says that it has it."""
+        return incarnation in self._live and incarnation not in self.members and incarnation not in self._late
+
+    def computed(self, incarnation: int, computed: Computed) -> None:
+        """It has one."""
+        if self.computes(incarnation):
+            self._late[incarnation] = computed
+            self._fill()
+
+    def lose(self, incarnation: int) -> None:
+        """It is gone.  As a member it stays one."""
+        self._gone += self._live.pop(incarnation, None) is not None and incarnation in self.members
+        self._late.pop(incarnation, None)
+
+    def void(self) -> None:
+        """The attempt is: those members who are left are the first of the next one."""
+        self.members = {incarnation: index for incarnation, index in self.members.items() if incarnation in self._live}
+        self._gone = 0
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._late and len(self.members) < self.needed:
+            incarnation = next(iter(self._late))
+            del self._late[incarnation]
+            self.members[incarnation] = self._live[incarnation]
