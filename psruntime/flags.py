@@ -192,4 +192,13 @@ def read_job_file(path: str) -> dict[str, Any]:
 
 def job_config(arguments: argparse.Namespace) -> JobConfig:
     """The job as ps 0 is given it: defaults, over them the job file, over that the flags."""
-    return JobConfig(**{**resolved(read_job_file(arguments.job)), **given(arguments, JobConfig)})
+    return JobConfig(**job_settings(arguments))
+
+
+def job_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the job that a process is given: those of the job file, over them the flags.
+
+    Raises:
+        UsageError: as read_job_file.
+    """
+    return {**resolved(read_job_file(arguments.job)), **given(arguments, JobConfig)}

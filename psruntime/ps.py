@@ -55,9 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         where = flags.process_config(arguments)
-        if where.index > 0 and arguments.job:
-            raise UsageError("--job is for ps 0 only; the other processes learn the job's settings from it")
-        job = flags.job_config(arguments) if where.index == 0 else None
+        given = flags.job_settings(arguments)
+        job = JobConfig(**given) if where.index == 0 else None
         security = load_security(flags.security_config(arguments))
         open_to_all = bool(security.tls) or arguments.insecure
         if job and not open_to_all:
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return usage_error(PROG, error)
     allocator.share_arenas()
     allocator.keep_freed_memory()
-    work = partial(_work, where, job, flags.given(arguments, JobConfig), security, open_to_all)
+    work = partial(_work, where, job, given, security, open_to_all)
     return run(Log("ps", where.index, where.log_format), work, arguments.lifeline)
 
 
@@ -74,7 +73,7 @@ def _parser() -> flags.Parser:
     parser = flags.Parser(
         PROG,
         "A parameter server.  Index 0 hosts the coordinator and is given the job's settings; the others learn them "
-        "from it, and a flag that contradicts one of them is refused.",
+        "from it, and a flag or a job file that contradicts one of them is refused.",
         first=("index", "coordinator", "ps", "train_steps", "checkpoint_dir"),
     )
     flags.add_process_flags(parser)

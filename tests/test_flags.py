@@ -51,6 +51,14 @@ def test_a_flag_goes_over_the_job_file_and_that_over_the_default(tmp_path: Path)
     assert job == JobConfig(ps=2, lease_s=4.0, checkpoint_dir="/c")
 
 
+def test_what_a_ps_is_given_is_the_job_file_and_over_it_the_flags(tmp_path: Path) -> None:
+    """So that every ps may have the same command: only what is given is compared with the job."""
+    file = tmp_path / "job.toml"
+    file.write_text('ps = 3\ncheckpoint_dir = "c"\n')
+    given = flags.job_settings(parse("--job", str(file), "--ps", "2"))
+    assert given == {"ps": 2, "checkpoint_dir": str(Path("c").absolute())}
+
+
 BAD_FILES: dict[str, Any] = {
     "unknown setting 'pss'; did you mean ps\\?": "pss = 3",
     "unknown setting 'zzz'; known are mode, bound, ps, ": "zzz = 3",

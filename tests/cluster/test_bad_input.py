@@ -66,6 +66,19 @@ def test_each_mistake_of_a_worker_is_one_line(zygote: Zygote, tmp_path: Path) ->
         end(job)
 
 
+def test_a_ps_may_be_given_the_job_file_of_ps_0_and_no_other(zygote: Zygote, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    with cluster(zygote, tmp_path, train_steps=1_000_000) as job:
+        job.start_worker(0, SLOW)
+        job.wait_for_phase(Phase.TRAINING)
+        for steps, said in (5, "--train-steps 5 here, 1000000 in the job"), (1_000_000, "ps index 7 is out of range"):
+            file.write_text(f"train_steps = {steps}\n")
+            ps = job.start_ps(7, f"--job={file}")
+            assert ps.wait() == 2
+            assert said in ps.wait_for(" error ")
+        end(job)
+
+
 def test_an_evaluation_that_cannot_be_built_is_known_before_the_training(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "no_eval.py").write_text(NO_EVAL)
     with cluster(zygote, tmp_path, checkpoint_dir=tmp_path / "c", keep_best="accuracy") as job:
