@@ -180,35 +180,10 @@ def test_the_model_with_everything_has_what_it_says(modules: Path, data: Path) -
     assert [v.tag for e in tf1.train.summary_iterator(str(events)) for v in e.summary.value] == ["loss"]
 
 
-def test_manifest_starts_ps_and_workers_that_find_each_other() -> None:
-    (block,) = [b for b in BLOCKS if b.check == "manifest"]
-    service, *jobs = yaml.safe_load_all(block.text)
-    scripts = {b.file: b.text for b in docs.blocks(ROOT / ESTIMATOR) if b.file}
-    domain = service["metadata"]["name"]
-    coordinator = f"--coordinator={jobs[0]['metadata']['name']}-0.{domain}.default.svc.cluster.local:2222"
-    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
-    commands = []
-    for job in jobs:
-        spec, pod = job["spec"], job["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        commands.append(container["command"])
-        assert coordinator in container["command"]
-        assert pod["subdomain"] == domain
-        assert spec["template"]["metadata"]["labels"] == service["spec"]["selector"]
-        assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"]
-        assert pod["restartPolicy"] == "Never"  # a podFailurePolicy asks for it
-        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-        for index in range(spec["completions"]):
-            words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["command"]]
-            assert complaint(words, scripts) == ""
-    assert [command[:2] for command in commands] == [["psruntime", role] for role in ("ps", "worker")]
-    assert f"--ps={jobs[0]['spec']['completions']}" in commands[0]
-
-
-def test_the_other_manifest_can_be_read() -> None:
+def test_the_manifest_can_be_read() -> None:
     (block,) = [b for b in BLOCKS if b.check == "yaml"]
     assert yaml.safe_load(block.text)["kind"] == "TFJob"
-    assert {b.check for b in BLOCKS if b.kind == "yaml"} == {"yaml", "manifest"}
+    assert {b.check for b in BLOCKS if b.kind == "yaml"} == {"yaml", "kustomization"}  # tests/launch/test_kubernetes.py
 
 
 def test_every_refusal_is_one() -> None:

@@ -1,0 +1,396 @@
+"""launch/kubernetes: Kubernetes accepts it, its pods find each other, and nobody else reaches them.
+
+The base is read as it stands; what kustomize makes of it needs kubectl.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from psruntime import config
+from psruntime.launch.backoff import crashed
+from tests.support import docs
+from tests.support.command_lines import complaint
+from tests.support.docs import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = ROOT / "launch" / "kubernetes"
+BASE, EXAMPLE, TLS = FOLDER / "base", FOLDER / "example", FOLDER / "tls"
+ESTIMATOR = docs.blocks(ROOT / "docs" / "migrating-estimator.md")
+MODELS = {block.file: block.text for block in ESTIMATOR if block.file}
+OLDEST = "1.31"  # podFailurePolicy is there for good
+GRACE_S = 10  # docs/operations.md, "Stop a job": how much longer than --stop-grace the grace time has to be
+CREDENTIALS = ("ca.pem", "cert.pem", "key.pem", "token")
+
+Object = dict[str, Any]
+
+
+def kustomization(folder: Path) -> Object:
+    found: Object = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    return found
+
+
+def as_it_stands(folder: Path) -> list[Object]:
+    """The documents of all files that are listed, and the ConfigMaps that would be made, without suffixes."""
+    listed = kustomization(folder)
+    found = [d for name in listed["resources"] for d in yaml.safe_load_all((folder / name).read_text())]
+    for made in listed["configMapGenerator"]:
+        data = dict(literal.split("=", 1) for literal in made.get("literals", ()))
+        data |= {name: (folder / name).read_text() for name in made.get("files", ())}
+        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": made["name"]}, "data": data})
+    return found
+
+
+def rendered(folder: Path) -> list[Object]:
+    """What kustomize makes of a folder."""
+    if not shutil.which("kubectl"):
+        pytest.skip("needs kubectl, which has kustomize")
+    return list(yaml.safe_load_all(kustomize(folder)))
+
+
+@cache
+def kustomize(folder: Path) -> str:
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def with_tls(folder: Path) -> list[Object]:
+    """The base with the component of TLS, as its comment says how to name it."""
+    for name in CREDENTIALS:
+        (folder / name).write_text("secret")
+    comment = (TLS / "kustomization.yaml").read_text().split("apiVersion")[0]
+    used = yaml.safe_load("\n".join(line[5:] for line in comment.splitlines() if line.startswith("#     ")))
+    assert used["components"] == ["../tls"] and used["secretGenerator"][0]["files"] == list(CREDENTIALS)
+    return kustomized({**used, "resources": ["../base"]}, folder)
+
+
+def migrated(folder: Path) -> list[Object]:
+    """What the page on Estimators makes of the base."""
+    overlay, job = ([b.text for b in ESTIMATOR if b.check == check] for check in ("kustomization", "job"))
+    (folder / "job.toml").write_text(*job)
+    return kustomized(yaml.safe_load(*overlay), folder)
+
+
+def kustomized(overlay: Object, folder: Path) -> list[Object]:
+    """What comes of an overlay in a folder outside of the repository."""
+    for key in overlay.keys() & {"resources", "components"}:
+        overlay[key] = [os.path.relpath(EXAMPLE / path, folder) for path in overlay[key]]
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    return rendered(folder)
+
+
+READ: dict[str, Callable[[Path], list[Object]]] = {
+    "base": lambda _: as_it_stands(BASE),
+    "base, rendered": lambda _: rendered(BASE),
+    "example": lambda _: rendered(EXAMPLE),
+    "tls": with_tls,
+    "migrated": migrated,
+}
+
+
+@pytest.fixture(params=READ)
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> list[Object]:
+    return READ[request.param](tmp_path)
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [found for found in objects if found["kind"] == kind]
+
+
+def job_of(objects: list[Object], role: str) -> Object:
+    (found,) = [job for job in of_kind(objects, "Job") if args_of(job)[0] == role]
+    return found
+
+
+def pod_of(job: Object) -> Object:
+    found: Object = job["spec"]["template"]["spec"]
+    return found
+
+
+def labels_of(job: Object) -> dict[str, str]:
+    found: dict[str, str] = job["spec"]["template"]["metadata"]["labels"]
+    return found
+
+
+def container_of(job: Object) -> Object:
+    (found,) = pod_of(job)["containers"]
+    return dict(found)
+
+
+def args_of(job: Object) -> list[str]:
+    return list(container_of(job)["args"])
+
+
+def flag_of(job: Object, name: str) -> str:
+    (found,) = [word.partition("=")[2] for word in args_of(job) if word.partition("=")[0] == name]
+    return found
+
+
+def selects(selector: Object, labels: dict[str, str]) -> bool:
+    """Whether an object with these labels is meant; an empty selector means all."""
+    assert selector.keys() <= {"matchLabels"}
+    return selector.get("matchLabels", {}).items() <= labels.items()
+
+
+def config_map(objects: list[Object], name: str) -> dict[str, str]:
+    (found,) = [c["data"] for c in of_kind(objects, "ConfigMap") if c["metadata"]["name"] == name]
+    return dict(found)
+
+
+def volume_of(job: Object, kind: str) -> Object:
+    (found,) = [volume[kind] for volume in pod_of(job)["volumes"] if kind in volume]
+    return dict(found)
+
+
+def settings_of(objects: list[Object]) -> dict[str, Any]:
+    """Of the job, in the file that the ps are given."""
+    name = volume_of(job_of(objects, "ps"), "configMap")["name"]
+    return tomllib.loads(config_map(objects, name)["job.toml"])
+
+
+def expanded(word: str, environment: dict[str, str]) -> str:
+    """As Kubernetes expands a word of a command."""
+    return re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], word)
+
+
+def commands(objects: list[Object], job: Object, folder: Path) -> Iterator[list[str]]:
+    """The command lines of its pods; where a ConfigMap is mounted, its files are in the folder."""
+    container, mounted = container_of(job), {}
+    for volume in pod_of(job)["volumes"]:
+        if "configMap" in volume:
+            (where,) = [m["mountPath"] for m in container["volumeMounts"] if m["name"] == volume["name"]]
+            mounted[where] = folder
+            for name, text in config_map(objects, volume["configMap"]["name"]).items():
+                (folder / name).write_text(text)
+    environment = {}
+    for source in container.get("envFrom", ()):
+        environment |= config_map(objects, source["configMapRef"]["name"])
+    for index in range(job["spec"]["completions"]):
+        known = {**environment, "JOB_COMPLETION_INDEX": str(index)}
+        words = [expanded(word, known) for word in args_of(job)]
+        for where, there in mounted.items():
+            words = [word.replace(where, str(there)) for word in words]
+        yield ["psruntime", *words]
+
+
+def test_the_base_lists_all_its_files_and_says_no_namespace() -> None:
+    listed = kustomization(BASE)
+    files = {*listed["resources"], *(name for made in listed["configMapGenerator"] for name in made.get("files", ()))}
+    assert files | {"kustomization.yaml"} == {path.name for path in BASE.iterdir()}
+    assert not re.search(r"^\s*namespace:|\.svc\b", "".join(path.read_text() for path in BASE.iterdir()), re.M)
+
+
+def test_the_base_is_what_kustomize_makes_of_it() -> None:
+    """So the other tests mean what is applied, also where there is no kubectl."""
+    names = {(found["kind"], re.sub("-[a-z0-9]{10}$", "", found["metadata"]["name"])) for found in rendered(BASE)}
+    assert names == {(found["kind"], found["metadata"]["name"]) for found in as_it_stands(BASE)}
+
+
+@pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
+def test_kubernetes_knows_every_field(objects: list[Object], version: str) -> None:
+    for found in objects:
+        kubernetes_validate.validate(found, version, strict=True)
+
+
+def misspell(job: Object) -> None:
+    job["spec"]["paralelism"] = job["spec"].pop("parallelism")
+
+
+def nest_wrongly(job: Object) -> None:
+    pod_of(job)["readOnlyRootFilesystem"] = True
+
+
+def give_text_for_a_number(job: Object) -> None:
+    pod_of(job)["containers"][0]["livenessProbe"]["grpc"]["port"] = "health"
+
+
+def leave_out_what_is_required(job: Object) -> None:
+    del pod_of(job)["containers"][0]["name"]
+
+
+@pytest.mark.parametrize(
+    "spoil", [misspell, nest_wrongly, give_text_for_a_number, leave_out_what_is_required], ids=lambda f: f.__name__
+)
+def test_a_wrong_field_would_be_found(spoil: Callable[[Object], None]) -> None:
+    job = deepcopy(job_of(as_it_stands(BASE), "ps"))
+    kubernetes_validate.validate(job, OLDEST, strict=True)
+    spoil(job)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(job, OLDEST, strict=True)
+
+
+def test_every_command_is_accepted(objects: list[Object], tmp_path: Path) -> None:
+    assert len(of_kind(objects, "Job")) == 2
+    for role in ("ps", "worker"):
+        job = job_of(objects, role)
+        said = {" ".join(words): complaint(words, MODELS) for words in commands(objects, job, tmp_path)}
+        assert len(said) == job["spec"]["completions"]
+        assert not any(said.values()), said
+
+
+def test_a_command_that_is_wrong_would_be_found(tmp_path: Path) -> None:
+    objects = as_it_stands(BASE)
+    for found in of_kind(objects, "ConfigMap"):
+        found["data"] = {name: text.replace("train_steps", "trian_steps") for name, text in found["data"].items()}
+    (first, *_) = commands(objects, job_of(objects, "ps"), tmp_path)
+    assert "unknown setting 'trian_steps'; did you mean train_steps?" in complaint(first, MODELS)
+
+
+def test_all_find_ps_0_by_its_name(objects: list[Object]) -> None:
+    (service,) = of_kind(objects, "Service")
+    ps = job_of(objects, "ps")
+    domain, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+    for job in of_kind(objects, "Job"):
+        assert flag_of(job, "--coordinator") == f"{ps['metadata']['name']}-0.{domain}:{port}"
+        assert pod_of(job)["subdomain"] == domain
+        assert selects({"matchLabels": service["spec"]["selector"]}, labels_of(job))
+
+
+def test_the_number_of_ps_is_the_same_everywhere(objects: list[Object]) -> None:
+    ps = job_of(objects, "ps")
+    number = ps["spec"]["completions"]
+    assert flag_of(ps, "--ps") == str(number)
+    assert "ps" not in settings_of(objects)
+    (budget,) = of_kind(objects, "PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == number - 1
+    assert selects(budget["spec"]["selector"], labels_of(ps))
+    assert not selects(budget["spec"]["selector"], labels_of(job_of(objects, "worker")))
+    for job in of_kind(objects, "Job"):
+        assert job["spec"]["completionMode"] == "Indexed"
+        assert job["spec"]["parallelism"] == job["spec"]["completions"]
+
+
+def test_in_the_example_other_numbers_follow_the_completions(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    shutil.copytree(EXAMPLE, folder)
+    text = (folder / "kustomization.yaml").read_text()
+    for path, number in ("/spec/completions", 7), ("/spec/minAvailable", 6):
+        text, count = re.subn(rf"(path: {path}, value:) \d+", rf"\1 {number}", text)
+        assert count
+    objects = kustomized(yaml.safe_load(text), folder)
+    test_the_number_of_ps_is_the_same_everywhere(objects)
+    assert {job["spec"]["completions"] for job in of_kind(objects, "Job")} == {7}
+
+
+def test_a_pod_is_replaced_unless_the_job_is_over(objects: list[Object]) -> None:
+    for job in of_kind(objects, "Job"):
+        ignore, fail = job["spec"]["podFailurePolicy"]["rules"]
+        assert ignore == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+        assert (fail["action"], fail["onExitCodes"]["operator"]) == ("FailJob", "In")
+        assert set(fail["onExitCodes"]["values"]) == {code for code in range(1, 256) if not crashed(code)}
+        assert pod_of(job)["restartPolicy"] == "Never"  # a podFailurePolicy asks for it
+
+
+def test_times_fit_each_other(objects: list[Object]) -> None:
+    stop_grace_s = settings_of(objects).get("stop_grace_s", config.JobConfig.stop_grace_s)
+    for job in of_kind(objects, "Job"):
+        assert pod_of(job)["terminationGracePeriodSeconds"] >= stop_grace_s + GRACE_S
+        startup = container_of(job)["startupProbe"]
+        assert startup["periodSeconds"] * startup["failureThreshold"] > float(flag_of(job, "--connect-timeout"))
+
+
+def test_probes_ask_the_health_service(objects: list[Object]) -> None:
+    """ps 0 has it on the coordinator's port.  With TLS a probe can only open the port."""
+    for job in of_kind(objects, "Job"):
+        port = int(flag_of(job_of(objects, "ps"), "--coordinator").rpartition(":")[2])
+        assert int(flag_of(job, "--health-port")) == port
+        assert [p["containerPort"] for p in container_of(job)["ports"]] == [port]
+        secured = any("secret" in volume for volume in pod_of(job)["volumes"])
+        how, other = ("tcpSocket", "grpc") if secured else ("grpc", "tcpSocket")
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            found = container_of(job)[probe]
+            assert found[how] == {"port": port} and other not in found, probe
+
+
+def test_containers_are_confined(objects: list[Object]) -> None:
+    """What the Pod Security Standard "restricted" asks for, and a root that cannot be written."""
+    for job in of_kind(objects, "Job"):
+        pod, container = pod_of(job), container_of(job)
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}
+        }  # fmt: skip
+        assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+        assert container["resources"]["requests"]["cpu"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+        (temporary,) = [volume["name"] for volume in pod["volumes"] if "emptyDir" in volume]
+        assert mounts[temporary] == "/tmp"
+
+
+def test_checkpoints_are_on_a_claim_that_all_nodes_may_write(objects: list[Object]) -> None:
+    (claim,) = of_kind(objects, "PersistentVolumeClaim")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    folder = settings_of(objects)["checkpoint_dir"]
+    for job in of_kind(objects, "Job"):
+        (mount,) = [m for m in container_of(job)["volumeMounts"] if m["mountPath"] == folder]
+        (volume,) = [v for v in pod_of(job)["volumes"] if v["name"] == mount["name"]]
+        assert volume["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
+        assert "readOnly" not in mount
+
+
+def reaches(policy: Object, labels: dict[str, str], port: int) -> bool:
+    """Whether the policy lets a pod of the namespace with these labels reach a pod that it guards."""
+    for rule in policy["spec"]["ingress"]:
+        peers = [peer["podSelector"] for peer in rule["from"] if peer.keys() == {"podSelector"}]
+        assert len(peers) == len(rule["from"])
+        ports = [p["port"] for p in rule.get("ports", ())]
+        if any(selects(peer, labels) for peer in peers) and (not ports or port in ports):
+            return True
+    return False
+
+
+def test_only_pods_of_the_job_reach_tensorflow_and_clients_the_coordinator(objects: list[Object]) -> None:
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    coordinator, tensorflow = int(flag_of(job_of(objects, "ps"), "--coordinator").rpartition(":")[2]), 40_000
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    for job in of_kind(objects, "Job"):
+        assert selects(policy["spec"]["podSelector"], labels_of(job))
+        assert reaches(policy, labels_of(job), tensorflow) and reaches(policy, labels_of(job), coordinator)
+    stranger, client = {"app.kubernetes.io/name": "other"}, {"psruntime-client": "true"}
+    assert not reaches(policy, stranger, tensorflow) and not reaches(policy, stranger, coordinator)
+    assert not reaches(policy, client, tensorflow) and reaches(policy, client, coordinator)
+
+
+def test_with_tls_every_process_has_the_files_and_nothing_is_insecure(tmp_path: Path) -> None:
+    objects = with_tls(tmp_path)
+    (secret,) = of_kind(objects, "Secret")
+    assert secret["data"].keys() == set(CREDENTIALS)
+    for job in of_kind(objects, "Job"):
+        assert "--insecure" not in args_of(job)
+        volume = volume_of(job, "secret")
+        assert volume["secretName"] == secret["metadata"]["name"]
+        (mount,) = [m for m in container_of(job)["volumeMounts"] if m["name"] == "credentials"]
+        assert mount["readOnly"]  # a secret that is open to the group of the pod is refused elsewhere
+        given = {variable["name"]: variable["value"] for variable in container_of(job)["env"]}
+        read = config.SecurityConfig.of({}, given)
+        files = (read.tls_ca, read.tls_cert, read.tls_key, read.token_file)
+        assert files == tuple(f"{mount['mountPath']}/{name}" for name in CREDENTIALS)
+
+
+def test_without_tls_ps_0_has_to_say_that_it_serves_others() -> None:
+    """Else it would listen on its own machine only, and refuse this address."""
+    objects = as_it_stands(BASE)
+    assert "--insecure" in args_of(job_of(objects, "ps"))
+    assert "--insecure" not in args_of(job_of(objects, "worker"))
