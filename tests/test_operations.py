@@ -1,11 +1,9 @@
-"""docs/operations.md: its units and scripts start what they say, with what they restart and what they do not."""
+"""docs/operations.md: its tables of exit codes, settings and log events are those of the code."""
 
 from __future__ import annotations
 
 import ast
-import configparser
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import Field, fields
 from pathlib import Path
@@ -17,34 +15,9 @@ from psruntime import errors
 from psruntime.config import JobConfig, flag_of
 from psruntime.launch.backoff import crashed
 from tests.support import docs
-from tests.support.command_lines import complaint
 
 # Functions that log, or hand an event on -> which of their arguments it is.
 LOGGED = {"log": 0, "_log": 0, "note": 0, "_note": 0, "_report": 0, "_forget": 1, "_remove": 1, "self": 0}
-
-OPERATIONS = docs.ROOT / "docs" / "operations.md"
-BLOCKS = docs.blocks(OPERATIONS)
-UNITS = [block for block in BLOCKS if block.check == "unit"]
-
-
-@pytest.mark.parametrize("block", UNITS, ids=str)
-@pytest.mark.parametrize("index", range(2))
-def test_a_unit_starts_what_there_is(block: docs.Block, index: int) -> None:
-    unit = configparser.ConfigParser(interpolation=None)
-    unit.read_string(block.text)
-    program, *words = shlex.split(unit["Service"]["ExecStart"].replace("%i", str(index)))
-    assert Path(program).is_absolute()
-    assert complaint([Path(program).name, *words], {}) == ""
-
-
-def test_the_unit_restarts_what_the_table_says() -> None:
-    unit = configparser.ConfigParser(interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string(UNITS[0].text)
-    service = unit["Service"]
-    assert service["Restart"] == "on-failure"
-    final = {int(code) for code in service["RestartPreventExitStatus"].split()} | {errors.EXIT_DONE}
-    assert final == {code for code in range(256) if not crashed(code)}
 
 
 def test_the_table_of_exit_codes_is_what_the_launcher_goes_by() -> None:

@@ -26,8 +26,8 @@ else:
     import tomli as tomllib
 
 ELSEWHERE = {".", "cat", "cd", "cp", "grep", "head", "ls", "mkdir", "tail", "venv"}  # commands that are not ours
-FLAGS_ELSEWHERE = {  # of Slurm and systemd
-    "--kill-on-bad-exit", "--now", "--ntasks", "--wait",
+FLAGS_ELSEWHERE = {  # of Slurm, systemd and useradd
+    "--home-dir", "--kill-on-bad-exit", "--now", "--ntasks", "--shell", "--system", "--wait",
 }  # fmt: skip
 
 

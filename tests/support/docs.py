@@ -6,7 +6,6 @@ A comment `<!-- check: KIND ... -->` before a block or a table says how it is ch
     script         it is run, by the test that names it
     compile, WHY   it is only compiled
     diff of FILE   the lines that it takes away are in that block; the result is run
-    unit           of systemd; its command goes to the argument parsers
     kustomization  what kustomize makes of it, with the job file of the block job, is checked by
                    tests/launch/test_kubernetes.py; yaml: it is only read
     install        it is looked at; not run
