@@ -103,6 +103,8 @@ def complaint(words: list[str], scripts: Mapping[str, str], made: Collection[str
     program, argv = (words[2], words[3:]) if words[:2] == ["python", "-m"] else (words[0], words[1:])
     if program == "launch/local.sh":
         program = "psruntime.run"
+    if program == "launch/ssh.sh":
+        program, argv = "psruntime.task", argv[1:]
     if program == "psruntime":
         if not argv or argv[0] not in cli.COMMANDS:
             return _of_dispatch(argv)

@@ -1,0 +1,523 @@
+"""launch/ssh.sh: what it starts where, what it starts again, and that nothing outlives it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import pytest
+
+from psruntime.cluster.host_lists import read_host_lists
+from tests.support.cluster import ROOT
+from tests.support.command_lines import complaint
+from tests.support.commands import MARK, Commands
+from tests.support.free_ports import free_ports
+from tests.support.polling import poll_until
+
+SCRIPT = str(ROOT / "launch" / "ssh.sh")
+SSHD = "/usr/sbin/sshd"  # it wants to be called by its whole path
+PRIVILEGES = Path("/run/sshd")  # an empty folder, which it needs when it runs as root
+FAKES = {
+    "psruntime": f"""#!{sys.executable}
+# Writes down how it was called, and does the first of what is left to do for its task.
+import json, os, signal, sys
+from pathlib import Path
+
+folder, words = Path(__file__).parent, sys.argv[1:]
+name = "-".join(words[words.index(flag) + 1] for flag in ("--role", "--index"))
+with (folder / "calls").open("a") as calls:
+    calls.write(json.dumps([name, os.getpid(), os.getcwd(), words]) + "\\n")
+plan = folder / name
+doing, *later = plan.read_text().split() if plan.exists() else ["0"]
+plan.write_text(" ".join(later or ["0"]))
+print("began", flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while doing == "hangs":
+    signal.pause()
+if doing.startswith("waits"):  # for the end of its lifeline
+    assert not os.read(0, 1024)
+    print("asked to stop", file=sys.stderr)
+    doing = doing.removeprefix("waits")
+if int(doing) < 0:
+    os.kill(os.getpid(), -int(doing))
+os._exit(int(doing))
+""",
+    "ssh": """#!/bin/bash
+# Runs the command here, as a server of that machine would: by the shell of the user, in a session of its own.
+while [ "${1#-}" != "$1" ]; do shift 2; done
+echo "$1" >> "${0%/*}/hosts"
+case $1 in *down*) echo "ssh: connect to host $1 port 22: Connection refused"; exit 255 ;; esac
+shift
+exec setsid sh -c "$*"
+""",
+}
+
+
+class Call(NamedTuple):
+    """A start of psruntime."""
+
+    task: str
+    pid: int
+    folder: str
+    words: list[str]
+
+
+class Launcher:
+    """The script with programs that only look like ssh and psruntime."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commands = Commands(folder)
+        programs = folder / "programs"
+        programs.mkdir()
+        self.commands.environment["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        self.programs = programs
+        for name, text in FAKES.items():
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+
+    def plan(self, **doings: str) -> None:
+        """What each task does, one word for each time that it is started; without a plan it ends with 0.
+
+        N: it ends with N, or by signal -N.  waitsN: when its lifeline has ended.  hangs: by SIGKILL only.
+        """
+        for name, text in doings.items():
+            (self.programs / name.replace("_", "-")).write_text(text)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return self.commands.start(SCRIPT, *words)
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        code, out, err = self.commands.run(SCRIPT, *words)
+        self.await_end()
+        return code, out, err
+
+    def await_end(self) -> None:
+        poll_until(lambda: not self.commands.running(), 30, "the end of all processes")
+
+    def calls(self) -> list[Call]:
+        """Each start of psruntime."""
+        path = self.programs / "calls"
+        return [Call(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def await_calls(self, count: int) -> None:
+        poll_until(lambda: len(self.calls()) >= count, 30, f"{count} starts of psruntime")
+
+    def hosts(self) -> list[str]:
+        return sorted((self.programs / "hosts").read_text().split())
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    made = Launcher(tmp_path)
+    yield made
+    for pid in made.commands.running():  # only after a failure
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def await_line(stream: IO[str] | None, wanted: str) -> None:
+    assert stream and any(wanted in line for line in iter(stream.readline, "")), wanted
+
+
+def start_group(commands: Commands, *words: str) -> subprocess.Popen[str]:
+    """The script, as the leader of a process group."""
+    return subprocess.Popen(
+        [SCRIPT, *words], cwd=commands.folder, env=commands.environment, text=True, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def value(words: list[str], flag: str) -> str:
+    return words[words.index(flag) + 1]
+
+
+def test_each_host_has_a_worker_and_the_first_one_the_ps(launcher: Launcher) -> None:
+    code, out, err = launcher.run("a,user@b,fd00::5", "--insecure", "--mode=sync")
+    assert code == 0, err
+    assert launcher.hosts() == ["a", "a", "fd00::5", "user@b"]
+    calls = {call.task: call.words for call in launcher.calls()}
+    assert sorted(calls) == ["ps-0", "worker-0", "worker-1", "worker-2"]
+    for name, words in calls.items():
+        assert words[:2] == ["task", "--lifeline"] and words[-2:] == ["--insecure", "--mode=sync"]
+        assert value(words, "--ps-hosts") == "a:2222" and value(words, "--worker-hosts") == "a:0,b:0,[fd00::5]:0"
+        assert complaint(["psruntime", *words], {}) == ""
+        assert f"{name}: began\n" in out
+    assert len(re.findall(r"^launch/ssh.sh: \S+ on \S+: psruntime task ", err, re.MULTILINE)) == 4
+    assert "worker-1 on user@b: psruntime task --lifeline --ps-hosts a:2222 --worker-hosts a:0,b:0" in err
+
+
+def test_roles_are_dealt_to_the_hosts_of_a_file_in_turn(launcher: Launcher) -> None:
+    (launcher.folder / "machines").write_text("# those that are free\nuser@a  # with the disk\n\nb\n")
+    flags = ["--ps", "3", "--workers=1", "--coordinator-port", "4711", "--insecure"]
+    code, _, err = launcher.run("machines", *flags)
+    assert code == 0, err
+    assert launcher.hosts() == ["b", "user@a", "user@a", "user@a"]
+    for name, _, _, words in launcher.calls():
+        lists = value(words, "--ps-hosts"), value(words, "--worker-hosts")
+        assert lists == ("a:4711,b:0,a:0", "a:0")
+        task = read_host_lists(*lists, value(words, "--role"), int(value(words, "--index")), lambda _: False)
+        assert f"{task.role}-{task.index}" == name
+
+
+@pytest.mark.parametrize("word", ["two words", "it's", 'a "b"', "$HOME `id` \\ *", "", "two\nlines", "ü;&|<>(){}!#~"])
+def test_a_flag_arrives_as_it_was_given(launcher: Launcher, word: str) -> None:
+    code, _, err = launcher.run("a", "--data-dir", word, "--insecure")
+    assert code == 0, err
+    assert [call.words[-3:] for call in launcher.calls()] == [["--data-dir", word, "--insecure"]] * 2
+
+
+def test_the_command_and_its_folder_are_those_of_the_environment(launcher: Launcher) -> None:
+    place = launcher.folder / "it's here"
+    place.mkdir()
+    launcher.commands.environment |= {"DIR": str(place), "PSRUNTIME": "env A=b psruntime", "SSH": "ssh -o User=me"}
+    code, _, err = launcher.run("a")
+    assert code == 0, err
+    assert {call.folder for call in launcher.calls()} == {str(place)}
+    assert "worker-0 on a: env A=b psruntime task" in err
+
+
+def test_by_default_it_is_the_current_folder(launcher: Launcher) -> None:
+    assert launcher.run("a")[0] == 0
+    assert {call.folder for call in launcher.calls()} == {str(launcher.folder)}
+
+
+def test_a_folder_that_is_not_there_ends_the_job(launcher: Launcher) -> None:
+    launcher.commands.environment["DIR"] = "/no/such"
+    code, out, _ = launcher.run("a")
+    assert code == 2 and not launcher.calls()
+    assert "worker-0: there is no folder /no/such on this machine; DIR names another\n" in out
+
+
+def test_a_command_that_is_not_there_ends_the_job(launcher: Launcher) -> None:
+    launcher.commands.environment["PSRUNTIME"] = "psrun"
+    code, _, err = launcher.run("a")
+    assert code == 127
+    assert "psrun cannot be run on a; PSRUNTIME names another command\n" in err
+
+
+@pytest.mark.parametrize("crash", ["75", "-9", "-11"])
+def test_what_crashes_is_started_again_after_a_pause(launcher: Launcher, crash: str) -> None:
+    launcher.plan(ps_0="waits0", worker_1=f"{crash} {crash} 0")
+    code, _, err = launcher.run("a,b")
+    assert code == 0, err
+    assert [call.task for call in launcher.calls()].count("worker-1") == 3 and len(launcher.calls()) == 5
+    code = int(crash) if int(crash) > 0 else 128 - int(crash)
+    assert err.count(f"worker-1 on b ended with {code}\n") == 2
+    assert re.findall(r"worker-1 is started again in (\d+) s", err) == ["1", "2"]
+
+
+@pytest.mark.nightly
+def test_pauses_grow_to_32_seconds(launcher: Launcher) -> None:
+    launcher.plan(ps_0="waits0", worker_0="75 75 75 75 75 75 75 0")
+    code, _, err = launcher.run("a")
+    assert code == 0, err
+    pauses = re.findall(r"worker-0 is started again in (\d+) s", err)
+    assert pauses == ["1", "2", "4", "8", "16", "32", "32"]
+
+
+@pytest.mark.parametrize("last", [1, 2, 126])
+def test_a_code_that_is_final_ends_the_job_by_ps_0(launcher: Launcher, last: int) -> None:
+    launcher.plan(ps_0="waits143", ps_1="waits143", worker_0=str(last), worker_1="waits143")
+    code, out, err = launcher.run("a,b", "--ps", "2")
+    assert code == last, err
+    assert len(launcher.calls()) == 4 and "started again" not in err
+    stopped = re.findall(r"^(\S+): asked to stop$", out, re.MULTILINE)
+    assert stopped[0] == "ps-0" and sorted(stopped) == ["ps-0", "ps-1", "worker-1"]
+
+
+def test_ps_0_need_not_wait_for_latecomers(launcher: Launcher) -> None:
+    launcher.plan(ps_0="waits0")
+    assert launcher.run("a")[0] == 0
+
+
+def test_a_worker_may_end_after_ps_0(launcher: Launcher) -> None:
+    """It runs the `end` of its hooks, in which nobody disturbs it."""
+    launcher.plan(worker_0="waits3")
+    process = launcher.start("a")
+    await_line(process.stderr, "ps-0 on a ended with 0")
+    launcher.await_calls(2)
+    (worker,) = [call.pid for call in launcher.calls() if call.task == "worker-0"]
+    os.kill(worker, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and "ended with 137" in err and "started again" not in err
+
+
+def test_a_host_that_cannot_be_reached_ends_the_job(launcher: Launcher) -> None:
+    launcher.plan(ps_0="waits143", worker_0="waits143")
+    code, out, err = launcher.run("a,down")
+    assert code == 255
+    assert "worker-1: ssh: connect to host down port 22: Connection refused\n" in out
+    assert "launch/ssh.sh: down cannot be reached; try: ssh -o BatchMode=yes" in err
+
+
+def test_a_connection_that_is_cut_off_later_is_made_again(launcher: Launcher) -> None:
+    launcher.plan(ps_0="waits0", worker_0="75 255 0")
+    code, _, err = launcher.run("a")
+    assert code == 0, err
+    assert "worker-0 on a ended with 255\n" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_first_signal_asks_ps_0_and_the_others_when_it_is_gone(launcher: Launcher, number: int) -> None:
+    launcher.plan(ps_0="waits143", ps_1="waits75", worker_0="waits75")
+    process = launcher.start("a", "--ps=2")
+    launcher.await_calls(3)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    stopped = re.findall(r"^(\S+): asked to stop$", out, re.MULTILINE)
+    assert stopped[0] == "ps-0" and sorted(stopped) == ["ps-0", "ps-1", "worker-0"]
+    assert len(launcher.calls()) == 3 and "started again" not in err
+    launcher.await_end()
+
+
+def test_a_signal_to_all_of_its_processes_is_one_to_the_script(launcher: Launcher) -> None:
+    """As of a terminal, or of those who end a process group."""
+    launcher.plan(ps_0="waits143", worker_0="waits75")
+    process = start_group(launcher.commands, "a")
+    launcher.await_calls(2)
+    os.killpg(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and out.count("asked to stop") == 2, err
+    launcher.await_end()
+    assert "ps-0 on a ended with 143\n" in err and "worker-0 on a ended with 75\n" in err
+
+
+def test_nothing_is_started_again_after_a_signal(launcher: Launcher) -> None:
+    launcher.plan(ps_0="waits143", worker_0="75 75 75 75 75")
+    process = launcher.start("a")
+    launcher.await_calls(4)  # and the next pause is of 4 s
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130 and len(launcher.calls()) == 4
+    launcher.await_end()
+
+
+def test_nor_is_ps_0_and_then_all_are_asked(launcher: Launcher) -> None:
+    launcher.plan(ps_0="75 75 75 75 75", worker_0="waits143")
+    process = launcher.start("a")
+    launcher.await_calls(4)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 143 and len(launcher.calls()) == 4
+    assert "worker-0: asked to stop\n" in out
+
+
+def test_a_second_signal_ends_all_at_once(launcher: Launcher) -> None:
+    launcher.plan(ps_0="hangs", worker_0="hangs", worker_1="waits143")
+    process = launcher.start("a,b")
+    launcher.await_calls(3)
+    process.send_signal(signal.SIGINT)
+    await_line(process.stderr, "stops the job; a second signal ends it at once")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert all(f"{name} ended with 137\n" in err for name in ("ps-0 on a", "worker-0 on a", "worker-1 on b"))
+    launcher.await_end()
+
+
+@pytest.mark.parametrize("crashing", ["waits143", "75 75 75 waits143"])
+def test_nothing_outlives_a_script_that_was_killed(launcher: Launcher, crashing: str) -> None:
+    launcher.plan(ps_0="waits143", worker_0="waits143", worker_1=crashing)
+    process = launcher.start("a,b")
+    launcher.await_calls(2 + len(crashing.split()))
+    process.kill()
+    process.communicate(timeout=60)
+    launcher.await_end()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "HOSTS is missing"),
+        (["--ps", "2"], "HOSTS is missing"),
+        ([","], "there is no host in ,"),
+        (["machines.txt/"], "'machines.txt/' is neither a file nor a host"),
+        (["a:4,b"], "'a:4' is neither"),
+        (["a,-oProxyCommand=x"], "'-oProxyCommand=x' is neither"),
+        (["a", "--ps", "two"], "--ps must be a number from 1, got 'two'"),
+        (["a", "--workers=0"], "--workers must be a number from 1, got '0'"),
+        (["a", "--coordinator-port"], "--coordinator-port must be a number from 1, got ''"),
+        (["a", "--role", "ps"], "leave out --role, which is made of HOSTS"),
+        (["a", "--ps-hosts=b:1"], "leave out --ps-hosts=b:1, which"),
+    ],
+)
+def test_bad_input_is_one_line(launcher: Launcher, words: list[str], said: str) -> None:
+    code, out, err = launcher.run(*words)
+    assert (code, out) == (2, "") and err.startswith(f"launch/ssh.sh: {said}") and err.count("\n") == 1
+
+
+def test_help_says_what_it_takes(launcher: Launcher) -> None:
+    code, out, err = launcher.run("--help")
+    assert (code, err) == (0, "")
+    assert out.startswith("A psruntime job") and all(word in out for word in ("--ps N", "--coordinator-port N", "DIR"))
+
+
+@contextmanager
+def privileges() -> Iterator[None]:
+    """The folder is there; the last of the tests that run at a time takes it away, if one of them made it."""
+    ours = PRIVILEGES / "of-tests"
+    with open(SSHD, "rb") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        with suppress(FileExistsError):
+            PRIVILEGES.mkdir()
+            ours.touch()
+        try:
+            yield
+        finally:
+            with suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if ours.exists():
+                    ours.unlink()
+                    PRIVILEGES.rmdir()
+
+
+class Machines:
+    """127.0.0.1 and localhost, with a server of OpenSSH that has everything of it in a folder."""
+
+    def __init__(self, folder: Path, at_exit: ExitStack) -> None:
+        keys, (port, self.coordinator_port) = folder / "ssh", free_ports(2)
+        keys.mkdir(mode=0o700)
+        for name in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / name], check=True)
+        (keys / "known").write_text(f"[127.0.0.1]:{port},[localhost]:{port} {(keys / 'host.pub').read_text()}")
+        self.commands = Commands(folder)
+        self.commands.environment |= {
+            "SSH": f"ssh -F {keys / 'client'}",
+            "PSRUNTIME": f"{sys.executable} -m psruntime",
+        }
+        # The server gives the processes the mark and where our code is; it does not have the mark itself.
+        given = {name: self.commands.environment[name] for name in (MARK, "PYTHONPATH")}
+        (keys / "server").write_text(
+            f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {keys / 'host'}\nAuthorizedKeysFile {keys / 'user.pub'}\n"
+            "PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nMaxStartups 100\n"
+            f"SetEnv {' '.join(f'{name}={text}' for name, text in given.items())}\n"
+        )
+        (keys / "client").write_text(
+            f"Port {port}\nIdentityFile {keys / 'user'}\nIdentitiesOnly yes\nUserKnownHostsFile {keys / 'known'}\n"
+            "StrictHostKeyChecking yes\nBatchMode yes\nConnectTimeout 10\nLogLevel ERROR\n"
+        )
+        if os.geteuid() == 0:
+            at_exit.enter_context(privileges())
+        log = at_exit.enter_context((keys / "log").open("w"))
+        server = subprocess.Popen([SSHD, "-D", "-e", "-f", keys / "server"], stdin=subprocess.DEVNULL, stderr=log)
+        at_exit.callback(server.wait, 30)
+        at_exit.callback(server.terminate)
+        at_exit.callback(self._kill_all)
+        poll_until(lambda: "listening on" in (keys / "log").read_text(), 30, "a server that listens")
+
+    def _kill_all(self) -> None:
+        """What is left after a failure."""
+        for pid in self.commands.running():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def start(self, *flags: str) -> subprocess.Popen[str]:
+        where = [f"--coordinator-port={self.coordinator_port}", f"--checkpoint-dir={self.commands.folder / 'run'}"]
+        return start_group(self.commands, "127.0.0.1,localhost", *where, *flags)
+
+    def await_end(self, timeout_s: float) -> None:
+        poll_until(lambda: not self.commands.running(), timeout_s, "the end of all processes")
+
+    def saved(self) -> list[int]:
+        """Global steps of the checkpoints."""
+        return sorted(int(path.stem.split("-")[1]) for path in (self.commands.folder / "run").glob("*.index"))
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    missing = [name for name in (SSHD, "ssh", "ssh-keygen") if not shutil.which(name)]
+    if missing:
+        pytest.skip(f"needs OpenSSH: apt-get install openssh-server; missing: {', '.join(missing)}")
+    with ExitStack() as stack:
+        yield Machines(tmp_path, stack)
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_a_job_over_ssh_is_done_and_leaves_nothing(machines: Machines) -> None:
+    process = machines.start("--train-steps=300")
+    out, err = process.communicate(timeout=150)
+    assert process.returncode == 0, err + out
+    assert re.search(r"^worker-[01]: .*held out, at global step", out, re.MULTILINE)
+    assert re.search(r"^worker-0: .* first_step", out, re.MULTILINE)
+    assert re.search(r"^worker-1: .* first_step", out, re.MULTILINE)
+    assert sorted(re.findall(r"(\S+ on \S+) ended with 0\n", err)) == [
+        "ps-0 on 127.0.0.1", "worker-0 on 127.0.0.1", "worker-1 on localhost",
+    ]  # fmt: skip
+    machines.await_end(30)
+
+
+def await_training(process: subprocess.Popen[str]) -> None:
+    for _ in range(2):
+        await_line(process.stdout, " first_step ")
+
+
+@pytest.mark.cluster
+@pytest.mark.nightly
+def test_ctrl_c_saves_what_was_trained(machines: Machines) -> None:
+    process = machines.start("--save-steps=1000000")
+    await_training(process)
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    stopped = re.search(r"now=STOPPED .*the newest checkpoint is of global step (\d+)", out)
+    assert stopped and int(stopped[1]) in machines.saved()
+    machines.await_end(30)
+
+
+@pytest.mark.cluster
+@pytest.mark.nightly
+def test_a_worker_that_is_killed_over_ssh_comes_back(machines: Machines) -> None:
+    process = machines.start("--save-steps=1000000")
+    await_training(process)
+    victim = next(pid for pid in machines.commands.running() if is_task(pid, b"worker\0--index\0001\0"))
+    os.kill(victim, signal.SIGKILL)
+    await_line(process.stderr, "worker-1 on localhost ended with 137")
+    await_line(process.stdout, " first_step ")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 143 and machines.saved()
+    machines.await_end(30)
+
+
+def is_task(pid: int, words: bytes) -> bool:
+    return "python" in os.readlink(f"/proc/{pid}/exe") and words in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.cluster
+@pytest.mark.nightly
+def test_no_remote_process_outlives_a_launcher_that_is_killed(machines: Machines) -> None:
+    process = machines.start("--save-steps=1000000")
+    await_training(process)
+    process.kill()
+    process.communicate(timeout=120)  # ends when all have ended that write there
+    assert machines.saved()
+    machines.await_end(30)
+
+
+@pytest.mark.cluster
+@pytest.mark.nightly
+def test_nor_one_whose_machine_stands_still(machines: Machines) -> None:
+    """The connections stay, and nothing comes over them."""
+    process = machines.start("--save-steps=1000000")
+    await_training(process)
+    os.killpg(process.pid, signal.SIGSTOP)
+    remote = [pid for pid in machines.commands.running() if is_task(pid, b"--lifeline\0")]
+    assert len(remote) == 3
+    poll_until(lambda: not set(remote) & set(machines.commands.running()), 150, "the end of the remote processes")
+    assert machines.saved()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    machines.await_end(30)
