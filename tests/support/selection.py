@@ -10,9 +10,13 @@ from hypothesis import settings
 
 
 def long_but(quick: Iterable[Any], cases: Iterable[Any], nightly: Iterable[Any] | None = None) -> list[Any]:
-    """Cases for `parametrize`; the others than `quick` are marked long or nightly, by default in turn."""
+    """Cases for `parametrize`; of the others than `quick` every third is marked long, the rest nightly, by default."""
     quick, cases = list(quick), list(cases)
-    nightly = [case for case in cases if case not in quick][1::2] if nightly is None else list(nightly)
+    if nightly is None:
+        rest = [case for case in cases if case not in quick]
+        nightly = [case for number, case in enumerate(rest) if number % 3]
+    else:
+        nightly = list(nightly)
     assert quick and all(case in cases for case in [*quick, *nightly]), f"not among the cases: {quick}, {nightly}"
 
     def marked(case: Any) -> Any:
