@@ -246,8 +246,9 @@ RESTORED = r" restored global_step=(\d+)"
 EVALUATED = r"held out, at global step (\d+): loss ([0-9.]+)"
 
 
-def chief(job: Cluster) -> int:
-    return next(m.index for m in job.status().members if m.chief)
+def chief(job: Cluster) -> int | None:
+    """Index of the chief; None while there is none."""
+    return next((m.index for m in job.status().members if m.chief), None)
 
 
 def end_of(job: Cluster) -> str:
