@@ -126,9 +126,10 @@ def lines(path: Path) -> list[str]:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of the processor that a process has used so far."""
+    """Seconds of the processor that a process and its children have used so far, those that have not ended."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    children = [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK") + sum(cpu_s(int(child)) for child in children)
 
 
 def seconds_of(time_of_day: str) -> float:

@@ -1,6 +1,6 @@
 """How the modes take slow workers: steps per second of all workers together, ours in one mode and ours in another.
 
-    python -m benchmarks.stragglers [--runs 3] [--workloads alike,slow,pauses,often] [--workers 4] [--seconds 20]
+    python -m benchmarks.stragglers [--runs 3] [--workloads alike,slow,pauses,often,backup] [--workers 4] [--seconds 20]
                                     [--step-s 0.05] [--variables 16] [--bytes 200000] [--quick] [--json]
 
 One ps.  The accelerator is simulated: each step waits for a time without using the CPU (straggling.py), which is that
@@ -10,6 +10,8 @@ of its worker or hangs on chance; the n-th step of a worker waits as long in bot
     slow    the last worker always takes 5 times as long; async beside sync
     pauses  each worker now and then (chance 0.05) takes 0.5 s longer, ten steps; bounded with bound 4 beside sync
     often   the same with pauses as long as the bound, four steps, and more of them (chance 0.2)
+    backup  the last worker always takes 3 times as long; sync with a backup worker beside sync, in rounds a second, as
+            the first worker takes part in them
 
 A step is a gradient of one worker, whatever the mode, and of a batch as large: in mode sync a round counts as many
 steps as workers contributed to it, so it is the examples per second that are compared.  "Ideal" is the ratio if nothing
@@ -32,7 +34,7 @@ from benchmarks.measured import measured
 from benchmarks.processes import processes
 
 BATCH_SIZE = 4  # small: what a step computes is what the wait stands for
-SLOW_FACTOR = 5.0
+SLOW_FACTOR, BACKUP_FACTOR = 5.0, 3.0
 QUICK = {"runs": 1, "workloads": "slow", "seconds": 3.0}
 
 
@@ -40,9 +42,11 @@ QUICK = {"runs": 1, "workloads": "slow", "seconds": 3.0}
 class Mode:
     name: str
     bound: int | None = None
+    backup_workers: int = 0
 
     def __str__(self) -> str:
-        return self.name if self.bound is None else f"{self.name} {self.bound}"
+        more = f" with {self.backup_workers} backup worker" if self.backup_workers else ""
+        return (self.name if self.bound is None else f"{self.name} {self.bound}") + more
 
     @property
     def lead(self) -> int | None:
@@ -51,25 +55,36 @@ class Mode:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        return ("--mode", self.name, *(() if self.bound is None else ("--bound", str(self.bound))))
+        backups = ("--backup-workers", str(self.backup_workers)) if self.backup_workers else ()
+        return ("--mode", self.name, *(() if self.bound is None else ("--bound", str(self.bound))), *backups)
+
+    def ideal(self, waits_s: Any) -> float:
+        """Steps per second of each of these workers whom the others wait for, if nothing took time but their waits."""
+        awaited = sorted(waits_s, key=sum)[: len(waits_s) - self.backup_workers]
+        return steps_per_s(np.stack(awaited), self.lead) / len(awaited)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A mode beside another one.  slow: a worker always is.  chance: of a pause of pause_s, in each step."""
+    """A mode beside another one.
+
+    slow: how many times longer the last worker always takes.  chance: of a pause of pause_s, in each step.
+    rounds: whether the rounds are counted, by the steps of the first worker, instead of the steps of all.
+    """
 
     text: str
     mine: Mode
     peer: Mode
-    slow: bool = False
+    slow: float = 1.0
     chance: float = 0.0
     pause_s: float = 0.0
+    rounds: bool = False
 
     def environment(self, workers: int, step_s: float) -> dict[str, str]:
         return {
             straggling.STEP_S: str(step_s),
-            straggling.SLOW_WORKER: str(workers - 1 if self.slow else -1),
-            straggling.SLOW_FACTOR: str(SLOW_FACTOR),
+            straggling.SLOW_WORKER: str(workers - 1),
+            straggling.SLOW_FACTOR: str(self.slow),
             straggling.PAUSE_CHANCE: str(self.chance),
             straggling.PAUSE_S: str(self.pause_s),
         }
@@ -78,21 +93,29 @@ class Case:
 ASYNC, SYNC, BOUNDED_4 = Mode("async"), Mode("sync"), Mode("bounded", 4)
 CASES = {
     "alike": Case("all workers alike", Mode("bounded", 1000), ASYNC),
-    "slow": Case(f"one worker always {SLOW_FACTOR:g} times slower", ASYNC, SYNC, slow=True),
+    "slow": Case(f"one worker always {SLOW_FACTOR:g} times slower", ASYNC, SYNC, slow=SLOW_FACTOR),
     "pauses": Case("each step 0.5 s longer with a chance of 0.05", BOUNDED_4, SYNC, chance=0.05, pause_s=0.5),
     "often": Case("each step 0.2 s longer with a chance of 0.2", BOUNDED_4, SYNC, chance=0.2, pause_s=0.2),
+    "backup": Case(
+        f"one worker always {BACKUP_FACTOR:g} times slower",
+        Mode("sync", backup_workers=1),
+        SYNC,
+        slow=BACKUP_FACTOR,
+        rounds=True,
+    ),
 }
 
 
 def rate_of(work: Workload, case: Case, mode: Mode, step_s: float, seconds: float) -> float:
-    """Steps per second of all workers.
+    """Steps per second of all workers, or rounds.
 
     Raises:
         LateError: a process failed, or hangs.
     """
     with processes({**work.environment, **case.environment(work.workers, step_s)}) as started:
         start_worker = our_job(started, work, "--min-workers", str(work.workers), *mode.settings)
-        return measured(started, [start_worker(index) for index in range(work.workers)], seconds).rate
+        logs = [start_worker(index) for index in range(work.workers)]
+        return measured(started, logs[:1] if case.rounds else logs, seconds).rate
 
 
 def measure(
@@ -112,7 +135,7 @@ def result_of(work: Workload, case: Case, step_s: float, runs: int, seconds: flo
     for run in range(runs):
         for mode, rates in ((case.mine, mine), (case.peer, peer)):
             rates.append(rate_of(work, case, mode, step_s, seconds))
-            say(f"{case.text}: run {run + 1} of {runs}: {mode} {rates[-1]:.1f} steps/s")
+            say(f"{case.text}: run {run + 1} of {runs}: {mode} {rates[-1]:.1f} {unit_of(case)}")
     ratios = [a / b for a, b in zip(mine, peer, strict=True)]
     environment = case.environment(work.workers, step_s)
     waits_s = np.stack([straggling.waits_of(worker, environment) for worker in range(work.workers)])
@@ -120,10 +143,14 @@ def result_of(work: Workload, case: Case, step_s: float, runs: int, seconds: flo
         "workload": case.text,
         "ours_is": str(case.mine),
         "peer_is": str(case.peer),
-        "unit": "steps/s of all workers",
-        "ideal": steps_per_s(waits_s, case.mine.lead) / steps_per_s(waits_s, case.peer.lead),
+        "unit": unit_of(case),
+        "ideal": case.mine.ideal(waits_s) / case.peer.ideal(waits_s),
     }
     return {**told, **compared(mine, peer, ratios)}
+
+
+def unit_of(case: Case) -> str:
+    return "rounds/s" if case.rounds else "steps/s of all workers"
 
 
 def text_of(result: dict[str, Any]) -> str:
@@ -133,7 +160,7 @@ def text_of(result: dict[str, Any]) -> str:
 def line_of(each: dict[str, Any]) -> str:
     spread = spread_of(each)
     return (
-        f"  {each['workload']}: {each['ours_is']} {each['ours']:.1f} steps/s ({spread['ours']}); "
+        f"  {each['workload']}: {each['ours_is']} {each['ours']:.1f} {each['unit']} ({spread['ours']}); "
         f"{each['peer_is']} {each['peer']:.1f} ({spread['peer']}); "
         f"ratio {each['ratio']:.2f} ({spread['ratio']}), ideal {each['ideal']:.2f}, {each['runs']} runs"
     )
