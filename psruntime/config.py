@@ -211,6 +211,10 @@ class JobConfig:
                 f"backup_workers ({self.backup_workers}) must be below min_workers ({self.min_workers}): a round needs "
                 "a gradient"
             )
+        if self.replicate_every:
+            raise UsageError(
+                "backup_workers is not for replicate_every: a round may close while a replica is made; leave out either"
+            )
         if self.wire_error_feedback == "on" or self.top_k is not None:
             raise UsageError(
                 "backup_workers is not for wire_error_feedback or top_k: a gradient that comes too late would take "

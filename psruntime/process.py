@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -30,6 +31,7 @@ from psruntime.observe.log import Log, facts_of
 # With leaving (2 s) and closing it stays under the 5 s that a process has from then on.
 GRACE_S = 2.0
 NEWS_S = 2.0  # for the news that the job has stopped to reach every process
+PARENT_S = 1.0  # how often a process with lifeline "kill" looks whether its parent lives
 LOOK_S = 0.05  # how often the main thread looks for a signal
 
 
@@ -118,6 +120,7 @@ def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
 
     for signum in earlier:
         signal.signal(signum, on_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, earlier)  # which may have been held back until now
     if lifeline:
         threading.Thread(target=_watch_stdin, args=(received, lifeline), name="lifeline", daemon=True).start()
     worker = threading.Thread(target=body, name="work", daemon=True)
@@ -159,10 +162,13 @@ def _allow_many_files() -> None:
 
 
 def _watch_stdin(received: list[int], lifeline: str) -> None:
+    if lifeline == "kill":
+        parent = os.getppid()  # what it has forked may hold the other end, so its death counts too
+        while os.getppid() == parent and (not select.select([0], [], [], PARENT_S)[0] or os.read(0, 1024)):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
     while os.read(0, 1024):
         pass
-    if lifeline == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
     received.append(signal.SIGTERM)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from psruntime.settings import as_flags
 
 PROG = "psruntime task"
 CONNECT_TIMEOUT_S = 7200.0  # tasks are started in any order, and the others wait for ps 0, as stock's sessions do
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 OF_PROCESS = ("health_port", "connect_timeout_s", "log_format")  # the cluster says the others
 
 
@@ -77,7 +79,9 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     Raises:
         UsageError: they contradict the cluster or are out of range, or others would reach the coordinator without TLS.
     """
-    of_cluster = _of_cluster(task)
+    of_cluster = task.job_settings()
+    if task.colocated:
+        of_cluster["mode"] = "sync"
     if PS in of_cluster and settings.get(PS, of_cluster[PS]) != of_cluster[PS]:
         raise UsageError(f"--ps is {settings['ps']}, and {task.source} has {of_cluster['ps']} ps")
     where = {"connect_timeout_s": CONNECT_TIMEOUT_S, **flags.given(arguments, ProcessConfig)}
@@ -95,18 +99,6 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
         job = {**{name: value for name, value in of_cluster.items() if name not in settings}, **job}
         words += as_flags({"job": arguments.job}) if arguments.job else ()
     return [*words, *(["--insecure"] if arguments.insecure else []), *as_flags(job)]
-
-
-def _of_cluster(task: ClusterTask) -> dict[str, Any]:
-    """The settings of the job that the cluster knows."""
-    known: dict[str, Any] = {PS: len(task.ps)} if task.all_ps else {}
-    if task.all_workers:
-        known["min_workers"] = max(1, len(task.workers))
-        if len(task.workers) > JobConfig.max_workers:
-            known["max_workers"] = len(task.workers)
-    if task.colocated:
-        known["mode"] = "sync"
-    return known
 
 
 def _become(task: ClusterTask, words: list[str]) -> int:
@@ -128,11 +120,13 @@ def _colocated_ps(task: ClusterTask, arguments: argparse.Namespace, settings: Ma
 def _with_ps(ps: ColocatedPs, task: ClusterTask, words: list[str]) -> int:
     """This process becomes the worker, with its ps as a child; returns the exit code of both."""
     ps.pass_signals_on()
-    ps.start()
+    ps.start(serves_coordinator=task.index == 0)
     if task.index == 0 and not ps.await_coordinator(START_S):
         ps.end(over=False, within_s=PS_END_S)
         return ps.code or EXIT_FAILED
-    code = _become(task, words)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the worker takes them
+    code = 128 + ps.signal if ps.signal else _become(task, words)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     ps.end(over=code in (EXIT_DONE, EXIT_FAILED), within_s=PS_END_S)
     return code_of_both(code, ps)
 

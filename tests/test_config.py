@@ -162,6 +162,10 @@ def test_a_round_with_backup_workers_needs_a_gradient_and_all_of_it() -> None:
     JobConfig(**settings, backup_workers=2)
     with pytest.raises(UsageError, match=r"^backup_workers \(3\) must be below min_workers \(3\): a round needs"):
         JobConfig(**settings, backup_workers=3)
+    with pytest.raises(
+        UsageError, match=r"^backup_workers is not for replicate_every: a round may close while a replica"
+    ):
+        JobConfig(**settings, backup_workers=1, replicate_every=5, ps=2)
     for lossy in ({"top_k": 0.1}, {"wire": "bfloat16", "wire_error_feedback": "on"}):
         with pytest.raises(UsageError, match=r"^backup_workers is not for wire_error_feedback or top_k: "):
             JobConfig(**settings, backup_workers=1, **lossy)

@@ -90,6 +90,7 @@ class FakePs:
     """What stands for the ps beside a worker: it serves at once, and ends with this code."""
 
     code = 0
+    signal = 0
 
     def __init__(self, words: list[str], say: Any) -> None:
         self.calls: list[Any] = [words]
@@ -112,8 +113,13 @@ def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], mon
     ]  # fmt: skip
     assert second.calls[0] == [*of_ps, "--index=1", "--host=d", "--port=0", "--insecure"]
     end = ("end", ("over", True), ("within_s", 300.0))
-    assert first.calls[1:] == [("pass_signals_on",), ("start",), ("await_coordinator", 60.0), end]
-    assert second.calls[1:] == [("pass_signals_on",), ("start",), end]
+    assert first.calls[1:] == [
+        ("pass_signals_on",),
+        ("start", ("serves_coordinator", True)),
+        ("await_coordinator", 60.0),
+        end,
+    ]
+    assert second.calls[1:] == [("pass_signals_on",), ("start", ("serves_coordinator", False)), end]
     of_worker = [
         "--connect-timeout=7200.0", "--health-port=9", "--coordinator=a:1", "--index=0", "--host=a", "--port=0",
         "--lifeline=end", "--model=mine",
@@ -127,6 +133,13 @@ def test_a_colocated_ps_0_that_does_not_start_ends_its_worker_before_it_begins(
     monkeypatch.setattr(FakePs, "code", 2)
     monkeypatch.setattr(task, "ColocatedPs", FakePs)
     assert run(monkeypatch, "worker", 0, "--colocate-ps", "--insecure", cluster={"worker": ["a:1"]}) == 2
+    assert not started
+
+
+def test_a_signal_before_the_worker_begins_ends_it(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakePs, "signal", 15)
+    monkeypatch.setattr(task, "ColocatedPs", FakePs)
+    assert run(monkeypatch, "worker", 0, "--colocate-ps", "--insecure", cluster={"worker": ["a:1"]}) == 143
     assert not started
 
 

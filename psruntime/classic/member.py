@@ -12,7 +12,7 @@ from psruntime.config import JobConfig, ProcessConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import LeaveKind, WorkerStats
 from psruntime.core.members.view import Phase, over_error
-from psruntime.errors import JobFailedError, JobOverError, PsRuntimeError, StopRequested, UsageError
+from psruntime.errors import JobDoneError, JobFailedError, JobOverError, PsRuntimeError, StopRequested, UsageError
 from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
 from psruntime.graph.loop.session import WorkerServer
@@ -121,12 +121,13 @@ class ScriptMember:
         return over_error(told.phase, told.reason) if told.phase is Phase.STOPPED else None
 
     @property
-    def job_is_over(self) -> bool:
-        """Whether this member has heard so."""
+    def job_has_ended(self) -> bool:
+        """Whether this member has heard that the job is done, or has failed; one that was stopped can go on."""
         try:
-            return self._membership is not None and self._membership.answer.instructions.phase.over
+            phase = self._membership.answer.instructions.phase if self._membership else Phase.FORMING
         except PsRuntimeError as error:
-            return isinstance(error, JobOverError)
+            return isinstance(error, JobDoneError | JobFailedError)
+        return phase in (Phase.DONE, Phase.FAILED)
 
     def takes_steps(self) -> bool:
         """Whether a step may still begin, now or after a wait; False also when the membership is lost."""

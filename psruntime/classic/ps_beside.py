@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,16 @@ from psruntime.classic.member import ScriptMember
 from psruntime.cluster.cluster_task import ClusterTask
 from psruntime.config import ProcessConfig
 from psruntime.errors import EXIT_FAILED
+from psruntime.flags import read_job_file
 from psruntime.launch.colocated_ps import PS_END_S, START_S, ColocatedPs
 from psruntime.settings import as_flags
 
 
 class PsBeside:
-    """Starts with its script, and ends after it: when the job is over by itself, else when it is asked to.
+    """Starts with its script, and ends after it: by itself when the job is done or failed, else when it is asked to.
 
     Raises:
+        UsageError: the job file cannot be read.
         SystemExit: ps 0 has not started; it has said why on stderr.
     """
 
@@ -28,7 +31,7 @@ class PsBeside:
         words = command_line(task, where, files, arguments)
         self._member: ScriptMember | None = None
         self._ps = ColocatedPs(words, lambda line: sys.stderr.write(f"{name}: {line}\n"), out=sys.stderr)
-        self._ps.start()
+        self._ps.start(serves_coordinator=task.index == 0)
         if task.index == 0 and not self._ps.await_coordinator(START_S):
             self._ps.end(over=False, within_s=PS_END_S)
             raise SystemExit(self._ps.code or EXIT_FAILED)
@@ -39,7 +42,7 @@ class PsBeside:
         self._member = member
 
     def _end(self) -> None:
-        self._ps.end(over=self._member is not None and self._member.job_is_over, within_s=PS_END_S)
+        self._ps.end(over=self._member is not None and self._member.job_has_ended, within_s=PS_END_S)
 
 
 def command_line(
@@ -52,5 +55,14 @@ def command_line(
     })  # fmt: skip
     if task.index > 0:
         return list(words)
-    known = {"ps": len(task.ps), "min_workers": max(1, len(task.workers))} if task.all_workers else {}
+    in_file = read_job_file(job_file_of(arguments))
+    known = {name: value for name, value in task.job_settings().items() if name not in in_file}
     return [*words, *as_flags(known), *arguments]
+
+
+def job_file_of(arguments: Sequence[str]) -> str:
+    """The file that `--job` names among these; empty without one."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--job", default="")
+    path: str = parser.parse_known_args(list(arguments))[0].job
+    return path

@@ -128,6 +128,8 @@ def MonitoredTrainingSession(
     try:
         if not isinstance(index, int | None):
             raise UsageError(f"index must be an integer, got {index!r}")
+        if ps_arguments and not colocate_ps:
+            raise UsageError("ps_arguments is for a ps that this script starts: give colocate_ps=True, or leave it out")
         place = place_of_script(coordinator, index, host, colocate_ps)
         index = place.index
         if connect_timeout_s is None:
@@ -138,10 +140,10 @@ def MonitoredTrainingSession(
         files = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
         security = load_security(SecurityConfig.of(files))
         counting = _count_steps()
+        beside = PsBeside(NAME, place.task, where, files, ps_arguments) if place.task and colocate_ps else None
     except UsageError as error:
         sys.stderr.write(f"{NAME}: {error}\n")
         raise SystemExit(error.exit_code) from error
-    beside = PsBeside(NAME, place.task, where, files, ps_arguments) if place.task and colocate_ps else None
     member = ScriptMember(where, security, Log("worker", index, log_format))
     if beside:
         beside.serves(member)

@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from psruntime.config import DEFAULT_COORDINATOR, split_address
+from psruntime.config import DEFAULT_COORDINATOR, JobConfig, split_address
 from psruntime.errors import UsageError
 
 _HOST = re.compile(r"\[[0-9A-Za-z:.%_-]+\]|[^\s:/\[\]]+")  # a name, an address, or one of IPv6 in brackets
@@ -43,6 +44,15 @@ class ClusterTask:
         if split_address(self.coordinator)[1] == 0:
             raise UsageError(f"{self.source}: ps 0 needs a port, which is the coordinator's, got {self.coordinator}")
         _require_distinct(self.source, {PS: self.ps, WORKER: self.workers})
+
+    def job_settings(self) -> dict[str, Any]:
+        """The settings of the job that the cluster knows."""
+        known: dict[str, Any] = {PS: len(self.ps)} if self.all_ps else {}
+        if self.all_workers:
+            known["min_workers"] = max(1, len(self.workers))
+            if len(self.workers) > JobConfig.max_workers:
+                known["max_workers"] = len(self.workers)
+        return known
 
     @property
     def coordinator(self) -> str:

@@ -22,6 +22,7 @@ from psruntime.launch.backoff import Backoff, crashed
 
 START_S = 60.0  # for ps 0 to serve its coordinator; importing TensorFlow comes after that
 PS_END_S = 300.0  # for the ps to end after its worker: ps 0 leaves as the last of all
+KILLED_S = 10.0  # for a killed ps to be gone
 RESTARTS = 10
 LOOK_S = 0.05  # how often a pause before a restart looks whether it is still wanted
 LIFELINE = "--lifeline=kill"
@@ -46,13 +47,19 @@ class ColocatedPs:
         self._out = out
         self._backoff = Backoff(RESTARTS)
         self._process: subprocess.Popen[str] | None = None
-        self._asked = False  # a plain flag: a signal handler must take no lock
+        self.signal = 0  # the first that this process was sent; plain, since a signal handler must take no lock
+        self._ending = False  # whether it is not started again
+        self._serves_coordinator = False
         self._serves = threading.Event()  # a ps 0 has its coordinator, or has ended
         self._ended = threading.Event()  # for good
         self.code: int | None = None  # of its last life, once it has ended for good
 
-    def start(self) -> None:
-        """Starts it.  It starts again by itself from now on."""
+    def start(self, serves_coordinator: bool) -> None:
+        """Starts it.  It starts again by itself from now on.
+
+        serves_coordinator: whether it is ps 0; then `await_coordinator` has to follow.
+        """
+        self._serves_coordinator = serves_coordinator
         self._process = self._spawn()
         threading.Thread(target=self._watch, name="colocated-ps", daemon=True).start()
 
@@ -70,25 +77,33 @@ class ColocatedPs:
 
         over: whether the job is, so that the ps ends by itself when everybody has left; else it is asked to.
         """
-        if not over and not self._asked:
-            self._pass_on(signal.SIGTERM, None)
+        self._ending = True
+        if not over and not self.signal:
+            self._send(signal.SIGTERM)
         if not self._ended.wait(within_s):
             self._say(f"the ps did not end within {within_s:g} s, killing it")
-            self._asked = True
-            self._pass_on(signal.SIGKILL, None)
-            self._ended.wait()
+            self._send(signal.SIGKILL)
+            self._ended.wait(KILLED_S)
 
     def _spawn(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self._command,
             env={"PYTHONUNBUFFERED": "1", **os.environ},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
         )  # fmt: skip
+        if self._ending:  # meanwhile, and the signal went to nobody
+            process.send_signal(signal.SIGTERM)
+        return process
 
     def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
-        self._asked = True
+        self.signal = self.signal or signum
+        self._ending = True
+        self._send(signum)
+
+    def _send(self, signum: int) -> None:
         if self._process is not None:
-            self._process.send_signal(signum)
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signum)
 
     def _watch(self) -> None:
         """Until it has ended for good.  What this worker cannot go on without ends the worker as a SIGTERM does."""
@@ -99,9 +114,12 @@ class ColocatedPs:
             if not crashed(code) or not self._restart(code, time.monotonic() - began_s):
                 break
         self.code = code
+        ends_worker = not self._ending and (crashed(code) or code == EXIT_USAGE)
+        if self._serves_coordinator and not self._serves.is_set():
+            ends_worker = False  # `await_coordinator` tells
         self._ended.set()
         self._serves.set()
-        if not self._asked and (crashed(code) or code == EXIT_USAGE):
+        if ends_worker:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _follow(self, process: subprocess.Popen[str]) -> int:
@@ -109,28 +127,26 @@ class ColocatedPs:
         assert process.stdin and process.stdout
         with process.stdin, process.stdout:
             for line in process.stdout:
-                self._out.write(line)
-                self._out.flush()
+                with suppress(OSError, ValueError):  # nobody reads it any more
+                    self._out.write(line)
+                    self._out.flush()
                 if line.startswith("READY coordinator 0 "):
                     self._serves.set()
             return process.wait()
 
     def _restart(self, code: int, lived_s: float) -> bool:
         """Starts it again after a pause; False if that is not wanted, or was done too often."""
-        pause_s = None if self._asked else self._backoff.pause_s(lived_s)
+        pause_s = None if self._ending else self._backoff.pause_s(lived_s)
         if pause_s is None:
             return False
         how = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
         self._say(f"the ps {how}; restart {self._backoff.restarts} of {self._backoff.limit} in {pause_s:g} s")
         until_s = time.monotonic() + pause_s
         while time.monotonic() < until_s:
-            if self._asked:
+            if self._ending:
                 return False
             time.sleep(LOOK_S)
         self._process = self._spawn()
-        if self._asked:  # meanwhile, so that the signal went to the old one
-            with suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGTERM)
         return True
 
 

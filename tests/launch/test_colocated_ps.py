@@ -23,11 +23,11 @@ SERVES = "print('READY coordinator 0 127.0.0.1:1', flush=True)"
 class Started:
     """A ColocatedPs whose child runs these lines of Python, with what it says and what it prints."""
 
-    def __init__(self, *lines: str) -> None:
+    def __init__(self, *lines: str, serves_coordinator: bool = True) -> None:
         self.said: list[str] = []
         self.out = io.StringIO()
         self.ps = ColocatedPs([], self.said.append, self.out, ["-c", "\n".join(lines)])
-        self.ps.start()
+        self.ps.start(serves_coordinator)
 
 
 @pytest.fixture
@@ -68,10 +68,29 @@ def test_one_that_crashes_starts_again(tmp_path: Path) -> None:
 
 
 def test_one_that_is_set_up_wrongly_ends_the_worker(terminated: list[int]) -> None:
-    started = Started("import sys; sys.exit(2)")
-    assert not started.ps.await_coordinator(WITHIN_S)
+    started = Started("import sys; sys.exit(2)", serves_coordinator=False)
     until(lambda: terminated)
     assert code_of_both(143, started.ps) == 2
+
+
+def test_a_ps_0_that_is_set_up_wrongly_is_told_to_whom_awaits_it(terminated: list[int]) -> None:
+    started = Started("import sys; sys.exit(2)")
+    assert not started.ps.await_coordinator(WITHIN_S)
+    started.ps.end(over=False, within_s=WITHIN_S)
+    assert started.ps.code == 2 and not terminated
+
+
+def test_it_ends_also_where_nobody_reads_what_it_prints() -> None:
+    started = Started(SERVES, "print('more')")
+    started.out.close()
+    started.ps.end(over=True, within_s=WITHIN_S)
+    assert started.ps.code == 0
+
+
+def test_it_is_not_started_again_once_its_worker_has_ended() -> None:
+    started = Started(SERVES, "import sys; sys.exit(75)")
+    started.ps.end(over=True, within_s=WITHIN_S)
+    assert started.ps.code == 75 and not any("restart" in line for line in started.said[1:])
 
 
 def test_one_whose_job_has_failed_leaves_the_word_to_the_worker(terminated: list[int]) -> None:
@@ -104,7 +123,7 @@ def test_a_ps_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
         import sys, time
         from psruntime.launch.colocated_ps import ColocatedPs
         ps = ColocatedPs(["--index=0", "--coordinator=127.0.0.1:0"], print)
-        ps.start()
+        ps.start(serves_coordinator=True)
         assert ps.await_coordinator(60)
         print(ps._process.pid, flush=True)
         time.sleep(600)

@@ -9,8 +9,17 @@ A worker that is lost leaves its place to one that is late.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from psruntime.core.rounds.round_messages import Computed
+
+
+class Late(NamedTuple):
+    """A gradient that came too late for its round, and whose it is."""
+
+    incarnation: int
+    worker: int
+    computed: Computed
 
 
 class Chosen:
@@ -38,9 +47,9 @@ class Chosen:
         return not self.members and not self._live
 
     @property
-    def late(self) -> list[tuple[int, Computed]]:
-        """(worker index, what it computed) of those whose gradients are not used, as it stands."""
-        return [(self._live[incarnation], computed) for incarnation, computed in self._late.items()]
+    def late(self) -> list[Late]:
+        """Those whose gradients are not used, as it stands."""
+        return [Late(inc, self._live[inc], computed) for inc, computed in self._late.items()]
 
     def computes(self, incarnation: int) -> bool:
         """Whether this worker has to compute a gradient, of which it then says that it has it."""
@@ -52,10 +61,12 @@ class Chosen:
             self._late[incarnation] = computed
             self._fill()
 
-    def lose(self, incarnation: int) -> None:
-        """It is gone.  As a member it stays one."""
+    def lose(self, incarnation: int) -> list[Late]:
+        """It is gone.  As a member it stays one; a gradient that it had otherwise is returned."""
+        lost = [late for late in self.late if late.incarnation == incarnation] if incarnation in self._late else []
         self._gone += self._live.pop(incarnation, None) is not None and incarnation in self.members
         self._late.pop(incarnation, None)
+        return lost
 
     def void(self) -> None:
         """The attempt is: those members who are left are the first of the next one."""

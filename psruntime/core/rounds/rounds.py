@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psruntime.core.members.view import listed
-from psruntime.core.rounds.chosen import Chosen
+from psruntime.core.rounds.chosen import Chosen, Late
 from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Torn, Turn
 
 NAMED = 10  # workers that a message names
@@ -69,7 +69,7 @@ class Rounds:
         self.opened = 0  # its first attempt
         self.held = False  # whether rounds are held: the view is prepared and the job trains
         self._chosen = Chosen({}, 0)  # of the open round
-        self._late: list[tuple[int, Computed]] = []  # see `take_late`
+        self._late: list[Late] = []  # see `take_late`
         self._closer: tuple[tuple[int, int, int | None], int | None] | None = None  # for what it was looked up last
         self._contributions: dict[int, Contribution] = {}  # by incarnation
         self._before: PastRound | None = None  # complete, and closed by who contributes to the next
@@ -155,13 +155,13 @@ class Rounds:
         if not self.held:
             return None
         if (computed.round, computed.opened) != (self.round, self.opened):
-            self._late.append((index, computed))
+            self._late.append(Late(incarnation, index, computed))
             return None
         self._chosen.computed(incarnation, computed)
         return self._settle()
 
-    def take_late(self) -> list[tuple[int, Computed]]:
-        """(worker index, what it computed) of gradients that were dropped since the last call."""
+    def take_late(self) -> list[Late]:
+        """The gradients that were dropped since the last call."""
         late, self._late = self._late, []
         return late
 
@@ -196,7 +196,7 @@ class Rounds:
         self._present.pop(incarnation, None)
         if not self.held:
             return []
-        self._chosen.lose(incarnation)
+        self._late += self._chosen.lose(incarnation)
         if incarnation not in self._members or incarnation in self._contributions:
             self.revision += self.closing  # that may be new, or somebody else has to close it now
             return []

@@ -29,7 +29,7 @@ class Turns:
     ) -> None:
         self.rounds = Rounds(limit, backup_workers)
         self.late = 0
-        self._late_batches: dict[int, int] = {}  # worker index -> of the last of them, to know a repeat
+        self._late_batches: dict[int, int] = {}  # incarnation -> of its last of them, to know a repeat
         self._warn_s = warn_s
         self._note = note
         self._waits: tuple[bool, int] = (False, 0)  # what is waited for: whether a round is open, its attempt
@@ -57,6 +57,8 @@ class Turns:
         """A worker is gone."""
         number, attempt = self.rounds.round, self.rounds.attempt
         voided = self.rounds.lose(incarnation)
+        self._record_late()
+        self._late_batches.pop(incarnation, None)
         if self.rounds.attempt != attempt:
             self._note("void", round=number, attempt=attempt, lost=f"worker {index}")
             self._records.append(
@@ -102,9 +104,9 @@ class Turns:
         return records
 
     def _record_late(self) -> None:
-        for index, computed in self.rounds.take_late():
-            if self._late_batches.get(index) != computed.batch:
-                self._late_batches[index] = computed.batch
+        for incarnation, index, computed in self.rounds.take_late():
+            if self._late_batches.get(incarnation) != computed.batch:
+                self._late_batches[incarnation] = computed.batch
                 self.late += 1
                 facts = {"round": computed.round, "worker": index, "batch": computed.batch}
                 self._records.append({"record": "late", **facts, "examples": computed.examples})

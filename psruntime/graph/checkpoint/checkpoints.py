@@ -38,9 +38,9 @@ from psruntime.graph.checkpoint.transfer import Reader, Source, Writer
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
+COPIES = 10  # that are made at most, until one is of one round
 ROOM_BYTES = 64 << 20  # of tables: for so many there is room for a copy on every ps
 # How files that are cut off or gone fail; a disk that is full or away fails otherwise.
-COPIES = 10  # that are made at most, until one is of one round
 DAMAGE = (tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFoundError, FileNotFoundError, ValueError)
 
 
@@ -199,7 +199,7 @@ class Checkpoints:
                 return delta
             began_s = time.monotonic()
             form = self._at_rest if at_rest else self._whole
-            state = _of_one_round(form.snapshot, session)
+            state, _ = _of_one_round(form.snapshot, session)
             return Copied(form, state, seconds=time.monotonic() - began_s)
 
     def _copy_touched(self, session: Any) -> Copied | None:
@@ -211,7 +211,7 @@ class Checkpoints:
         if snapshot.since(session) != stamp:
             return None
         began_s = time.monotonic()
-        state, changes = snapshot.take(session)
+        state, changes = _of_one_round(snapshot, session)
         if changes and changes.since == stamp:
             return Copied(self._touched, state, changes, whole, time.monotonic() - began_s)
         snapshot.release(session)
@@ -358,14 +358,14 @@ def written(path: str) -> tuple[str, int]:
     return path, written_ns(path)
 
 
-def _of_one_round(snapshot: Snapshot, session: Any) -> SavedState:
+def _of_one_round(snapshot: Snapshot, session: Any) -> tuple[SavedState, RowChanges | None]:
     """Copies until no round is applied meanwhile: with backup workers none waits for the one that copies."""
     for _ in range(COPIES - 1):
         try:
-            return snapshot.take(session)[0]
+            return snapshot.take(session)
         except PassedRoundError:
             continue
-    return snapshot.take(session)[0]
+    return snapshot.take(session)
 
 
 @contextmanager

@@ -215,10 +215,15 @@ class RoundSteps:
     def _batch_for(self, assignment: Assignment, turn: Turn) -> _Batch:
         """The next, unless that of a round in an earlier view is still wanted.
 
-        It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.
+        It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.  With backup
+        workers it may also have closed without it.
         """
         kept = self._kept
-        if kept and kept.assignment != assignment and not (kept.pushed and kept.round < turn.round):
+        if (
+            kept
+            and kept.assignment != assignment
+            and not ((kept.pushed or self._only_keeps) and kept.round < turn.round)
+        ):
             return kept.batch
         batch, self._ahead = self._ahead, None
         return batch or self._next_batch()

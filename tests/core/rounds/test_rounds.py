@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from psruntime.core.rounds.chosen import Late
 from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Turn
 from psruntime.core.rounds.rounds import PastRound, Rounds
 from tests.support.selection import examples
@@ -314,7 +315,7 @@ def test_a_round_does_not_wait_for_a_backup_worker_whose_gradient_is_dropped() -
     assert rounds.turn_of(1, 0).closes == Complete(1, 1, 2, 2.0)
     late = Computed(1, 1, 0, 1.0)
     rounds.computed(1, 1, late)  # of the round that has closed
-    assert rounds.take_late() == [(1, late)] and not rounds.take_late()
+    assert rounds.take_late() == [Late(1, 1, late)] and not rounds.take_late()
     assert rounds.turn_of(1, 0).duty is Duty.COMPUTE, "it takes part in the next"
 
 
@@ -328,7 +329,13 @@ def test_one_that_has_a_gradient_takes_the_place_of_a_member_that_is_lost() -> N
     assert rounds.closing, "two live, and one of them is a backup"
     assert rounds.take_late() == []
     rounds.open_next(1)
-    assert [index for index, _ in rounds.take_late()] == [2]
+    assert [late.worker for late in rounds.take_late()] == [2]
+
+
+def test_the_gradient_of_a_late_worker_that_is_lost_is_recorded() -> None:
+    rounds = backed_up(workers=3, backup_workers=1)
+    computed(rounds, 0, 1, 2)
+    assert rounds.lose(2) == [] and [late.worker for late in rounds.take_late()] == [2]
 
 
 def test_a_round_is_closed_by_a_member_while_the_chief_is_at_work_on_a_gradient() -> None:
