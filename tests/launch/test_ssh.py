@@ -126,6 +126,14 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.fixture(autouse=True)
+def sigint_as_in_a_terminal() -> Iterator[None]:
+    """What a shell has started in the background ignores SIGINT, and bash then takes no trap of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def await_line(stream: IO[str] | None, wanted: str) -> None:
     assert stream and any(wanted in line for line in iter(stream.readline, "")), wanted
 

@@ -107,7 +107,7 @@ def test_a_restore_of_a_delta_is_that_of_a_whole_checkpoint(how: str, tmp_path: 
     same(run.saved(), again.saved())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("then", [3, *(pytest.param(number, marks=pytest.mark.nightly) for number in (1, 2))])
 def test_after_a_restore_the_next_is_a_delta(then: int, tmp_path: Path, kept: Path) -> None:
     """It has what the restored one had, and what was touched since."""
@@ -144,7 +144,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("optimizer", long_but(["one entry a row"], OPTIMIZERS, nightly=["lazy Adam", "Ftrl"]))
 def test_slots_are_saved_by_rows_too(optimizer: str, tmp_path: Path, kept: Path) -> None:
     model = tables_model(OPTIMIZERS[optimizer])
@@ -171,7 +171,7 @@ def restored_at(run: Run) -> list[int]:
     return [event["global_step"] for event in run.named("restored")]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("on_ps_loss", ["rollback", "partial"])
 def test_after_the_loss_of_a_ps_deltas_go_on(on_ps_loss: str, tmp_path: Path, kept: Path) -> None:
     """On a ps that is new, and on one that went back; one that stayed knows of a newer one, so the next is whole."""
@@ -200,7 +200,7 @@ def test_a_chief_that_takes_over_goes_on_with_deltas(tmp_path: Path, kept: Path)
     assert paths == ["2.delta-4", "4"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_whole_checkpoint_that_was_not_written_is_no_base(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,7 +281,7 @@ def test_a_table_in_parts_is_restored_into_other_parts(tmp_path: Path, kept: Pat
     same(run.saved(), again.saved())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_mixture_of_tables(tmp_path: Path, kept: Path) -> None:
     """Under Adam all rows of a table are in a delta; of one that nothing trains none are, as they do not change."""
     model = tables_model({"small": tf1.train.AdamOptimizer, "*": ADAGRAD})

@@ -135,7 +135,7 @@ def test_an_evaluation_reads_initial_rows_of_ids_without_one(tmp_path: Any) -> N
 OPTIMIZERS = [LazyAdam, tf1.train.FtrlOptimizer, tf1.train.AdamOptimizer, RowwiseAdagrad]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("optimizer", long_but([LazyAdam], OPTIMIZERS))
 def test_a_row_that_is_given_to_another_id_begins_with_fresh_slots(optimizer: Any, tmp_path: Any) -> None:
     """With two tables, of which one is not trained; each id is alone in the table once it is admitted."""

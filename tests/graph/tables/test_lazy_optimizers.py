@@ -70,7 +70,7 @@ def test_a_checkpoint_with_a_slot_of_an_entry_a_row_goes_to_any_number_of_ps(num
         assert len(np.unique(accumulator)) > 2
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("portion", long_but([WIDTH * 40], [WIDTH * 40, 1 << 20]))
 @pytest.mark.usefixtures("graphs_as_built")
 def test_training_goes_on_on_other_ps_as_if_it_had_not_ended(
@@ -144,7 +144,7 @@ def test_replicas_bring_the_slots_of_rows_back(tmp_path: Any) -> None:
         np.testing.assert_array_equal(after[name], before[name], err_msg=name)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_adam_and_lazy_adam_go_on_from_each_others_checkpoints(tmp_path: Any) -> None:
     adam = tables_model(partial(tf1.train.AdamOptimizer, epsilon=0.01))
     before = train(LocalCluster(2), adam, 4, checkpoint_dir=str(tmp_path)).saved()
