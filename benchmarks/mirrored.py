@@ -17,7 +17,10 @@ from typing import Any
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
+import tensorflow as tf
+
 from benchmarks.step_times import EVERY_S
+from benchmarks.strategy import step_of
 from psruntime import Context
 
 
@@ -36,8 +39,6 @@ def main() -> None:
 
 def train(module: Any, index: int, workers: int, batch_size: int) -> None:
     """Until the benchmark ends this process."""
-    import tensorflow as tf
-
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         trained, loss_of, optimizer = module.model()
@@ -45,16 +46,7 @@ def train(module: Any, index: int, workers: int, batch_size: int) -> None:
     def dataset(_: Any) -> Any:
         return module.input_fn(Context("train", index, workers, batch_size, "", seed=index)).repeat()
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def train_step(iterator: Any) -> Any:
-        def replica_step(features: Any, labels: Any) -> Any:
-            with tf.GradientTape() as tape:
-                loss = loss_of(features, labels) / workers  # the gradients of all replicas are summed
-            optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
-            return loss
-
-        return strategy.run(replica_step, args=next(iterator))
-
+    train_step = step_of(strategy, trained, loss_of, optimizer, workers)
     iterator = iter(strategy.distribute_datasets_from_function(dataset))
     done, told_s = 0, 0.0  # told_s: of the system's clock
     while True:

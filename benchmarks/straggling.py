@@ -1,7 +1,7 @@
 """layer_stack on simulated accelerators of unequal speed: what a step waits depends on its worker, and on chance.
 
 A model module of psruntime.  How long stands in the environment, since a worker takes no flags for its model: STEP_S,
-times SLOW_FACTOR for the worker SLOW_WORKER (-1: for none), and with PAUSE_CHANCE another PAUSE_S.  Chance is drawn
+times SLOW_FACTOR for the worker SLOW_WORKER, and with PAUSE_CHANCE another PAUSE_S.  Chance is drawn
 from the index of the worker: the n-th step of a worker waits as long in every job.
 
 The wait of a step comes with its batch, uses no CPU, and lies where that of accelerator.py lies.

@@ -59,15 +59,7 @@ def train(cluster: Any, module: Any, batch_size: int) -> None:
     with strategy.scope():
         trained, loss_of, optimizer = module.model()
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def train_step(iterator: Any) -> Any:
-        def replica_step(features: Any, labels: Any) -> Any:
-            with tf.GradientTape() as tape:
-                loss = loss_of(features, labels)
-            optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
-            return loss
-
-        return strategy.run(replica_step, args=next(iterator))
+    train_step = step_of(strategy, trained, loss_of, optimizer)
 
     def dataset(context: Any) -> Any:
         index = context.input_pipeline_id
@@ -90,6 +82,22 @@ def train(cluster: Any, module: Any, batch_size: int) -> None:
         if now_s - told_s >= EVERY_S:
             told_s = now_s
             print(f"steps {done} {now_s} -", flush=True)
+
+
+def step_of(strategy: Any, trained: list[Any], loss_of: Any, optimizer: Any, replicas: int = 1) -> Any:
+    """A step with the next batch of an iterator.  replicas: whose gradients the strategy sums in an update."""
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def train_step(iterator: Any) -> Any:
+        def replica_step(features: Any, labels: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = loss_of(features, labels) / replicas
+            optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
+            return loss
+
+        return strategy.run(replica_step, args=next(iterator))
+
+    return train_step
 
 
 if __name__ == "__main__":

@@ -108,14 +108,9 @@ def add_process_flags(parser: Parser) -> None:
 def add_lifeline_flag(parser: Parser) -> None:
     """For whoever is started by a launcher."""
     parser.heading("faults").add_argument(
-        "--lifeline",
-        nargs="?",
-        choices=LIFELINES,
-        const=LIFELINES[0],
-        default="",
-        help="end when stdin does, so that "
+        "--lifeline", nargs="?", choices=LIFELINES, const=LIFELINES[0], default="", help="end when stdin does, so that "
         "no process outlives its launcher: end, in good order as after SIGTERM, or kill, at once as by SIGKILL",
-    )
+    )  # fmt: skip
 
 
 def add_job_file_flag(parser: Parser) -> None:

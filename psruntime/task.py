@@ -22,14 +22,13 @@ from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask
 from psruntime.cluster.sources import ClusterConfig, find_task
 from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
-from psruntime.launch.colocated_ps import PS_END_S, START_S, ColocatedPs, code_of_both
+from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, START_S, ColocatedPs, code_of_both
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.process import usage_error
 from psruntime.settings import as_flags
 
 PROG = "psruntime task"
 CONNECT_TIMEOUT_S = 7200.0  # tasks are started in any order, and the others wait for ps 0, as stock's sessions do
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 OF_PROCESS = ("health_port", "connect_timeout_s", "log_format")  # the cluster says the others
 
 

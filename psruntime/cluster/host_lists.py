@@ -50,7 +50,9 @@ def read_host_lists(
 
 def _split(flag: str, text: str) -> dict[int, str]:
     if not text:
-        raise UsageError(f"{flag} is missing: --ps-hosts and --worker-hosts belong together, but with --colocate-ps")
+        raise UsageError(
+            f"{flag} is missing: --ps-hosts and --worker-hosts belong together, unless --colocate-ps is given"
+        )
     found = dict(enumerate(text.split(",")))
     for address in found.values():
         try:

@@ -26,6 +26,7 @@ KILLED_S = 10.0  # for a killed ps to be gone
 RESTARTS = 10
 LOOK_S = 0.05  # how often a pause before a restart looks whether it is still wanted
 LIFELINE = "--lifeline=kill"
+SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that ask a process to end
 
 
 class ColocatedPs:
@@ -69,7 +70,7 @@ class ColocatedPs:
 
     def pass_signals_on(self) -> None:
         """Every SIGTERM and SIGINT of this process reaches the ps too, which tells the coordinator of the wish."""
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in SIGNALS:
             signal.signal(signum, self._pass_on)
 
     def end(self, over: bool, within_s: float) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import hosts as hosts_support
-from tests.support.cluster import ROOT, Proc, Zygote
+from tests.support.cluster import Proc, Zygote
+from tests.support.firewall import write_rules
 from tests.support.hosts import Hosts, hosts
 from tests.support.polling import poll_until
 
@@ -79,12 +80,5 @@ def test_a_job_on_three_hosts_goes_on_after_a_link_was_cut(zygote: Zygote, netwo
 
 def firewall(network: Hosts, folder: Path) -> Path:
     """launch/psruntime.nft for these machines."""
-    text = (ROOT / "launch" / "psruntime.nft").read_text()
     ours = ", ".join(network.addresses.values())
-    values = {"members": "10.0.0.5", "members6": "fd00:5::5"} | {"members6" if ":" in ours else "members": ours}
-    for name, value in values.items():
-        text, count = re.subn(rf"^define {name} = .*$", f"define {name} = {{ {value} }}", text, flags=re.MULTILINE)
-        assert count == 1
-    rules = folder / "psruntime.nft"
-    rules.write_text(text)
-    return rules
+    return write_rules(folder / "psruntime.nft", **{"members6" if ":" in ours else "members": ours})

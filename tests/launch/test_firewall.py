@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.docs import ROOT
+from tests.support.firewall import RULES, write_rules
 
-RULES = ROOT / "launch" / "psruntime.nft"
 MEMBER, MEMBER6 = "10.9.1.2", "fd09:1::2"
 OUTSIDER, OUTSIDER6 = "10.9.2.2", "fd09:2::2"
 TO_MEMBER, TO_MEMBER6 = "10.9.1.1", "fd09:1::1"  # addresses of the guarded machine
@@ -124,15 +123,8 @@ def network() -> Iterator[Network]:
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
     """The rules with this network's addresses."""
-    text = RULES.read_text()
-    defines = {"members": f"{{ {MEMBER} }}", "members6": f"{{ {MEMBER6} }}"}
-    for name, value in defines.items():
-        text, count = re.subn(rf"^define {name} = .*$", f"define {name} = {value}", text, flags=re.MULTILINE)
-        assert count == 1
-    assert f"define ports = {RANGE} " in text
-    path = tmp_path / "psruntime.nft"
-    path.write_text(text)
-    return path
+    assert f"define ports = {RANGE} " in RULES.read_text()
+    return write_rules(tmp_path / "psruntime.nft", members=MEMBER, members6=MEMBER6)
 
 
 def test_only_members_reach_the_ports_of_a_job(network: Network, rules: Path) -> None:

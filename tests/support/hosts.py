@@ -77,18 +77,11 @@ class Hosts:
 
     def load_firewall(self, name: str, rules: Path) -> None:
         """On this host, with nft."""
-        self._inside(name, "nft", "-f", str(rules))
-
-    def dropped_packets(self, name: str) -> str:
-        """What its firewall says of them."""
-        return self._inside(name, "nft", "list", "table", "inet", "psruntime")
+        _run("ip", "netns", "exec", self._networks[name], "nft", "-f", str(rules))
 
     def _set(self, name: str, state: str) -> None:
         number = list(self._networks).index(name)
         _run("ip", "-n", self._switch, "link", "set", f"port{number}", state)
-
-    def _inside(self, name: str, *command: str) -> str:
-        return _run("ip", "netns", "exec", self._networks[name], *command)
 
 
 @contextmanager
@@ -105,7 +98,6 @@ def refusal() -> str:
     return away.refusal() or worlds.refusal()
 
 
-def _run(*command: str) -> str:
+def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
-    return done.stdout

@@ -63,10 +63,12 @@ class Chosen:
 
     def lose(self, incarnation: int) -> list[Late]:
         """It is gone.  As a member it stays one; a gradient that it had otherwise is returned."""
-        lost = [late for late in self.late if late.incarnation == incarnation] if incarnation in self._late else []
-        self._gone += self._live.pop(incarnation, None) is not None and incarnation in self.members
-        self._late.pop(incarnation, None)
-        return lost
+        if incarnation not in self._live:
+            return []
+        index = self._live.pop(incarnation)
+        self._gone += incarnation in self.members
+        computed = self._late.pop(incarnation, None)
+        return [Late(incarnation, index, computed)] if computed else []
 
     def void(self) -> None:
         """The attempt is: those members who are left are the first of the next one."""
