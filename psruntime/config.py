@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from psruntime.devices import device_names
 from psruntime.errors import UsageError
 from psruntime.settings import at_least, check_choices, flag_of, setting
 
@@ -287,9 +288,14 @@ class WorkerConfig:
     data_dir: str = setting("data and model", "", "folder that input_fn is told (context.data_dir)", metavar="FOLDER")
     batch_size: int = setting("data and model", 64, "examples in a batch")
     seed: int = setting("data and model", 0, "context.seed is this plus the worker's index")
+    devices: str = setting(
+        "data and model", "", "devices of a worker, each of which takes a mini-batch in every step, as gpu:0,gpu:1, "
+        "cpu:0,cpu:1 or gpu:all", metavar="DEVICES", default_is="the one that TensorFlow chooses",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         at_least("batch_size", self.batch_size, 1)
+        device_names(self.devices)
 
 
 def _file(name: str, help: str, or_else: str = "") -> Any:  # noqa: A002

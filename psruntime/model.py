@@ -26,7 +26,7 @@ class Context:
         mode: "train" or "eval".
         worker_index: this worker's index, from 0.
         num_workers: `--min-workers`, the number that the job starts with; workers may come and go.
-        batch_size: `--batch-size`, in examples.
+        batch_size: `--batch-size`, the examples of one mini-batch; with `--devices` each device takes one.
         data_dir: `--data-dir`; empty if the flag was not given.
         seed: `--seed` plus the worker's index, so that shuffles differ from worker to worker.
     """

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
 from psruntime.config import JobConfig, WorkerConfig
+from psruntime.devices import ALL_GPUS, device_names
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, UsageError
 from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.rounds_log import rounds_of
@@ -102,7 +103,9 @@ def _sizes(text: str) -> dict[int, int]:
 
 def _replay(log: str, job: JobConfig, worker: WorkerConfig, sizes: dict[int, int]) -> Outcome:
     """TensorFlow is imported here only, after its environment is set."""
-    rounds = rounds_of(log)
+    rounds, devices = rounds_of(log), max(1, len(device_names(worker.devices)))
+    if worker.devices == ALL_GPUS:
+        raise UsageError(f"--devices {ALL_GPUS}: name the devices that the workers had; only their number counts here")
     from psruntime.graph.base import environment
 
     environment.prepare()
@@ -117,7 +120,7 @@ def _replay(log: str, job: JobConfig, worker: WorkerConfig, sizes: dict[int, int
     def stream(index: int) -> InputStream:
         size = sizes.get(index, worker.batch_size)
         context = Context(TRAIN, index, job.min_workers, size, worker.data_dir, worker.seed + index)
-        return InputStream(model, context, job.local_steps)
+        return InputStream(model, context, job.local_steps * devices)
 
     inputs = _Inputs(stream)
     try:

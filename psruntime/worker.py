@@ -133,20 +133,23 @@ class _Trainer:
         """
         from psruntime.graph.input.input_stream import InputStream
         from psruntime.graph.model.pulled_model import learn_specs
+        from psruntime.graph.model.towers import find_towers
         from psruntime.graph.step.build import build_training
         from psruntime.graph.step.plan_log import log_plan
 
         job = self._job
         self._model = load_model(self._worker.model)
-        self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps, self._data_errors())
+        self._towers = find_towers(self._worker.devices)
+        minibatches = job.local_steps * self._towers.count
+        self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors())
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
-        self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index)  # 2
+        self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index, self._towers)  # 2
         is_first = self._where.index == 0
         if is_first:
             _ = self._evaluation  # 3
         self._best = self._best_checkpoint(is_first) if job.keep_best else None  # 4
-        tensors = report(self._plan, job.local_steps, job.top_k is not None).tensors
+        tensors = report(self._plan, minibatches, job.top_k is not None).tensors
         self._step_tensors = None if job.mode == "sync" else tensors
         log_plan(self._graph, job.plan == "packed", self._process.log)
 
@@ -157,7 +160,7 @@ class _Trainer:
         from psruntime.graph.loop.session import WorkerServer
 
         where, process = self._where, self._process
-        server, self.address = start_server("worker", where.index, host, where.port)
+        server, self.address = start_server("worker", where.index, host, where.port, self._towers.cpus)
         self._server = WorkerServer(where.index, server.target, self.address)
         links = WorkerLinks(self.address, self._job.link_timeout_s, process.log)
         links.start()

@@ -58,7 +58,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.plan",),
     ("model", "optimizers"),
     ("usercode", "config"),
-    ("settings",),
+    ("settings", "devices"),
     ("errors", "v1"),
 )
 STRANGERS = ("rpc", "graph")  # packages that do not know each other

@@ -25,6 +25,7 @@ from psruntime.graph.loop.push_steps import StepResult
 from psruntime.graph.loop.session import WorkerServer, open_session
 from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.towers import ONE_TOWER, Towers
 from psruntime.graph.ps.ps_state import LedgerReader, PsState
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph
@@ -136,10 +137,10 @@ idle: Idle = {}  # servers of clusters that nobody uses any more
 idle_as_built: Idle = {}  # those that were started under the fixture graphs_as_built
 
 
-def _server(role: str, index: int) -> Server:
+def _server(role: str, index: int, cpus: int = 1) -> Server:
     """An empty server.  TensorFlow's never end, and each takes threads, so they are used again."""
-    if not idle.get((role, index)):
-        server: Server = start_server(role, index, "127.0.0.1", 0)
+    if cpus > 1 or not idle.get((role, index)):
+        server: Server = start_server(role, index, "127.0.0.1", 0, cpus)
         return server
     server, address = idle[role, index].pop()
     tf1.Session.reset(server.target)
@@ -151,13 +152,13 @@ def _numbered(servers: list[Server]) -> list[tuple[str, int, Server]]:
 
 
 class LocalCluster:
-    """`num_ps` ps and one worker, index 0, all in this process."""
+    """`num_ps` ps and one worker, index 0, with so many CPU devices, all in this process."""
 
-    def __init__(self, num_ps: int, max_staleness: int | None = None, max_workers: int = 8) -> None:
+    def __init__(self, num_ps: int, max_staleness: int | None = None, max_workers: int = 8, cpus: int = 1) -> None:
         self.max_workers = max_workers
         self.max_staleness = max_staleness
         self.ps = [_server("ps", i) for i in range(num_ps)]
-        self.worker, self.address = _server("worker", 0)
+        self.worker, self.address = _server("worker", 0, cpus)
         self.server = WorkerServer(0, self.worker.target, self.address)
         for role, index, server in [("worker", 0, (self.worker, self.address)), *_numbered(self.ps)]:
             weakref.finalize(self, idle.setdefault((role, index), []).append, server)
@@ -226,6 +227,8 @@ def train(
     close: Callable[[int], None] = lambda _: None,
     make_control_plane: Callable[[View, int], LocalControlPlane] = LocalControlPlane,
     saved: Callable[[str, int], None] | None = None,
+    towers: Towers = ONE_TOWER,
+    batch_size: int = 8,
     **settings: Any,
 ) -> Run:
     """Trains `steps` steps in this thread."""
@@ -239,9 +242,11 @@ def train(
     def data_errors(source: str) -> DataErrors:
         return DataErrors(job.on_data_error == "skip", log, lambda: skipped.append(source))
 
-    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3), job.local_steps, data_errors("input"))
+    inputs = InputStream(
+        model, Context("train", 0, 1, batch_size, "", 3), job.local_steps * towers.count, data_errors("input")
+    )
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
-    graph = build_training(model, inputs, plan, job, 0)
+    graph = build_training(model, inputs, plan, job, 0, towers)
     control_plane = make_control_plane(cluster.view, steps)
     run = Run(cluster, job, graph, control_plane, events=events, skipped=skipped)
     worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"))

@@ -12,14 +12,16 @@ from psruntime.errors import UsageError
 BOOT_JOBS = {"ps": "ps", "worker": "local"}
 
 
-def start_server(role: str, index: int, host: str, port: int) -> tuple[Any, str]:
+def start_server(role: str, index: int, host: str, port: int, cpus: int = 1) -> tuple[Any, str]:
     """Starts the server; returns it and the address at which others reach it.  Port 0: the system chooses.
+
+    cpus: CPU devices that it has; they share the cores of the machine.
 
     Raises:
         UsageError: the port is taken.
     """
     job = BOOT_JOBS[role]
-    config = tf1.ConfigProto(device_count={"GPU": 0} if role == "ps" else {})
+    config = tf1.ConfigProto(device_count={"CPU": cpus, **({"GPU": 0} if role == "ps" else {})})
     config.experimental.disable_thread_spinning = True
     try:
         server = tf1.train.Server(

@@ -6,7 +6,7 @@ random numbers.  The rest is shared, and so are variables and other resources.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -31,10 +31,17 @@ class Subgraph:
         self._operations = _changing({tensor.op for tensor in self._inputs}, candidates)
         self._library = tf1.get_default_graph().as_graph_def().library  # once: it takes all of the graph
 
-    def copy(self, number: int, inputs: Iterable[Any], after: Any) -> Copy:
+    def __contains__(self, operation: Any) -> bool:
+        """Whether a copy has one of its own."""
+        return operation in self._operations
+
+    def copy(
+        self, number: int, inputs: Iterable[Any], after: Any, moved: Callable[[str], str] = lambda device: device
+    ) -> Copy:
         """Copy `number`, from 1, that reads `inputs` and begins when operation `after` has run.
 
-        Its random operations draw numbers of their own.
+        Its random operations draw numbers of their own.  moved: gives the device of a copied operation from that of the
+        original; what uses a variable or another resource stays where that is.
 
         Raises:
             ValueError: TensorFlow cannot import the definition of the part.
@@ -46,6 +53,8 @@ class Subgraph:
             node = definition.node.add()
             node.CopyFrom(op.node_def)
             node.attr.pop("_class", None)
+            if all(tensor.dtype != tf1.resource for tensor in op.inputs):
+                node.device = moved(node.device)
             if "frame_name" in node.attr:  # loops that run beside each other are told apart by it
                 node.attr["frame_name"].s += b"/minibatch_%d" % number
             reseeded.reseed(node)

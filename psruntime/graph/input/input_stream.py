@@ -24,14 +24,14 @@ from psruntime.usercode import blame, failure
 class InputStream:
     """Batches of one dataset.  One for training begins again at its end: `train_steps` ends a job.
 
-    local_steps: mini-batches that a training step takes.  data_errors: what becomes of one that
+    minibatches: that a training step takes.  data_errors: what becomes of one that
     the input fails to make.
     """
 
     def __init__(
-        self, model: Model, context: Context, local_steps: int = 1, data_errors: DataErrors | None = None
+        self, model: Model, context: Context, minibatches: int = 1, data_errors: DataErrors | None = None
     ) -> None:
-        self.local_steps = local_steps
+        self.minibatches = minibatches
         self._data_errors = data_errors or DataErrors()
         self.name = f"input_fn of {model.name} (mode {context.mode})"
         with tf1.Graph().as_default() as graph:
@@ -84,7 +84,7 @@ class InputStream:
 
     def _draw_step(self) -> list[Any]:
         batch: list[Any] = []
-        for _ in range(self.local_steps):
+        for _ in range(self.minibatches):
             batch += self._draw_minibatch()
         return batch
 

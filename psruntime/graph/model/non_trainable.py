@@ -43,6 +43,7 @@ class WorkerCopies:
     """The copies of worker `index`, in the graph that is being built.
 
     changed: names of the copies that the model changes -> names of the operations that do.
+    touching: names of all operations of the model that read or change one of those.
     writes: (ps, operation there) for everything that writes there.
     """
 
@@ -54,6 +55,8 @@ class WorkerCopies:
             for name, copy in copies.items()
             if (changing := {use.operation for use in uses_of(copy.handle, own[name]) if use.changes})
         }
+        touching = [use.operation for name in self.changed for use in uses_of(copies[name].handle, own[name])]
+        self.touching = sorted(set(touching))
         with tf1.device(worker_device(index)):
             self._stamp = ps_copies.stamp.read_value()
             self._take = [copy.assign(on_ps[name].read_value(), read_value=False) for name, copy in copies.items()]

@@ -41,7 +41,7 @@ class PulledModel:
     step_view: int64 [] on the worker, the global step as the model reads it.
     logs: bucket name -> of its changes, where these alone are pulled.
     versions: bucket name -> int64 [], on the bucket's ps; the global step's too.
-    last: ps -> the bucket there that is pulled last, if they are to be closed.
+    last: ps -> the bucket there that is pulled last, if they are to be closed, and what is on this worker then.
     views: variable name -> how the model reads it.  lookups: of the views of tables in groups.
     id_rows: bucket name -> whose its rows are, of dynamic tables.
     ps_copies, worker_copies: of the variables that are not trainable.
@@ -56,7 +56,7 @@ class PulledModel:
     stores: dict[str, BucketStore]
     logs: dict[str, ChangeLog]
     versions: dict[str, Any]
-    last: dict[int, str]
+    last: dict[int, tuple[str, Any]]
     views: dict[str, View]
     lookups: TableLookups
     id_rows: dict[str, IdRows]
@@ -91,7 +91,7 @@ class PulledModel:
         ps_of = {name: store.bucket.ps for name, store in [*self.stores.items(), (GLOBAL_STEP.name, self.global_step)]}
         for name, operation in operations.items():
             self.versions[name].op._add_control_input(operation)
-            last = self.last.get(ps_of[name], name)
+            last, _ = self.last.get(ps_of[name], (name, None))
             if last != name:
                 self.versions[last].op._add_control_input(operation)
 
@@ -202,7 +202,7 @@ def build_pulled_model(
         stores=stores,
         logs=logs,
         versions={**{name: pulled for name, (pulled, _) in pulls.items()}, GLOBAL_STEP.name: version},
-        last={ps: name for ps, (name, _) in last.items()},
+        last=last,
         views=views,
         lookups=lookups,
         id_rows=id_rows,

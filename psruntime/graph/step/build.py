@@ -6,6 +6,7 @@ from psruntime.config import JobConfig
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.seeds import WorkerGraph
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.towers import ONE_TOWER, Towers
 from psruntime.graph.step.push_step import build_push_step
 from psruntime.graph.step.round_step import build_round_step
 from psruntime.graph.step.setup import StepSetup
@@ -14,7 +15,9 @@ from psruntime.graph.store.bucket_store import PsControl
 from psruntime.model import Model
 
 
-def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig, index: int) -> TrainGraph:
+def build_training(
+    model: Model, inputs: InputStream, plan: Plan, job: JobConfig, index: int, towers: Towers = ONE_TOWER
+) -> TrainGraph:
     """Builds the graph of worker `index`.
 
     Raises:
@@ -22,5 +25,5 @@ def build_training(model: Model, inputs: InputStream, plan: Plan, job: JobConfig
     """
     with WorkerGraph(index).as_default():
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
-        setup = StepSetup(model, inputs, plan, job, index, controls)
+        setup = StepSetup(model, inputs, plan, job, index, controls, towers)
         return build_round_step(setup) if job.mode == "sync" else build_push_step(setup)

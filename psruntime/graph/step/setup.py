@@ -15,8 +15,9 @@ from psruntime.graph.base.devices import worker_device
 from psruntime.graph.dynamic.id_rows import of_ids
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.backward import bucket_gradients
-from psruntime.graph.model.local_steps import with_local_steps
+from psruntime.graph.model.minibatches import with_minibatches
 from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
+from psruntime.graph.model.towers import Towers
 from psruntime.graph.step.error_feedback import packed_gradient
 from psruntime.graph.step.top_k import largest_entries
 from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
@@ -64,6 +65,7 @@ class StepSetup:
     job: JobConfig
     index: int
     controls: list[PsControl]
+    towers: Towers
 
     @property
     def wire(self) -> Wire:
@@ -72,7 +74,8 @@ class StepSetup:
     def pulled_model(self, begins_last: bool = False) -> PulledModel:
         """Pulls the parameters and builds the user's model on them; see `build_pulled_model`."""
         stores = PlanStores(self.plan, self.job.max_workers)
-        return build_pulled_model(self.model, self.inputs, TRAIN, stores, self.index, self.wire, begins_last)
+        with self.towers.scope():
+            return build_pulled_model(self.model, self.inputs, TRAIN, stores, self.index, self.wire, begins_last)
 
     def rules(self, pulled: PulledModel) -> list[Rule]:
         """The optimizers of the model, by variable."""
@@ -80,8 +83,9 @@ class StepSetup:
 
     def gradients(self, pulled: PulledModel, divisor: Any = None) -> tuple[PulledModel, Gradients]:
         """The model with all mini-batches of a step, and its gradients, divided by the divisor, float64 []."""
-        gradients = bucket_gradients(pulled, self.plan, self.index, divisor)
-        return with_local_steps(pulled, gradients, self.inputs, self.index)
+        with self.towers.scope():
+            gradients = bucket_gradients(pulled, self.plan, self.index, divisor)
+        return with_minibatches(pulled, gradients, self.inputs, self.index, self.towers)
 
     def clipped(self, pulled: PulledModel, gradients: Gradients) -> Gradients:
         """The gradients of this worker, clipped by themselves as the model says."""

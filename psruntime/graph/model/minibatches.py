@@ -1,8 +1,10 @@
-"""Several mini-batches in one step: takes their gradients one after the other and pushes their mean.
+"""Several mini-batches in one step: takes their gradients and pushes their mean.
 
-It is the gradient of the mean over all their examples, as of one large batch, but with the memory of one small one,
-and a layer that looks at the whole batch (batch normalisation) sees mini-batches.  All read the same pulled values;
-rows of a table are looked up for each in its turn.
+It is the gradient of the mean over all their examples, as of one large batch, and a layer that looks at the whole batch
+(batch normalisation) sees mini-batches.  All read the same pulled values; rows of a table are looked up for each.
+
+They are computed one after the other (--local-steps), with the memory of one, or beside each other on several devices
+(--devices, towers.py), or both: then each device takes one in every turn.
 """
 
 from __future__ import annotations
@@ -18,33 +20,38 @@ from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.subgraph_copy import Copy, Subgraph
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import PulledModel
+from psruntime.graph.model.towers import Towers
 from psruntime.graph.store.gradient import BucketGradient, summed, summing
 
 
-def with_local_steps(
-    pulled: PulledModel, gradients: Mapping[str, BucketGradient], inputs: InputStream, index: int
+def with_minibatches(
+    pulled: PulledModel, gradients: Mapping[str, BucketGradient], inputs: InputStream, index: int, towers: Towers
 ) -> tuple[PulledModel, dict[str, BucketGradient]]:
     """The model with as many mini-batches a step as `inputs` gives, and its gradients.
 
     Its batch is that of one mini-batch after the other; its loss the mean of theirs, weighted by their examples; its
     updates are run for each, in their order.  Its hooks still see tensors of the first.
     """
-    if inputs.local_steps == 1:
+    if inputs.minibatches == 1:
         return pulled, dict(gradients)
     spec, examples = pulled.spec, tf1.convert_to_tensor(pulled.examples)
     targets = [spec.loss, examples, *pulled.updates, *(t for g in gradients.values() for t in g.tensors)]
     minibatch = Subgraph(pulled.batch, targets, pulled.pulled)
+    in_order = _InOrder(pulled, minibatch)
     batch, updates = list(pulled.batch), list(pulled.updates)
     with tf1.device(worker_device(index)), tf1.name_scope("minibatches"):
         weight = tf1.cast(examples, tf1.float64)
         loss = _weighted(spec.loss, weight)
         sums = {name: gradient.with_values(_weighted(gradient.values, weight)) for name, gradient in gradients.items()}
-        for number in range(1, inputs.local_steps):
-            after = tf1.group(loss, *updates, *(t for g in sums.values() for t in g.tensors))
+        after = tf1.group(*[tensor for _, tensor in pulled.last.values()])
+        for number in range(1, inputs.minibatches):
+            if number % towers.count == 0 or in_order.one_by_one:
+                after = tf1.group(loss, *updates, *(t for g in sums.values() for t in g.tensors))
             _, _, given = inputs.layout.placeholders()
             with tf1.control_dependencies([after]):
                 taken = [tf1.identity(tensor) for tensor in given]
-            copy = _copy(minibatch, number, taken, after)
+            copy = _copy(minibatch, number, taken, after, towers.moved(number, index))
+            in_order.add(copy)
             batch += given
             updates += [copy.of(update) for update in pulled.updates]
             more_weight = tf1.cast(copy.of(examples), tf1.float64)
@@ -61,13 +68,37 @@ def with_local_steps(
     return replace(pulled, spec=spec, batch=batch, examples=weight, updates=updates), means
 
 
-def _copy(minibatch: Subgraph, number: int, batch: list[Any], after: Any) -> Copy:
+class _InOrder:
+    """What the mini-batches do to the variables that the model changes, such as moving averages: one after the other.
+
+    one_by_one: a change is made within a loop or a branch, which nothing can be made to wait for, so that whole
+    mini-batches have to be.
+    """
+
+    def __init__(self, pulled: PulledModel, minibatch: Subgraph) -> None:
+        graph = tf1.get_default_graph()
+        touching = [graph.get_operation_by_name(name) for name in pulled.worker_copies.touching]
+        self._touching = [op for op in touching if op in minibatch]
+        self._before = self._touching
+        self.one_by_one = any(op._get_control_flow_context() is not None for op in self._touching)
+
+    def add(self, copy: Copy) -> None:
+        """The next mini-batch."""
+        copied = [copy.of(op) for op in self._touching]
+        if not self.one_by_one:
+            for op in copied:
+                for before in self._before:
+                    op._add_control_input(before)
+        self._before = copied
+
+
+def _copy(minibatch: Subgraph, number: int, batch: list[Any], after: Any, moved: Any) -> Copy:
     try:
-        return minibatch.copy(number, batch, after)
+        return minibatch.copy(number, batch, after, moved)
     except ValueError as error:
         raise UsageError(
-            "local_steps above 1 needs a copy of the model's graph, and TensorFlow cannot make one: "
-            f"{error}; leave local_steps out, and take a larger batch"
+            "several mini-batches a step (local_steps above 1, or devices) need a copy of the model's graph, and "
+            f"TensorFlow cannot make one: {error}; leave these settings out, and take a larger batch"
         ) from error
 
 

@@ -1,0 +1,78 @@
+"""Towers: the copies of a model that a worker has on several devices, each for a mini-batch of every step.
+
+They read the same pulled values.  A worker without --devices has one, and TensorFlow chooses its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+from psruntime.devices import ALL_GPUS, device_names, number_of
+from psruntime.errors import UsageError
+from psruntime.graph.base.devices import worker_device
+
+
+@dataclass(frozen=True)
+class Towers:
+    """devices: `kind:number` of each tower; none: there is one, on the device that TensorFlow chooses."""
+
+    devices: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return max(1, len(self.devices))
+
+    @property
+    def cpus(self) -> int:
+        """How many CPU devices the worker's server needs."""
+        return 1 + max((number_of(name) for name in self.devices if name.startswith("cpu")), default=0)
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Where the first tower is built; what names a device itself is not moved."""
+        return tf1.device(_full(self.devices[0])) if self.devices else nullcontext()
+
+    def moved(self, minibatch: int, index: int) -> Callable[[str], str]:
+        """What gives an operation's device in the tower of a mini-batch of worker `index`, from that in the first.
+
+        An operation moves if it is on the first tower's device, or on none of the worker's.
+        """
+        tower = minibatch % self.count
+        if tower == 0:
+            return lambda device: device
+        own = tf1.DeviceSpec.from_string(worker_device(index))
+        first = own.make_merged_spec(tf1.DeviceSpec.from_string(_full(self.devices[0])))
+        there = own.make_merged_spec(tf1.DeviceSpec.from_string(_full(self.devices[tower]))).to_string()
+        return lambda device: there if tf1.DeviceSpec.from_string(device) in (own, first) else device
+
+
+ONE_TOWER = Towers()
+
+
+def find_towers(text: str) -> Towers:
+    """The towers on the devices that `text` names, see psruntime/devices.py.
+
+    Raises:
+        UsageError: this machine has no such GPU, as far as TensorFlow sees.
+    """
+    names = device_names(text)
+    if not any(name.startswith("gpu") for name in names):
+        return Towers(names)
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if names == (ALL_GPUS,):
+        names = tuple(f"gpu:{number}" for number in range(gpus))
+    missing = [name for name in names if name.startswith("gpu") and number_of(name) >= gpus]
+    if missing or not names:
+        has = f"{gpus} GPU, gpu:0 to gpu:{gpus - 1}" if gpus else "no GPU"
+        raise UsageError(f"--devices {text}: TensorFlow finds {has} on this machine")
+    return Towers(names)
+
+
+def _full(name: str) -> str:
+    """As TensorFlow names a device within a task."""
+    kind, _, number = name.partition(":")
+    return f"/device:{kind.upper()}:{number}"
