@@ -33,13 +33,13 @@ def write_model(folder: Path, name: str, **settings: Any) -> str:
     return name
 
 
-def start(job: Cluster, index: int, model: str) -> Any:
-    return job.start_worker(index, f"--model={model}", f"--batch-size={SIZES[index]}")
+def start(job: Cluster, index: int, model: str, *flags: str) -> Any:
+    return job.start_worker(index, f"--model={model}", f"--batch-size={SIZES[index]}", *flags)
 
 
-def replay(zygote: Zygote, folder: Path, model: str, local_steps: int = 1) -> dict[str, Any]:
+def replay(zygote: Zygote, folder: Path, model: str, local_steps: int = 1, *more: str) -> dict[str, Any]:
     flags = [f"--model={model}", f"--checkpoint-dir={folder / 'checkpoints'}", f"--local-steps={local_steps}"]
-    return replayed(zygote, folder, folder / "rounds.jsonl", SIZES, *flags)
+    return replayed(zygote, folder, folder / "rounds.jsonl", SIZES, *flags, *more)
 
 
 def parts_of(folder: Path) -> list[list[int]]:
@@ -93,6 +93,30 @@ def test_fifty_rounds_are_those_of_one_process(case: str, zygote: Zygote, tmp_pa
     assert parts_of(tmp_path) == [list(range(workers))] * ROUNDS
     outcome = replay(zygote, tmp_path, model, more.get("local_steps", 1))
     assert outcome["rounds"] == [1, ROUNDS]
+    assert max(outcome["differences"].values()) < TOLERANCE, outcome
+
+
+@pytest.mark.long
+def test_rounds_go_on_exactly_on_another_number_of_ps(zygote: Zygote, tmp_path: Path) -> None:
+    """Three jobs on one folder, with 2, 3 and 1 ps; each worker computes on two devices."""
+    devices = "--devices=cpu:0,cpu:1"
+    settings = {"optimizer": "adam", "table": True, "clip_norm": 0.5}
+    model = write_model(tmp_path, "exact_resized", **settings)
+    for number, num_ps in enumerate([2, 3, 1], start=1):
+        job_settings = {
+            "mode": "sync", "ps": num_ps, "min_workers": 2, "train_steps": 20 * number, "slice_bytes": 64,
+            "checkpoint_dir": tmp_path / "checkpoints", "rounds_log": tmp_path / "rounds.jsonl",
+        }  # fmt: skip
+        folder = tmp_path / f"ps-{num_ps}"
+        folder.mkdir()
+        write_model(folder, model, **settings)
+        with cluster(zygote, folder, **job_settings) as job:
+            for index in (0, 1):
+                start(job, index, model, devices)
+            assert set(job.wait_all().values()) == {0}
+            assert accepted(job) == [{0: [20, 20], 1: [20, 20]}] * num_ps
+    outcome = replay(zygote, tmp_path, model, 1, devices)
+    assert outcome["rounds"] == [1, 60]
     assert max(outcome["differences"].values()) < TOLERANCE, outcome
 
 
