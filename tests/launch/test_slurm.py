@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,11 +15,10 @@ import pytest
 from tests.support.cluster import ROOT
 from tests.support.command_lines import complaint
 from tests.support.commands import Commands
-from tests.support.free_ports import free_ports
 from tests.support.polling import poll_until
+from tests.support.slurm import Slurm, refusal
 
 SCRIPT = ROOT / "launch" / "slurm.sbatch"
-NEEDED = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "scancel", "squeue")
 FLAGS = ["--ps", "2", "--model", "psruntime.examples.digits"]
 FAKES = {
     "psruntime": """#!/bin/bash
@@ -79,60 +76,10 @@ def test_nor_is_one_that_was_asked_while_it_waited_to_be_started_again(tmp_path:
     assert (tmp_path / "codes").read_text() == "0\n"
 
 
-class Slurm:
-    """Slurm on this machine alone, with everything of it in a folder."""
-
-    def __init__(self, folder: Path, at_exit: ExitStack) -> None:
-        folder.mkdir()
-        key, munge, name = folder / "munge.key", folder / "munge.socket", socket.gethostname()
-        control, daemon = free_ports(2)
-        subprocess.run(["mungekey", "--create", f"--keyfile={key}"], check=True)
-        conf = folder / "slurm.conf"
-        conf.write_text(
-            "\n".join(
-                [
-                    "ClusterName=one", f"SlurmctldHost={name}(127.0.0.1)", f"SlurmctldPort={control}",
-                    f"SlurmdPort={daemon}", "AuthType=auth/munge", f"AuthInfo=socket={munge}", "MpiDefault=none",
-                    "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "SelectType=select/cons_tres",
-                    "SelectTypeParameters=CR_CPU", "SlurmUser=root", "SlurmdUser=root",
-                    f"StateSaveLocation={folder}", f"SlurmdSpoolDir={folder / 'spool'}",
-                    f"SlurmctldPidFile={folder / 'control.pid'}", f"SlurmdPidFile={folder / 'daemon.pid'}",
-                    "SlurmdParameters=config_overrides",
-                    f"NodeName={name} NodeAddr=127.0.0.1 CPUs=16",
-                    f"PartitionName=all Nodes={name} Default=YES State=UP", "",
-                ]
-            )
-        )  # fmt: skip
-        self.environment = {"SLURM_CONF": str(conf)}
-        files = [f"--{kind}-file={folder / f'munge.{kind}'}" for kind in ("pid", "log", "seed")]
-        for command in (
-            ["munged", "--foreground", "--force", f"--socket={munge}", f"--key-file={key}", *files],
-            ["slurmctld", "-D", "-f", str(conf)],
-            ["slurmd", "-D", "-N", name, "-f", str(conf)],
-        ):
-            with (folder / f"{command[0]}.log").open("w") as log:
-                process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
-            at_exit.callback(process.wait, 30)
-            at_exit.callback(process.terminate)
-        at_exit.callback(self._end_all)
-        poll_until(lambda: "idle" in self.ask("sinfo", "-h", "-o", "%t"), 30, "a node that is idle")
-
-    def _end_all(self) -> None:
-        """No job outlives the test, whatever became of that."""
-        self.ask("scancel", "--user=root", "--signal=KILL", "--full")
-        poll_until(lambda: not self.ask("squeue", "-h"), 60, "the end of all jobs")
-
-    def ask(self, *command: str) -> str:
-        return subprocess.run(
-            command, env={**os.environ, **self.environment}, text=True, capture_output=True, timeout=30, check=False
-        ).stdout
-
-
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[Slurm]:
-    missing = [name for name in NEEDED if not shutil.which(name)]
-    if missing or os.geteuid() != 0:
-        pytest.skip(f"needs root and Slurm with munge; missing: {', '.join(missing) or 'root'}")
+    if why := refusal():
+        pytest.skip(why)
     with ExitStack() as stack:
         yield Slurm(tmp_path / "slurm", stack)
 
