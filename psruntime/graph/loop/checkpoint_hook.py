@@ -18,6 +18,7 @@ from psruntime.graph.loop.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # what a write gets to end after its session was lost; a disk may hang
 FAILED_S = 5.0  # after a failure, until one that somebody waits for is tried again
+AGAIN_S = 10.0  # between two lines of the log that say that the last checkpoint fails
 LATE_S = 10.0  # a write that takes longer, while the next one is due, is worth a line in the log
 
 
@@ -155,7 +156,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
         A delta comes before it, unless there is one: what was trained is safe then, and the whole one takes longer.
         """
-        until_s = time.monotonic() + self._retry_s
+        until_s, told_s = time.monotonic() + self._retry_s, -math.inf
         only_touched = self._delta_every > 0 and self._checkpoints.newest_step() != int(session.run(self.closing))
         while True:
             self._require_chief(session)
@@ -169,10 +170,13 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             except CheckpointError as error:
                 only_touched = False
                 self._require_chief(session)
-                if time.monotonic() > until_s:
+                now_s = time.monotonic()
+                if now_s > until_s:
                     raise
-                self._failed(str(error))
-                self._pause(str(error))
+                tell = now_s - told_s >= AGAIN_S
+                told_s = now_s if tell else told_s
+                self._failed(str(error), tell=tell)
+                self._pause("the last checkpoint cannot be written")
 
     def _require_chief(self, session: Any) -> None:
         self._graph.fence.require_admitted(session, self._incarnation())
@@ -216,8 +220,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if self._saved and not copied.whole:
             self._saved(moved.path, copied.global_step)
 
-    def _failed(self, reason: str, is_whole: bool = True) -> None:
-        self._log("checkpoint_failed", reason=reason)
+    def _failed(self, reason: str, is_whole: bool = True, tell: bool = True) -> None:
+        if tell:
+            self._log("checkpoint_failed", reason=reason)
         self._failed_s = time.monotonic()
         self._saved_at, self._whole_at = self._before
         steps = self._delta_every if self._delta_every and not is_whole else self._save_steps

@@ -27,6 +27,7 @@ MODELS = {"dense": linear_model(OPTIMIZERS["adam"], 0.02), "tables": embedding_m
 MODES: dict[str, dict[str, Any]] = {
     "sync": {"mode": "sync"},
     "async": {"mode": "async"},
+    "bounded": {"mode": "bounded", "bound": 4},
     "local steps": {"mode": "sync", "local_steps": 2},
 }
 
