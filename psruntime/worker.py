@@ -138,7 +138,8 @@ class _Trainer:
 
         job = self._job
         self._model = load_model(self._worker.model)
-        self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps, self._data_errors())
+        shares = job.batch_policy == "throughput"
+        self._inputs = InputStream(self._model, self._context(TRAIN), job.local_steps, self._data_errors(), shares)
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index)  # 2

@@ -239,7 +239,8 @@ def train(
     def data_errors(source: str) -> DataErrors:
         return DataErrors(job.on_data_error == "skip", log, lambda: skipped.append(source))
 
-    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3), job.local_steps, data_errors("input"))
+    shares = job.batch_policy == "throughput"
+    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3), job.local_steps, data_errors("input"), shares)
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
     graph = build_training(model, inputs, plan, job, 0)
     control_plane = make_control_plane(cluster.view, steps)
