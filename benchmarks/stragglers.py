@@ -1,7 +1,7 @@
 """How the modes take slow workers: steps per second of all workers together, ours in one mode and ours in another.
 
-    python -m benchmarks.stragglers [--runs 3] [--workloads alike,slow,pauses,often,backup] [--workers 4] [--seconds 20]
-                                    [--step-s 0.05] [--variables 16] [--bytes 200000] [--quick] [--json]
+    python -m benchmarks.stragglers [--runs 3] [--workloads alike,slow,pauses,often,backup,throughput] [--workers 4]
+                                    [--seconds 20] [--step-s 0.05] [--variables 16] [--bytes 200000] [--quick] [--json]
 
 One ps.  The accelerator is simulated: each step waits for a time without using the CPU (straggling.py), which is that
 of its worker or hangs on chance; the n-th step of a worker waits as long in both modes.  The runs alternate.
@@ -12,6 +12,8 @@ of its worker or hangs on chance; the n-th step of a worker waits as long in bot
     often   the same with pauses as long as the bound, four steps, and more of them (chance 0.2)
     backup  the last worker always takes 3 times as long; sync with a backup worker beside sync, in rounds a second, as
             the first worker takes part in them
+    throughput  the last worker takes 3 times as long for each example, and a batch has 8 times as many; sync with
+            shares by speed beside sync with fixed batches, in rounds a second, once the shares have settled
 
 A step is a gradient of one worker, whatever the mode, and of a batch as large: in mode sync a round counts as many
 steps as workers contributed to it, so it is the examples per second that are compared.  "Ideal" is the ratio if nothing
@@ -20,21 +22,23 @@ took time but the waits (ideal.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks import straggling
+from benchmarks import per_example, straggling
 from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.figures import compared, spread_of
 from benchmarks.ideal import steps_per_s
 from benchmarks.jobs import Workload, our_job
-from benchmarks.measured import measured
+from benchmarks.measured import await_training, measured_now
 from benchmarks.processes import processes
 
 BATCH_SIZE = 4  # small: what a step computes is what the wait stands for
 SLOW_FACTOR, BACKUP_FACTOR = 5.0, 3.0
+SETTLE_S = 15.0  # until shares are those of the speeds: two looks of five rounds
 QUICK = {"runs": 1, "workloads": "slow", "seconds": 3.0}
 
 
@@ -43,9 +47,11 @@ class Mode:
     name: str
     bound: int | None = None
     backup_workers: int = 0
+    shares: bool = False
 
     def __str__(self) -> str:
         more = f" with {self.backup_workers} backup worker" if self.backup_workers else ""
+        more += " with shares by speed" if self.shares else ""
         return (self.name if self.bound is None else f"{self.name} {self.bound}") + more
 
     @property
@@ -56,10 +62,13 @@ class Mode:
     @property
     def settings(self) -> tuple[str, ...]:
         backups = ("--backup-workers", str(self.backup_workers)) if self.backup_workers else ()
-        return ("--mode", self.name, *(() if self.bound is None else ("--bound", str(self.bound))), *backups)
+        shares = ("--batch-policy", "throughput") if self.shares else ()
+        return ("--mode", self.name, *(() if self.bound is None else ("--bound", str(self.bound))), *backups, *shares)
 
     def ideal(self, waits_s: Any) -> float:
         """Steps per second of each of these workers whom the others wait for, if nothing took time but their waits."""
+        if self.shares:
+            return float(np.mean(1 / waits_s.mean(axis=1)))
         awaited = sorted(waits_s, key=sum)[: len(waits_s) - self.backup_workers]
         return steps_per_s(np.stack(awaited), self.lead) / len(awaited)
 
@@ -70,6 +79,7 @@ class Case:
 
     slow: how many times longer the last worker always takes.  chance: of a pause of pause_s, in each step.
     rounds: whether the rounds are counted, by the steps of the first worker, instead of the steps of all.
+    per_example: whether a step takes as long as its examples, of which a batch has more.
     """
 
     text: str
@@ -79,10 +89,17 @@ class Case:
     chance: float = 0.0
     pause_s: float = 0.0
     rounds: bool = False
+    per_example: bool = False
+
+    def work(self, work: Workload) -> Workload:
+        """The work of this case."""
+        if not self.per_example:
+            return work
+        return replace(work, model=per_example.__name__, batch_size=per_example.BATCH_SIZE)
 
     def environment(self, workers: int, step_s: float) -> dict[str, str]:
         return {
-            straggling.STEP_S: str(step_s),
+            straggling.STEP_S: str(step_s * (per_example.BATCH_SIZE / BATCH_SIZE if self.per_example else 1)),
             straggling.SLOW_WORKER: str(workers - 1),
             straggling.SLOW_FACTOR: str(self.slow),
             straggling.PAUSE_CHANCE: str(self.chance),
@@ -103,6 +120,14 @@ CASES = {
         slow=BACKUP_FACTOR,
         rounds=True,
     ),
+    "throughput": Case(
+        f"one worker {BACKUP_FACTOR:g} times slower for each example",
+        Mode("sync", shares=True),
+        SYNC,
+        slow=BACKUP_FACTOR,
+        rounds=True,
+        per_example=True,
+    ),
 }
 
 
@@ -112,10 +137,14 @@ def rate_of(work: Workload, case: Case, mode: Mode, step_s: float, seconds: floa
     Raises:
         LateError: a process failed, or hangs.
     """
+    work = case.work(work)
     with processes({**work.environment, **case.environment(work.workers, step_s)}) as started:
         start_worker = our_job(started, work, "--min-workers", str(work.workers), *mode.settings)
         logs = [start_worker(index) for index in range(work.workers)]
-        return measured(started, logs[:1] if case.rounds else logs, seconds).rate
+        await_training(started, logs)
+        if case.per_example:
+            time.sleep(SETTLE_S)
+        return measured_now(started, logs[:1] if case.rounds else logs, seconds).rate
 
 
 def measure(
@@ -146,6 +175,8 @@ def result_of(work: Workload, case: Case, step_s: float, runs: int, seconds: flo
         "unit": unit_of(case),
         "ideal": case.mine.ideal(waits_s) / case.peer.ideal(waits_s),
     }
+    if case.per_example:
+        told["of_ideal"] = sorted(rate / case.mine.ideal(waits_s) for rate in mine)
     return {**told, **compared(mine, peer, ratios)}
 
 
@@ -159,10 +190,12 @@ def text_of(result: dict[str, Any]) -> str:
 
 def line_of(each: dict[str, Any]) -> str:
     spread = spread_of(each)
+    of_ideal = each.get("of_ideal")
+    reached = f", {of_ideal[0]:.0%} to {of_ideal[-1]:.0%} of the sum of the speeds" if of_ideal else ""
     return (
         f"  {each['workload']}: {each['ours_is']} {each['ours']:.1f} {each['unit']} ({spread['ours']}); "
         f"{each['peer_is']} {each['peer']:.1f} ({spread['peer']}); "
-        f"ratio {each['ratio']:.2f} ({spread['ratio']}), ideal {each['ideal']:.2f}, {each['runs']} runs"
+        f"ratio {each['ratio']:.2f} ({spread['ratio']}), ideal {each['ideal']:.2f}, {each['runs']} runs{reached}"
     )
 
 

@@ -26,6 +26,7 @@ PLANS = ("packed", "per-variable")
 WIRES = ("float32", "bfloat16", "float16")
 SWITCH = ("off", "on")
 ON_DATA_ERROR = ("fail", "skip")
+BATCH_POLICIES = ("fixed", "throughput")
 TEXT_LOG, JSON_LOG = LOG_FORMATS = ("text", "json")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
 FROM_ONE = ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "local_steps", "pipeline")
@@ -109,6 +110,10 @@ class JobConfig:
     backup_workers: int = setting(
         "consistency", 0, "mode sync: workers that a round does not wait for; whose gradient comes later is dropped"
     )
+    batch_policy: str = setting(
+        "consistency", "fixed", "mode sync: how many examples each worker computes in a round: its batch size, or its "
+        "share of those of all, by its measured speed", choices=BATCH_POLICIES,
+    )  # fmt: skip
     start_over: str = setting(
         "faults", "off", "begin anew when all that was trained is lost, or go on from an older checkpoint when the "
         "newest is; without it the job fails", choices=SWITCH,
@@ -182,6 +187,7 @@ class JobConfig:
 
     def _check_mode(self) -> None:
         self._check_backup_workers()
+        self._check_batch_policy()
         for name, mode in (("bound", "bounded"), ("max_staleness", "async")):
             value = getattr(self, name)
             if value is None:
@@ -220,6 +226,21 @@ class JobConfig:
             raise UsageError(
                 "backup_workers is not for wire_error_feedback or top_k: a gradient that comes too late would take "
                 "with it what the ones before left"
+            )
+
+    def _check_batch_policy(self) -> None:
+        if self.batch_policy == "fixed":
+            return
+        if self.mode != "sync":
+            raise UsageError(f"batch_policy {self.batch_policy} is for mode sync, the mode is {self.mode}")
+        if self.backup_workers:
+            raise UsageError(
+                f"batch_policy {self.batch_policy} is not for backup_workers: who is in a round is not known when it "
+                "begins; leave out either"
+            )
+        if self.local_steps > 1:
+            raise UsageError(
+                f"batch_policy {self.batch_policy} is for local_steps 1: a share is one batch, got {self.local_steps}"
             )
 
     def _check_best(self) -> None:

@@ -179,7 +179,7 @@ class _Inputs:
         found: list[list[Any]] = []
         for part in record["parts"]:
             batches = self._of(part)
-            taken = batches.take(part["batch"])
+            taken = batches.take(part)
             examples = batches.inputs.examples(taken)
             if part["examples"] and examples != part["examples"]:
                 raise UsageError(
@@ -203,17 +203,27 @@ class _Inputs:
 
 
 class _Batches:
-    """One worker's batches by number; a number may come twice, but never one before the last."""
+    """One worker's batches by number; a number may come twice, but never one before the last.
+
+    Where rounds have shares, a batch has `size` examples after the `first` ones of the input.
+    """
 
     def __init__(self, inputs: InputStream) -> None:
+        from psruntime.graph.input.examples import Examples
+
         self.inputs = inputs
-        self._next = 0
+        self._examples = Examples(inputs.draw_endlessly, inputs.name)
+        self._number = -1  # of the last
         self._last: list[Any] = []
 
-    def take(self, number: int) -> list[Any]:
-        while self._next <= number:
+    def take(self, part: dict[str, Any]) -> list[Any]:
+        """What a part of a round was made of."""
+        if "size" in part and part["batch"] != self._number:
+            self._examples.skip(part["first"] - self._examples.taken)
+            self._last, self._number = self._examples.take(part["size"]), part["batch"]
+        while self._number < part["batch"]:
             self._last = self.inputs.draw_endlessly()
-            self._next += 1
+            self._number += 1
         return self._last
 
 

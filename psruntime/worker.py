@@ -140,8 +140,10 @@ class _Trainer:
         job = self._job
         self._model = load_model(self._worker.model)
         self._towers = find_towers(self._worker.devices)
-        minibatches = job.local_steps * self._towers.count
-        self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors())
+        minibatches, shares = job.local_steps * self._towers.count, job.batch_policy == "throughput"
+        if shares and minibatches > 1:
+            raise UsageError("--devices: batch_policy throughput is for one device a worker: a share is one batch")
+        self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors(), shares)
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index, self._towers)  # 2

@@ -28,6 +28,8 @@ JOB_REFUSALS = [
     ("rounds_log", "rounds.jsonl", "rounds_log is for mode sync, the mode is async"),
     ("backup_workers", -1, "backup_workers must be at least 0, got -1"),
     ("backup_workers", 1, "backup_workers is for mode sync, the mode is async"),
+    ("batch_policy", "speed", "batch_policy must be one of fixed, throughput, got 'speed'"),
+    ("batch_policy", "throughput", "batch_policy throughput is for mode sync, the mode is async"),
     ("round_warn_s", -1.0, "round_warn_s must be at least 0.0, got -1.0"),
     (
         "job_id",
@@ -169,6 +171,15 @@ def test_a_round_with_backup_workers_needs_a_gradient_and_all_of_it() -> None:
     for lossy in ({"top_k": 0.1}, {"wire": "bfloat16", "wire_error_feedback": "on"}):
         with pytest.raises(UsageError, match=r"^backup_workers is not for wire_error_feedback or top_k: "):
             JobConfig(**settings, backup_workers=1, **lossy)
+
+
+def test_shares_are_those_of_members_that_are_known_and_of_one_batch() -> None:
+    settings: dict[str, Any] = {"mode": "sync", "min_workers": 3, "batch_policy": "throughput"}
+    JobConfig(**settings, top_k=0.1)
+    with pytest.raises(UsageError, match=r"^batch_policy throughput is not for backup_workers: who is in a round is"):
+        JobConfig(**settings, backup_workers=1)
+    with pytest.raises(UsageError, match=r"^batch_policy throughput is for local_steps 1: a share is one batch, got 4"):
+        JobConfig(**settings, local_steps=4)
 
 
 def test_more_workers_needed_than_allowed_is_refused_with_both_numbers() -> None:

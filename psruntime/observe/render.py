@@ -57,7 +57,7 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     for m in ps:
         if m.ps_traffic and m.ps_traffic.heavy and m.ps_traffic.share is not None:
             head.append(f"\n{why_heavy(m.index, m.ps_traffic.share * job.ps, job.ps)}", "yellow")
-    tables = [_ps_table(ps), _worker_table(workers, job.mode), _traffic_table(ps, workers)]
+    tables = [_ps_table(ps), _worker_table(workers, job), _traffic_table(ps, workers)]
     if any(m.ps_stats and m.ps_stats.row_counts for m in ps):
         tables.append(_dynamic_table(ps))
     return Group(head, *tables, *([_departure_table(status.departures)] if status.departures else []))
@@ -98,23 +98,24 @@ def _ps_table(members: list[MemberStatus]) -> Table:
     return rows
 
 
-def _worker_table(members: list[MemberStatus], mode: str) -> Table:
-    """Leads and staleness only where there are any: in a round all are at the same step."""
-    pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[mode]
-    staleness = [] if mode == "sync" else ["staleness p50", "p99"]
+def _worker_table(members: list[MemberStatus], job: JobConfig) -> Table:
+    """Leads and staleness only where there are any: in a round all are at the same step.  Shares the same."""
+    pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[job.mode]
+    staleness = [] if job.mode == "sync" else ["staleness p50", "p99"]
+    share = ["share"] if job.batch_policy == "throughput" else []
     skipped = ["skipped"] if any(m.worker_stats and m.worker_stats.skipped for m in members) else []
-    rows = table("worker", *pace, *staleness, "examples/s", "loss", *skipped, "silent", "waiting for")
+    rows = table("worker", *pace, *staleness, *share, "examples/s", "loss", *skipped, "silent", "waiting for")
     for m in members:
         stats = m.worker_stats
         if stats:
             facts = {
                 "clock": m.clock, "lead": m.lead, "lead/max": f"{m.lead}/{stats.max_lead}",
-                "staleness p50": stats.staleness_p50, "p99": stats.staleness_p99,
+                "staleness p50": stats.staleness_p50, "p99": stats.staleness_p99, "share": m.share or UNKNOWN,
             }  # fmt: skip
             loss = "-" if stats.loss is None else f"{stats.loss:.4f}"
             rows.add_row(
                 f"{m.index} (chief)" if m.chief else str(m.index),
-                *(str(facts[column]) for column in (*pace, *staleness)),
+                *(str(facts[column]) for column in (*pace, *staleness, *share)),
                 f"{stats.examples_per_s:.0f}",
                 loss,
                 *(str(stats.skipped) for _ in skipped),

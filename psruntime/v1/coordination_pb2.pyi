@@ -65,6 +65,12 @@ class OnDataError(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ON_DATA_ERROR_FAIL: _ClassVar[OnDataError]
     ON_DATA_ERROR_SKIP: _ClassVar[OnDataError]
 
+class BatchPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BATCH_POLICY_UNSPECIFIED: _ClassVar[BatchPolicy]
+    BATCH_POLICY_FIXED: _ClassVar[BatchPolicy]
+    BATCH_POLICY_THROUGHPUT: _ClassVar[BatchPolicy]
+
 class Duty(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DUTY_UNSPECIFIED: _ClassVar[Duty]
@@ -112,6 +118,9 @@ ON_NAN_CONTINUE: OnNan
 ON_DATA_ERROR_UNSPECIFIED: OnDataError
 ON_DATA_ERROR_FAIL: OnDataError
 ON_DATA_ERROR_SKIP: OnDataError
+BATCH_POLICY_UNSPECIFIED: BatchPolicy
+BATCH_POLICY_FIXED: BatchPolicy
+BATCH_POLICY_THROUGHPUT: BatchPolicy
 DUTY_UNSPECIFIED: Duty
 DUTY_WAIT: Duty
 DUTY_CONTRIBUTE: Duty
@@ -135,7 +144,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "max_staleness", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +163,7 @@ class JobSettings(_message.Message):
     WIRE_ERROR_FEEDBACK_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     BACKUP_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_POLICY_FIELD_NUMBER: _ClassVar[int]
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     ON_NAN_FIELD_NUMBER: _ClassVar[int]
     ON_DATA_ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +200,7 @@ class JobSettings(_message.Message):
     wire_error_feedback: bool
     top_k: float
     backup_workers: int
+    batch_policy: BatchPolicy
     max_staleness: int
     on_nan: OnNan
     on_data_error: OnDataError
@@ -208,7 +219,7 @@ class JobSettings(_message.Message):
     replicate_every: int
     job_id: str
     drain_timeout: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DynamicRows(_message.Message):
     __slots__ = ("admit_after", "expire_after")
@@ -629,18 +640,32 @@ class Computed(_message.Message):
     def __init__(self, round: _Optional[int] = ..., opened: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ...) -> None: ...
 
 class Contribution(_message.Message):
-    __slots__ = ("round", "attempt", "batch", "examples", "apart")
+    __slots__ = ("round", "attempt", "batch", "examples", "apart", "taken")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     APART_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     batch: int
     examples: float
     apart: bool
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ..., apart: _Optional[bool] = ...) -> None: ...
+    taken: Taken
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ..., apart: _Optional[bool] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ...) -> None: ...
+
+class Taken(_message.Message):
+    __slots__ = ("first", "size", "batch_size", "seconds")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    size: int
+    batch_size: int
+    seconds: float
+    def __init__(self, first: _Optional[int] = ..., size: _Optional[int] = ..., batch_size: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Closed(_message.Message):
     __slots__ = ("round", "attempt", "global_step")
@@ -669,20 +694,22 @@ class TakeTurnResponse(_message.Message):
     def __init__(self, turn: _Optional[_Union[Turn, _Mapping]] = ...) -> None: ...
 
 class Turn(_message.Message):
-    __slots__ = ("duty", "round", "attempt", "opened", "reason", "closes")
+    __slots__ = ("duty", "round", "attempt", "opened", "reason", "closes", "share")
     DUTY_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CLOSES_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     duty: Duty
     round: int
     attempt: int
     opened: int
     reason: str
     closes: Complete
-    def __init__(self, duty: _Optional[_Union[Duty, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ...) -> None: ...
+    share: int
+    def __init__(self, duty: _Optional[_Union[Duty, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ..., share: _Optional[int] = ...) -> None: ...
 
 class Complete(_message.Message):
     __slots__ = ("round", "attempt", "members", "examples")
@@ -776,7 +803,7 @@ class Departure(_message.Message):
     def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., incarnation: _Optional[str] = ..., kind: _Optional[_Union[LeaveKind, str]] = ..., reason: _Optional[str] = ..., ago: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
-    __slots__ = ("role", "index", "address", "health_address", "incarnation", "admitted", "silent", "chief", "stopped", "clock_steps", "lead_steps", "ps", "worker", "ps_traffic", "worker_traffic")
+    __slots__ = ("role", "index", "address", "health_address", "incarnation", "admitted", "silent", "chief", "stopped", "clock_steps", "lead_steps", "ps", "worker", "ps_traffic", "worker_traffic", "share")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -792,6 +819,7 @@ class MemberStatus(_message.Message):
     WORKER_FIELD_NUMBER: _ClassVar[int]
     PS_TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     WORKER_TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     role: Role
     index: int
     address: str
@@ -807,7 +835,8 @@ class MemberStatus(_message.Message):
     worker: WorkerStats
     ps_traffic: PsTraffic
     worker_traffic: WorkerTraffic
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., incarnation: _Optional[str] = ..., admitted: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., chief: _Optional[bool] = ..., stopped: _Optional[bool] = ..., clock_steps: _Optional[int] = ..., lead_steps: _Optional[int] = ..., ps: _Optional[_Union[PsStats, _Mapping]] = ..., worker: _Optional[_Union[WorkerStats, _Mapping]] = ..., ps_traffic: _Optional[_Union[PsTraffic, _Mapping]] = ..., worker_traffic: _Optional[_Union[WorkerTraffic, _Mapping]] = ...) -> None: ...
+    share: int
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., incarnation: _Optional[str] = ..., admitted: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., chief: _Optional[bool] = ..., stopped: _Optional[bool] = ..., clock_steps: _Optional[int] = ..., lead_steps: _Optional[int] = ..., ps: _Optional[_Union[PsStats, _Mapping]] = ..., worker: _Optional[_Union[WorkerStats, _Mapping]] = ..., ps_traffic: _Optional[_Union[PsTraffic, _Mapping]] = ..., worker_traffic: _Optional[_Union[WorkerTraffic, _Mapping]] = ..., share: _Optional[int] = ...) -> None: ...
 
 class PsTraffic(_message.Message):
     __slots__ = ("sent_bytes_per_second", "received_bytes_per_second", "share", "heavy")

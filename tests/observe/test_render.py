@@ -75,6 +75,15 @@ def shown(status: JobStatus, job: JobConfig = JOB) -> str:
     return re.sub(" +", " ", out.getvalue())
 
 
+def test_shares_are_shown_where_rounds_have_them() -> None:
+    job = JobConfig(mode="sync", batch_policy="throughput")
+    status = replace(STATUS, members=(PS, replace(WORKER, share=48), replace(WORKER, index=5, chief=False)))
+    text = shown(status, job)
+    assert "worker share examples/s" in text and "3 (chief) 48 1234" in text and "5 - 1234" in text
+    assert [worker["share"] for worker in as_json(status, job)["workers"]] == [48, 0]
+    assert "worker examples/s" in shown(status, JobConfig(mode="sync"))
+
+
 def test_traffic_is_shown_for_each_ps_and_worker() -> None:
     ps = replace(PS, ps_traffic=PsTraffic(1_500_000.0, 2_500_000.0, 0.51))
     worker = replace(

@@ -242,9 +242,8 @@ def train(
     def data_errors(source: str) -> DataErrors:
         return DataErrors(job.on_data_error == "skip", log, lambda: skipped.append(source))
 
-    inputs = InputStream(
-        model, Context("train", 0, 1, batch_size, "", 3), job.local_steps * towers.count, data_errors("input")
-    )
+    context, shares = Context("train", 0, 1, batch_size, "", 3), job.batch_policy == "throughput"
+    inputs = InputStream(model, context, job.local_steps * towers.count, data_errors("input"), shares)
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
     graph = build_training(model, inputs, plan, job, 0, towers)
     control_plane = make_control_plane(cluster.view, steps)

@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.messages import Assignment, Prepared, Rest
 from psruntime.core.plan.buckets import Bucket
+from psruntime.core.rounds.past_round import PastRound
 from psruntime.core.rounds.round_messages import Closed, Contribution, Torn, Turn
-from psruntime.core.rounds.rounds import PastRound
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.session import callable_of
 from psruntime.graph.loop.step_runner import StepRunner

@@ -29,6 +29,7 @@ from psruntime.core.members.refused_joins import RefusedJoins
 from psruntime.core.members.repeated_failures import RepeatedFailures
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.rounds.shares import Shares
 from psruntime.core.rounds.turns import Turns
 
 
@@ -71,7 +72,8 @@ class JobState:
         self.began_at: int | None = None  # the global step from which this coordinator's first view went on
         self.steps_lost = 0
         self.pace = Pace(job)
-        self.turns = Turns(job.round_warn_s, note, job.train_steps, job.backup_workers)  # mode sync
+        shares = Shares() if job.batch_policy == "throughput" else None
+        self.turns = Turns(job.round_warn_s, note, job.train_steps, job.backup_workers, shares)  # mode sync
         self.drain_timer = DrainTimer(job.drain_timeout_s)
         self.stop = StopRequests(job.stop_grace_s)
 

@@ -81,6 +81,7 @@ def _line(
     beat = state.worker_beats.get(member.incarnation)
     floor = state.pace.floor
     clock = clocks.get(member.index, floor)
+    shares = state.turns.rounds.shares
     return replace(
         line,
         chief=state.chief == member.index,
@@ -89,4 +90,5 @@ def _line(
         lead=clock - floor,
         worker_stats=beat.stats,
         worker_traffic=state.traffic.of_worker(member.incarnation),
+        share=shares.of(member.incarnation) if shares else 0,
     )

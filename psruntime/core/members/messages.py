@@ -232,6 +232,7 @@ class MemberStatus:
     worker_stats: WorkerStats | None = None
     ps_traffic: PsTraffic | None = None  # None: not known, or not yet
     worker_traffic: WorkerTraffic | None = None
+    share: int = 0  # examples that a worker computes of the open round; 0: not known, or rounds have no shares
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class Turn:
     closes: what has to be applied, if anything: this round where the duty is to close, the one before where it is to
     compute or to
     contribute, and then before anything is read for the contribution.
+    share: how many examples it computes where rounds have shares (shares.py); 0: its own batch size.
     """
 
     duty: Duty
@@ -45,6 +46,7 @@ class Turn:
     opened: int = 0
     closes: Complete | None = None
     reason: str = ""  # of a wait; for people
+    share: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,25 @@ class Computed:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What a worker took of its input for a batch, where rounds have shares (shares.py).
+
+    The next `size` examples after the first `first`.  batch_size: its own, without a share.  seconds: from its turn
+    until the step had run.
+    """
+
+    first: int
+    size: int
+    batch_size: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Contribution:
     """What a member pushed: the `batch`-th of its input, counted from 0, which weighs `examples`.
 
     It has closed the round before.  apart: this one has to be closed by itself, since what is applied depends on the
-    sums of all ps.
+    sums of all ps.  taken: only where rounds have shares.
     """
 
     round: int
@@ -73,6 +89,7 @@ class Contribution:
     batch: int
     examples: float
     apart: bool = False
+    taken: Taken | None = None
 
 
 @dataclass(frozen=True)

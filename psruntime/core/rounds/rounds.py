@@ -20,49 +20,28 @@ Law: a worker that contributes to a round has closed the one before, so at most 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from psruntime.core.members.view import listed
 from psruntime.core.rounds.chosen import Chosen, Late
-from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Torn, Turn
+from psruntime.core.rounds.past_round import PastRound, past_round
+from psruntime.core.rounds.round_messages import Closed, Computed, Contribution, Duty, Torn, Turn
+from psruntime.core.rounds.shares import Shares
 
 NAMED = 10  # workers that a message names
-
-
-@dataclass(frozen=True)
-class Part:
-    """One member's part in a closed round, enough to repeat it."""
-
-    worker: int
-    incarnation: int
-    batch: int
-    examples: float
-
-
-@dataclass(frozen=True)
-class PastRound:
-    """A round that was closed, or is to be, and its parts; the variables hold `global_step` updates then."""
-
-    round: int
-    attempt: int
-    global_step: int
-    parts: list[Part]
-
-    @property
-    def complete(self) -> Complete:
-        return Complete(self.round, self.attempt, len(self.parts), sum(part.examples for part in self.parts))
 
 
 class Rounds:
     """The rounds of one coordinator.  `revision` grows whenever some worker's turn may have changed.
 
     limit: the global step that ends the training, if there is one: the round that reaches it is closed by itself.
-    backup_workers: how many of its workers a round does not wait for.
+    backup_workers: how many of its workers a round does not wait for.  shares: of its members; None: each computes
+    its own batch size.
     """
 
-    def __init__(self, limit: int | None = None, backup_workers: int = 0) -> None:
+    def __init__(self, limit: int | None = None, backup_workers: int = 0, shares: Shares | None = None) -> None:
         self.limit = limit
         self._backup_workers = backup_workers
+        self.shares = shares
         self.revision = 0
         self.global_step = 0  # rounds that the variables are known to hold
         self.attempt = 0  # the open one, or the last
@@ -186,6 +165,7 @@ class Rounds:
             return None
         past = self._past(closed.global_step)
         self._late += self._chosen.late
+        self._learn()
         self._forget()
         self.global_step = closed.global_step
         self.revision += 1
@@ -194,6 +174,8 @@ class Rounds:
     def lose(self, incarnation: int) -> list[int]:
         """A worker is gone; returns the workers whose contributions became void with its own."""
         self._present.pop(incarnation, None)
+        if self.shares:
+            self.shares.forget(incarnation)
         if not self.held:
             return []
         self._late += self._chosen.lose(incarnation)
@@ -219,7 +201,10 @@ class Rounds:
                 return False
             self._before = self._past(self.round)
             self._late += self._chosen.late
+            self._learn()
         self._chosen, self._contributions = Chosen(self._present, self._backup_workers), {}
+        if self.shares:
+            self.shares.open(self._members)
         self.attempt += 1
         self.opened = self.attempt
         self._begun = True
@@ -265,7 +250,8 @@ class Rounds:
             duty, closes = work, self._before.complete if self._before else None
         else:
             reason = self.waits_for(chief)
-        return Turn(duty, self.round, self.attempt, self.opened, closes, reason)
+        share = self.shares.of(incarnation) if self.shares and duty is Duty.CONTRIBUTE else 0
+        return Turn(duty, self.round, self.attempt, self.opened, closes, reason, share)
 
     def waits_for(self, chief: int | None) -> str:
         """Whom the round waits for.  A few are named, many are counted: this is asked for every one who waits."""
@@ -293,6 +279,12 @@ class Rounds:
             return None if incarnation in self._contributions else Duty.CONTRIBUTE
         return Duty.COMPUTE if self._chosen.computes(incarnation) and not self.closing else None
 
+    def _learn(self) -> None:
+        """The open round is complete: how fast its members are is seen from it."""
+        for incarnation, said in self._contributions.items():
+            if self.shares and said.taken and incarnation in self._present:
+                self.shares.learn(incarnation, said.taken)
+
     def _forget(self) -> None:
         self._chosen, self._contributions = Chosen({}, 0), {}
 
@@ -311,8 +303,4 @@ class Rounds:
 
     def _past(self, global_step: int) -> PastRound:
         """The open round, once closed."""
-        parts = [
-            Part(index, inc, self._contributions[inc].batch, self._contributions[inc].examples)
-            for inc, index in sorted(self._members.items(), key=lambda item: item[1])
-        ]
-        return PastRound(self.round, self.attempt, global_step, parts)
+        return past_round(self.round, self.attempt, global_step, self._members, self._contributions)

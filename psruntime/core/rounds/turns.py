@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from psruntime.core.members.membership import tag_of
 from psruntime.core.members.view import listed
+from psruntime.core.rounds.past_round import PastRound
 from psruntime.core.rounds.round_messages import Closed, Computed, Contribution, Done
-from psruntime.core.rounds.rounds import NAMED, PastRound, Rounds
+from psruntime.core.rounds.rounds import NAMED, Rounds
+from psruntime.core.rounds.shares import Shares
 
 Record = dict[str, Any]  # JSON; "record" says of what
 
@@ -20,14 +21,19 @@ Record = dict[str, Any]  # JSON; "record" says of what
 class Turns:
     """Wraps the rounds of a coordinator.  `note(name, **facts)` tells what an operator wants to read.
 
-    limit: the global step that ends the training.  backup_workers: as in Rounds.
+    limit: the global step that ends the training.  backup_workers, shares: as in Rounds.
     late: gradients that came too late for their rounds, and were dropped.
     """
 
     def __init__(
-        self, warn_s: float, note: Callable[..., None], limit: int | None = None, backup_workers: int = 0
+        self,
+        warn_s: float,
+        note: Callable[..., None],
+        limit: int | None = None,
+        backup_workers: int = 0,
+        shares: Shares | None = None,
     ) -> None:
-        self.rounds = Rounds(limit, backup_workers)
+        self.rounds = Rounds(limit, backup_workers, shares)
         self.late = 0
         self._late_batches: dict[int, int] = {}  # incarnation -> of its last of them, to know a repeat
         self._warn_s = warn_s
@@ -79,6 +85,7 @@ class Turns:
         rounds = self.rounds
         rounds.open_next(needed if self.waited_s(self._now_s) <= self._warn_s else 1)
         self._record_late()
+        self._note_shares()
         waits = (rounds.open, rounds.attempt)
         if waits != self._waits or not rounds.held:
             self._waits, self._since_s, self._warned = waits, self._now_s, False
@@ -112,18 +119,13 @@ class Turns:
                 self._records.append({"record": "late", **facts, "examples": computed.examples})
 
     def _record_round(self, past: PastRound | None) -> None:
-        if past is None:
-            return
-        self._records.append(
-            {
-                "record": "round",
-                "round": past.round,
-                "attempt": past.attempt,
-                "applied": past.global_step >= past.round,  # not if no gradient was finite
-                "global_step": past.global_step,  # after it
-                "parts": [
-                    {"worker": p.worker, "incarnation": tag_of(p.incarnation), "batch": p.batch, "examples": p.examples}
-                    for p in past.parts
-                ],
-            }
-        )
+        if past is not None:
+            self._records.append(past.record)
+
+    def _note_shares(self) -> None:
+        """Where rounds have them, and they have changed."""
+        shares = self.rounds.shares.take_news() if self.rounds.shares else None
+        if shares is not None:
+            each = ", ".join(f"worker {index}: {share}" for index, share in shares.items())
+            some = f"{min(shares.values())} to {max(shares.values())}, {len(shares)} workers"
+            self._note("shares", round=self.rounds.round, examples=each if len(shares) <= NAMED else some)

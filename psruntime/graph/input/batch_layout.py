@@ -13,10 +13,15 @@ import tensorflow.compat.v1 as tf1
 
 
 class BatchLayout:
-    """The layout of `element`, one batch as symbolic tensors.  tensors: the dense tensors that travel, flat."""
+    """The layout of `element`, one batch as symbolic tensors.
 
-    def __init__(self, element: Any) -> None:
+    any_size: whether a batch, which is dense, may have another number of examples than the element.
+    tensors: the dense tensors that travel, flat.
+    """
+
+    def __init__(self, element: Any, any_size: bool = False) -> None:
         self._element = element
+        self._any_size = any_size
         self.tensors = tf.nest.flatten(element, expand_composites=True)
         leaves = tf.nest.flatten(element)
         self._first = next((leaf for leaf in leaves if isinstance(leaf, tf1.Tensor)), leaves[0])
@@ -41,6 +46,7 @@ class BatchLayout:
         after: tensors before which nothing is computed of features and labels.
         any_size: for a dense batch of any number of examples.
         """
+        any_size = any_size or self._any_size
         shapes = [tf1.TensorShape([None, *t.shape[1:]]) if any_size else t.shape for t in self.tensors]
         flat = fed = [
             tf1.placeholder(t.dtype, shape, name=f"batch_{i}")

@@ -24,12 +24,17 @@ from psruntime.usercode import blame, failure
 class InputStream:
     """Batches of one dataset.  One for training begins again at its end: `train_steps` ends a job.
 
-    minibatches: that a training step takes.  data_errors: what becomes of one that
-    the input fails to make.
+    minibatches: that a training step takes.  data_errors: what becomes of one that the input fails to make.
+    any_size: whether a step takes any number of examples (examples.py), so that batches must be dense.
     """
 
     def __init__(
-        self, model: Model, context: Context, minibatches: int = 1, data_errors: DataErrors | None = None
+        self,
+        model: Model,
+        context: Context,
+        minibatches: int = 1,
+        data_errors: DataErrors | None = None,
+        any_size: bool = False,
     ) -> None:
         self.minibatches = minibatches
         self._data_errors = data_errors or DataErrors()
@@ -44,10 +49,15 @@ class InputStream:
                 dataset = dataset.repeat()  # to begin anew from outside stalls for up to a second, on a busy machine
             cardinality = tf.data.experimental.cardinality(dataset)
             iterator = tf1.data.make_initializable_iterator(dataset)
-            self.layout = BatchLayout(iterator.get_next())
+            self.layout = BatchLayout(iterator.get_next(), any_size)
             tables = tf1.tables_initializer()
         if self.layout.odd:
             raise UsageError(f"{self.name} yields {self.layout.odd}; batches must consist of tensors")
+        if any_size and not self.layout.is_dense:
+            raise UsageError(
+                f"{self.name} yields sparse, ragged or scalar tensors, which cannot be cut into examples; leave out "
+                "batch_policy throughput"
+            )
         config = tf1.ConfigProto(device_count={"GPU": 0})
         config.experimental.disable_thread_spinning = True
         self._session = tf1.Session(graph=graph, config=config)

@@ -11,6 +11,7 @@ first of the round.  One that is not is dropped, and its batch with it.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,8 +21,19 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.members.messages import Assignment
-from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Done, Duty, Torn, Turn
+from psruntime.core.rounds.round_messages import (
+    Closed,
+    Complete,
+    Computed,
+    Contribution,
+    Done,
+    Duty,
+    Taken,
+    Torn,
+    Turn,
+)
 from psruntime.errors import JobFailedError
+from psruntime.graph.input.round_batches import Batch, RoundBatches
 from psruntime.graph.loop.push_steps import StepResult, require_finite
 from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import StepRunner
@@ -33,27 +45,20 @@ ACCEPTED = (PENDING, NOT_FINITE, REPEATED)  # repeated: a session was lost after
 
 
 @dataclass(frozen=True)
-class _Batch:
-    """The `number`-th of the input, from 0."""
-
-    number: int
-    arrays: list[Any]
-
-
-@dataclass(frozen=True)
 class _Kept:
     """A gradient in the worker's variables, and what it is of.
 
-    weight: of its batch, 0 if it does not count.  divisor: what it was divided by.  pushed: a contribution of it was
-    accepted.
+    weight: of its batch, 0 if it does not count.  divisor: what it was divided by.  taken: as in Contribution.
+    pushed: a contribution of it was accepted.
     """
 
     assignment: Assignment
     round: int
     opened: int
-    batch: _Batch
+    batch: Batch
     weight: float
     divisor: int
+    taken: Taken | None
     pushed: bool = False
 
 
@@ -78,6 +83,7 @@ class RoundSteps:
         self._graph = run.graph
         self._rounds: RoundGraph = run.graph.rounds
         self._inputs = run.inputs
+        self._batches = RoundBatches(run.inputs, run.job.batch_policy == "throughput")
         self._control_plane = run.control_plane
         self._index = run.index
         self._stop_on_nan = run.job.on_nan == "stop"
@@ -87,8 +93,7 @@ class RoundSteps:
         self._runner = runner
         self._on_step = on_step
         self._has_stopped = has_stopped
-        self._drawn = 0  # batches
-        self._ahead: _Batch | None = None  # drawn for a round, when the one before turned out not to be closed
+        self._ahead: Batch | None = None  # drawn for a round, when the one before turned out not to be closed
         self._kept: _Kept | None = None
 
     def run(self, session: Any) -> None:
@@ -143,7 +148,7 @@ class RoundSteps:
         if self._creator.assignment == assignment:  # else it was said to ps that are no longer those of the view
             self._kept = replace(kept, pushed=True)
         apart = self._graph.model.spec.clip_norm is not None
-        return Contribution(turn.round, turn.attempt, kept.batch.number, kept.weight, apart)
+        return Contribution(turn.round, turn.attempt, kept.batch.number, kept.weight, apart, kept.taken)
 
     def _why_not_closed(self, session: Any, assignment: Assignment, turn: Turn, closes: Complete) -> Torn | None:
         """What to say after a step that pulled a bucket without the round before; None: this worker is fenced."""
@@ -154,6 +159,7 @@ class RoundSteps:
 
     def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
+        began_s = time.monotonic()
         headers = {
             self._graph.header.fed: self._graph.header.values(self._push_id(assignment, turn.attempt)),
             self._rounds.header.fed: self._close_header(assignment, turn.closes),
@@ -162,7 +168,8 @@ class RoundSteps:
         if self._graph.mean_divisor is not None:
             divisor = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
             headers[self._graph.mean_divisor] = divisor
-        batch, fetched = self._step(session, self._batch_for(assignment, turn), headers)
+        batch, fetched = self._step(session, self._batch_for(assignment, turn), headers, turn.share)
+        taken = replace(batch.taken, seconds=time.monotonic() - began_s) if batch.taken else None
         outcomes = np.concatenate(fetched["outcomes"])
         read = (float(fetched["loss"]), bool(fetched["finite"]), int(fetched["global_step"]))
         dropped = len(outcomes) if self._was_late(assignment) else 0
@@ -170,7 +177,7 @@ class RoundSteps:
         closed = turn.closes is None or _is_closed(outcomes, turn.closes)
         if closed:
             weight = float(fetched["examples"])
-            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, divisor)
+            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, divisor, taken)
         elif self._kept is None or batch is not self._kept.batch:
             self._ahead = batch
         self._control_plane.stepped(result.global_step)
@@ -188,7 +195,7 @@ class RoundSteps:
         kept = self._kept
         return kept is not None and kept.assignment == assignment and not kept.pushed
 
-    def _step(self, session: Any, batch: _Batch, headers: dict[Any, Any]) -> tuple[_Batch, dict[str, Any]]:
+    def _step(self, session: Any, batch: Batch, headers: dict[Any, Any], share: int) -> tuple[Batch, dict[str, Any]]:
         """Runs the step with a batch, or with the next if that is given up; (the one that worked, what it fetched)."""
         failures = 0
         while True:
@@ -198,7 +205,7 @@ class RoundSteps:
             except tf1.errors.OpError as error:
                 failures += 1
                 if self._data_errors.step_failed(error, self._graph.graph, failures):
-                    batch, failures = self._next_batch(), 0
+                    batch, failures = self._batches.next(share), 0
                 continue
             self._data_errors.worked()
             return batch, fetched
@@ -212,7 +219,7 @@ class RoundSteps:
 
         return step
 
-    def _batch_for(self, assignment: Assignment, turn: Turn) -> _Batch:
+    def _batch_for(self, assignment: Assignment, turn: Turn) -> Batch:
         """The next, unless that of a round in an earlier view is still wanted.
 
         It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.  With backup
@@ -226,12 +233,7 @@ class RoundSteps:
         ):
             return kept.batch
         batch, self._ahead = self._ahead, None
-        return batch or self._next_batch()
-
-    def _next_batch(self) -> _Batch:
-        batch = _Batch(self._drawn, self._inputs.draw_endlessly())
-        self._drawn += 1
-        return batch
+        return batch or self._batches.next(turn.share)
 
     def _contribute_again(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
         """What was kept, because the attempt was void; the outcomes."""

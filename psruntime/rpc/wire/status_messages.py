@@ -50,6 +50,7 @@ def job_to_wire(job: JobConfig) -> pb.JobSettings:
         wire_error_feedback=job.wire_error_feedback == "on",
         top_k=job.top_k,
         backup_workers=field_checks.index("backup_workers", job.backup_workers),
+        batch_policy=f"BATCH_POLICY_{job.batch_policy.upper()}",
         max_staleness=None if job.max_staleness is None else field_checks.number("max_staleness", job.max_staleness),
         on_nan=f"ON_NAN_{job.on_nan.upper()}",
         on_data_error=f"ON_DATA_ERROR_{job.on_data_error.upper()}",
@@ -92,6 +93,7 @@ def job_from_wire(wire: pb.JobSettings) -> JobConfig:
         wire_error_feedback="on" if wire.wire_error_feedback else "off",
         top_k=wire.top_k if wire.HasField("top_k") else None,
         backup_workers=wire.backup_workers,
+        batch_policy=field_checks.word("batch_policy", pb.BatchPolicy, wire.batch_policy).lower(),
         max_staleness=wire.max_staleness if wire.HasField("max_staleness") else None,
         on_nan=field_checks.word("on_nan", pb.OnNan, wire.on_nan).lower(),
         on_data_error=field_checks.word("on_data_error", pb.OnDataError, wire.on_data_error).lower(),
@@ -181,6 +183,7 @@ def _member_to_wire(member: MemberStatus) -> pb.MemberStatus:
         worker=None if member.worker_stats is None else worker_stats_to_wire(member.worker_stats),
         ps_traffic=None if member.ps_traffic is None else _ps_traffic_to_wire(member.ps_traffic),
         worker_traffic=None if member.worker_traffic is None else _worker_traffic_to_wire(member.worker_traffic),
+        share=member.share,
     )
 
 
@@ -207,6 +210,7 @@ def _member_from_wire(wire: pb.MemberStatus) -> MemberStatus:
         worker_stats=worker_stats_from_wire(wire.worker) if which == "worker" else None,
         ps_traffic=_ps_traffic_from_wire(wire.ps_traffic) if wire.HasField("ps_traffic") else None,
         worker_traffic=_worker_traffic_from_wire(wire.worker_traffic) if wire.HasField("worker_traffic") else None,
+        share=field_checks.number("members.share", wire.share),
     )
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Done, Duty, Torn, Turn
+from psruntime.core.rounds.round_messages import (
+    Closed,
+    Complete,
+    Computed,
+    Contribution,
+    Done,
+    Duty,
+    Taken,
+    Torn,
+    Turn,
+)
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
 from psruntime.v1 import coordination_pb2 as pb
@@ -33,6 +43,8 @@ def turn_request_to_wire(request: TurnRequest) -> pb.TakeTurnRequest:
         wire.contribution.round, wire.contribution.attempt = done.round, done.attempt
         wire.contribution.batch, wire.contribution.examples = done.batch, done.examples
         wire.contribution.apart = done.apart
+        if done.taken is not None:
+            wire.contribution.taken.CopyFrom(_taken_to_wire(done.taken))
     elif isinstance(done, Computed):
         wire.computed.round, wire.computed.opened = done.round, done.opened
         wire.computed.batch, wire.computed.examples = done.batch, done.examples
@@ -65,6 +77,7 @@ def turn_to_wire(turn: Turn) -> pb.Turn:
         opened=turn.opened,
         reason=field_checks.clipped(turn.reason),
         closes=None if turn.closes is None else _complete_to_wire(turn.closes),
+        share=turn.share,
     )
 
 
@@ -79,6 +92,7 @@ def turn_from_wire(wire: pb.Turn) -> Turn:
         field_checks.number("turn.opened", wire.opened),
         _complete_from_wire(wire.closes) if wire.HasField("closes") else None,
         wire.reason,
+        field_checks.number("turn.share", wire.share),
     )
 
 
@@ -97,6 +111,19 @@ def _complete_from_wire(wire: pb.Complete) -> Complete:
     )
 
 
+def _taken_to_wire(taken: Taken) -> pb.Taken:
+    return pb.Taken(first=taken.first, size=taken.size, batch_size=taken.batch_size, seconds=taken.seconds)
+
+
+def _taken_from_wire(wire: pb.Taken) -> Taken:
+    return Taken(
+        field_checks.number("taken.first", wire.first),
+        field_checks.number("taken.size", wire.size, least=1),
+        field_checks.number("taken.batch_size", wire.batch_size, least=1),
+        field_checks.amount("taken.seconds", wire.seconds),
+    )
+
+
 def _done_from_wire(wire: pb.TakeTurnRequest) -> Done | None:
     which = wire.WhichOneof("done")
     if which is None:
@@ -111,7 +138,8 @@ def _done_from_wire(wire: pb.TakeTurnRequest) -> Done | None:
     if isinstance(part, pb.Contribution):
         batch = field_checks.number("contribution.batch", part.batch)
         examples = field_checks.amount("contribution.examples", part.examples)
-        return Contribution(number, attempt, batch, examples, part.apart)
+        taken = _taken_from_wire(part.taken) if part.HasField("taken") else None
+        return Contribution(number, attempt, batch, examples, part.apart, taken)
     if isinstance(part, pb.Closed):
         return Closed(number, attempt, field_checks.number("closed.global_step", part.global_step))
     return Torn(number, attempt, field_checks.words("torn.reason", part.reason))

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from psruntime.core.rounds.chosen import Late
-from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Turn
-from psruntime.core.rounds.rounds import PastRound, Rounds
+from psruntime.core.rounds.past_round import PastRound
+from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Taken, Turn
+from psruntime.core.rounds.rounds import Rounds
+from psruntime.core.rounds.shares import Shares
 from tests.support.selection import examples
 
 BUCKETS = (0, 1)
@@ -65,7 +67,7 @@ class RoundsMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rounds = Rounds(backup_workers=self.backup_workers)
+        self.rounds = self.new_rounds()
         self.rounds.begin(0, 0)
         self.buckets = [Bucket() for _ in BUCKETS]
         self.recorded: list[list[int]] = []
@@ -78,6 +80,14 @@ class RoundsMachine(RuleBasedStateMachine):
         self.ticks = 0
         self.closes: list[Complete] = []  # whoever lost its session at it may repeat it in the next view
         self.floor = 0  # the highest attempt ever handed out
+
+    def new_rounds(self) -> Rounds:
+        return Rounds(backup_workers=self.backup_workers)
+
+    def taken(self, incarnation: int, turn: Turn) -> Taken | None:
+        """What a worker takes of its input for the turn."""
+        assert not turn.share
+        return None
 
     def pick(self, number: int) -> int:
         return self.live[number % len(self.live)]
@@ -119,7 +129,9 @@ class RoundsMachine(RuleBasedStateMachine):
         self.late += [pushes[bucket] for bucket in (BUCKETS if twice else delayed)]
         accepted = [self.arrive(*pushes[bucket]) for bucket in BUCKETS if bucket not in delayed]
         if not delayed and all(accepted):
-            self.say(incarnation, Contribution(turn.round, turn.attempt, 0, float(finite), apart(turn.attempt)), told)
+            taken = self.taken(incarnation, turn)
+            said = Contribution(turn.round, turn.attempt, 0, float(finite), apart(turn.attempt), taken)
+            self.say(incarnation, said, told)
 
     @precondition(lambda self: self.live)
     @rule()
@@ -238,10 +250,7 @@ class RoundsMachine(RuleBasedStateMachine):
                 bucket.applied, bucket.summed, bucket.last = [], [], {}
             self.recorded = []
             if restart:
-                self.rounds, self.floor = (
-                    Rounds(backup_workers=self.backup_workers),
-                    seen,
-                )  # ps 0 was lost, and the coordinator with it
+                self.rounds, self.floor = self.new_rounds(), seen  # ps 0 was lost, and the coordinator with it
         self.closes = self.closes[-1:]  # only the newest can be under way still
         self.keep(self.rounds.begin(len(self.buckets[0].applied), seen))
         for incarnation in self.live:
@@ -282,6 +291,42 @@ class BackupMachine(RoundsMachine):
 
 BackupMachine.TestCase.settings = RoundsMachine.TestCase.settings
 TestRoundsWithBackupWorkers = BackupMachine.TestCase
+
+
+class SharesMachine(RoundsMachine):
+    """The same laws where rounds have shares, which add up when a round opens, and stay those of the round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares: dict[tuple[Rounds, int, int], int] = {}  # of (the coordinator's rounds, round, incarnation)
+        self.opened = 0
+
+    def new_rounds(self) -> Rounds:
+        return Rounds(shares=Shares())
+
+    def own(self, incarnation: int) -> int:
+        """Batch size of a worker."""
+        return 3 + incarnation % 5
+
+    def taken(self, incarnation: int, turn: Turn) -> Taken:
+        share = self.shares.setdefault((self.rounds, turn.opened, incarnation), turn.share)
+        assert share == turn.share, "that of the round, at every attempt"
+        size = share or self.own(incarnation)
+        return Taken(0, size, self.own(incarnation), size / (1 + incarnation % 3))
+
+    @invariant()
+    def the_shares_of_a_round_that_opens_are_those_of_its_members(self) -> None:
+        shares = self.rounds.shares
+        assert shares
+        if self.rounds.opened != self.opened and self.rounds.open:
+            self.opened, members = self.rounds.opened, set(self.rounds._members)
+            known = {incarnation: shares.of(incarnation) for incarnation in self.live if shares.of(incarnation)}
+            assert set(known) <= members
+            assert sum(known.values()) == sum(map(self.own, known))
+
+
+SharesMachine.TestCase.settings = RoundsMachine.TestCase.settings
+TestRoundsWithShares = SharesMachine.TestCase
 
 
 def computed(rounds: Rounds, *incarnations: int) -> None:
@@ -364,3 +409,39 @@ def test_with_more_backup_workers_than_workers_a_round_needs_one() -> None:
     computed(rounds, 1)
     contributed(rounds, 1)
     assert rounds.closing
+
+
+def test_shares_follow_the_speeds_and_stay_with_the_round() -> None:
+    rounds = Rounds(shares=Shares())
+    rounds.begin(0, 0)
+    for incarnation in (1, 2):
+        rounds.enter(incarnation, incarnation)
+
+    def contribute(*incarnations: int) -> None:
+        for incarnation in incarnations:
+            size = rounds.turn_of(incarnation, 1).share or 20
+            taken = Taken(0, size, 20, size / (10 * incarnation))
+            rounds.contribute(incarnation, Contribution(rounds.round, rounds.attempt, 0, 1.0, taken=taken))
+
+    seen = []
+    for _ in range(6):
+        rounds.open_next(2)
+        seen.append([rounds.turn_of(incarnation, 1).share for incarnation in (1, 2)])
+        contribute(1, 2)
+        assert [rounds.turn_of(incarnation, 1).share for incarnation in (1, 2)] == [0, 0], "nothing to contribute"
+    assert seen == [[0, 0], *[[20, 20]] * 3, *[[13, 27]] * 2]
+    rounds.enter(3, 3)
+    rounds.open_next(2)
+    contribute(1)
+    assert rounds.lose(3) == [1], "the attempt is void"
+    assert [rounds.turn_of(incarnation, 1).share for incarnation in (1, 2)] == [13, 27]
+    contribute(1, 2)
+    (first, second) = rounds._past(rounds.round).record["parts"]
+    assert (first["size"], second["size"]) == (13, 27) and first["first"] == 0
+    assert list(first) == ["worker", "incarnation", "batch", "first", "size", "examples"]
+    rounds.lose(2)
+    for shares in ([20, 0], [20, 0]):
+        rounds.open_next(2)
+        assert [rounds.turn_of(incarnation, 1).share for incarnation in (1, 2)] == shares, "nothing is kept of the lost"
+        contribute(1)
+        rounds.enter(2, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from psruntime.config import JobConfig
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import LeaveKind, Prepared
-from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Torn, Turn
+from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Taken, Torn, Turn
 from psruntime.errors import ReplacedError, UnreachableError, UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.wire.member_messages import ChiefReport, Leave
@@ -183,6 +184,21 @@ def test_a_call_of_a_caller_that_closes_ends(job):
     job.client.close()
     with pytest.raises(UnreachableError):
         held.result(30)
+
+
+def test_turns_and_the_status_have_the_shares_of_the_round(pool, stage):
+    job = Job(stage, pool, replace(JOB, batch_policy="throughput", train_steps=None))
+
+    def shares() -> list[int]:
+        return [member.share for member in job.client.get_status()[0].members if member.role is Role.WORKER]
+
+    assert shares() == [0, 0], "nobody has told its batch size"
+    for number in range(1, 6):
+        for worker, speed in enumerate((10, 30)):
+            taken = Taken(0, 8, 8, 8 / speed)
+            turn = job.take(worker, replace(share(worker, number, number, apart=False), taken=taken))
+    assert turn == Turn(Duty.CONTRIBUTE, 6, 6, 6, Complete(5, 5, 2, 17.0), share=12)
+    assert job.take(0).share == 4 and shares() == [4, 12]
 
 
 def test_only_the_chief_closes(job):

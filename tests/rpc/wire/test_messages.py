@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psruntime.config import MODES, ON_NAN, PLANS, JobConfig
+from psruntime.config import BATCH_POLICIES, MODES, ON_NAN, PLANS, JobConfig
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.membership import Member, Role, tag_of
 from psruntime.core.members.messages import (
@@ -184,6 +184,7 @@ members = st.builds(
     lead=counts,
     worker_stats=st.none() | worker_stats,
     worker_traffic=st.none() | st.builds(WorkerTraffic, amounts, amounts),
+    share=counts,
 )
 job_statuses = st.builds(
     JobStatus,
@@ -241,7 +242,7 @@ jobs = st.sampled_from(MODES).flatmap(
         stop_grace_s=spans,
         **{**_of_every_mode, **_of_mode[mode]},
     )
-)
+) | st.builds(JobConfig, mode=st.just("sync"), batch_policy=st.sampled_from(BATCH_POLICIES))
 
 
 @relaxed

@@ -108,9 +108,10 @@ def test_a_malformed_request_is_refused_by_name(call, line):
         ("ROLE_WORKER", {"ps_traffic": {}}, "members.traffic must be that of a worker"),
         ("ROLE_WORKER", {"worker_traffic": {"sent_bytes_per_step": math.nan}}, "members.worker_traffic.sent_bytes_per"),
         ("ROLE_WORKER", {"worker_traffic": {"received_bytes_per_step": -1}}, "members.worker_traffic.received_bytes"),
+        ("ROLE_WORKER", {"share": -1}, "members.share must be from 0"),
     ],
 )
-def test_a_malformed_traffic_of_a_member_is_refused_by_name(role, facts, line):
+def test_a_malformed_traffic_or_share_of_a_member_is_refused_by_name(role, facts, line):
     member = pb.MemberStatus(role=role, incarnation="0123456789", **facts)
     with pytest.raises(UsageError) as refused:
         status_messages.status_from_wire(pb.JobStatus(phase="PHASE_TRAINING", members=[member]))

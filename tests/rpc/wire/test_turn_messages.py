@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Torn, Turn
+from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Taken, Torn, Turn
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
 from psruntime.rpc.wire.turn_messages import (
@@ -26,16 +26,17 @@ from tests.support.selection import examples
 relaxed = settings(deadline=None)
 numbers = st.integers(1, field_checks.COUNT_LIMIT - 1)
 amounts = st.floats(0, 1e300)
+takens = st.none() | st.builds(Taken, counts, numbers, numbers, amounts)
 dones = (
     st.none()
-    | st.builds(Contribution, numbers, numbers, counts, amounts, st.booleans())
+    | st.builds(Contribution, numbers, numbers, counts, amounts, st.booleans(), takens)
     | st.builds(Computed, numbers, numbers, counts, amounts)
     | st.builds(Closed, numbers, numbers, counts)
     | st.builds(Torn, numbers, numbers, words)
 )
 requests = st.builds(TurnRequest, indices, incarnations, numbers, dones, spans)
 completes = st.none() | st.builds(Complete, numbers, numbers, numbers, amounts)
-turns = st.builds(Turn, st.sampled_from(Duty), counts, counts, counts, completes, texts).filter(
+turns = st.builds(Turn, st.sampled_from(Duty), counts, counts, counts, completes, texts, counts).filter(
     lambda turn: turn.closes or turn.duty is not Duty.CLOSE
 )
 
@@ -68,6 +69,10 @@ def _request(**changes):
     return turn_request_from_wire, wire
 
 
+def _part(**changes):
+    return {"round": 1, "attempt": 1, "taken": {"first": 0, "size": 8, "batch_size": 8, "seconds": 0.5, **changes}}
+
+
 def _turn(**changes):
     wire = turn_to_wire(Turn(Duty.WAIT))
     wire.MergeFrom(pb.Turn(**changes))
@@ -92,6 +97,10 @@ def _turn(**changes):
             _request(contribution={"round": 1, "attempt": 1, "examples": math.nan}),
             "contribution.examples must be a finite number from 0",
         ),
+        (_request(contribution=_part(first=-1)), "taken.first must be from 0"),
+        (_request(contribution=_part(size=0)), "taken.size must be from 1"),
+        (_request(contribution=_part(batch_size=-3)), "taken.batch_size must be from 1"),
+        (_request(contribution=_part(seconds=math.nan)), "taken.seconds must be a finite number from 0"),
         (_request(computed=pb.Computed(round=1)), "computed.opened must be from 1"),
         (_request(computed={"round": 1, "opened": 1, "batch": -1}), "computed.batch must be from 0"),
         (
@@ -106,6 +115,7 @@ def _turn(**changes):
         (_turn(duty=9), "turn.duty must be one of DUTY_WAIT"),
         (_turn(round=-1), "turn.round must be from 0"),
         (_turn(opened=-1), "turn.opened must be from 0"),
+        (_turn(share=-1), "turn.share must be from 0"),
         (_turn(duty=pb.DUTY_CLOSE), "turn.closes is missing"),
         (_turn(closes=pb.Complete()), "closes.round must be from 1"),
         (_turn(closes={"round": 1, "attempt": 1}), "closes.members must be from 1"),
@@ -141,3 +151,9 @@ def test_random_values_give_a_dataclass_or_a_usage_error(kind, from_wire, wanted
 
     check()
     assert "refused" in outcomes
+
+
+def test_without_shares_nothing_of_them_is_sent():
+    request, turn = TurnRequest(0, 1, 1, Contribution(1, 1, 0, 64.0)), Turn(Duty.CONTRIBUTE, 2, 2, 2)
+    assert not turn_request_to_wire(request).contribution.HasField("taken")
+    assert {field.name for field, _ in turn_to_wire(turn).ListFields()} == {"duty", "round", "attempt", "opened"}

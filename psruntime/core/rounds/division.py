@@ -1,0 +1,49 @@
+"""Divides a whole number in proportion to weights, into whole numbers that have bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heapreplace
+from math import inf
+
+
+def divided(total: int, weights: Sequence[int], most: Sequence[int]) -> list[int]:
+    """Whole numbers that add up to `total`, each from 1 to its `most`, in proportion to the weights, which are from 1.
+
+    What whole numbers leave over goes, one by one, to whoever has the least for its weight then, and to the first of
+    several that have: so the largest number for its weight is as small as it can be.
+    It must be possible: len(weights) <= total <= sum(most).
+    """
+    sizes, free, left = [0] * len(weights), list(range(len(weights))), total
+    while free:  # all arithmetic is of whole numbers, so nothing is lost by rounding
+        weight = sum(weights[i] for i in free)
+        low = [i for i in free if left * weights[i] < weight]
+        high = [i for i in free if left * weights[i] > most[i] * weight]
+        if not low and not high:
+            for i in free:
+                sizes[i] = left * weights[i] // weight
+            _give(left - sum(sizes[i] for i in free), sizes, weights, most, free)
+            break
+        missing = sum(weight - left * weights[i] for i in low)  # times `weight`, as the next
+        too_many = sum(left * weights[i] - most[i] * weight for i in high)
+        for i in (
+            high if too_many >= missing else low
+        ):  # those have their bound also when the others are looked at again
+            sizes[i] = most[i] if too_many >= missing else 1
+        free = [i for i in free if not sizes[i]]
+        left = total - sum(sizes)
+    return sizes
+
+
+def _give(rest: int, sizes: list[int], weights: Sequence[int], most: Sequence[int], takers: Sequence[int]) -> None:
+    """Adds the rest to the sizes of the takers, one by one."""
+
+    def after_one_more(i: int) -> float:
+        return (sizes[i] + 1) / weights[i] if sizes[i] < most[i] else inf
+
+    waiting = [(after_one_more(i), i) for i in takers]
+    heapify(waiting)
+    for _ in range(rest):
+        i = waiting[0][1]
+        sizes[i] += 1
+        heapreplace(waiting, (after_one_more(i), i))

@@ -1,0 +1,64 @@
+"""What is known of a round that was closed, and its line in the record of the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psruntime.core.members.membership import tag_of
+from psruntime.core.rounds.round_messages import Complete, Contribution, Taken
+
+
+@dataclass(frozen=True)
+class Part:
+    """One member's part in a closed round, enough to repeat it.  taken: as in Contribution."""
+
+    worker: int
+    incarnation: int
+    batch: int
+    examples: float
+    taken: Taken | None = None
+
+
+@dataclass(frozen=True)
+class PastRound:
+    """A round that was closed, or is to be, and its parts; the variables hold `global_step` updates then."""
+
+    round: int
+    attempt: int
+    global_step: int
+    parts: list[Part]
+
+    @property
+    def complete(self) -> Complete:
+        return Complete(self.round, self.attempt, len(self.parts), sum(part.examples for part in self.parts))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "record": "round",
+            "round": self.round,
+            "attempt": self.attempt,
+            "applied": self.global_step >= self.round,  # not if no gradient was finite
+            "global_step": self.global_step,  # after it
+            "parts": [_record_of(part) for part in self.parts],
+        }
+
+
+def past_round(
+    number: int, attempt: int, global_step: int, members: Mapping[int, int], contributions: Mapping[int, Contribution]
+) -> PastRound:
+    """The round, once it is closed.  members: incarnation -> worker index.  contributions: by incarnation, of all."""
+    parts = []
+    for incarnation, index in sorted(members.items(), key=lambda item: item[1]):
+        said = contributions[incarnation]
+        parts.append(Part(index, incarnation, said.batch, said.examples, said.taken))
+    return PastRound(number, attempt, global_step, parts)
+
+
+def _record_of(part: Part) -> dict[str, Any]:
+    facts = {"worker": part.worker, "incarnation": tag_of(part.incarnation), "batch": part.batch}
+    taken = {"first": part.taken.first, "size": part.taken.size} if part.taken else {}
+    return {**facts, **taken, "examples": part.examples}

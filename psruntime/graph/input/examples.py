@@ -1,0 +1,80 @@
+"""The examples of an input one after the other: joins its batches and cuts them, so that a step takes any number.
+
+An input_fn makes batches of one size; tf.data reads that size once, when the iterator is initialised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from psruntime.errors import UsageError
+
+EMPTY = 1000  # batches in a row without an example, after which nobody waits for one
+
+
+class Examples:
+    """Of an input with dense batches.
+
+    draw: its next batch, arrays with the examples along their first axes.  name: of the input, for messages.
+    taken: how many examples were taken so far.
+    """
+
+    def __init__(self, draw: Callable[[], list[Any]], name: str) -> None:
+        self._draw = draw
+        self._name = name
+        self._held: list[list[Any]] = []  # batches that were drawn, without what was taken of them
+        self._batch_size = 0
+        self.taken = 0
+
+    @property
+    def batch_size(self) -> int:
+        """Of the input itself, as its first batch has it."""
+        if not self._batch_size:
+            self._hold(1)
+            self._batch_size = len(self._held[0][0])
+        return self._batch_size
+
+    def take(self, size: int) -> list[Any]:
+        """The next `size` examples, as a batch.
+
+        Raises:
+            UsageError: a batch cannot be cut.
+            UserCodeError: the input failed; nothing is taken then, and nothing lost.
+        """
+        self._hold(size)
+        joint = self._held[0]
+        if len(self._held) > 1:
+            joint = [np.concatenate(arrays) for arrays in zip(*self._held, strict=True)]
+        self._held = [[array[size:] for array in joint]] if len(joint[0]) > size else []
+        self.taken += size
+        return [array[:size] for array in joint]
+
+    def skip(self, size: int) -> None:
+        """Leaves the next `size` examples out."""
+        while size > 0:
+            self._hold(1)
+            some = min(size, sum(len(batch[0]) for batch in self._held))
+            self.take(some)
+            size -= some
+
+    def _hold(self, size: int) -> None:
+        """Draws until so many examples are there."""
+        while sum(len(batch[0]) for batch in self._held) < size:
+            self._held.append(self._drawn())
+
+    def _drawn(self) -> list[Any]:
+        """The next batch that has an example."""
+        for _ in range(EMPTY):
+            batch = self._draw()
+            sizes = sorted({len(array) for array in batch})
+            if len(sizes) > 1:
+                raise UsageError(
+                    f"{self._name} gave a batch whose tensors have {sizes[0]} to {sizes[-1]} entries along their first "
+                    "axes, so it cannot be cut into examples; leave out batch_policy throughput"
+                )
+            if sizes[0]:
+                return batch
+        raise UsageError(f"{self._name} gave {EMPTY} batches in a row without an example")
