@@ -114,7 +114,9 @@ def test_rounds_go_on_exactly_on_another_number_of_ps(zygote: Zygote, tmp_path: 
             for index in (0, 1):
                 start(job, index, model, devices)
             assert set(job.wait_all().values()) == {0}
-            assert accepted(job) == [{0: [20, 20], 1: [20, 20]}] * num_ps
+            told = accepted(job)  # a bucket that stayed as it was goes on counting, another begins anew
+            assert all(20 <= low and high <= 20 * number for of_ps in told for low, high in of_ps.values()), told
+            assert [set(of_ps) for of_ps in told] == [{0, 1}] * num_ps
     outcome = replay(zygote, tmp_path, model, 1, devices)
     assert outcome["rounds"] == [1, 60]
     assert max(outcome["differences"].values()) < TOLERANCE, outcome
