@@ -121,7 +121,7 @@ CASES = {
         rounds=True,
     ),
     "throughput": Case(
-        f"one worker {BACKUP_FACTOR:g} times slower for each example",
+        f"one worker {BACKUP_FACTOR:g} times slower for each example, batches of {per_example.BATCH_SIZE}",
         Mode("sync", shares=True),
         SYNC,
         slow=BACKUP_FACTOR,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from psruntime.config import BATCH_POLICIES
 from psruntime.core.members.view import Phase
 from psruntime.observe.rounds_log import records_of
 from tests.chaos.cells import chief
@@ -51,7 +52,7 @@ def stages_of(seed: int, kills: int) -> list[str]:
 
 
 class KillSchedule:
-    """`kills` kills of workers at random; every stage comes equally often over many seeds."""
+    """`kills` kills of workers at random; every stage comes equally often over many seeds, and so do batch policies."""
 
     def __init__(self, seed: int, kills: int, zygote: Zygote, folder: Path) -> None:
         self.played = Played(seed)
@@ -67,6 +68,7 @@ class KillSchedule:
         settings = {
             "mode": "sync", "ps": 2, "min_workers": WORKERS, "lease_s": 2, "ps_timeout_s": 60,
             "checkpoint_dir": self._folder / "checkpoints", "rounds_log": self._folder / "rounds.jsonl",
+            "batch_policy": BATCH_POLICIES[self.played.seed // 2 % 2],
         }  # fmt: skip
         model = write_model(self._folder, self._gates.folder, self._optimizer)
         self._gates.set_pace(PACE_S)
