@@ -1,4 +1,4 @@
 """Mode sync: who is in a round, who has contributed, who does what next, and the record of what was applied.
 
-May use core/members and core/plan; does not know clocks, accounting or recovery.
+May use core/members, core/shards and core/plan; does not know clocks, accounting or recovery.
 """

@@ -12,7 +12,7 @@ from typing import Any
 from psruntime.core.members.membership import tag_of
 from psruntime.core.members.view import listed
 from psruntime.core.rounds.round_messages import Closed, Computed, Contribution, Done
-from psruntime.core.rounds.rounds import NAMED, PastRound, Rounds
+from psruntime.core.rounds.rounds import NAMED, Part, PastRound, Rounds
 
 Record = dict[str, Any]  # JSON; "record" says of what
 
@@ -20,18 +20,25 @@ Record = dict[str, Any]  # JSON; "record" says of what
 class Turns:
     """Wraps the rounds of a coordinator.  `note(name, **facts)` tells what an operator wants to read.
 
-    limit: the global step that ends the training.  backup_workers: as in Rounds.
+    limit: the global step that ends the training.  backup_workers: as in Rounds.  on_part: is told each part of a round
+    that is closed.
     late: gradients that came too late for their rounds, and were dropped.
     """
 
     def __init__(
-        self, warn_s: float, note: Callable[..., None], limit: int | None = None, backup_workers: int = 0
+        self,
+        warn_s: float,
+        note: Callable[..., None],
+        limit: int | None = None,
+        backup_workers: int = 0,
+        on_part: Callable[[Part], None] = lambda _: None,
     ) -> None:
         self.rounds = Rounds(limit, backup_workers)
         self.late = 0
         self._late_batches: dict[int, int] = {}  # incarnation -> of its last of them, to know a repeat
         self._warn_s = warn_s
         self._note = note
+        self._on_part = on_part
         self._waits: tuple[bool, int] = (False, 0)  # what is waited for: whether a round is open, its attempt
         self._now_s = self._since_s = 0.0  # when that began
         self._warned = False  # of it
@@ -42,8 +49,11 @@ class Turns:
         self._record_round(self.rounds.begin(global_step, attempt))  # only the word of its being applied was lost
         self._records.append({"record": "prepared", "view": view, "global_step": global_step})
 
-    def take(self, incarnation: int, index: int, done: Done | None) -> None:
-        """A worker says what it has done since its last turn, and asks for the next."""
+    def take(self, incarnation: int, index: int, done: Done | None, rests_after: int | None = None) -> None:
+        """A worker says what it has done since its last turn, and asks for the next.
+
+        rests_after: whether it has a batch, as in Rounds.rest.
+        """
         self.rounds.enter(incarnation, index)
         if isinstance(done, Computed):
             self._record_round(self.rounds.computed(incarnation, index, done))
@@ -52,18 +62,12 @@ class Turns:
             self._record_round(self.rounds.contribute(incarnation, done))
         elif isinstance(done, Closed):
             self._record_round(self.rounds.close(done))
+        self._record_void("rests", index, lambda: self.rounds.rest(incarnation, rests_after))
 
     def lose(self, incarnation: int, index: int) -> None:
         """A worker is gone."""
-        number, attempt = self.rounds.round, self.rounds.attempt
-        voided = self.rounds.lose(incarnation)
-        self._record_late()
+        self._record_void("lost", index, lambda: self.rounds.lose(incarnation))
         self._late_batches.pop(incarnation, None)
-        if self.rounds.attempt != attempt:
-            self._note("void", round=number, attempt=attempt, lost=f"worker {index}")
-            self._records.append(
-                {"record": "void", "round": number, "attempt": attempt, "lost": index, "voided": voided}
-            )
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on; for `pause_s` of it nobody looked, so that counts for nothing."""
@@ -103,6 +107,15 @@ class Turns:
         records, self._records = self._records, []
         return records
 
+    def _record_void(self, why: str, index: int, takes_out: Callable[[], list[int]]) -> None:
+        """Takes a worker out of the open round, which may make its attempt void."""
+        number, attempt = self.rounds.round, self.rounds.attempt
+        voided = takes_out()
+        self._record_late()
+        if self.rounds.attempt != attempt:
+            self._note("void", round=number, attempt=attempt, **{why: f"worker {index}"})
+            self._records.append({"record": "void", "round": number, "attempt": attempt, why: index, "voided": voided})
+
     def _record_late(self) -> None:
         for incarnation, index, computed in self.rounds.take_late():
             if self._late_batches.get(incarnation) != computed.batch:
@@ -121,9 +134,16 @@ class Turns:
                 "attempt": past.attempt,
                 "applied": past.global_step >= past.round,  # not if no gradient was finite
                 "global_step": past.global_step,  # after it
-                "parts": [
-                    {"worker": p.worker, "incarnation": tag_of(p.incarnation), "batch": p.batch, "examples": p.examples}
-                    for p in past.parts
-                ],
+                "parts": [_recorded(part) for part in past.parts],
             }
         )
+        for part in past.parts:
+            self._on_part(part)
+
+
+def _recorded(part: Part) -> Record:
+    facts: Record = {"worker": part.worker, "incarnation": tag_of(part.incarnation)}
+    facts |= {"batch": part.batch, "examples": part.examples}
+    if part.shard_batches:
+        facts["shards"] = [[b.shard.epoch, b.shard.begin, b.shard.end, b.number] for b in part.shard_batches]
+    return facts
