@@ -103,6 +103,8 @@ def _sizes(text: str) -> dict[int, int]:
 def _replay(log: str, job: JobConfig, worker: WorkerConfig, sizes: dict[int, int]) -> Outcome:
     """TensorFlow is imported here only, after its environment is set."""
     rounds = rounds_of(log)
+    if any("shards" in part for record in rounds for part in record["parts"]):
+        raise UsageError(f"{log} is of a job with data shards (context.shards), which cannot be repeated")
     from psruntime.graph.base import environment
 
     environment.prepare()
