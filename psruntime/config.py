@@ -52,6 +52,9 @@ class JobConfig:
     min_workers: int = setting("job", 1, "workers that must be there before training starts")
     max_workers: int = setting("job", 1024, "worker indices are below this; each costs 40 bytes per bucket on its ps")
     train_steps: int | None = setting("job", None, "global step at which the job ends; without it, when its workers do")
+    epochs: int | None = setting(
+        "job", None, "times that the data are read before the job ends; for an input_fn that calls context.shards"
+    )
     checkpoint_dir: str = setting("checkpoints", "", "folder of the checkpoints; none are written without it")
     save_steps: int = setting("checkpoints", 1000, "global steps between checkpoints")
     save_secs: float = setting(
@@ -173,6 +176,8 @@ class JobConfig:
             raise UsageError("replicate_every needs ps 2 at least: the copy of a ps is on the next one")
         if self.train_steps is not None:
             at_least("train_steps", self.train_steps, 1)
+        if self.epochs is not None:
+            at_least("epochs", self.epochs, 1)
         self._check_mode()
         self._check_best()
         if self.min_workers > self.max_workers:

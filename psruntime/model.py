@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Context:
         batch_size: `--batch-size`, the examples of one mini-batch; with `--devices` each device takes one.
         data_dir: `--data-dir`; empty if the flag was not given.
         seed: `--seed` plus the worker's index, so that shuffles differ from worker to worker.
+        cut: what `shards` does; set by psruntime.
     """
 
     mode: str
@@ -37,6 +38,27 @@ class Context:
     batch_size: int
     data_dir: str
     seed: int
+    cut: Callable[[int, int | None], tuple[Any, Any]] | None = field(default=None, repr=False, compare=False)
+
+    def shards(self, examples: int, size: int | None = None) -> tuple[Any, Any]:
+        """Lets the coordinator hand out the input in shards; returns (begin, end), two int64 scalars.
+
+        The dataset that `input_fn` returns shall read the range begin..end-1 of all `examples`, which may be examples,
+        lines or files: whatever you count. In training it is iterated anew for each shard, with another range, and must
+        end. In evaluation the range is 0..examples-1.
+
+        Each worker takes shard after shard; what one that is lost had not finished is read by another. So in each epoch
+        every example is counted at least once, and exactly once without faults.
+
+        Args:
+            examples: How many there are, the same on every worker, from 1.
+            size: Of a shard, from 1, the same on every worker. What is read again after a loss is less than this for
+                each shard that a worker had begun. By default 8 batches.
+
+        Raises:
+            UsageError: A number is out of range, or this is called for the second time.
+        """
+        return self.cut(examples, size) if self.cut else (0, examples)
 
 
 Factory = Callable[[Any], Any]

@@ -104,6 +104,8 @@ def _sizes(text: str) -> dict[int, int]:
 def _replay(log: str, job: JobConfig, worker: WorkerConfig, sizes: dict[int, int]) -> Outcome:
     """TensorFlow is imported here only, after its environment is set."""
     rounds, devices = rounds_of(log), max(1, len(device_names(worker.devices)))
+    if any("shards" in part for record in rounds for part in record["parts"]):
+        raise UsageError(f"{log} is of a job with data shards (context.shards), which cannot be repeated")
     if worker.devices == ALL_GPUS:
         raise UsageError(f"--devices {ALL_GPUS}: name the devices that the workers had; only their number counts here")
     from psruntime.graph.base import environment

@@ -94,7 +94,7 @@ def _work(
     client = CoordinatorClient(where.coordinator, security)
     process.at_exit.callback(client.close)
     job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
-    if job.train_steps is None:
+    if job.train_steps is None and job.epochs is None:
         process.log("endless", reason="the job has no --train-steps: it trains until it is stopped")
     host, health = serve_health(where, security)
     process.at_exit.callback(health.stop, STOP_S)
@@ -131,7 +131,7 @@ class _Trainer:
 
         Worker 0 builds the last two as well, for what is wrong with them; another when it has to evaluate.
         """
-        from psruntime.graph.input.input_stream import InputStream
+        from psruntime.graph.input.input_stream import InputStream, require_fit
         from psruntime.graph.model.pulled_model import learn_specs
         from psruntime.graph.model.towers import find_towers
         from psruntime.graph.step.build import build_training
@@ -141,9 +141,8 @@ class _Trainer:
         self._model = load_model(self._worker.model)
         self._towers = find_towers(self._worker.devices)
         minibatches, shares = job.local_steps * self._towers.count, job.batch_policy == "throughput"
-        if shares and minibatches > 1:
-            raise UsageError("--devices: batch_policy throughput is for one device a worker: a share is one batch")
         self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors(), shares)
+        require_fit(job, self._inputs)
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index, self._towers)  # 2

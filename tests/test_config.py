@@ -26,6 +26,7 @@ JOB_REFUSALS = [
     ("bound", -1, "bound must be at least 0, got -1"),
     ("bound", 2, "bound is for mode bounded, the mode is async"),
     ("rounds_log", "rounds.jsonl", "rounds_log is for mode sync, the mode is async"),
+    ("epochs", 0, "epochs must be at least 1, got 0"),
     ("backup_workers", -1, "backup_workers must be at least 0, got -1"),
     ("backup_workers", 1, "backup_workers is for mode sync, the mode is async"),
     ("batch_policy", "speed", "batch_policy must be one of fixed, throughput, got 'speed'"),

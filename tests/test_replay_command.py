@@ -41,6 +41,16 @@ def test_a_mistake_is_one_line(
     assert said.startswith(complaint) and said.count("\n") == 1
 
 
+def test_a_job_with_data_shards_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = {"worker": 0, "incarnation": "00", "batch": 0, "examples": 8.0, "shards": [[1, 0, 8, 0]]}
+    record = {"record": "round", "round": 1, "applied": True, "global_step": 1, "parts": [part]}
+    log = tmp_path / "rounds.jsonl"
+    log.write_text(json.dumps(record) + "\n")
+    assert replay.main([str(log), "--checkpoint-dir=c"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "is of a job with data shards (context.shards), which cannot be repeated" in said
+
+
 @pytest.mark.parametrize(("first", "last"), [(0, 4), (1, 5), (0, 5)])
 def test_rounds_that_do_not_reach_from_one_checkpoint_to_the_other_are_named(first: int, last: int) -> None:
     rounds = [{"global_step": step} for step in (2, 3, 4)]

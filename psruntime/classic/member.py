@@ -71,6 +71,11 @@ class ScriptMember:
                 "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire nor top_k, one of which the "
                 "job sets: a script runs its own steps and updates; for these write the model as a psruntime.ModelSpec"
             )
+        if job.epochs is not None:
+            raise UsageError(
+                "MonitoredTrainingSession does not know epochs, which the job sets: a script reads its own input; for "
+                "epochs write the model as a psruntime.ModelSpec"
+            )
         if job.delta_every:
             raise UsageError(
                 "MonitoredTrainingSession does not know delta_every, which the job sets: a script's saver writes all "

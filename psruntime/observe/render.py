@@ -43,6 +43,10 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
         f"job {job.job_id}, mode {job.mode}, view {status.view.number}, ",
         f"global step {status.global_step}{_of(job, ' of ')}",
     )
+    if shards := status.shards:
+        again = f", {shards.again} handed out again" if shards.again else ""
+        epoch = f"epoch {shards.epoch}{_of_epochs(shards.epoch, job)}"
+        head.append(f", {epoch}: {shards.done} of {shards.of} shards done{again}")
     if job.mode == "bounded":
         head.append(f", largest lead {status.max_lead} of {job.bound}")
     if status.steps_lost:
@@ -83,6 +87,11 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
 def _of(job: JobConfig, separator: str) -> str:
     """The limit of the global step, behind the step itself; nothing without one."""
     return "" if job.train_steps is None else f"{separator}{job.train_steps}"
+
+
+def _of_epochs(epoch: int, job: JobConfig) -> str:
+    """The number of epochs, behind the present one; nothing without one, or when all are done."""
+    return "" if job.epochs is None or epoch > job.epochs else f" of {job.epochs}"
 
 
 def _ps_table(members: list[MemberStatus]) -> Table:

@@ -144,12 +144,13 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "epochs", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
     MAX_WORKERS_FIELD_NUMBER: _ClassVar[int]
     TRAIN_STEPS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
     SAVE_STEPS_FIELD_NUMBER: _ClassVar[int]
     SAVE_SECS_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +188,7 @@ class JobSettings(_message.Message):
     min_workers: int
     max_workers: int
     train_steps: int
+    epochs: int
     checkpoint_dir: str
     save_steps: int
     save_secs: _duration_pb2.Duration
@@ -219,7 +221,7 @@ class JobSettings(_message.Message):
     replicate_every: int
     job_id: str
     drain_timeout: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., epochs: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DynamicRows(_message.Message):
     __slots__ = ("admit_after", "expire_after")
@@ -566,7 +568,7 @@ class Model(_message.Message):
     def __init__(self, variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ...) -> None: ...
 
 class ReportPreparedRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number", "global_step", "attempt", "lost_steps", "saved_step", "obstacle")
+    __slots__ = ("worker_index", "incarnation", "view_number", "global_step", "attempt", "lost_steps", "saved_step", "obstacle", "position")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -575,6 +577,7 @@ class ReportPreparedRequest(_message.Message):
     LOST_STEPS_FIELD_NUMBER: _ClassVar[int]
     SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
     OBSTACLE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
     view_number: int
@@ -583,7 +586,8 @@ class ReportPreparedRequest(_message.Message):
     lost_steps: int
     saved_step: int
     obstacle: str
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., attempt: _Optional[int] = ..., lost_steps: _Optional[int] = ..., saved_step: _Optional[int] = ..., obstacle: _Optional[str] = ...) -> None: ...
+    position: Position
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., attempt: _Optional[int] = ..., lost_steps: _Optional[int] = ..., saved_step: _Optional[int] = ..., obstacle: _Optional[str] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class ReportPreparedResponse(_message.Message):
     __slots__ = ("answer",)
@@ -608,7 +612,7 @@ class ReportFinishedResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
 
 class TakeTurnRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number", "max_wait", "contribution", "closed", "torn", "computed")
+    __slots__ = ("worker_index", "incarnation", "view_number", "max_wait", "contribution", "closed", "torn", "computed", "rests_after")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -617,6 +621,7 @@ class TakeTurnRequest(_message.Message):
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     TORN_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    RESTS_AFTER_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
     view_number: int
@@ -625,7 +630,8 @@ class TakeTurnRequest(_message.Message):
     closed: Closed
     torn: Torn
     computed: Computed
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., torn: _Optional[_Union[Torn, _Mapping]] = ..., computed: _Optional[_Union[Computed, _Mapping]] = ...) -> None: ...
+    rests_after: int
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., torn: _Optional[_Union[Torn, _Mapping]] = ..., computed: _Optional[_Union[Computed, _Mapping]] = ..., rests_after: _Optional[int] = ...) -> None: ...
 
 class Computed(_message.Message):
     __slots__ = ("round", "opened", "batch", "examples")
@@ -640,20 +646,22 @@ class Computed(_message.Message):
     def __init__(self, round: _Optional[int] = ..., opened: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ...) -> None: ...
 
 class Contribution(_message.Message):
-    __slots__ = ("round", "attempt", "batch", "examples", "apart", "taken")
+    __slots__ = ("round", "attempt", "batch", "examples", "apart", "taken", "shard_batches")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     APART_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
+    SHARD_BATCHES_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     batch: int
     examples: float
     apart: bool
     taken: Taken
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ..., apart: _Optional[bool] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ...) -> None: ...
+    shard_batches: _containers.RepeatedCompositeFieldContainer[ShardBatch]
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ..., apart: _Optional[bool] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., shard_batches: _Optional[_Iterable[_Union[ShardBatch, _Mapping]]] = ...) -> None: ...
 
 class Taken(_message.Message):
     __slots__ = ("first", "size", "batch_size", "seconds")
@@ -723,6 +731,96 @@ class Complete(_message.Message):
     examples: float
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., members: _Optional[int] = ..., examples: _Optional[float] = ...) -> None: ...
 
+class Sharding(_message.Message):
+    __slots__ = ("examples", "size")
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    examples: int
+    size: int
+    def __init__(self, examples: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Shard(_message.Message):
+    __slots__ = ("ticket", "epoch", "begin", "end")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    ticket: int
+    epoch: int
+    begin: int
+    end: int
+    def __init__(self, ticket: _Optional[int] = ..., epoch: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class ShardBatch(_message.Message):
+    __slots__ = ("shard", "number")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    shard: Shard
+    number: int
+    def __init__(self, shard: _Optional[_Union[Shard, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
+
+class ShardNews(_message.Message):
+    __slots__ = ("ticket", "batches", "applied")
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    ticket: int
+    batches: int
+    applied: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ticket: _Optional[int] = ..., batches: _Optional[int] = ..., applied: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TakeShardRequest(_message.Message):
+    __slots__ = ("worker_index", "incarnation", "sharding", "seen_ticket", "news", "max_wait")
+    WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SHARDING_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TICKET_FIELD_NUMBER: _ClassVar[int]
+    NEWS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
+    worker_index: int
+    incarnation: int
+    sharding: Sharding
+    seen_ticket: int
+    news: _containers.RepeatedCompositeFieldContainer[ShardNews]
+    max_wait: _duration_pb2.Duration
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., sharding: _Optional[_Union[Sharding, _Mapping]] = ..., seen_ticket: _Optional[int] = ..., news: _Optional[_Iterable[_Union[ShardNews, _Mapping]]] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class TakeShardResponse(_message.Message):
+    __slots__ = ("shard", "reason")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    shard: Shard
+    reason: str
+    def __init__(self, shard: _Optional[_Union[Shard, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class GetPositionRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetPositionResponse(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: Position
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+
+class Position(_message.Message):
+    __slots__ = ("epoch", "done", "sharding")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    SHARDING_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    done: _containers.RepeatedCompositeFieldContainer[Places]
+    sharding: Sharding
+    def __init__(self, epoch: _Optional[int] = ..., done: _Optional[_Iterable[_Union[Places, _Mapping]]] = ..., sharding: _Optional[_Union[Sharding, _Mapping]] = ...) -> None: ...
+
+class Places(_message.Message):
+    __slots__ = ("first", "end")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
 class LeaveRequest(_message.Message):
     __slots__ = ("role", "index", "incarnation", "kind", "reason")
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -754,7 +852,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps", "balanced", "unanswered", "departures")
+    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps", "balanced", "unanswered", "departures", "shards")
     class UnansweredEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -773,6 +871,7 @@ class JobStatus(_message.Message):
     BALANCED_FIELD_NUMBER: _ClassVar[int]
     UNANSWERED_FIELD_NUMBER: _ClassVar[int]
     DEPARTURES_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -784,7 +883,20 @@ class JobStatus(_message.Message):
     balanced: bool
     unanswered: _containers.ScalarMap[int, int]
     departures: _containers.RepeatedCompositeFieldContainer[Departure]
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ...) -> None: ...
+    shards: ShardsStatus
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ...) -> None: ...
+
+class ShardsStatus(_message.Message):
+    __slots__ = ("epoch", "done", "count", "again")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    done: int
+    count: int
+    again: int
+    def __init__(self, epoch: _Optional[int] = ..., done: _Optional[int] = ..., count: _Optional[int] = ..., again: _Optional[int] = ...) -> None: ...
 
 class Departure(_message.Message):
     __slots__ = ("role", "index", "incarnation", "kind", "reason", "ago")

@@ -34,6 +34,8 @@ class CoordinationServiceStub:
     in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
     In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
+    If its input has data shards: TakeShard, again as soon as one is read to its end; as chief GetPosition before each
+    checkpoint.
     A ps's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, after each answer writing `admitted`
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
@@ -107,6 +109,16 @@ class CoordinationServiceStub:
                 request_serializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnRequest.SerializeToString,
                 response_deserializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnResponse.FromString,
                 _registered_method=True)
+        self.TakeShard = channel.unary_unary(
+                '/psruntime.v1.CoordinationService/TakeShard',
+                request_serializer=psruntime_dot_v1_dot_coordination__pb2.TakeShardRequest.SerializeToString,
+                response_deserializer=psruntime_dot_v1_dot_coordination__pb2.TakeShardResponse.FromString,
+                _registered_method=True)
+        self.GetPosition = channel.unary_unary(
+                '/psruntime.v1.CoordinationService/GetPosition',
+                request_serializer=psruntime_dot_v1_dot_coordination__pb2.GetPositionRequest.SerializeToString,
+                response_deserializer=psruntime_dot_v1_dot_coordination__pb2.GetPositionResponse.FromString,
+                _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/psruntime.v1.CoordinationService/Leave',
                 request_serializer=psruntime_dot_v1_dot_coordination__pb2.LeaveRequest.SerializeToString,
@@ -128,6 +140,8 @@ class CoordinationServiceServicer:
     in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
     In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
+    If its input has data shards: TakeShard, again as soon as one is read to its end; as chief GetPosition before each
+    checkpoint.
     A ps's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, after each answer writing `admitted`
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
@@ -228,6 +242,24 @@ class CoordinationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TakeShard(self, request, context):
+        """A worker asks for a data shard, a range of the input to read, and says what became of those that it holds.
+        Answered at once if there is one, or none will come in this phase; else a long poll until there is, or until
+        `max_wait` ends.  The caller's deadline must be longer than `max_wait`.
+        INVALID_ARGUMENT: its input is cut otherwise than that of the other workers.
+        FAILED_PRECONDITION: the caller is no member.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPosition(self, request, context):
+        """How far the job is with its data shards.  What is done by then is in the variables that are read after it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Leave(self, request, context):
         """A member goes.  Leaving without being a member, or for the second time, changes nothing.
         """
@@ -285,6 +317,16 @@ def add_CoordinationServiceServicer_to_server(servicer, server):
                     request_deserializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnRequest.FromString,
                     response_serializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnResponse.SerializeToString,
             ),
+            'TakeShard': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeShard,
+                    request_deserializer=psruntime_dot_v1_dot_coordination__pb2.TakeShardRequest.FromString,
+                    response_serializer=psruntime_dot_v1_dot_coordination__pb2.TakeShardResponse.SerializeToString,
+            ),
+            'GetPosition': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPosition,
+                    request_deserializer=psruntime_dot_v1_dot_coordination__pb2.GetPositionRequest.FromString,
+                    response_serializer=psruntime_dot_v1_dot_coordination__pb2.GetPositionResponse.SerializeToString,
+            ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
                     request_deserializer=psruntime_dot_v1_dot_coordination__pb2.LeaveRequest.FromString,
@@ -312,6 +354,8 @@ class CoordinationService:
     in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
     In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
+    If its input has data shards: TakeShard, again as soon as one is read to its end; as chief GetPosition before each
+    checkpoint.
     A ps's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, after each answer writing `admitted`
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
@@ -545,6 +589,60 @@ class CoordinationService:
             '/psruntime.v1.CoordinationService/TakeTurn',
             psruntime_dot_v1_dot_coordination__pb2.TakeTurnRequest.SerializeToString,
             psruntime_dot_v1_dot_coordination__pb2.TakeTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeShard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psruntime.v1.CoordinationService/TakeShard',
+            psruntime_dot_v1_dot_coordination__pb2.TakeShardRequest.SerializeToString,
+            psruntime_dot_v1_dot_coordination__pb2.TakeShardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPosition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psruntime.v1.CoordinationService/GetPosition',
+            psruntime_dot_v1_dot_coordination__pb2.GetPositionRequest.SerializeToString,
+            psruntime_dot_v1_dot_coordination__pb2.GetPositionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,7 @@ from psruntime.core.members.messages import (
     WorkerTraffic,
 )
 from psruntime.core.members.view import Phase, PsEntry, View
+from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.observe.render import as_json, as_tables, progress_line
 
 PS_STATS = PsStats(12_345_678, 4, 110, 100, {"stale": 9, "fenced": 1, "repeated": 0}, 7)
@@ -45,6 +46,20 @@ def test_tables_show_what_an_operator_asks_for() -> None:
         "3 (chief)", "42", "1234", "0.2500", "PREPARING: view 2 is complete",
     ):  # fmt: skip
         assert piece in text, piece
+
+
+def test_the_epoch_is_shown_with_its_shards() -> None:
+    def head(shards: ShardsStatus, job: JobConfig) -> str:
+        out = io.StringIO()
+        Console(file=out, width=160).print(as_tables(replace(STATUS, shards=shards), job))
+        return out.getvalue()
+
+    assert "epoch 3 of 5: 7 of 12 shards done, 1 handed out again" in head(
+        ShardsStatus(3, 7, 12, 1), JobConfig(epochs=5)
+    )
+    text = head(ShardsStatus(6, 0, 12, 0), JobConfig(epochs=5))
+    assert "epoch 6: 0 of 12 shards done" in text and "again" not in text
+    assert as_json(replace(STATUS, shards=ShardsStatus(3, 7, 12, 1)), JOB)["shards"]["done"] == 7
 
 
 def test_what_a_member_said_is_shown_as_it_is() -> None:

@@ -14,6 +14,7 @@ from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment, Prepared, Rest
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.plan.plan import Plan, make_plan
+from psruntime.core.rounds import round_messages
 from psruntime.core.rounds.round_messages import Closed, Torn, Turn
 from psruntime.core.rounds.rounds import Rounds
 from psruntime.graph.base.server import start_server
@@ -30,6 +31,7 @@ from psruntime.graph.ps.ps_state import LedgerReader, PsState
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.model import Context, Model, ModelSpec
+from tests.support.shards import LocalShards
 from tests.support.stock import contents
 
 INCARNATION = 77
@@ -52,6 +54,8 @@ class LocalControlPlane:
     closed: int = 0
     saved_step: int | None = None  # of a checkpoint that somebody has written
     seen_step: int = 0
+    shards: LocalShards = field(default_factory=LocalShards)
+    waited: list[str] = field(default_factory=list)  # what `waits_for_shard` was told
 
     def await_view(self) -> Assignment:
         steps = {"saved_step": self.saved_step, "seen_step": self.seen_step}
@@ -88,10 +92,14 @@ class LocalControlPlane:
     def stepped(self, global_step: int) -> None:
         self.done += 1
 
-    def next_turn(self, assignment: Assignment, done: Any) -> Turn | None:
+    def waits_for_shard(self, reason: str) -> None:
+        self.waited.append(reason)
+
+    def next_turn(self, assignment: Assignment, done: Any, idle: round_messages.Idle | None = None) -> Turn | None:
         assert not isinstance(done, Torn), done
         await_writes()
         self.rounds.enter(assignment.incarnation, 0)
+        self.rounds.rest(assignment.incarnation, idle.after if idle else None)
         if done:
             is_close = isinstance(done, Closed)
             past = self.rounds.close(done) if is_close else self.rounds.contribute(assignment.incarnation, done)

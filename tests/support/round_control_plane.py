@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import Assignment, Prepared, Rest
 from psruntime.core.plan.buckets import Bucket
 from psruntime.core.rounds.past_round import PastRound
-from psruntime.core.rounds.round_messages import Closed, Contribution, Torn, Turn
+from psruntime.core.rounds.round_messages import Closed, Contribution, Idle, Torn, Turn
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.session import callable_of
 from psruntime.graph.loop.step_runner import StepRunner
@@ -54,10 +54,11 @@ class RoundControlPlane(LocalControlPlane):
         self._record(self.rounds.begin(prepared.global_step, prepared.attempt))
         del self.recorded[prepared.global_step :]
 
-    def next_turn(self, assignment: Assignment, done: Any) -> Turn | None:
+    def next_turn(self, assignment: Assignment, done: Any, idle: Idle | None = None) -> Turn | None:
         if not self.holds(assignment):
             return None
         self.rounds.enter(assignment.incarnation, 0)
+        self.rounds.rest(assignment.incarnation, idle.after if idle else None)
         if isinstance(done, Contribution):
             self.contributed.append(done)
             self._record(self.rounds.contribute(assignment.incarnation, done))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from psruntime.core.accounting.ledger import APPLIED, LEDGER_SIZE, is_balanced
+from psruntime.core.shards.shard_messages import Position
 
 SUFFIX = ".state.json"
 
@@ -32,13 +33,15 @@ class SavedState:
     """The counters of a job when its variables were copied.
 
     buckets: by name.  counts: ps -> worker -> what every bucket of that ps has at least.
-    stamp: a random number that the copy was known by on the ps; 0: not known.
+    stamp: a random number that the copy was known by on the ps; 0: not known.  position: how far the data shards were
+    read when that was copied; None: there are none.
     """
 
     global_step: int
     buckets: Mapping[str, BucketCounters] = field(default_factory=dict)
     counts: Mapping[int, Mapping[int, Counts]] = field(default_factory=dict)
     stamp: int = 0
+    position: Position | None = None
 
     @property
     def spread(self) -> int:
@@ -47,7 +50,7 @@ class SavedState:
         return max(applied, default=0) - min(applied, default=0)
 
     def text(self) -> str:
-        data = {
+        data: dict[str, Any] = {
             "global_step": self.global_step,
             "spread": self.spread,
             "stamp": self.stamp,
@@ -56,6 +59,8 @@ class SavedState:
             },
             "counts": {str(ps): {str(w): list(c) for w, c in of_ps.items()} for ps, of_ps in self.counts.items()},
         }
+        if self.position is not None:
+            data["position"] = self.position.data()
         return json.dumps(data, indent=1) + "\n"
 
     @classmethod
@@ -71,6 +76,7 @@ class SavedState:
                     for ps, of_ps in data["counts"].items()
                 },
                 int(data.get("stamp", 0)),
+                Position.of_data(data["position"]) if "position" in data else None,
             )
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"it lacks or has another {error}") from error

@@ -44,6 +44,7 @@ from psruntime.core.members.messages import Answer, Event, Join, LeaveKind, NotY
 from psruntime.core.members.view import MOVES, Phase, View, listed, over_error
 from psruntime.core.rounds.round_messages import Closed, Done, Torn, Turn
 from psruntime.core.rounds.turns import Record
+from psruntime.core.shards.shard_messages import ShardAnswer, ShardRequest
 from psruntime.errors import ReplacedError
 
 
@@ -53,6 +54,7 @@ class Effects:
 
     news: whether the instructions of any member may have changed.
     turns_revision: has changed if the turn of any worker may have.
+    shards_revision: has changed if a worker that waits for a data shard may get one, or none will come in this phase.
     stragglers: workers, by index, that others may soon wait for; their instructions have changed.
     """
 
@@ -60,6 +62,7 @@ class Effects:
     records: tuple[Record, ...]  # for the record of the rounds
     news: bool
     turns_revision: int
+    shards_revision: tuple[int, Phase]
     stragglers: frozenset[int]
 
 
@@ -172,8 +175,12 @@ class Coordinator:
         state.pace.report(member, report.steps)
         return ClockAnswer(state.pace.floor, state.pace.waits_for(member))
 
-    def take_turn(self, index: int, incarnation: int, view: int, done: Done | None, now_s: float) -> Turn:
+    def take_turn(
+        self, index: int, incarnation: int, view: int, done: Done | None, now_s: float, rests_after: int | None = None
+    ) -> Turn:
         """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
+
+        rests_after: whether it has a batch, as in Rounds.rest.
 
         Raises:
             ReplacedError: not a member, or not the one that closes the round, and says that it did so by itself.
@@ -184,7 +191,7 @@ class Coordinator:
         if isinstance(done, Closed | Torn) and turns.rounds.is_closing(done):
             require_closer(state, index)
         if state.job.mode == "sync" and state.trains_in(view):
-            turns.take(incarnation, index, done)
+            turns.take(incarnation, index, done, rests_after)
             state.global_step = turns.rounds.global_step
             if isinstance(done, Torn) and turns.rounds.tears(done):
                 state.restore = True
@@ -200,6 +207,33 @@ class Coordinator:
         """
         self.state.members.get(Role.WORKER, index, incarnation)
         return self.state.turns.rounds.turn_of(incarnation, self.state.chief)
+
+    def take_shard(self, request: ShardRequest, now_s: float) -> ShardAnswer:
+        """A worker says what became of its data shards, and asks for the next.
+
+        Raises:
+            ReplacedError: the incarnation is not a member.
+            UsageError: its input is cut otherwise than that of the other workers.
+        """
+        state = self.state
+        self.advance(now_s)
+        state.members.get(Role.WORKER, request.worker_index, request.incarnation)
+        state.shards.agree(request.sharding)
+        state.shards.hear(request.incarnation, request.news)
+        self._reconsider()
+        return self.shard(request)
+
+    def shard(self, request: ShardRequest) -> ShardAnswer:
+        """The next shard for a worker, for a long poll that ends.  While nobody trains there is none.
+
+        Raises:
+            ReplacedError: the incarnation is not a member.
+        """
+        state = self.state
+        member = state.members.get(Role.WORKER, request.worker_index, request.incarnation)
+        if state.phase is not Phase.TRAINING or state.worker_beats.has_stopped(member.incarnation):
+            return ShardAnswer(reason=f"nothing is read in phase {state.phase}")
+        return state.shards.take(member.incarnation, request.seen)
 
     # The chief's reports.
 
@@ -221,6 +255,9 @@ class Coordinator:
             state.began_at = prepared.global_step if state.began_at is None else state.began_at
             self._note("prepared", view=view, global_step=state.global_step, steps_lost=lost)
             state.restore = False
+            if prepared.position is not None:
+                state.shards.restore(prepared.position)
+                self._note("position", **prepared.position.facts)
             state.duty.prepared(prepared.global_step)
             state.reliefs.forget_all()
             if state.job.mode == "sync":
@@ -275,7 +312,12 @@ class Coordinator:
         events, self._events = tuple(self._events), []
         news, self._news = self._news or bool(events), False
         return Effects(
-            events, tuple(turns.take_records()), news, turns.rounds.revision, frozenset(pace.stragglers.take_news())
+            events,
+            tuple(turns.take_records()),
+            news,
+            turns.rounds.revision,
+            (self.state.shards.revision, self.state.phase),
+            frozenset(pace.stragglers.take_news()),
         )
 
     # The only places where the state changes.
@@ -366,6 +408,8 @@ class Coordinator:
         beat = state.worker_beats.take(member.incarnation, beat, state.view.number, state.phase is Phase.DRAINING)
         self._news |= (beat.stopped, beat.view) != (before.stopped, before.view)
         if beat.view == state.view.number:
+            if beat.stopped and state.phase is Phase.TRAINING:
+                state.shards.lose(member.incarnation, f"{member.name} has stopped")
             state.duty.stepped(member.incarnation, beat.steps)
             state.pace.report(member, beat.steps, beat.stopped)
         return beat

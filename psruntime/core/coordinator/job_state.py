@@ -29,8 +29,10 @@ from psruntime.core.members.refused_joins import RefusedJoins
 from psruntime.core.members.repeated_failures import RepeatedFailures
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.rounds.past_round import Part
 from psruntime.core.rounds.shares import Shares
 from psruntime.core.rounds.turns import Turns
+from psruntime.core.shards.shards import Shards
 
 
 class Timed(Protocol):
@@ -72,8 +74,11 @@ class JobState:
         self.began_at: int | None = None  # the global step from which this coordinator's first view went on
         self.steps_lost = 0
         self.pace = Pace(job)
+        self.shards = Shards(job.epochs, note)
         shares = Shares() if job.batch_policy == "throughput" else None
-        self.turns = Turns(job.round_warn_s, note, job.train_steps, job.backup_workers, shares)  # mode sync
+        self.turns = Turns(  # mode sync
+            job.round_warn_s, note, job.train_steps, job.backup_workers, shares, self._count
+        )
         self.drain_timer = DrainTimer(job.drain_timeout_s)
         self.stop = StopRequests(job.stop_grace_s)
 
@@ -85,6 +90,10 @@ class JobState:
         self.timed: list[Timed] = [
             self.turns, self.pace, self.grace, self.failures, self.duty, self.drain_timer, self.stop, self.reliefs,
         ]  # fmt: skip
+
+    def _count(self, part: Part) -> None:
+        """A part of a round is in the variables."""
+        self.shards.applied(part.incarnation, part.shard_batches)
 
     @property
     def chief_member(self) -> Member | None:
@@ -99,6 +108,7 @@ class JobState:
         """Begins what is kept for a member.  specs: of the model, from a worker."""
         self.grace.back(member)
         self.refused_joins.forget(member.role, member.index)
+        self.shards.number_from(member.incarnation)
         if member.role is Role.WORKER:
             self.specs = self.specs or specs
             self.fence.admit(member.incarnation)
@@ -129,6 +139,7 @@ class JobState:
         self.fence.remove(member.incarnation)
         self.worker_beats.forget(member.incarnation)
         self.turns.lose(member.incarnation, member.index)
+        self.shards.lose(member.incarnation, f"{member.name} is gone")
         self.pace.remove(member, now_s)
         if self.view.number == 0 and not self.members.live(Role.WORKER):
             self.specs = None  # nothing was made from them yet: another model may come

@@ -156,12 +156,23 @@ def why_drain(state: JobState) -> str:
                 "raise --train-steps to go on"
             )
         return f"global step {state.global_step} of {limit}"
+    if state.shards.over:
+        return _why_over(state)
     if state.grace.settled and all_stopped(state):
         return f"all workers have stopped, at global step {state.global_step}"
     if state.job.mode == "sync" and state.worker_beats.stopped:
         first = next(w for w in state.members.live(Role.WORKER) if state.worker_beats.has_stopped(w.incarnation))
         return f"{first.name} has stopped at global step {state.global_step}, and a round needs every worker"
     return ""
+
+
+def _why_over(state: JobState) -> str:
+    epochs, at = state.job.epochs, f"at global step {state.global_step}"
+    if state.shards.began_over:
+        return (
+            f"epoch {epochs} of {epochs} (--epochs) was done already, {at}: nothing to train; raise --epochs to go on"
+        )
+    return f"{state.shards.why_over}, {at}"
 
 
 def why_stop(state: JobState) -> str:

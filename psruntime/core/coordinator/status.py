@@ -32,6 +32,7 @@ def job_status(state: JobState, now_s: float) -> JobStatus:
         balanced=totals.balanced,
         unanswered=dict(totals.unanswered),
         departures=state.departures.at(now_s),
+        shards=state.shards.status,
     )
 
 

@@ -9,6 +9,7 @@ from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.view import Phase, View
 from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.shards.shard_messages import Position, ShardsStatus
 
 
 @dataclass(frozen=True)
@@ -267,6 +268,7 @@ class JobStatus:
     balanced: bool = True  # the ledgers account for every push that arrived
     unanswered: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that some bucket has not received
     departures: tuple[Departure, ...] = ()  # the latest last
+    shards: ShardsStatus | None = None  # None: its workers take none
 
 
 @dataclass(frozen=True)
@@ -299,13 +301,15 @@ class Prepared:
     """What the chief made of a view: the global step that its variables hold.
 
     attempt: the highest that its ps have seen, in mode sync.  steps_lost: by what the ps lost, as far as the chief
-    knows.  saved_step: of the newest checkpoint as the chief finds it; None: there is none.
+    knows.  saved_step: of the newest checkpoint as the chief finds it; None: there is none.  position: how far the
+    variables are with the data shards; None: as far as the coordinator knows, or there are no shards.
     """
 
     global_step: int
     attempt: int = 0
     steps_lost: int = 0
     saved_step: int | None = None
+    position: Position | None = None
 
 
 class Rest(Enum):

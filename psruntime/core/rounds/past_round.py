@@ -8,17 +8,19 @@ from typing import Any
 
 from psruntime.core.members.membership import tag_of
 from psruntime.core.rounds.round_messages import Complete, Contribution, Taken
+from psruntime.core.shards.shard_messages import ShardBatch
 
 
 @dataclass(frozen=True)
 class Part:
-    """One member's part in a closed round, enough to repeat it.  taken: as in Contribution."""
+    """One member's part in a closed round, enough to repeat it.  taken, shard_batches: as in Contribution."""
 
     worker: int
     incarnation: int
     batch: int
     examples: float
     taken: Taken | None = None
+    shard_batches: tuple[ShardBatch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,14 @@ def past_round(
     parts = []
     for incarnation, index in sorted(members.items(), key=lambda item: item[1]):
         said = contributions[incarnation]
-        parts.append(Part(index, incarnation, said.batch, said.examples, said.taken))
+        parts.append(Part(index, incarnation, said.batch, said.examples, said.taken, said.shard_batches))
     return PastRound(number, attempt, global_step, parts)
 
 
 def _record_of(part: Part) -> dict[str, Any]:
-    facts = {"worker": part.worker, "incarnation": tag_of(part.incarnation), "batch": part.batch}
+    facts: dict[str, Any] = {"worker": part.worker, "incarnation": tag_of(part.incarnation), "batch": part.batch}
     taken = {"first": part.taken.first, "size": part.taken.size} if part.taken else {}
-    return {**facts, **taken, "examples": part.examples}
+    facts |= {**taken, "examples": part.examples}
+    if part.shard_batches:
+        facts["shards"] = [[b.shard.epoch, b.shard.begin, b.shard.end, b.number] for b in part.shard_batches]
+    return facts

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+
+from psruntime.core.shards.shard_messages import ShardBatch
 
 
 class Duty(str, Enum):
@@ -81,7 +84,8 @@ class Contribution:
     """What a member pushed: the `batch`-th of its input, counted from 0, which weighs `examples`.
 
     It has closed the round before.  apart: this one has to be closed by itself, since what is applied depends on the
-    sums of all ps.  taken: only where rounds have shares.
+    sums of all ps.  taken: only where rounds have shares.  shard_batches: of which data shards the batch is, one for
+    each mini-batch; none without any.
     """
 
     round: int
@@ -90,6 +94,7 @@ class Contribution:
     examples: float
     apart: bool = False
     taken: Taken | None = None
+    shard_batches: tuple[ShardBatch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,19 @@ class Torn:
     round: int
     attempt: int
     reason: str
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A worker has no batch at the moment.
+
+    after: it has a gradient for the rounds that were first opened at this attempt or before; 0: for none.  reason: for
+    people.  is_over: whether it may have a batch again.
+    """
+
+    after: int
+    reason: str
+    is_over: Callable[[], bool]
 
 
 Done = Computed | Contribution | Closed | Torn  # what a worker may have done in its turn

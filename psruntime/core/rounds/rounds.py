@@ -6,7 +6,8 @@ As a rule the next one opens at once, and whoever begins to work for it closes t
 be closed by itself is closed by the chief, or, where the chief is no member, by the first of those who are.  A member
 that is lost before it contributed voids the attempt, and those who are left push what they kept as the next one.  A
 member that is lost after it contributed stays counted.  With backup workers the members are the first who have a
-gradient (chosen.py), so they are fixed one after the other.
+gradient (chosen.py), so they are fixed one after the other.  A worker that rests has no batch at the moment: it is in
+no round that opens, and leaves the open one unless it has a gradient for it.
 
 Pure state.  Workers are named by their incarnations.
 
@@ -54,6 +55,7 @@ class Rounds:
         self._before: PastRound | None = None  # complete, and closed by who contributes to the next
         self._begun = False  # whether a round was opened in this view
         self._present: dict[int, int] = {}  # who takes turns in this view: incarnation -> worker index
+        self._resting: dict[int, int] = {}  # of those, who has no batch: incarnation -> see `rest`
 
     @property
     def round(self) -> int:
@@ -118,13 +120,27 @@ class Rounds:
         """The view is void, or the job trains no more: nobody has a turn."""
         if self.held:
             self.held = False
-            self._present = {}
+            self._present, self._resting = {}, {}
             self.revision += 1
 
     def enter(self, incarnation: int, index: int) -> None:
         """A worker with a session on the view takes part from the next round on."""
         if self.held:
             self._present[incarnation] = index
+
+    def rest(self, incarnation: int, opened: int | None) -> list[int]:
+        """Whether a worker has a batch.  None: it has; else it has none for a round first opened after this attempt.
+
+        Returns the workers whose contributions became void, because the open round counted on it.
+        """
+        if not self.held or incarnation not in self._present or self._resting.get(incarnation) == opened:
+            return []
+        self.revision += 1  # there may be nobody left to open the next round, or somebody again
+        if opened is None:
+            del self._resting[incarnation]
+            return []
+        self._resting[incarnation] = opened
+        return self._withdraw(incarnation) if self.open and self.opened > opened else []
 
     def computed(self, incarnation: int, index: int, computed: Computed) -> PastRound | None:
         """A worker keeps a gradient.  It is late if the round has closed; a repeat changes nothing.
@@ -174,10 +190,13 @@ class Rounds:
     def lose(self, incarnation: int) -> list[int]:
         """A worker is gone; returns the workers whose contributions became void with its own."""
         self._present.pop(incarnation, None)
+        self._resting.pop(incarnation, None)
         if self.shares:
             self.shares.forget(incarnation)
-        if not self.held:
-            return []
+        return self._withdraw(incarnation) if self.held else []
+
+    def _withdraw(self, incarnation: int) -> list[int]:
+        """Takes a worker out of the open round; as `lose`."""
         self._late += self._chosen.lose(incarnation)
         if incarnation not in self._members or incarnation in self._contributions:
             self.revision += self.closing  # that may be new, or somebody else has to close it now
@@ -196,13 +215,16 @@ class Rounds:
         """
         if not self.held or len(self._present) < (1 if self._begun else max(1, needed)):
             return False
+        able = {inc: index for inc, index in self._present.items() if inc not in self._resting}
+        if not able:
+            return False
         if self.open:
             if not self._closes_on_the_way():
                 return False
             self._before = self._past(self.round)
             self._late += self._chosen.late
             self._learn()
-        self._chosen, self._contributions = Chosen(self._present, self._backup_workers), {}
+        self._chosen, self._contributions = Chosen(able, self._backup_workers), {}
         if self.shares:
             self.shares.open(self._members)
         self.attempt += 1
@@ -246,6 +268,8 @@ class Rounds:
         duty, closes, reason = Duty.WAIT, None, ""
         if self.closing and self._present[incarnation] == self.closer(chief):
             duty, closes = Duty.CLOSE, self._past(self.round).complete
+        elif self._before and not self.open and self._present[incarnation] == self.closer(chief):
+            duty, closes = Duty.CLOSE, self._before.complete  # nobody has a batch with which to close it on the way
         elif work := self._work_of(incarnation):
             duty, closes = work, self._before.complete if self._before else None
         else:
@@ -256,7 +280,8 @@ class Rounds:
     def waits_for(self, chief: int | None) -> str:
         """Whom the round waits for.  A few are named, many are counted: this is asked for every one who waits."""
         if not self.open:
-            return f"round {self.round} waits for more workers to have a session"
+            what = "a worker to have a batch" if self._resting else "more workers to have a session"
+            return f"round {self.round} waits for {what}"
         if self.closing:
             closer = self.closer(chief)
             who = f"worker {closer}, the chief," if closer == chief else f"worker {closer}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from psruntime.core.members.view import listed
-from psruntime.core.rounds.past_round import PastRound
+from psruntime.core.rounds.past_round import Part, PastRound
 from psruntime.core.rounds.round_messages import Closed, Computed, Contribution, Done
 from psruntime.core.rounds.rounds import NAMED, Rounds
 from psruntime.core.rounds.shares import Shares
@@ -21,7 +21,8 @@ Record = dict[str, Any]  # JSON; "record" says of what
 class Turns:
     """Wraps the rounds of a coordinator.  `note(name, **facts)` tells what an operator wants to read.
 
-    limit: the global step that ends the training.  backup_workers, shares: as in Rounds.
+    limit: the global step that ends the training.  backup_workers, shares: as in Rounds.  on_part: is told each part of
+    a round that is closed.
     late: gradients that came too late for their rounds, and were dropped.
     """
 
@@ -32,12 +33,14 @@ class Turns:
         limit: int | None = None,
         backup_workers: int = 0,
         shares: Shares | None = None,
+        on_part: Callable[[Part], None] = lambda _: None,
     ) -> None:
         self.rounds = Rounds(limit, backup_workers, shares)
         self.late = 0
         self._late_batches: dict[int, int] = {}  # incarnation -> of its last of them, to know a repeat
         self._warn_s = warn_s
         self._note = note
+        self._on_part = on_part
         self._waits: tuple[bool, int] = (False, 0)  # what is waited for: whether a round is open, its attempt
         self._now_s = self._since_s = 0.0  # when that began
         self._warned = False  # of it
@@ -48,8 +51,11 @@ class Turns:
         self._record_round(self.rounds.begin(global_step, attempt))  # only the word of its being applied was lost
         self._records.append({"record": "prepared", "view": view, "global_step": global_step})
 
-    def take(self, incarnation: int, index: int, done: Done | None) -> None:
-        """A worker says what it has done since its last turn, and asks for the next."""
+    def take(self, incarnation: int, index: int, done: Done | None, rests_after: int | None = None) -> None:
+        """A worker says what it has done since its last turn, and asks for the next.
+
+        rests_after: whether it has a batch, as in Rounds.rest.
+        """
         self.rounds.enter(incarnation, index)
         if isinstance(done, Computed):
             self._record_round(self.rounds.computed(incarnation, index, done))
@@ -58,18 +64,12 @@ class Turns:
             self._record_round(self.rounds.contribute(incarnation, done))
         elif isinstance(done, Closed):
             self._record_round(self.rounds.close(done))
+        self._record_void("rests", index, lambda: self.rounds.rest(incarnation, rests_after))
 
     def lose(self, incarnation: int, index: int) -> None:
         """A worker is gone."""
-        number, attempt = self.rounds.round, self.rounds.attempt
-        voided = self.rounds.lose(incarnation)
-        self._record_late()
+        self._record_void("lost", index, lambda: self.rounds.lose(incarnation))
         self._late_batches.pop(incarnation, None)
-        if self.rounds.attempt != attempt:
-            self._note("void", round=number, attempt=attempt, lost=f"worker {index}")
-            self._records.append(
-                {"record": "void", "round": number, "attempt": attempt, "lost": index, "voided": voided}
-            )
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on; for `pause_s` of it nobody looked, so that counts for nothing."""
@@ -110,6 +110,15 @@ class Turns:
         records, self._records = self._records, []
         return records
 
+    def _record_void(self, why: str, index: int, takes_out: Callable[[], list[int]]) -> None:
+        """Takes a worker out of the open round, which may make its attempt void."""
+        number, attempt = self.rounds.round, self.rounds.attempt
+        voided = takes_out()
+        self._record_late()
+        if self.rounds.attempt != attempt:
+            self._note("void", round=number, attempt=attempt, **{why: f"worker {index}"})
+            self._records.append({"record": "void", "round": number, "attempt": attempt, why: index, "voided": voided})
+
     def _record_late(self) -> None:
         for incarnation, index, computed in self.rounds.take_late():
             if self._late_batches.get(incarnation) != computed.batch:
@@ -119,8 +128,11 @@ class Turns:
                 self._records.append({"record": "late", **facts, "examples": computed.examples})
 
     def _record_round(self, past: PastRound | None) -> None:
-        if past is not None:
-            self._records.append(past.record)
+        if past is None:
+            return
+        self._records.append(past.record)
+        for part in past.parts:
+            self._on_part(part)
 
     def _note_shares(self) -> None:
         """Where rounds have them, and they have changed."""

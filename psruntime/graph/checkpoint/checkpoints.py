@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from psruntime.core.accounting import row_changes
 from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
+from psruntime.core.shards.shard_messages import Position
 from psruntime.errors import CheckpointError, DamagedCheckpointError, PassedRoundError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
@@ -183,11 +184,14 @@ class Checkpoints:
         """
         return newest_step(self._folder.path, whole) if self._folder else None
 
-    def copy(self, session: Any, only_touched: bool = False, at_rest: bool = False) -> Copied | None:
+    def copy(
+        self, session: Any, only_touched: bool = False, at_rest: bool = False, position: Position | None = None
+    ) -> Copied | None:
         """Copies everything on the ps, to be written by `write`; None without a folder.
 
         only_touched: of tables the touched rows alone, if the newest checkpoint has all others; if not, everything.
         at_rest: whether nothing is updated until it is written, so large tables need not be copied.
+        position: how far the data shards were read before this, to be saved with it.
 
         Raises:
             CheckpointError: it could not be copied, or in mode sync it would not be the parameters of one round.
@@ -196,11 +200,11 @@ class Checkpoints:
             return None
         with _failing("the checkpoint was not begun"):
             if only_touched and (delta := self._copy_touched(session)):
-                return delta
+                return replace(delta, state=replace(delta.state, position=position))
             began_s = time.monotonic()
             form = self._at_rest if at_rest else self._whole
             state, _ = _of_one_round(form.snapshot, session)
-            return Copied(form, state, seconds=time.monotonic() - began_s)
+            return Copied(form, replace(state, position=position), seconds=time.monotonic() - began_s)
 
     def _copy_touched(self, session: Any) -> Copied | None:
         assert self._folder is not None

@@ -3,22 +3,47 @@
 The training session comes and goes with the views of the cluster; this one stays, so the position in the
 data does.  Batches are fed.  (A tf.data iterator that two sessions of a cluster share by name crashes the
 process; feeding a small batch costs under 0.1 ms.)
+
+An input_fn that calls `context.shards` is read shard by shard (shard_reader.py), instead of without an end.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config import JobConfig
+from psruntime.core.shards.shard_messages import Shard
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.draw_ahead import DrawnAhead
+from psruntime.graph.input.shard_range import ShardRange
+from psruntime.graph.input.shard_reader import DrawnBatch, ShardReader, ShardSource
 from psruntime.model import TRAIN, Context, Model
 from psruntime.usercode import blame, failure
+
+
+def require_fit(job: JobConfig, inputs: InputStream) -> None:
+    """Raises UsageError if the job's settings do not fit what a step takes, or the data shards of the input, if any."""
+    if job.batch_policy == "throughput" and inputs.minibatches > 1:
+        raise UsageError("--devices: batch_policy throughput is for one device a worker: a share is one batch")
+    if job.batch_policy == "throughput" and inputs.shards is not None:
+        raise UsageError(
+            f"{inputs.name} calls context.shards, which is not for batch_policy throughput: fast workers read more "
+            "shards anyway; leave out either"
+        )
+    if job.epochs is not None and inputs.shards is None:
+        raise UsageError(f"{inputs.name} does not call context.shards: without data shards --epochs has no meaning")
+    if job.mode == "bounded" and inputs.shards is not None:
+        raise UsageError(
+            f"{inputs.name} calls context.shards, which mode bounded does not know yet: whoever waits for a shard "
+            "would hold up the others; use --mode async or sync"
+        )
 
 
 class InputStream:
@@ -26,6 +51,7 @@ class InputStream:
 
     minibatches: that a training step takes.  data_errors: what becomes of one that the input fails to make.
     any_size: whether a step takes any number of examples (examples.py), so that batches must be dense.
+    shards: reads the data shard by shard; None: without an end.
     """
 
     def __init__(
@@ -41,11 +67,13 @@ class InputStream:
         self.name = f"input_fn of {model.name} (mode {context.mode})"
         with tf1.Graph().as_default() as graph:
             tf1.set_random_seed(context.seed)
+            part = ShardRange(context)
             with blame(self.name):
-                dataset = model.input_fn(context)
+                dataset = model.input_fn(part.context)
             if not isinstance(dataset, tf.data.Dataset):
                 raise UsageError(f"{self.name} returned {type(dataset).__name__}; it must return a tf.data.Dataset")
-            if context.mode == TRAIN:
+            by_shards = context.mode == TRAIN and part.sharding is not None
+            if context.mode == TRAIN and not by_shards:
                 dataset = dataset.repeat()  # to begin anew from outside stalls for up to a second, on a busy machine
             cardinality = tf.data.experimental.cardinality(dataset)
             iterator = tf1.data.make_initializable_iterator(dataset)
@@ -62,12 +90,37 @@ class InputStream:
         config.experimental.disable_thread_spinning = True
         self._session = tf1.Session(graph=graph, config=config)
         self._ahead: DrawnAhead | None = None
+        self._returned: deque[list[Any]] = deque()
+        self._begun: list[DrawnBatch] = []  # a step, of which the other mini-batches are still to come
         self._next = self._session.make_callable(self.layout.tensors)
         with blame(self.name):  # a file of a vocabulary, or of the data, may be missing
             self._session.run(tables)
-            self._session.run(iterator.initializer)
-        if context.mode != TRAIN and self._session.run(cardinality) == tf.data.INFINITE_CARDINALITY:
+            if not by_shards:
+                self._session.run(iterator.initializer)
+        self.shards: ShardReader | None = None
+        if by_shards:
+            self._read_shards(part, cardinality, iterator.initializer)
+        elif context.mode != TRAIN and self._session.run(cardinality) == tf.data.INFINITE_CARDINALITY:
             raise UsageError(f"{self.name} gives data without an end; evaluation reads all of them: leave out repeat()")
+
+    def _read_shards(self, part: ShardRange, cardinality: Any, initializer: Any) -> None:
+        assert part.sharding is not None
+        first = Shard(0, 1, *part.sharding.range_of(0))
+        with blame(self.name):
+            is_endless = self._session.run(cardinality, part.feed(first)) == tf.data.INFINITE_CARDINALITY
+        if is_endless:
+            raise UsageError(f"{self.name} gives data without an end; a shard is read once: leave out repeat()")
+
+        def open_shard(shard: Shard) -> None:
+            with blame(self.name, kind=failure):
+                self._session.run(initializer, part.feed(shard))
+
+        self.shards = ShardReader(self.name, part.sharding, open_shard, self.draw)
+
+    def take_shards_from(self, source: ShardSource) -> None:
+        """Before the first batch is drawn; nothing for an input without shards."""
+        if self.shards:
+            self.shards.take_from(source)
 
     def draw(self) -> list[Any] | None:
         """The next batch as arrays in the order of its layout; None at the end of the data.
@@ -87,16 +140,56 @@ class InputStream:
 
         The data have no end.
         """
-        if self._ahead is None:
-            self._ahead = DrawnAhead(self._draw_step)
-        batch: list[Any] = self._ahead.next()
+        batch = self.draw_if_any()
+        assert batch is not None, "for an input without shards"
         return batch
+
+    def draw_if_any(self) -> list[Any] | None:
+        """As `draw_endlessly`; None if there is no shard to read now: then ask again, which waits for one a while."""
+        if self._returned:
+            return self._returned.popleft()
+        if self._ahead is None:
+            self._ahead = DrawnAhead(self._draw_sharded_step if self.shards else self._draw_step)
+        batch: list[Any] | None = self._ahead.next()
+        return batch
+
+    @property
+    def why_none(self) -> str:
+        """Why there was no shard to read, for people."""
+        return self.shards.reason if self.shards else ""
+
+    def applied(self, batch: list[Any]) -> None:
+        """What a step took is in the variables, or was passed over."""
+        if self.shards:
+            self.shards.applied(batch)
+
+    def put_back(self, batch: list[Any]) -> None:
+        """What a step took is not in the variables: it is drawn again, where no example shall be left out."""
+        if self.shards:
+            self._returned.append(batch)
 
     def _draw_step(self) -> list[Any]:
         batch: list[Any] = []
         for _ in range(self.minibatches):
             batch += self._draw_minibatch()
         return batch
+
+    def _draw_sharded_step(self) -> DrawnBatch | None:
+        """One with too few mini-batches at the end of what there is to read now has some of them twice."""
+        assert self.shards is not None
+        while len(self._begun) < self.minibatches:
+            try:
+                drawn = self.shards.draw()
+            except UserCodeError as error:
+                self._data_errors.pass_over(error)
+                continue
+            if drawn is None and not self._begun:
+                return None
+            if drawn is not None:
+                self._data_errors.worked()
+            self._begun.append(self._begun[0] if drawn is None else drawn)
+        step, self._begun = self._begun, []
+        return DrawnBatch([array for each in step for array in each], tuple(of for each in step for of in each.of))
 
     def _draw_minibatch(self) -> list[Any]:
         while True:
@@ -114,8 +207,8 @@ class InputStream:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `draw_endlessly` has a batch at once."""
-        return self._ahead is not None and self._ahead.is_ready
+        """Whether the next draw has a batch at once, or knows at once that there is none."""
+        return bool(self._returned) or (self._ahead is not None and self._ahead.is_ready)
 
     def examples(self, batch: list[Any]) -> int:
         """How many there are in what a step takes."""

@@ -30,10 +30,12 @@ def assemble(
 
     on_step: called with the result of every step.  close: as in TrainingLoop.  saved: as in CheckpointHook.
     """
-    graph, job = run.graph, run.job
+    graph, job, sharded = run.graph, run.job, run.inputs.shards is not None
+    if sharded:
+        run.inputs.take_shards_from(run.control_plane.shards)
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, run.index)
     replicas = Replicas(graph) if job.replicate_every else None
-    preparation = Preparation(graph, checkpoints, replicas, run.index, job, run.log)
+    preparation = Preparation(graph, checkpoints, replicas, run.index, job, run.log, sharded)
     creator = ViewSessionCreator(server, graph.graph, run.control_plane, preparation, run.log)
     view = ViewHook(run, creator)
 

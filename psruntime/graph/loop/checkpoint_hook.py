@@ -44,6 +44,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     What fails because a successor is at work is no failure: ReplacedError.
 
     incarnation: gives this worker's, in its session.
+
+    How far the data shards are read is asked before anything is copied, so that what is done by then is in the copy.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._is_chief = run.control_plane.is_chief
         self._is_wanted = run.control_plane.wants_checkpoint
         self._incarnation = incarnation
+        self._position = run.control_plane.shards.position if run.inputs.shards else lambda: None
         self._pause = run.control_plane.pause
         self._report_saves = run.control_plane.saves
         self._report_saved = run.control_plane.saved
@@ -186,7 +189,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         spoilt = self._graph.model.worker_copies.bring(write)
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
-        copied = self._checkpoints.copy(session, only_touched, at_rest)
+        copied = self._checkpoints.copy(session, only_touched, at_rest, self._position())
         if copied:
             self._saved_at = copied.global_step
             self._whole_at = self._whole_at if copied.whole else copied.global_step

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Protocol
 
 from psruntime.core.members.messages import Assignment, Prepared, Rest
-from psruntime.core.rounds.round_messages import Done, Turn
+from psruntime.core.rounds.round_messages import Done, Idle, Turn
+from psruntime.core.shards.shard_messages import Position
+from psruntime.graph.input.shard_reader import ShardSource
+
+
+class Shards(ShardSource, Protocol):
+    """The data shards of the job."""
+
+    def position(self) -> Position:
+        """How far the job is with them.  What is done by then is in what is read of the variables after it.
+
+        Raises:
+            CheckpointError: it is not known.
+        """
 
 
 class ControlPlane(Protocol):
@@ -13,6 +26,10 @@ class ControlPlane(Protocol):
 
     Every method may raise StopRequested, or the error that ended the membership or the job.
     """
+
+    @property
+    def shards(self) -> Shards:
+        """The data shards; for an input that is read by them."""
 
     def await_view(self) -> Assignment:
         """Blocks until the view is prepared and every ps accepts this worker, or until it shall prepare it."""
@@ -49,8 +66,15 @@ class ControlPlane(Protocol):
         block, but is False while others are behind: the bound is for the step that would begin.
         """
 
-    def next_turn(self, assignment: Assignment, done: Done | None) -> Turn | None:
-        """Mode sync: reports what was done, and blocks until there is something to do; None: no rounds any more."""
+    def waits_for_shard(self, reason: str) -> None:
+        """Shows why there is no batch, and so no step, at the moment; empty: there is one."""
+
+    def next_turn(self, assignment: Assignment, done: Done | None, idle: Idle | None = None) -> Turn | None:
+        """Mode sync: reports what was done, and blocks until there is something to do; None: no rounds any more.
+
+        idle: this worker has no batch, so it has nothing to do but to close rounds, and to push again what it kept;
+        once that is over the answer is a turn of the duty WAIT, and `done` is to be reported again.
+        """
 
     def pushes(self) -> None:
         """Counts a push that is about to be sent, whether it arrives or not."""

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED
+from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, REPEATED
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.loop.hooks import ViewHook
@@ -27,13 +27,15 @@ from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
 from psruntime.graph.loop.worker_run import WorkerRun
 
+COUNTED = (APPLIED, NOT_FINITE, REPEATED)  # what became of a push whose batch is not to be read again
+
 
 @dataclass(frozen=True)
 class StepResult:
     """The result of one step.
 
     finite: whether loss and gradient are.  staleness: the largest of the applied updates, in versions.  dropped:
-    buckets that refused theirs.
+    buckets that refused theirs.  counted: whether none did because it was stale or its sender not admitted.
     """
 
     loss: float
@@ -42,6 +44,7 @@ class StepResult:
     examples: int
     staleness: int
     dropped: int
+    counted: bool = True
 
 
 @dataclass
@@ -87,6 +90,7 @@ class PushSteps:
         self._on_step = on_step
         self._has_stopped = has_stopped
         self._begun = 0
+        self._waits_for_shard = False
         self._origin = secrets.randbits(62)
         self._under_way: deque[_Step] = deque()  # oldest first
 
@@ -120,16 +124,31 @@ class PushSteps:
         return step is not None and step.run is not None and step.run[1].done()
 
     def _begin(self) -> bool:
-        """Begins a step if it may; returns whether it did.  Steps under way are not kept waiting for a batch."""
+        """Begins a step if it may; returns whether to go on so.  Steps under way are not kept waiting for a batch."""
         under_way = len(self._under_way)
         if under_way == self._pipeline or self._has_stopped() or (under_way and not self._inputs.is_ready):
             return False
         if not self._control_plane.may_step(under_way):
             return False
+        batch = self._next_batch()
+        if batch is None:
+            return under_way == 0 and self._holds()
         self._begun += 1
-        self._under_way.append(_Step(self._begun, self._inputs.draw_endlessly()))
+        self._under_way.append(_Step(self._begun, batch))
         self._send(self._under_way[-1])
         return True
+
+    def _next_batch(self) -> list[Any] | None:
+        """None: others hold all shards that are left; the next call waits for one a while."""
+        batch, waited = self._inputs.draw_if_any(), self._waits_for_shard
+        self._waits_for_shard = batch is None
+        if batch is None or waited:
+            self._control_plane.waits_for_shard(self._inputs.why_none if batch is None else "")
+        return batch
+
+    def _holds(self) -> bool:
+        assignment = self._creator.assignment
+        return assignment is not None and self._control_plane.holds(assignment)
 
     def _send(self, step: _Step) -> None:
         assignment = self._creator.assignment
@@ -154,6 +173,7 @@ class PushSteps:
         self._data_errors.worked()
         self._under_way.popleft()
         result = _read(self._runner.finish(started, ran), self._inputs.examples(step.batch))
+        (self._inputs.applied if result.counted else self._inputs.put_back)(step.batch)
         self._control_plane.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan:
@@ -165,7 +185,12 @@ class PushSteps:
         gives_up = self._data_errors.step_failed(error, self._graph.graph, step.failures + 1)
         step.failures += 1
         if gives_up:
-            step.batch, step.failures = self._inputs.draw_endlessly(), 0
+            self._inputs.applied(step.batch)
+            batch, step.failures = self._next_batch(), 0
+            if batch is None:
+                self._under_way.remove(step)
+                return
+            step.batch = batch
         self._send(step)
 
     def _settle(self) -> None:
@@ -196,6 +221,7 @@ def _read(fetched: dict[str, Any], examples: int) -> StepResult:
         examples=examples,
         staleness=int(applied[:, 1].max(initial=0)),
         dropped=len(outcomes) - len(applied),
+        counted=bool(np.isin(outcomes[:, 0], COUNTED).all()),
     )
 
 

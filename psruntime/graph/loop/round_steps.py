@@ -28,13 +28,14 @@ from psruntime.core.rounds.round_messages import (
     Contribution,
     Done,
     Duty,
+    Idle,
     Taken,
     Torn,
     Turn,
 )
 from psruntime.errors import JobFailedError
-from psruntime.graph.input.round_batches import Batch, RoundBatches
 from psruntime.graph.loop.push_steps import StepResult, require_finite
+from psruntime.graph.loop.round_batches import Batch, NoBatchError, RoundBatches
 from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.loop.worker_run import WorkerRun
@@ -93,7 +94,7 @@ class RoundSteps:
         self._runner = runner
         self._on_step = on_step
         self._has_stopped = has_stopped
-        self._ahead: Batch | None = None  # drawn for a round, when the one before turned out not to be closed
+        self._batches = RoundBatches(run.inputs, run.job.batch_policy == "throughput")
         self._kept: _Kept | None = None
 
     def run(self, session: Any) -> None:
@@ -106,20 +107,34 @@ class RoundSteps:
         while True:
             assignment = self._creator.assignment
             assert assignment is not None
-            turn = self._control_plane.next_turn(assignment, done)
+            turn = self._control_plane.next_turn(assignment, done, self._idle(assignment))
             if turn is None:
                 return
+            if turn.duty is Duty.WAIT:
+                continue  # there may be a batch again
             stops = self._has_stopped() and self._needs_gradient(assignment, turn)
             if stops and turn.closes is None:
                 return
-            if turn.closes and (stops or turn.duty is Duty.CLOSE):
-                done = self._close(session, assignment, turn.closes)
-            elif turn.duty is Duty.COMPUTE:
-                done = self._keep(session, assignment, turn)
-            else:
-                done = self._contribute(session, assignment, turn)
+            try:
+                if turn.closes and (stops or turn.duty is Duty.CLOSE):
+                    done = self._close(session, assignment, turn.closes)
+                elif turn.duty is Duty.COMPUTE:
+                    done = self._keep(session, assignment, turn)
+                else:
+                    done = self._contribute(session, assignment, turn)
+            except NoBatchError:
+                done = None  # which is said when the next turn is asked for
+                if self._kept and self._kept.assignment != assignment:
+                    self._kept = None  # it is not wanted any more, so that was no reason to take part
             if self._creator.assignment != assignment:
                 done = None  # it was said to ps that are no longer those of the view
+
+    def _idle(self, assignment: Assignment) -> Idle | None:
+        """Whether there is a batch for rounds after the one of which a gradient is kept."""
+        kept = self._kept
+        if kept and (kept.assignment != assignment or not kept.pushed):
+            return None  # its batch is still wanted, or may be
+        return self._batches.idle(kept.opened if kept else 0)
 
     def _needs_gradient(self, assignment: Assignment, turn: Turn) -> bool:
         kept = self._kept
@@ -148,7 +163,8 @@ class RoundSteps:
         if self._creator.assignment == assignment:  # else it was said to ps that are no longer those of the view
             self._kept = replace(kept, pushed=True)
         apart = self._graph.model.spec.clip_norm is not None
-        return Contribution(turn.round, turn.attempt, kept.batch.number, kept.weight, apart, kept.taken)
+        batch = kept.batch
+        return Contribution(turn.round, turn.attempt, batch.number, kept.weight, apart, kept.taken, batch.of)
 
     def _why_not_closed(self, session: Any, assignment: Assignment, turn: Turn, closes: Complete) -> Torn | None:
         """What to say after a step that pulled a bucket without the round before; None: this worker is fenced."""
@@ -168,18 +184,19 @@ class RoundSteps:
         if self._graph.mean_divisor is not None:
             divisor = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
             headers[self._graph.mean_divisor] = divisor
+        was_late = self._was_late(assignment)
         batch, fetched = self._step(session, self._batch_for(assignment, turn), headers, turn.share)
         taken = replace(batch.taken, seconds=time.monotonic() - began_s) if batch.taken else None
         outcomes = np.concatenate(fetched["outcomes"])
         read = (float(fetched["loss"]), bool(fetched["finite"]), int(fetched["global_step"]))
-        dropped = len(outcomes) if self._was_late(assignment) else 0
+        dropped = len(outcomes) if was_late else 0
         result = StepResult(*read, self._inputs.examples(batch.arrays), staleness=0, dropped=dropped)
         closed = turn.closes is None or _is_closed(outcomes, turn.closes)
         if closed:
             weight = float(fetched["examples"])
             self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, divisor, taken)
         elif self._kept is None or batch is not self._kept.batch:
-            self._ahead = batch
+            self._batches.keep(batch)
         self._control_plane.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan and closed:  # else it may be of parameters that were applied in part
@@ -205,6 +222,7 @@ class RoundSteps:
             except tf1.errors.OpError as error:
                 failures += 1
                 if self._data_errors.step_failed(error, self._graph.graph, failures):
+                    self._batches.pass_over(batch)
                     batch, failures = self._batches.next(share), 0
                 continue
             self._data_errors.worked()
@@ -223,7 +241,7 @@ class RoundSteps:
         """The next, unless that of a round in an earlier view is still wanted.
 
         It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.  With backup
-        workers it may also have closed without it.
+        workers it may also have closed without it.  What closed without it is read again where there are data shards.
         """
         kept = self._kept
         if (
@@ -232,8 +250,10 @@ class RoundSteps:
             and not ((kept.pushed or self._only_keeps) and kept.round < turn.round)
         ):
             return kept.batch
-        batch, self._ahead = self._ahead, None
-        return batch or self._batches.next(turn.share)
+        if kept and not kept.pushed and kept.batch.of:
+            self._batches.put_back(kept.batch)
+            self._kept = None
+        return self._batches.next(turn.share)
 
     def _contribute_again(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
         """What was kept, because the attempt was void; the outcomes."""

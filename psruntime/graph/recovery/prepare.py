@@ -24,6 +24,7 @@ from psruntime.core.accounting.saved_state import SavedState
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import listed
 from psruntime.core.recovery.recovery import Holding, Recovery, decide, lost_work, obstacle
+from psruntime.core.shards.shard_messages import START, Position
 from psruntime.errors import CannotPrepareError, CheckpointError, DamagedCheckpointError, JobFailedError
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.fills import initialise
@@ -58,6 +59,8 @@ class Preparation:
     """The operations of worker `index` as the chief, in the training graph.
 
     With on_ps_loss "partial" the variables of live ps stay as they are when others are lost; never in mode sync.
+    sharded: whether the input is read by data shards.  Where variables come from anywhere they go back to the position
+    of the newest checkpoint, or to the beginning.
     """
 
     def __init__(
@@ -68,8 +71,10 @@ class Preparation:
         index: int,
         job: JobConfig,
         log: Callable[..., None],
+        sharded: bool = False,
     ) -> None:
         self._graph = graph
+        self._sharded = sharded
         self._checkpoints = checkpoints
         self._replicas = replicas
         self._partial = job.on_ps_loss == "partial" and graph.rounds is None
@@ -180,7 +185,18 @@ class Preparation:
         newest_step = self._checkpoints.newest_step() if path else None
         if newest_step and state.global_step < newest_step:  # a damaged one was passed over
             saved_step, live_step = state.global_step, max(live_step, newest_step)
-        return Prepared(global_step, attempt, max(0, live_step - state.global_step), saved_step)
+        steps_lost = max(0, live_step - state.global_step)
+        return Prepared(global_step, attempt, steps_lost, saved_step, self._position(path))
+
+    def _position(self, path: str | None) -> Position | None:
+        """How far the variables are with the data shards.  path: of the checkpoint that they come from, if any."""
+        if not self._sharded:
+            return None
+        try:
+            path = path or self._checkpoints.latest()
+            return (self._checkpoints.state(path).position if path else None) or START
+        except CheckpointError:  # of the newest, where a replica was taken instead
+            return START
 
     def _saved_step(self, assignment: Assignment) -> int | None:
         """Returns the step of the newest checkpoint that may be restored; the latest known, if it is not seen here."""

@@ -13,6 +13,7 @@ from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet, Prepared
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Turn
+from psruntime.core.shards.shard_messages import Position, ShardAnswer, ShardRequest
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
 from psruntime.rpc.security import job_token
 from psruntime.rpc.security.credentials import OPEN, Security
@@ -22,6 +23,12 @@ from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
 from psruntime.rpc.wire.clock_messages import clock_answer_from_wire, clock_report_to_wire
 from psruntime.rpc.wire.heartbeat_messages import Heartbeat, heartbeat_to_wire
 from psruntime.rpc.wire.member_messages import ChiefReport, Leave
+from psruntime.rpc.wire.shard_messages import (
+    position_from_wire,
+    position_to_wire,
+    shard_answer_from_wire,
+    shard_request_to_wire,
+)
 from psruntime.rpc.wire.status_messages import job_from_wire, status_from_wire
 from psruntime.rpc.wire.turn_messages import TurnRequest, turn_from_wire, turn_request_to_wire
 from psruntime.v1 import coordination_pb2 as pb
@@ -94,6 +101,7 @@ class CoordinatorClient:
             lost_steps=prepared.steps_lost,
             saved_step=prepared.saved_step,
             obstacle=field_checks.clipped(report.obstacle),
+            position=None if prepared.position is None else position_to_wire(prepared.position),
         )
         response: pb.ReportPreparedResponse = self._call(self._stub.ReportPrepared, request, deadline_s)
         return member_messages.answer_from_wire(response.answer)
@@ -117,6 +125,17 @@ class CoordinatorClient:
             return turn_from_wire(self._call(rpc, wire, deadline_s).turn)
         response = self._call_while(is_wanted, rpc, wire, deadline_s)
         return None if response is None else turn_from_wire(response.turn)
+
+    def take_shard(
+        self, request: ShardRequest, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S
+    ) -> ShardAnswer | None:
+        """None once it is not wanted any more.  The deadline has to be longer than `request.max_wait_s`."""
+        response = self._call_while(is_wanted, self._stub.TakeShard, shard_request_to_wire(request), deadline_s)
+        return None if response is None else shard_answer_from_wire(response)
+
+    def get_position(self, deadline_s: float = DEADLINE_S) -> Position:
+        response: pb.GetPositionResponse = self._call(self._stub.GetPosition, pb.GetPositionRequest(), deadline_s)
+        return position_from_wire(response.position)
 
     def leave(self, leave: Leave, deadline_s: float = DEADLINE_S) -> None:
         self._call(self._stub.Leave, member_messages.leave_to_wire(leave), deadline_s)

@@ -15,6 +15,7 @@ from psruntime.core.members.messages import Answer, Assignment, LeaveKind, Prepa
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import over_error
 from psruntime.core.rounds.round_messages import Done, Turn
+from psruntime.core.shards.shard_messages import Position, ShardAnswer, Sharding, ShardNews, ShardRequest
 from psruntime.errors import (
     CredentialsError,
     IndexHeldError,
@@ -137,23 +138,58 @@ class MembershipClient:
         return self._report(lambda: self._client.report_finished(report))
 
     def take_turn(
-        self, assignment: Assignment, done: Done | None, max_wait_s: float, is_wanted: Callable[[], bool] | None
+        self,
+        assignment: Assignment,
+        done: Done | None,
+        max_wait_s: float,
+        is_wanted: Callable[[], bool] | None,
+        rests_after: int | None = None,
     ) -> Turn | None:
         """Mode sync: says what was done, and waits for something to do; None once that is not wanted any more.
 
         is_wanted: None for a wait so short that it need not be called off; if there is no answer soon after, the
             coordinator counts as not reached.
+        rests_after: as in TurnRequest.
 
         Raises:
             ReplacedError: the incarnation of the assignment is not a member.
             UnreachableError: try again.
         """
-        request = TurnRequest(self._me.index, assignment.incarnation, assignment.view.number, done, max_wait_s)
+        request = TurnRequest(
+            self._me.index, assignment.incarnation, assignment.view.number, done, max_wait_s, rests_after
+        )
         margin_s = self._margin_s if is_wanted else QUICK_MARGIN_S
         turn = self._client.take_turn(request, is_wanted, max_wait_s + margin_s)
         if turn is not None:
             self._learn(lambda past: past.tried(turn.attempt))
         return turn
+
+    def take_shard(
+        self,
+        sharding: Sharding,
+        incarnation: int,
+        seen: int,
+        news: tuple[ShardNews, ...],
+        max_wait_s: float,
+        is_wanted: Callable[[], bool],
+    ) -> ShardAnswer | None:
+        """Asks for a data shard; None once it is not wanted any more.
+
+        Raises:
+            ReplacedError: the incarnation is not a member.
+            UnreachableError: try again.
+            UsageError: the input is cut otherwise than that of the other workers.
+        """
+        request = ShardRequest(self._me.index, incarnation, sharding, seen, news, max_wait_s)
+        return self._client.take_shard(request, is_wanted, max_wait_s + self._margin_s)
+
+    def position(self) -> Position:
+        """How far the job is with its data shards.
+
+        Raises:
+            UnreachableError: try again.
+        """
+        return self._client.get_position(self._margin_s)
 
     def leave(self, kind: LeaveKind, reason: str) -> None:
         """Leaves the job and ends the heartbeats.  Never raises; takes at most about 2 s; may be repeated."""

@@ -25,11 +25,11 @@ from psruntime.core.members.messages import Answer, NotYet
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Duty
 from psruntime.core.rounds.turns import Record
+from psruntime.rpc.server.change_polls import ChangePolls
 from psruntime.rpc.server.clock_polls import ClockPolls
 from psruntime.rpc.server.dead_holder_probe import Probes
 from psruntime.rpc.server.heartbeat_polls import HeartbeatPolls
-from psruntime.rpc.server.turn_polls import TurnPolls
-from psruntime.rpc.wire import clock_messages, heartbeat_messages, member_messages, statuses
+from psruntime.rpc.wire import clock_messages, heartbeat_messages, member_messages, shard_messages, statuses
 from psruntime.rpc.wire.status_messages import job_to_wire, status_to_wire
 from psruntime.rpc.wire.turn_messages import turn_request_from_wire, turn_to_wire
 from psruntime.v1 import coordination_pb2 as pb
@@ -87,7 +87,8 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._log = log
         self._now = now
         self._heartbeat_polls = HeartbeatPolls(self._coordinator.answer)
-        self._turn_polls = TurnPolls()
+        self._turn_polls = ChangePolls()
+        self._shard_polls = ChangePolls()
         self._clock_polls = ClockPolls()
         self._probes = Probes()
         self._ticking: asyncio.Task[None] | None = None
@@ -104,7 +105,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
 
     async def close(self) -> None:
         """Answers the long polls, and ends what runs in the background."""
-        for polls in (self._heartbeat_polls, self._turn_polls, self._clock_polls):
+        for polls in (self._heartbeat_polls, self._turn_polls, self._shard_polls, self._clock_polls):
             polls.close()
         await self._probes.close()
         if self._ticking:
@@ -176,11 +177,32 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
     async def TakeTurn(self, request: pb.TakeTurnRequest) -> pb.TakeTurnResponse:
         asked = turn_request_from_wire(request)
         worker = (asked.worker_index, asked.incarnation)
-        turn = self._act(lambda now_s: self._coordinator.take_turn(*worker, asked.view, asked.done, now_s))
+        turn = self._act(
+            lambda now_s: self._coordinator.take_turn(*worker, asked.view, asked.done, now_s, asked.rests_after)
+        )
         if turn.duty is Duty.WAIT:
             max_wait_s = min(asked.max_wait_s, self._job.heartbeat_s)
-            turn = await self._turn_polls.change(lambda: self._coordinator.turn(*worker), max_wait_s)
+            turn = await self._turn_polls.news(
+                lambda: self._coordinator.turn(*worker), lambda turn: turn.duty is not Duty.WAIT, max_wait_s
+            )
         return pb.TakeTurnResponse(turn=turn_to_wire(turn))
+
+    @_rpc
+    async def TakeShard(self, request: pb.TakeShardRequest) -> pb.TakeShardResponse:
+        asked = shard_messages.shard_request_from_wire(request)
+        answer = self._act(lambda now_s: self._coordinator.take_shard(asked, now_s))
+        if answer.shard is None:
+            phase, max_wait_s = self._coordinator.state.phase, min(asked.max_wait_s, self._job.heartbeat_s)
+            answer = await self._shard_polls.news(
+                lambda: self._coordinator.shard(asked),
+                lambda answer: answer.shard is not None or self._coordinator.state.phase is not phase,
+                max_wait_s,
+            )
+        return shard_messages.shard_answer_to_wire(answer)
+
+    @_rpc
+    async def GetPosition(self, _request: pb.GetPositionRequest) -> pb.GetPositionResponse:
+        return pb.GetPositionResponse(position=shard_messages.position_to_wire(self._coordinator.state.shards.position))
 
     @_rpc
     async def Leave(self, request: pb.LeaveRequest) -> pb.LeaveResponse:
@@ -228,6 +250,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         if effects.stragglers:
             self._heartbeat_polls.wake_workers(effects.stragglers)
         self._turn_polls.update(effects.turns_revision)
+        self._shard_polls.update(effects.shards_revision)
         self._clock_polls.update(state.pace.floor, (state.view.number, state.phase))
 
     async def _is_gone(self, holder: Member, join: messages.Join) -> bool:

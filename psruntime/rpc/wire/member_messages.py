@@ -21,6 +21,7 @@ from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import DynamicRows, VariableSpec
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
+from psruntime.rpc.wire.shard_messages import position_from_wire
 from psruntime.v1 import coordination_pb2 as pb
 
 ReadSpecs = Callable[[Iterable[pb.VariableSpec]], tuple[VariableSpec, ...]]
@@ -266,6 +267,7 @@ def chief_report_from_wire(wire: pb.ReportPreparedRequest | pb.ReportFinishedReq
         field_checks.number("attempt", wire.attempt),
         field_checks.number("lost_steps", wire.lost_steps),
         optional_number("saved_step", wire, "saved_step"),
+        position_from_wire(wire.position) if wire.HasField("position") else None,
     )
     return ChiefReport(worker_index, incarnation, view, prepared, field_checks.words("obstacle", wire.obstacle))
 

@@ -22,6 +22,7 @@ from psruntime.rpc.wire.member_messages import (
     view_from_wire,
     view_to_wire,
 )
+from psruntime.rpc.wire.shard_messages import shards_status_from_wire, shards_status_to_wire
 from psruntime.v1 import coordination_pb2 as pb
 
 
@@ -35,6 +36,7 @@ def job_to_wire(job: JobConfig) -> pb.JobSettings:
         min_workers=field_checks.index("min_workers", job.min_workers),
         max_workers=field_checks.index("max_workers", job.max_workers),
         train_steps=None if job.train_steps is None else field_checks.number("train_steps", job.train_steps),
+        epochs=None if job.epochs is None else field_checks.number("epochs", job.epochs),
         checkpoint_dir=job.checkpoint_dir,
         save_steps=field_checks.number("save_steps", job.save_steps),
         save_secs=field_checks.duration(job.save_secs),
@@ -78,6 +80,7 @@ def job_from_wire(wire: pb.JobSettings) -> JobConfig:
         min_workers=wire.min_workers,
         max_workers=wire.max_workers,
         train_steps=wire.train_steps if wire.HasField("train_steps") else None,
+        epochs=wire.epochs if wire.HasField("epochs") else None,
         checkpoint_dir=wire.checkpoint_dir,
         save_steps=wire.save_steps,
         save_secs=field_checks.seconds("save_secs", wire.save_secs),
@@ -124,6 +127,7 @@ def status_to_wire(status: JobStatus) -> pb.JobStatus:
         balanced=status.balanced,
         unanswered=status.unanswered,
         departures=[_departure_to_wire(departure) for departure in status.departures],
+        shards=None if status.shards is None else shards_status_to_wire(status.shards),
     )
 
 
@@ -140,6 +144,7 @@ def status_from_wire(wire: pb.JobStatus) -> JobStatus:
         balanced=wire.balanced,
         unanswered=counts_from_wire("unanswered", wire.unanswered),
         departures=tuple(_departure_from_wire(departure) for departure in wire.departures),
+        shards=shards_status_from_wire(wire.shards) if wire.HasField("shards") else None,
     )
 
 

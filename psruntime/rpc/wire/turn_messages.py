@@ -17,18 +17,23 @@ from psruntime.core.rounds.round_messages import (
 )
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
+from psruntime.rpc.wire.shard_messages import shard_batches_from_wire, shard_batches_to_wire
 from psruntime.v1 import coordination_pb2 as pb
 
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """What a worker has done since its last turn, and how long it waits for the next."""
+    """What a worker has done since its last turn, and how long it waits for the next.
+
+    rests_after: it has no batch for a round that was first opened after this attempt; None: it has one.
+    """
 
     worker_index: int
     incarnation: int
     view: int
     done: Done | None = None
     max_wait_s: float = 0.0
+    rests_after: int | None = None
 
 
 def turn_request_to_wire(request: TurnRequest) -> pb.TakeTurnRequest:
@@ -37,6 +42,7 @@ def turn_request_to_wire(request: TurnRequest) -> pb.TakeTurnRequest:
         incarnation=request.incarnation,
         view_number=request.view,
         max_wait=field_checks.duration(request.max_wait_s) if request.max_wait_s > 0 else None,
+        rests_after=request.rests_after,
     )
     done = request.done
     if isinstance(done, Contribution):
@@ -45,6 +51,7 @@ def turn_request_to_wire(request: TurnRequest) -> pb.TakeTurnRequest:
         wire.contribution.apart = done.apart
         if done.taken is not None:
             wire.contribution.taken.CopyFrom(_taken_to_wire(done.taken))
+        wire.contribution.shard_batches.extend(shard_batches_to_wire(done.shard_batches))
     elif isinstance(done, Computed):
         wire.computed.round, wire.computed.opened = done.round, done.opened
         wire.computed.batch, wire.computed.examples = done.batch, done.examples
@@ -66,6 +73,7 @@ def turn_request_from_wire(wire: pb.TakeTurnRequest) -> TurnRequest:
         field_checks.number("view_number", wire.view_number, least=1),
         _done_from_wire(wire),
         field_checks.seconds("max_wait", wire.max_wait),
+        field_checks.number("rests_after", wire.rests_after) if wire.HasField("rests_after") else None,
     )
 
 
@@ -139,7 +147,8 @@ def _done_from_wire(wire: pb.TakeTurnRequest) -> Done | None:
         batch = field_checks.number("contribution.batch", part.batch)
         examples = field_checks.amount("contribution.examples", part.examples)
         taken = _taken_from_wire(part.taken) if part.HasField("taken") else None
-        return Contribution(number, attempt, batch, examples, part.apart, taken)
+        shard_batches = shard_batches_from_wire(part.shard_batches)
+        return Contribution(number, attempt, batch, examples, part.apart, taken, shard_batches)
     if isinstance(part, pb.Closed):
         return Closed(number, attempt, field_checks.number("closed.global_step", part.global_step))
     return Torn(number, attempt, field_checks.words("torn.reason", part.reason))

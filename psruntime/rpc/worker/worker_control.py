@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from psruntime.core.members.messages import Answer, Assignment, Instructions, Prepared, Rest
 from psruntime.core.members.view import Phase, View, over_error
-from psruntime.core.rounds.round_messages import Done, Duty, Turn
+from psruntime.core.rounds.round_messages import Done, Duty, Idle, Turn
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.membership_client import MembershipClient
+from psruntime.rpc.worker.shard_taker import ShardTaker
 from psruntime.rpc.worker.step_gate import Gate
 from psruntime.rpc.worker.worker_facts import WorkerFacts
 
@@ -27,7 +28,7 @@ LOG_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 class WorkerControl:
     """Acts on the answers that the membership has, and writes the facts that its heartbeats send.
 
-    `gate` is for mode bounded; whoever made it closes it.
+    `gate` is for mode bounded; whoever made it closes it.  shards: for an input that is read shard by shard.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class WorkerControl:
         self._membership = membership
         self._facts = facts
         self._gate = gate
+        self.shards = ShardTaker(context, membership)
         self._logged = ""  # the reason to wait that the log had last
         self._gate_logged = ""  # the same, of waits at the gate
         self._without: tuple[View, float] | None = None  # the view without a session, and since when
@@ -133,28 +135,37 @@ class WorkerControl:
             if time.monotonic() - began_s >= LOG_AFTER_S:
                 self._note_gate(self._gate.reason)
 
-    def next_turn(self, assignment: Assignment, done: Done | None) -> Turn | None:
+    def waits_for_shard(self, reason: str) -> None:
+        self._facts.waits(f"a shard: {reason}" if reason else "")
+
+    def next_turn(self, assignment: Assignment, done: Done | None, idle: Idle | None = None) -> Turn | None:
         began_s, poll_s = time.monotonic(), min(LOG_AFTER_S, self._job.heartbeat_s)
         if self._asked.is_set() and done is not None:
             with suppress(ReplacedError, UnreachableError):  # this worker leaves now, and what it did shall count
                 self._membership.take_turn(assignment, done, QUICK_S, None)
 
-        def is_wanted() -> bool:
-            return not self._stop.is_set() and self.holds(assignment)
+        def is_over() -> bool:
+            return idle is not None and idle.is_over()
 
+        def is_wanted() -> bool:
+            return not self._stop.is_set() and self.holds(assignment) and not is_over()
+
+        rests_after = idle.after if idle else None
         while self.may_step() and self.holds(assignment):
             quick, self._turns_are_quick = self._turns_are_quick, False
             try:
                 if quick:
-                    turn = self._membership.take_turn(assignment, done, QUICK_S, None)
+                    turn = self._membership.take_turn(assignment, done, QUICK_S, None, rests_after)
                 else:
-                    turn = self._membership.take_turn(assignment, done, poll_s, is_wanted)
+                    turn = self._membership.take_turn(assignment, done, poll_s, is_wanted, rests_after)
             except (ReplacedError, UnreachableError) as error:
                 if not quick:  # else it is asked at once again, in a call that may be called off
                     self._pause_after(error)
                 continue
-            done = None
+            done = done if turn is None else None
             if turn is None:
+                if is_over():
+                    return Turn(Duty.WAIT)
                 continue
             if turn.duty in (Duty.COMPUTE, Duty.CONTRIBUTE, Duty.CLOSE):
                 self._note_waiting("")
@@ -163,7 +174,7 @@ class WorkerControl:
             if turn.duty is Duty.NONE:
                 self._report_now()  # the answer says what has become of the view
             elif time.monotonic() - began_s >= poll_s:
-                self._note_waiting(turn.reason)
+                self._note_waiting(f"a shard: {idle.reason}" if idle else turn.reason)
                 poll_s = self._job.heartbeat_s
         return None
 

@@ -329,6 +329,63 @@ SharesMachine.TestCase.settings = RoundsMachine.TestCase.settings
 TestRoundsWithShares = SharesMachine.TestCase
 
 
+class RestingMachine(RoundsMachine):
+    """The same laws where workers have no batch at times."""
+
+    @rule(needed=st.integers(1, 3))
+    def open(self, needed: int) -> None:
+        self.rounds.open_next(needed)
+
+    @precondition(lambda self: self.live)
+    @rule(who=picks, has_batch=mostly)
+    def rest(self, who: int, has_batch: bool) -> None:
+        """What a worker has pushed it keeps, and can push again."""
+        incarnation = self.pick(who)
+        has_pushed = incarnation in self.rounds._contributions
+        closing, unsettled = self.rounds.closing, self.rounds.unsettled
+        opened = None if has_batch else self.rounds.opened if has_pushed else 0
+        voided = self.rounds.rest(incarnation, opened)
+        assert self.rounds.rest(incarnation, opened) == [], "a repeat changes nothing"
+        assert not (closing and voided) and self.rounds.unsettled == unsettled
+        if opened == 0:
+            assert self.rounds.turn_of(incarnation, min(self.live) % 4).duty in (Duty.WAIT, Duty.CLOSE, Duty.NONE)
+
+    @invariant()
+    def what_is_complete_is_closed_by_somebody(self) -> None:
+        """Even if nobody has a batch."""
+        if self.live and not self.rounds.open and self.rounds.unsettled:
+            assert Duty.CLOSE in {self.turn(incarnation).duty for incarnation in self.live}
+
+
+RestingMachine.TestCase.settings = RoundsMachine.TestCase.settings
+TestRoundsOfWorkersThatRest = RestingMachine.TestCase
+
+
+def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batch() -> None:
+    rounds = Rounds()
+    rounds.begin(0, 0)
+    for incarnation in (1, 2, 3):
+        rounds.enter(incarnation, incarnation)
+    rounds.open_next(3)
+    contributed(rounds, 1, 2, 3)
+    assert rounds.rest(3, rounds.opened) == [], "it has a gradient for this round"
+    rounds.open_next(1)
+    assert rounds.round == 2 and rounds.missing == [1, 2], "the next one is without it"
+    contributed(rounds, 1)
+    assert rounds.rest(2, 1) == [1], "it found no batch when it had the turn"
+    again = rounds.turn_of(1, chief=1)
+    assert (again.duty, again.round, again.opened, again.attempt) == (Duty.CONTRIBUTE, 2, 2, 3)
+    contributed(rounds, 1)
+    assert rounds.closing
+    rounds.rest(1, rounds.opened)
+    assert not rounds.open_next(1)
+    assert rounds.turn_of(3, chief=3).duty is Duty.CLOSE, "the chief closes it, though it has no part in it"
+    rounds.close(Closed(2, 3, 2))
+    assert rounds.waits_for(3) == "round 3 waits for a worker to have a batch"
+    rounds.rest(2, None)
+    assert rounds.open_next(1) and rounds.missing == [2]
+
+
 def computed(rounds: Rounds, *incarnations: int) -> None:
     for incarnation in incarnations:
         rounds.computed(incarnation, incarnation, Computed(rounds.round, rounds.opened, 0, 1.0))

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, PENDING, is_balanced
-from psruntime.core.rounds.round_messages import Closed, Complete, Duty, Torn, Turn
+from psruntime.core.rounds.round_messages import Closed, Complete, Duty, Idle, Torn, Turn
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.loop.round_steps import RoundSteps
@@ -119,9 +119,9 @@ def test_the_same_batch_is_pushed_again_when_an_attempt_became_void(cluster: Loc
             control_plane.rounds.lose(5)
 
     class Changing(RoundControlPlane):
-        def next_turn(self, assignment: Any, done: Any) -> Turn | None:
-            turn = super().next_turn(assignment, done)
-            return super().next_turn(assignment, None) if turn and turn.duty is Duty.WAIT else turn
+        def next_turn(self, assignment: Any, done: Any, idle: Idle | None = None) -> Turn | None:
+            turn = super().next_turn(assignment, done, idle)
+            return super().next_turn(assignment, None, idle) if turn and turn.duty is Duty.WAIT else turn
 
     run = sync(cluster, tmp_path, make_control_plane=partial(Changing, on_turn=lose_another))
     assert isinstance(run.control_plane, RoundControlPlane)

@@ -75,12 +75,16 @@ class WatchedCoordinator:
         call = (relay.core.report_obstacle, index, incarnation, view, obstacle, now_s)
         return self._outcome(lambda: relay.call("report_obstacle", asked, *call))
 
-    def take_turn(self, index: int, incarnation: int, view: int, done: Done | None, now_s: float) -> Turn:
+    def take_turn(
+        self, index: int, incarnation: int, view: int, done: Done | None, now_s: float, rests_after: int | None = None
+    ) -> Turn:
         """The model holds no rounds: a turn may change nothing."""
         relay = self._relay.at(now_s)
         relay.pass_time()
         return self._outcome(
-            lambda: relay.call("take_turn", None, relay.core.take_turn, index, incarnation, view, done, now_s)
+            lambda: relay.call(
+                "take_turn", None, relay.core.take_turn, index, incarnation, view, done, now_s, rests_after
+            )
         )
 
     def turn(self, index: int, incarnation: int) -> Turn:
@@ -140,6 +144,7 @@ def _together(first: Effects, then: Effects) -> Effects:
         first.records + then.records,
         first.news or then.news,
         then.turns_revision,
+        then.shards_revision,
         first.stragglers | then.stragglers,
     )
 

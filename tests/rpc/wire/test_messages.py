@@ -222,6 +222,7 @@ jobs = st.sampled_from(MODES).flatmap(
         ps=st.integers(1, 2**31 - 1),
         max_workers=st.integers(8, 2**31 - 1),
         train_steps=st.none() | st.integers(1, field_checks.COUNT_LIMIT - 1),
+        epochs=st.none() | st.integers(1, field_checks.COUNT_LIMIT - 1),
         checkpoint_dir=texts.filter(bool),
         keep_best=st.sampled_from(["", "loss", "max:accuracy"]),
         save_steps=st.integers(100, field_checks.COUNT_LIMIT - 1),

@@ -20,6 +20,7 @@ from psruntime.rpc.wire.turn_messages import (
 )
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.wire.test_messages import counts, incarnations, indices, spans, texts, words
+from tests.rpc.wire.test_shard_messages import shard_batches
 from tests.support.messages import messages
 from tests.support.selection import examples
 
@@ -29,12 +30,12 @@ amounts = st.floats(0, 1e300)
 takens = st.none() | st.builds(Taken, counts, numbers, numbers, amounts)
 dones = (
     st.none()
-    | st.builds(Contribution, numbers, numbers, counts, amounts, st.booleans(), takens)
+    | st.builds(Contribution, numbers, numbers, counts, amounts, st.booleans(), takens, shard_batches)
     | st.builds(Computed, numbers, numbers, counts, amounts)
     | st.builds(Closed, numbers, numbers, counts)
     | st.builds(Torn, numbers, numbers, words)
 )
-requests = st.builds(TurnRequest, indices, incarnations, numbers, dones, spans)
+requests = st.builds(TurnRequest, indices, incarnations, numbers, dones, spans, st.none() | counts)
 completes = st.none() | st.builds(Complete, numbers, numbers, numbers, amounts)
 turns = st.builds(Turn, st.sampled_from(Duty), counts, counts, counts, completes, texts, counts).filter(
     lambda turn: turn.closes or turn.duty is not Duty.CLOSE

@@ -11,7 +11,7 @@ import pytest
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import Answer, Assignment, Instructions, Rest, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase, PsEntry, View
-from psruntime.core.rounds.round_messages import Closed, Complete, Done, Duty, Turn
+from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Done, Duty, Idle, Turn
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.worker.worker_control import QUICK_S, WorkerControl
@@ -35,6 +35,7 @@ class ScriptedMembership:
         self.replaced_for = 0  # beats
         self.turns: list[Turn | Exception | None] = []  # one after the other
         self.said: list[Done | None] = []  # with each
+        self.rests_after: list[int | None] = []  # the same
         self.waits: list[float] = []  # of each
 
     @property
@@ -51,11 +52,17 @@ class ScriptedMembership:
         return self.answer
 
     def take_turn(
-        self, assignment: Assignment, done: Done | None, max_wait_s: float, is_wanted: Callable[[], bool] | None
+        self,
+        assignment: Assignment,
+        done: Done | None,
+        max_wait_s: float,
+        is_wanted: Callable[[], bool] | None,
+        rests_after: int | None = None,
     ) -> Turn | None:
         assert assignment == ASSIGNMENT and max_wait_s > 0
         assert is_wanted() if is_wanted else max_wait_s == QUICK_S
         self.said.append(done)
+        self.rests_after.append(rests_after)
         self.waits.append(max_wait_s)
         turn = self.turns.pop(0)
         if isinstance(turn, Exception):
@@ -280,6 +287,25 @@ def test_the_turn_after_a_quick_one_is_waited_for_in_a_call_that_cannot_be_calle
     assert long_s > QUICK_S
     assert stage.membership.waits == [long_s, QUICK_S, QUICK_S, long_s, QUICK_S, long_s, QUICK_S]
     assert not stage.events, "a quick call that is late is repeated at once"
+
+
+def test_a_worker_without_a_batch_says_so_and_what_it_did_until_it_may_have_one() -> None:
+    stage = Stage(answer(Phase.TRAINING))
+    ready = [False, False, True]
+    idle = Idle(5, "others hold the rest of epoch 1", lambda: ready.pop(0) if len(ready) > 1 else ready[0])
+    stage.membership.turns = [Turn(Duty.WAIT, reason="round 3 waits for worker 1"), None]
+    done = Contribution(2, 4, 0, 8.0)
+    assert stage.control.next_turn(ASSIGNMENT, done, idle) == Turn(Duty.WAIT)
+    assert stage.membership.said == [done, None]
+    assert stage.membership.rests_after == [5, 5]
+
+
+def test_why_there_is_no_shard_stands_in_the_status() -> None:
+    stage = Stage(answer(Phase.TRAINING))
+    stage.control.waits_for_shard("others hold the rest of epoch 3")
+    assert stage.beat().stats.waiting == "a shard: others hold the rest of epoch 3"
+    stage.control.waits_for_shard("")
+    assert stage.beat().stats.waiting == ""
 
 
 @pytest.mark.parametrize("end", [answer(Phase.DRAINING), answer(Phase.FORMING), answer(Phase.TRAINING, OTHER)])

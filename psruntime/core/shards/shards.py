@@ -1,0 +1,210 @@
+"""Shards: which ranges of the input are to be read, who holds which, and which are done.
+
+A worker takes one shard after the other.  A shard is done when it was read to its end and all its batches are in the
+variables.  What a worker held that is gone is handed out again, from its beginning.  An epoch begins when the one
+before is done, so at its end who finds nothing to take waits for those who hold the rest.
+
+Pure state.  Workers are named by their incarnations.
+
+Law: in each epoch every shard is handed out at least once, and done once.
+Law: no shard is held by two.
+Law: a ticket is handed out once; what is said of one that is not held, or by another worker, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from psruntime.core.shards.order import number_at
+from psruntime.core.shards.places import Places
+from psruntime.core.shards.shard_messages import (
+    START,
+    Position,
+    Shard,
+    ShardAnswer,
+    ShardBatch,
+    Sharding,
+    ShardNews,
+    ShardsStatus,
+)
+from psruntime.errors import UsageError
+
+
+@dataclass
+class _Held:
+    """A shard that a worker reads.  batches, applied: as in ShardNews."""
+
+    shard: Shard
+    incarnation: int
+    place: int  # in the epoch's order
+    batches: int | None = None
+    applied: set[int] = field(default_factory=set)
+
+    @property
+    def is_done(self) -> bool:
+        return self.batches is not None and len(self.applied) >= self.batches
+
+
+class Shards:
+    """The shards of a job.  `revision` grows whenever somebody who waits may get one, or nobody will any more.
+
+    epochs: after which the job ends; None: there is no end.  note(name, **facts): is told what an operator wants to
+    read.
+    """
+
+    def __init__(self, epochs: int | None = None, note: Callable[..., None] = lambda *_, **__: None) -> None:
+        self.revision = 0
+        self.sharding: Sharding | None = None  # as the first worker says
+        self._epochs = epochs
+        self._note = note
+        self._ticket = 0  # the latest
+        self._restored = START  # from where the present epoch went on
+        self._again_in_all = 0
+        self._begin(START)
+
+    def _begin(self, position: Position) -> None:
+        """Goes on at a position, with nothing held."""
+        self.epoch = position.epoch
+        self._done = Places(position.done)
+        self._next = 0  # the first place that was not handed out since
+        self._again: deque[int] = deque()  # places that are to be handed out again, before that
+        self._held: dict[int, _Held] = {}  # by ticket
+        self._again_in_epoch = 0
+        self.revision += 1
+
+    # Inputs.
+
+    def number_from(self, number: int) -> None:
+        """Tickets are larger; a coordinator after this one has to give another number, drawn at random."""
+        self._ticket = self._ticket or number
+
+    def agree(self, sharding: Sharding) -> None:
+        """A worker's input is cut like this.
+
+        Raises:
+            UsageError: that of another is cut otherwise.
+        """
+        if self.sharding is None:
+            self.sharding = sharding
+            self._fit(self._restored)
+        if sharding != self.sharding:
+            ours, its = self.sharding, sharding
+            raise UsageError(
+                f"context.shards has {its.examples} examples in shards of {its.size} here, and {ours.examples} in "
+                f"shards of {ours.size} on the other workers: give all workers the same data and --batch-size"
+            )
+
+    def take(self, incarnation: int, seen: int) -> ShardAnswer:
+        """The next shard for a worker; again that which it does not know of yet.  seen: as in ShardRequest."""
+        unseen = [t for t, held in self._held.items() if held.incarnation == incarnation and t > seen]
+        if unseen:
+            return ShardAnswer(self._held[min(unseen)].shard)
+        place = self._next_place()
+        if place is None or self.sharding is None:
+            return ShardAnswer(reason=self.waits_for)
+        self._ticket += 1
+        begin, end = self.sharding.range_of(number_at(place, self.sharding.count, self.epoch))
+        shard = Shard(self._ticket, self.epoch, begin, end)
+        self._held[shard.ticket] = _Held(shard, incarnation, place)
+        return ShardAnswer(shard)
+
+    def hear(self, incarnation: int, news: Iterable[ShardNews]) -> None:
+        """A worker says what became of what it holds."""
+        for each in news:
+            held = self._held.get(each.ticket)
+            if held is not None and held.incarnation == incarnation:
+                held.batches = each.batches if held.batches is None else held.batches
+                held.applied |= each.applied
+                self._finish_if_done(held)
+
+    def applied(self, incarnation: int, batches: Iterable[ShardBatch]) -> None:
+        """Batches that a worker read are in the variables."""
+        self.hear(incarnation, [ShardNews(batch.shard.ticket, None, frozenset({batch.number})) for batch in batches])
+
+    def lose(self, incarnation: int, why: str) -> None:
+        """A worker reads no further: what it holds is handed out again."""
+        for held in [held for held in self._held.values() if held.incarnation == incarnation]:
+            del self._held[held.shard.ticket]
+            self._again.append(held.place)
+            self._again_in_epoch += 1
+            self._again_in_all += 1
+            self.revision += 1
+            shard = held.shard
+            self._note("shard_again", epoch=shard.epoch, begin=shard.begin, end=shard.end, reason=why)
+
+    def restore(self, position: Position) -> None:
+        """The variables hold what was done at this position, and nothing else that was read in its epoch or later."""
+        self._restored = position
+        self._begin(position)
+        self._fit(position)
+
+    # Answers.
+
+    @property
+    def over(self) -> bool:
+        """Whether all epochs are done."""
+        return self._epochs is not None and self.epoch > self._epochs
+
+    @property
+    def began_over(self) -> bool:
+        """Whether all epochs were done at the position from which the job went on."""
+        return self._epochs is not None and self._restored.epoch > self._epochs
+
+    @property
+    def why_over(self) -> str:
+        return f"epoch {self._epochs} of {self._epochs} is done" if self.over else ""
+
+    @property
+    def waits_for(self) -> str:
+        """Why nobody is given a shard, where there is none."""
+        return self.why_over or f"others hold the rest of epoch {self.epoch}"
+
+    @property
+    def position(self) -> Position:
+        return Position(self.epoch, self._done.ranges, self.sharding or self._restored.sharding)
+
+    @property
+    def status(self) -> ShardsStatus | None:
+        """None in a job whose workers take none."""
+        if self.sharding is None:
+            return None
+        return ShardsStatus(self.epoch, len(self._done), self.sharding.count, self._again_in_all)
+
+    # What changes with them.
+
+    def _next_place(self) -> int | None:
+        if self.over or self.sharding is None:
+            return None
+        if self._again:
+            return self._again.popleft()
+        place = self._done.next_free(self._next)
+        if place >= self.sharding.count:
+            return None
+        self._next = place + 1
+        return place
+
+    def _finish_if_done(self, held: _Held) -> None:
+        if not held.is_done:
+            return
+        assert self.sharding is not None
+        del self._held[held.shard.ticket]
+        self._done.add(held.place)
+        if len(self._done) == self.sharding.count:
+            again = {"handed_out_again": self._again_in_epoch}
+            self._note("epoch", number=self.epoch, examples=self.sharding.examples, **again)
+            self._begin(Position(self.epoch + 1, (), self.sharding))
+
+    def _fit(self, position: Position) -> None:
+        """Begins the epoch anew if the position is of an input that was cut otherwise."""
+        if self.sharding is None or position.sharding in (None, self.sharding):
+            return
+        was, now = position.sharding, self.sharding
+        assert was is not None
+        reason = (
+            f"it was of {was.examples} examples in shards of {was.size}, now {now.examples} in shards of {now.size}"
+        )
+        self._note("epoch_anew", number=position.epoch, reason=reason)
+        self._restored = Position(position.epoch, (), now)
+        self._begin(self._restored)

@@ -1,0 +1,143 @@
+"""Draws the batches of a dataset shard by shard, and gathers what became of them for the coordinator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from psruntime.core.shards.shard_messages import Shard, ShardBatch, Sharding, ShardNews
+from psruntime.errors import UsageError, UserCodeError
+
+
+class ShardSource(Protocol):
+    """Where shards come from; rpc/worker/shard_taker.py has the real one.
+
+    reason: why there was none when one was asked for last, for people.
+    """
+
+    @property
+    def reason(self) -> str: ...
+
+    def take(
+        self, sharding: Sharding, news: Sequence[ShardNews], is_wanted: Callable[[], bool]
+    ) -> tuple[Shard | None, bool]:
+        """(the next shard, or None: there is none now; whether the news were heard).
+
+        If there was none the time before, it may wait for one, as long as that `is_wanted`.  Raises what ends the
+        training.
+        """
+
+
+class DrawnBatch(list[Any]):
+    """The arrays of what a step takes, and of which shards they are: an entry for each mini-batch."""
+
+    def __init__(self, arrays: Iterable[Any], of: tuple[ShardBatch, ...]) -> None:
+        super().__init__(arrays)
+        self.of = of
+
+
+class ShardReader:
+    """`draw` is called by one thread, `applied` by another.
+
+    begin: begins to read a shard.  read: its next batch, as arrays; None at its end.
+    """
+
+    def __init__(
+        self, name: str, sharding: Sharding, begin: Callable[[Shard], None], read: Callable[[], list[Any] | None]
+    ) -> None:
+        self.sharding = sharding
+        self._name = name
+        self._open, self._read = begin, read
+        self._source: ShardSource | None = None
+        self._shard: Shard | None = None  # that is read
+        self._number = 0  # of its next batch
+        self._empty = 0  # shards in a row that had none
+        self._lock = threading.Lock()  # guards what follows
+        self._news: dict[int, ShardNews] = {}  # by ticket: what the coordinator has not heard
+
+    def take_from(self, source: ShardSource) -> None:
+        """Before the first `draw`."""
+        self._source = source
+
+    @property
+    def reason(self) -> str:
+        """Why there is no batch, for people."""
+        return self._source.reason if self._source else ""
+
+    def draw(self) -> DrawnBatch | None:
+        """The next batch; None if there is no shard to read now.
+
+        Raises:
+            UsageError: no shard has a batch.
+            What ends the training, or what the input failed with: the next call goes on behind that batch.
+        """
+        while True:
+            if self._shard is None and not self._take():
+                return None
+            assert self._shard is not None
+            arrays = self._read()
+            if arrays is not None:
+                self._number, self._empty = self._number + 1, 0
+                return DrawnBatch(arrays, (ShardBatch(self._shard, self._number - 1),))
+            self._end(self._shard)
+
+    def applied(self, batch: list[Any]) -> None:
+        """A batch is in the variables, or was passed over."""
+        if isinstance(batch, DrawnBatch):
+            for each in batch.of:
+                self._say(ShardNews(each.shard.ticket, None, frozenset({each.number})))
+
+    def _take(self) -> bool:
+        assert self._source is not None, "`take_from` comes first"
+        shard, calls_off = None, True
+        while shard is None and calls_off:
+            news = self._unheard()
+            shard, heard = self._source.take(self.sharding, news, partial(self._is_all, news))
+            if heard:
+                self._forget(news)
+            calls_off = not heard and not self._is_all(news)
+        if shard is None:
+            return False
+        self._shard, self._number = shard, 0
+        try:
+            self._open(shard)
+        except UserCodeError:
+            self._end(shard)  # it is passed over, or ends the job
+            raise
+        return True
+
+    def _end(self, shard: Shard) -> None:
+        self._empty += self._number == 0
+        if self._empty >= self.sharding.count:
+            raise UsageError(
+                f"{self._name} gave no batch for any shard of {self.sharding.size} examples; is batch_size larger?"
+            )
+        self._say(ShardNews(shard.ticket, self._number))
+        self._shard = None
+
+    def _unheard(self) -> list[ShardNews]:
+        with self._lock:
+            return list(self._news.values())
+
+    def _is_all(self, news: list[ShardNews]) -> bool:
+        """Whether there are no others that the coordinator has not heard."""
+        return self._unheard() == news
+
+    def _say(self, news: ShardNews) -> None:
+        with self._lock:
+            before = self._news.get(news.ticket, ShardNews(news.ticket))
+            batches = before.batches if news.batches is None else news.batches
+            self._news[news.ticket] = ShardNews(news.ticket, batches, before.applied | news.applied)
+
+    def _forget(self, heard: Sequence[ShardNews]) -> None:
+        with self._lock:
+            for each in heard:
+                now = self._news[each.ticket]
+                rest = ShardNews(
+                    each.ticket, None if each.batches is not None else now.batches, now.applied - each.applied
+                )
+                self._news[each.ticket] = rest
+                if rest == ShardNews(each.ticket):
+                    del self._news[each.ticket]

@@ -1,0 +1,160 @@
+"""An input that is read shard by shard: which examples are drawn, what the coordinator hears, and users' mistakes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime.config import JobConfig
+from psruntime.core.shards.shards import Shards
+from psruntime.errors import UsageError
+from psruntime.graph.input.data_errors import DataErrors
+from psruntime.graph.input.input_stream import InputStream, require_fit
+from psruntime.model import Context, Model
+from tests.support.polling import poll_until
+from tests.support.shards import LocalShards, counting_model
+
+CONTEXT = Context("train", 0, 1, 4, "", 3)
+EXAMPLES = 22  # in shards of 8: 2, 2 and 2 batches, the last with 2 examples
+MODEL = counting_model(EXAMPLES, 8)
+
+
+def stream(source: LocalShards, model: Model = MODEL, **more: Any) -> InputStream:
+    inputs = InputStream(model, CONTEXT, **more)
+    inputs.take_shards_from(source)
+    return inputs
+
+
+def read(inputs: InputStream, until: Callable[[], bool], limit: int = 1000) -> list[int]:
+    """Applies batch after batch; the ids of all."""
+    ids: list[int] = []
+    for _ in range(limit):
+        if until():
+            return ids
+        batch = inputs.draw_if_any()
+        if batch is not None:
+            ids += [int(each) for array in batch for each in array]
+            inputs.applied(batch)
+    raise AssertionError(f"read {len(ids)} examples, and it did not end: {inputs.why_none}")
+
+
+def test_one_worker_reads_every_example_of_every_epoch_once() -> None:
+    shards = Shards(epochs=3)
+    source = LocalShards(shards)
+    ids = read(stream(source), lambda: shards.over)
+    assert Counter(ids) == dict.fromkeys(range(EXAMPLES), 3)
+    assert Counter(ids[:EXAMPLES]) == dict.fromkeys(range(EXAMPLES), 1), "one epoch after the other"
+    assert len(source.taken) == 9
+
+
+def test_what_a_lost_worker_had_begun_is_read_by_another_and_nothing_else() -> None:
+    shards = Shards(epochs=1)
+    first, second = stream(LocalShards(shards, 1)), LocalShards(shards, 2)
+    begun = first.draw_endlessly()
+    first.applied(begun)
+    ids = read(stream(second), lambda: second.reason.startswith("others hold") and len(second.taken) < 3, limit=5)
+    shards.lose(1, "it is gone")
+    ids += read(stream(second), lambda: shards.over)
+    assert set(ids) == set(range(EXAMPLES))
+    assert max(Counter(ids).values()) == 1
+
+
+def test_a_worker_that_waits_has_no_batch_and_says_why() -> None:
+    shards = Shards(epochs=1)
+    holder = stream(LocalShards(shards, 1), counting_model(8, 8))
+    held = holder.draw_endlessly()
+    waiting = stream(LocalShards(shards, 2), counting_model(8, 8))
+    assert waiting.draw_if_any() is None
+    assert waiting.why_none == "others hold the rest of epoch 1"
+    poll_until(lambda: waiting.is_ready, 10.0, "it to ask again")
+    holder.applied(held)
+    read(holder, lambda: shards.over)
+
+
+def test_a_batch_that_is_put_back_is_drawn_again() -> None:
+    shards = Shards(epochs=1)
+    inputs = stream(LocalShards(shards))
+    batch = inputs.draw_endlessly()
+    inputs.put_back(batch)
+    assert inputs.is_ready and inputs.draw_endlessly() is batch
+    inputs.put_back(batch)
+    assert Counter(read(inputs, lambda: shards.over)) == dict.fromkeys(range(EXAMPLES), 1)
+
+
+def test_a_step_of_several_mini_batches_may_be_of_two_shards_and_the_last_is_filled_up() -> None:
+    shards = Shards(epochs=1)
+    inputs = stream(LocalShards(shards), local_steps=4)
+    ids = read(inputs, lambda: shards.over)
+    assert set(ids) == set(range(EXAMPLES))
+    assert sum(Counter(ids).values()) - EXAMPLES <= 2 * CONTEXT.batch_size, "6 mini-batches make 2 steps of 4"
+
+
+def test_a_batch_that_the_input_cannot_make_is_passed_over_and_its_shard_done() -> None:
+    def spoilt(dataset: Any) -> Any:
+        return dataset.map(lambda i: tf1.debugging.check_numerics(1.0 / tf1.cast(i - 5, tf1.float32), "bad") + 0 * 5)
+
+    skipped: list[int] = []
+    shards = Shards(epochs=1)
+    errors = DataErrors(True, lambda *_, **__: None, lambda: skipped.append(1))
+    inputs = stream(LocalShards(shards), counting_model(EXAMPLES, 8, change=spoilt), data_errors=errors)
+    values = read(inputs, lambda: shards.over)
+    assert skipped and len(values) < EXAMPLES
+
+
+def test_the_default_size_is_8_batches() -> None:
+    inputs = InputStream(counting_model(1000), CONTEXT)
+    assert inputs.shards and inputs.shards.sharding.size == 8 * CONTEXT.batch_size
+
+
+def test_an_evaluation_reads_all() -> None:
+    inputs = InputStream(MODEL, replace(CONTEXT, mode="eval"))
+    assert inputs.shards is None
+    ids: list[int] = []
+    while (batch := inputs.draw()) is not None:
+        ids += batch[0].tolist()
+    assert ids == list(range(EXAMPLES))
+
+
+def test_outside_of_a_job_the_range_is_all() -> None:
+    assert CONTEXT.shards(7) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "said"),
+    [
+        (lambda c: c.shards(0), "examples of context.shards must be at least 1, got 0"),
+        (lambda c: c.shards(8, 0), "size of context.shards must be at least 1, got 0"),
+        (lambda c: c.shards(8.5), "examples of context.shards must be a whole number, got 8.5"),
+        (lambda c: (c.shards(8), c.shards(8)), "context.shards was called twice"),
+        (
+            lambda c: tf1.data.Dataset.range(*c.shards(8)).batch(2).repeat(),
+            "gives data without an end; a shard is read once: leave out repeat()",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(input_fn: Any, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        InputStream(Model("my.model", input_fn, lambda *_: None), CONTEXT)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    sharded = InputStream(MODEL, CONTEXT)
+    endless = InputStream(Model("my.model", lambda c: tf1.data.Dataset.range(8).batch(2), lambda *_: None), CONTEXT)
+    require_fit(JobConfig(epochs=2, mode="sync"), sharded)
+    require_fit(JobConfig(), endless)
+    with pytest.raises(UsageError, match=r"^input_fn of my\.model \(mode train\) does not call context\.shards: "):
+        require_fit(JobConfig(epochs=2), endless)
+    with pytest.raises(UsageError, match="which mode bounded does not know yet"):
+        require_fit(JobConfig(mode="bounded", bound=1), sharded)
+
+
+def test_an_input_without_a_batch_in_any_shard_is_refused() -> None:
+    empty = counting_model(EXAMPLES, 8, change=lambda dataset: dataset.filter(lambda i: i < 0))
+    with pytest.raises(UsageError, match="gave no batch for any shard of 8 examples"):
+        stream(LocalShards(Shards()), empty).draw_if_any()
