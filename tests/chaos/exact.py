@@ -26,6 +26,7 @@ STAGES = ("drawing", "computing", "pushing", "contributed", "closing", "torn")
 WORKERS = 3
 SIZES = {0: 5, 1: 12, 2: 8}  # worker index -> its batch size
 PACE_S = 0.02  # of a computation, so that the record does not get long
+SLOW_PACE_S = 0.04  # of worker 1, so that shares change
 MOST_BETWEEN = 10  # rounds between two kills
 TOLERANCE = 1e-5  # relative to the largest entry of a variable
 WAIT_S = 90.0
@@ -72,6 +73,7 @@ class KillSchedule:
         }  # fmt: skip
         model = write_model(self._folder, self._gates.folder, self._optimizer)
         self._gates.set_pace(PACE_S)
+        self._gates.set_pace(SLOW_PACE_S, worker=1)
         with cluster(self._zygote, self._folder, **settings) as job:
             self._job, faults = job, Faults(job)
             for index, size in SIZES.items():

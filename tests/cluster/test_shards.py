@@ -67,6 +67,18 @@ def in_rounds(folder: Path) -> Counter[tuple[int, ...]]:
     return Counter(tuple(batch) for each in rounds for part in each["parts"] for batch in part["shards"])
 
 
+def ranges_in_rounds(folder: Path) -> set[tuple[int, ...]]:
+    """(epoch, begin, end) of which all batches are in the variables."""
+    batches = in_rounds(folder)
+    found = {batch[:3] for batch in batches}
+    return {(e, b, end) for e, b, end in found if all((e, b, end, n) in batches for n in range(-(-(end - b) // BATCH)))}
+
+
+def all_ranges() -> set[tuple[int, ...]]:
+    begins = range(0, EXAMPLES, SIZE)
+    return {(epoch, begin, min(EXAMPLES, begin + SIZE)) for epoch in range(1, EPOCHS + 1) for begin in begins}
+
+
 def handed_out_again(job: Cluster) -> list[tuple[int, int]]:
     """The ranges of `shard_again` in the log of ps 0."""
     lines = [line for proc in job.procs if proc.name.startswith("ps-0") for line in proc.text.splitlines()]
@@ -129,6 +141,24 @@ def test_what_killed_workers_had_begun_is_read_by_others(mode: str, zygote: Zygo
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
+def test_when_a_ps_is_lost_what_its_checkpoint_lacks_is_read_again(mode: str, zygote: Zygote, tmp_path: Path) -> None:
+    with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
+        for index in range(3):
+            start(job, index)
+        wait_for_shards(job, 2, 4)
+        job.ps[1].kill()
+        job.start_ps(1)
+        poll_until(lambda: job.ps[0].text.count(" position ") == 2, LONG_S, "the position of the checkpoint")
+        codes = job.wait_all(LONG_S)
+        assert codes.pop("ps-1") == -signal.SIGKILL
+        assert set(codes.values()) == {0}
+    if mode == "async":
+        assert min(counts(tmp_path)) >= EPOCHS
+    else:
+        assert ranges_in_rounds(tmp_path) == all_ranges()
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_job_that_was_stopped_goes_on_where_its_checkpoint_is(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         for index in range(3):
@@ -151,11 +181,7 @@ def test_a_job_that_was_stopped_goes_on_where_its_checkpoint_is(mode: str, zygot
         found = counts(tmp_path)
         assert min(found) >= EPOCHS and sum(found) <= EPOCHS * EXAMPLES + 3 * 3 * SIZE, "three shards a worker"
     else:
-        assert {batch[:3] for batch in in_rounds(tmp_path)} == {
-            (epoch, begin, min(EXAMPLES, begin + SIZE))
-            for epoch in range(1, EPOCHS + 1)
-            for begin in range(0, EXAMPLES, SIZE)
-        }
+        assert ranges_in_rounds(tmp_path) == all_ranges()
 
 
 def test_a_worker_whose_data_differ_is_refused(zygote: Zygote, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def make(gates: str, optimizer: str, tables: Sequence[str] = ()) -> tuple[Any, A
     def at(place: str, *arrays: Any) -> Any:
         stand_at(gates, f"{place}-{worker[0]}")
         if place == "compute":
-            keep_pace(gates)
+            keep_pace(gates, worker[0])
         return arrays[0]
 
     def input_fn(context: Context) -> Any:

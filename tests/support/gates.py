@@ -81,11 +81,11 @@ class Gates:
         poll_until(lambda: not self.stands(name), timeout_s, f"the gate {name} to be passed")
         self.close(name)
 
-    def set_pace(self, step_s: float) -> None:
-        """From now on a computation takes at least so long."""
+    def set_pace(self, step_s: float, worker: int | None = None) -> None:
+        """From now on a computation takes at least so long; of this worker alone, if one is named."""
         new = self.folder / "pace.new"
         new.write_text(str(step_s))
-        new.rename(self.folder / "pace")
+        new.rename(self.folder / ("pace" if worker is None else f"pace-{worker}"))
 
     def _closed(self, name: str) -> Path:
         return self.folder / f"{name}{CLOSED}"
@@ -170,10 +170,9 @@ def stand_at(folder: str, name: str, meanwhile: Callable[[], None] = lambda: Non
     Path(mark).unlink(missing_ok=True)
 
 
-def keep_pace(folder: str) -> None:
+def keep_pace(folder: str, worker: int) -> None:
     """The model's side of `set_pace`."""
-    try:
-        step_s = float(Path(folder, "pace").read_text())
-    except FileNotFoundError:
-        return
-    time.sleep(step_s)
+    for name in (f"pace-{worker}", "pace"):
+        with suppress(FileNotFoundError):
+            time.sleep(float(Path(folder, name).read_text()))
+            return

@@ -1,4 +1,4 @@
 """What became of every push and every byte: ledgers, the job's accounts, the traffic of members, the saved state.
 
-May use core/members and core/plan; does not know clocks, rounds or recovery.
+May use core/members, core/shards and core/plan; does not know clocks, rounds or recovery.
 """

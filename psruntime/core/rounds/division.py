@@ -26,10 +26,9 @@ def divided(total: int, weights: Sequence[int], most: Sequence[int]) -> list[int
             break
         missing = sum(weight - left * weights[i] for i in low)  # times `weight`, as the next
         too_many = sum(left * weights[i] - most[i] * weight for i in high)
-        for i in (
-            high if too_many >= missing else low
-        ):  # those have their bound also when the others are looked at again
-            sizes[i] = most[i] if too_many >= missing else 1
+        takes_most = too_many >= missing  # then the others get more than this, so who is high stays so; or the reverse
+        for i in high if takes_most else low:
+            sizes[i] = most[i] if takes_most else 1
         free = [i for i in free if not sizes[i]]
         left = total - sum(sizes)
     return sizes

@@ -24,7 +24,7 @@ from psruntime.core.rounds.round_messages import Taken
 MOST = 8  # times its own batch size that a worker computes at most: its memory was chosen for that size
 LEAST_MEASURES = 3  # of which a speed is the median, so that the first step, which is slow, is none
 MOST_MEASURES = 11  # more would take longer to see that a worker has become slower, fewer let noise through
-ROUNDS_BETWEEN = 5  # from one look to the next, so that half of the measures at least are of the shares of now
+ROUNDS_BETWEEN = 5  # from one look to the next, so that about half of the measures are of the shares of now
 BETTER = 0.93  # times the time of the shares of now, below which others are taken; nearer to 1 noise changes them
 SHORTEST_S = 1e-6  # of a step
 FINE = 1 << 40  # how finely speeds are told apart

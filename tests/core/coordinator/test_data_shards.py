@@ -148,7 +148,7 @@ class Job:
             return
         worker.pushed = True
         batches = (worker.kept[1],)
-        worker.done = Contribution(turn.round, turn.attempt, worker.number, 2.0, turn.attempt % 5 == 0, batches)
+        worker.done = Contribution(turn.round, turn.attempt, worker.number, 2.0, turn.attempt % 5 == 0, None, batches)
 
     def look(self) -> None:
         """Takes the record of the rounds, and the events."""

@@ -88,7 +88,7 @@ def test_a_batch_that_is_put_back_is_drawn_again() -> None:
 
 def test_a_step_of_several_mini_batches_may_be_of_two_shards_and_the_last_is_filled_up() -> None:
     shards = Shards(epochs=1)
-    inputs = stream(LocalShards(shards), local_steps=4)
+    inputs = stream(LocalShards(shards), minibatches=4)
     ids = read(inputs, lambda: shards.over)
     assert set(ids) == set(range(EXAMPLES))
     assert sum(Counter(ids).values()) - EXAMPLES <= 2 * CONTEXT.batch_size, "6 mini-batches make 2 steps of 4"

@@ -64,11 +64,11 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
             super().__init__(model, Context("train", worker, 2, 8, "", 3))
             self.worker = worker
             for _ in range(worker):
-                super().draw_endlessly()
+                super().draw_if_any()
 
-        def draw_endlessly(self) -> list[Any]:
-            batch = [array[: EXAMPLES[self.worker]] for array in super().draw_endlessly()]
-            super().draw_endlessly()
+        def draw_if_any(self) -> list[Any]:
+            batch = [array[: EXAMPLES[self.worker]] for array in super().draw_if_any() or []]
+            super().draw_if_any()
             drawn.append(batch)
             return batch
 

@@ -19,11 +19,13 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import Phase
 from psruntime.core.rounds.round_messages import Contribution
+from psruntime.core.shards.shard_messages import Sharding, ShardRequest
 from psruntime.rpc.security import job_token
 from psruntime.rpc.wire import member_messages
 from psruntime.rpc.wire.clock_messages import ClockReport, clock_report_to_wire
 from psruntime.rpc.wire.heartbeat_messages import heartbeat_to_wire
 from psruntime.rpc.wire.member_messages import ChiefReport, Leave
+from psruntime.rpc.wire.shard_messages import shard_request_to_wire
 from psruntime.rpc.wire.turn_messages import TurnRequest, turn_request_to_wire
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.conftest import JOB_ID, LONG, Stage, a_beat, a_join
@@ -103,6 +105,8 @@ RPCS = {
         Phase.DRAINING,
     ),
     "TakeTurn": Rpc(turn, job=SYNC),
+    "TakeShard": Rpc(lambda job: shard_request_to_wire(ShardRequest(*chief(job), Sharding(100, 10)))),
+    "GetPosition": Rpc(lambda _: pb.GetPositionRequest(), changes=False),
     "Leave": Rpc(lambda job: member_messages.leave_to_wire(Leave(Role.WORKER, *chief(job), LeaveKind.FATAL, "bye"))),
     "GetStatus": Rpc(lambda _: pb.GetStatusRequest(), changes=False),
 }
