@@ -15,8 +15,13 @@ from psruntime.core.accounting.saved_state import SUFFIX
 from psruntime.observe.rounds_log import records_of
 from tests.support.cluster import Cluster, Zygote, cluster
 from tests.support.polling import poll_until
+from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
+
+LONG, NIGHTLY = pytest.mark.long, pytest.mark.nightly
+ASYNC_FIRST = [pytest.param("async", marks=LONG), pytest.param("sync", marks=NIGHTLY)]
+SYNC_FIRST = [pytest.param("sync", marks=LONG), pytest.param("async", marks=NIGHTLY)]
 
 MODEL = "--model=tests.cluster.shard_models"
 EXAMPLES, SIZE, BATCH = 1437, 64, 16  # as shard_models has them
@@ -111,7 +116,7 @@ def check(folder: Path, mode: str, epochs: int, again: list[tuple[int, int]]) ->
                 assert times == 1 or (times > 1 and (begin, end) in again), (epoch, begin, number, times)
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", ASYNC_FIRST)
 def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         for index in range(3):
@@ -123,7 +128,7 @@ def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zy
     assert position(tmp_path) == {"epoch": EPOCHS + 1, "done": [], "examples": EXAMPLES, "size": SIZE}
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_what_killed_workers_had_begun_is_read_by_others(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         workers = [start(job, index) for index in range(3)]
@@ -140,7 +145,7 @@ def test_what_killed_workers_had_begun_is_read_by_others(mode: str, zygote: Zygo
     check(tmp_path, mode, EPOCHS, again)
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", SYNC_FIRST)
 def test_when_a_ps_is_lost_what_its_checkpoint_lacks_is_read_again(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         for index in range(3):
@@ -158,7 +163,7 @@ def test_when_a_ps_is_lost_what_its_checkpoint_lacks_is_read_again(mode: str, zy
         assert ranges_in_rounds(tmp_path) == all_ranges()
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", ASYNC_FIRST)
 def test_a_job_that_was_stopped_goes_on_where_its_checkpoint_is(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         for index in range(3):
@@ -184,6 +189,7 @@ def test_a_job_that_was_stopped_goes_on_where_its_checkpoint_is(mode: str, zygot
         assert ranges_in_rounds(tmp_path) == all_ranges()
 
 
+@pytest.mark.long
 def test_a_worker_whose_data_differ_is_refused(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, min_workers=1, epochs=1) as job:
         start(job, 0)

@@ -59,6 +59,7 @@ def follow_the_speeds(parts: list[dict[str, Any]]) -> bool:
     return set(sizes) == set(WORKERS) and all(2 <= sizes[w] / sizes[SLOW] <= 4.5 for w in WORKERS if w != SLOW)
 
 
+@pytest.mark.long
 def test_shares_follow_the_speeds_and_rounds_stay_exact(zygote: Zygote, tmp_path: Path) -> None:
     models = [write_model(tmp_path, "even", EXAMPLE_S), write_model(tmp_path, "uneven", 3 * EXAMPLE_S)]
     settings = {
