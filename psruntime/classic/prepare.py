@@ -114,7 +114,7 @@ class ScaffoldPreparation:
                 "model as a psruntime.ModelSpec, or give --start-over on to go on from the older one"
             )
 
-    def require(self, session: Any) -> None:
+    def require(self, session: Any, assignment: Assignment | None = None) -> None:  # noqa: ARG002
         """UnavailableError unless every ps of the session is prepared."""
         self._flags.require(session)
 

@@ -141,8 +141,10 @@ class JobState:
         self.turns.lose(member.incarnation, member.index)
         self.shards.lose(member.incarnation, f"{member.name} is gone")
         self.pace.remove(member, now_s)
-        if self.view.number == 0 and not self.members.live(Role.WORKER):
-            self.specs = None  # nothing was made from them yet: another model may come
+        if not self.members.live(Role.WORKER):
+            self.shards.nobody_reads()
+            if self.view.number == 0:
+                self.specs = None  # nothing was made from them yet: another model may come
 
     @property
     def has_begun(self) -> bool:

@@ -38,8 +38,7 @@ class Turn:
 
     opened: the round's first attempt; so a turn with another one asks for another batch.
     closes: what has to be applied, if anything: this round where the duty is to close, the one before where it is to
-    compute or to
-    contribute, and then before anything is read for the contribution.
+    compute or to contribute, and then before anything is read for the contribution.
     share: how many examples it computes where rounds have shares (shares.py); 0: its own batch size.
     """
 

@@ -134,6 +134,10 @@ class Shards:
             shard = held.shard
             self._note("shard_again", epoch=shard.epoch, begin=shard.begin, end=shard.end, reason=why)
 
+    def nobody_reads(self) -> None:
+        """All workers are gone: those that come may cut the input otherwise."""
+        self._restored, self.sharding = self.position, None
+
     def restore(self, position: Position) -> None:
         """The variables hold what was done at this position, and nothing else that was read in its epoch or later."""
         self._restored = position

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config import JobConfig
+from psruntime.config import AT_MOST, JobConfig
 from psruntime.core.shards.shard_messages import Shard
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.input.batch_layout import BatchLayout
@@ -27,11 +27,18 @@ from psruntime.graph.input.shard_reader import DrawnBatch, ShardReader, ShardSou
 from psruntime.model import TRAIN, Context, Model
 from psruntime.usercode import blame, failure
 
+MOST_MINIBATCHES = AT_MOST["local_steps"]  # of a step with data shards, each of which is named in a message
+
 
 def require_fit(job: JobConfig, inputs: InputStream) -> None:
     """Raises UsageError if the job's settings do not fit what a step takes, or the data shards of the input, if any."""
     if job.batch_policy == "throughput" and inputs.minibatches > 1:
         raise UsageError("--devices: batch_policy throughput is for one device a worker: a share is one batch")
+    if inputs.shards is not None and inputs.minibatches > MOST_MINIBATCHES:
+        raise UsageError(
+            f"{inputs.name} calls context.shards, with which a step takes at most {MOST_MINIBATCHES} mini-batches, and "
+            f"--local-steps and --devices make {inputs.minibatches}"
+        )
     if job.batch_policy == "throughput" and inputs.shards is not None:
         raise UsageError(
             f"{inputs.name} calls context.shards, which is not for batch_policy throughput: fast workers read more "
@@ -92,6 +99,7 @@ class InputStream:
         self._ahead: DrawnAhead | None = None
         self._returned: deque[list[Any]] = deque()
         self._begun: list[DrawnBatch] = []  # a step, of which the other mini-batches are still to come
+        self._ended: BaseException | None = None  # why no shard is read any more
         self._next = self._session.make_callable(self.layout.tensors)
         with blame(self.name):  # a file of a vocabulary, or of the data, may be missing
             self._session.run(tables)
@@ -105,6 +113,11 @@ class InputStream:
 
     def _read_shards(self, part: ShardRange, cardinality: Any, initializer: Any) -> None:
         assert part.sharding is not None
+        if not part.is_used:
+            raise UsageError(
+                f"{self.name} calls context.shards and does not use the range that it gives, so each shard would be "
+                "all of the data"
+            )
         first = Shard(0, 1, *part.sharding.range_of(0))
         with blame(self.name):
             is_endless = self._session.run(cardinality, part.feed(first)) == tf.data.INFINITE_CARDINALITY
@@ -175,21 +188,37 @@ class InputStream:
         return batch
 
     def _draw_sharded_step(self) -> DrawnBatch | None:
-        """One with too few mini-batches at the end of what there is to read now has some of them twice."""
+        """One with too few mini-batches at the end of what there is to read now has some of them twice.
+
+        Once it has raised, so do all later calls: the coordinator must not hear that what failed was read.
+        """
         assert self.shards is not None
+        if self._ended is not None:
+            raise self._ended
         while len(self._begun) < self.minibatches:
             try:
-                drawn = self.shards.draw()
+                drawn = self._draw_of_shard(self.shards)
+            except BaseException as error:
+                self._ended = error
+                raise
+            if drawn is None and not self._begun:
+                return None
+            if drawn is not None or self.shards.is_answered:
+                self._begun.append(self._begun[0] if drawn is None else drawn)
+        step, self._begun = self._begun, []
+        return DrawnBatch([array for each in step for array in each], tuple(of for each in step for of in each.of))
+
+    def _draw_of_shard(self, shards: ShardReader) -> DrawnBatch | None:
+        """The next mini-batch that can be read; None if there is none now."""
+        while True:
+            try:
+                drawn = shards.draw()
             except UserCodeError as error:
                 self._data_errors.pass_over(error)
                 continue
-            if drawn is None and not self._begun:
-                return None
             if drawn is not None:
                 self._data_errors.worked()
-            self._begun.append(self._begun[0] if drawn is None else drawn)
-        step, self._begun = self._begun, []
-        return DrawnBatch([array for each in step for array in each], tuple(of for each in step for of in each.of))
+            return drawn
 
     def _draw_minibatch(self) -> list[Any]:
         while True:

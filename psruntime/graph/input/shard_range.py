@@ -27,6 +27,11 @@ class ShardRange:
         self._begin: Any = None
         self._end: Any = None
 
+    @property
+    def is_used(self) -> bool:
+        """Whether the dataset depends on the range."""
+        return any(tensor.consumers() for tensor in (self._begin, self._end))
+
     def feed(self, shard: Shard) -> dict[Any, int]:
         """What to feed to the initialisation of an iterator, so that it reads the shard."""
         return {self._begin: shard.begin, self._end: shard.end}

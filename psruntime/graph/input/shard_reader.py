@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -38,9 +39,22 @@ class DrawnBatch(list[Any]):
         self.of = of
 
 
+@dataclass
+class _Unheard:
+    """What the coordinator has not heard of a shard; as in ShardNews."""
+
+    batches: int | None = None
+    applied: set[int] = field(default_factory=set)
+
+    @property
+    def is_nothing(self) -> bool:
+        return self.batches is None and not self.applied
+
+
 class ShardReader:
     """`draw` is called by one thread, `applied` by another.
 
+    is_answered: whether the coordinator was reached when a shard was asked for last.
     begin: begins to read a shard.  read: its next batch, as arrays; None at its end.
     """
 
@@ -53,9 +67,11 @@ class ShardReader:
         self._source: ShardSource | None = None
         self._shard: Shard | None = None  # that is read
         self._number = 0  # of its next batch
+        self._unopened: Shard | None = None  # that could not be read; the next draw passes it over
         self._empty = 0  # shards in a row that had none
+        self.is_answered = False
         self._lock = threading.Lock()  # guards what follows
-        self._news: dict[int, ShardNews] = {}  # by ticket: what the coordinator has not heard
+        self._news: dict[int, _Unheard] = {}  # by ticket
 
     def take_from(self, source: ShardSource) -> None:
         """Before the first `draw`."""
@@ -73,6 +89,9 @@ class ShardReader:
             UsageError: no shard has a batch.
             What ends the training, or what the input failed with: the next call goes on behind that batch.
         """
+        if self._unopened is not None:
+            self._leave(self._unopened)
+            self._unopened = None
         while True:
             if self._shard is None and not self._take():
                 return None
@@ -86,8 +105,9 @@ class ShardReader:
     def applied(self, batch: list[Any]) -> None:
         """A batch is in the variables, or was passed over."""
         if isinstance(batch, DrawnBatch):
-            for each in batch.of:
-                self._say(ShardNews(each.shard.ticket, None, frozenset({each.number})))
+            with self._lock:
+                for each in batch.of:
+                    self._news.setdefault(each.shard.ticket, _Unheard()).applied.add(each.number)
 
     def _take(self) -> bool:
         assert self._source is not None, "`take_from` comes first"
@@ -95,6 +115,7 @@ class ShardReader:
         while shard is None and calls_off:
             news = self._unheard()
             shard, heard = self._source.take(self.sharding, news, partial(self._is_all, news))
+            self.is_answered = heard
             if heard:
                 self._forget(news)
             calls_off = not heard and not self._is_all(news)
@@ -104,7 +125,7 @@ class ShardReader:
         try:
             self._open(shard)
         except UserCodeError:
-            self._end(shard)  # it is passed over, or ends the job
+            self._shard, self._unopened = None, shard
             raise
         return True
 
@@ -114,30 +135,26 @@ class ShardReader:
             raise UsageError(
                 f"{self._name} gave no batch for any shard of {self.sharding.size} examples; is batch_size larger?"
             )
-        self._say(ShardNews(shard.ticket, self._number))
+        self._leave(shard)
+
+    def _leave(self, shard: Shard) -> None:
+        with self._lock:
+            self._news.setdefault(shard.ticket, _Unheard()).batches = self._number
         self._shard = None
 
     def _unheard(self) -> list[ShardNews]:
         with self._lock:
-            return list(self._news.values())
+            return [ShardNews(ticket, of.batches, frozenset(of.applied)) for ticket, of in self._news.items()]
 
     def _is_all(self, news: list[ShardNews]) -> bool:
         """Whether there are no others that the coordinator has not heard."""
         return self._unheard() == news
 
-    def _say(self, news: ShardNews) -> None:
-        with self._lock:
-            before = self._news.get(news.ticket, ShardNews(news.ticket))
-            batches = before.batches if news.batches is None else news.batches
-            self._news[news.ticket] = ShardNews(news.ticket, batches, before.applied | news.applied)
-
     def _forget(self, heard: Sequence[ShardNews]) -> None:
         with self._lock:
             for each in heard:
-                now = self._news[each.ticket]
-                rest = ShardNews(
-                    each.ticket, None if each.batches is not None else now.batches, now.applied - each.applied
-                )
-                self._news[each.ticket] = rest
-                if rest == ShardNews(each.ticket):
+                rest = self._news[each.ticket]
+                rest.batches = None if each.batches is not None else rest.batches
+                rest.applied -= each.applied
+                if rest.is_nothing:
                     del self._news[each.ticket]

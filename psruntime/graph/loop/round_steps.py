@@ -84,7 +84,6 @@ class RoundSteps:
         self._graph = run.graph
         self._rounds: RoundGraph = run.graph.rounds
         self._inputs = run.inputs
-        self._batches = RoundBatches(run.inputs, run.job.batch_policy == "throughput")
         self._control_plane = run.control_plane
         self._index = run.index
         self._stop_on_nan = run.job.on_nan == "stop"

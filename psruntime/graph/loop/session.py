@@ -69,7 +69,7 @@ class Preparing(Protocol):
     def run(self, session: Any, assignment: Assignment) -> Prepared:
         """Prepares the view of the session.  ReplacedError: another does."""
 
-    def require(self, session: Any) -> None:
+    def require(self, session: Any, assignment: Assignment) -> None:
         """UnavailableError unless every ps of the session is prepared."""
 
 
@@ -109,7 +109,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
                     self._control_plane.report_prepared(assignment, self._preparation.run(session, assignment))
                     session.close()
                     continue
-                self._preparation.require(session)
+                self._preparation.require(session, assignment)
                 self._initialise(session)
             except CannotPrepareError as error:
                 session.close()

@@ -34,6 +34,7 @@ from psruntime.graph.recovery.initial_values import InitialValues
 from psruntime.graph.recovery.prepared_flag import PreparedFlags
 from psruntime.graph.recovery.replicas import Replica, Replicas
 from psruntime.graph.recovery.restored_counters import RestoredCounters
+from psruntime.graph.recovery.unreported import Unreported
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, ROUND_STATE_SIZE, RoundStore
@@ -60,7 +61,7 @@ class Preparation:
 
     With on_ps_loss "partial" the variables of live ps stay as they are when others are lost; never in mode sync.
     sharded: whether the input is read by data shards.  Where variables come from anywhere they go back to the position
-    of the newest checkpoint, or to the beginning.
+    of the newest checkpoint, or to the beginning; also if they did in an earlier try that was not reported.
     """
 
     def __init__(
@@ -74,7 +75,6 @@ class Preparation:
         sharded: bool = False,
     ) -> None:
         self._graph = graph
-        self._sharded = sharded
         self._checkpoints = checkpoints
         self._replicas = replicas
         self._partial = job.on_ps_loss == "partial" and graph.rounds is None
@@ -87,6 +87,7 @@ class Preparation:
             self._flags = PreparedFlags(graph.controls, graph.plan.marker, held, graph.fence)
             self._counters = RestoredCounters(graph)
             self._round_states = [r.state.read_value() for r in _rounds(graph)]
+            self._unreported = Unreported(graph.fence) if sharded else None  # in a job with data shards
             self._attempt = tf1.placeholder(tf1.int64, [], name="attempt")
             nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
             self._new_counters: list[list[Any]] = []
@@ -94,6 +95,7 @@ class Preparation:
             self._forget: list[list[Any]] = []  # which rows were touched since a checkpoint, on each ps
             for ps in every_ps:
                 new = [*_counters_on(graph, ps), *(replicas.notes_on(ps) if replicas else [])]
+                new += [self._unreported.variable] if self._unreported and ps == 0 else []
                 self._new_counters.append([initialise(v) for v in new])
                 no_round = [r.state.assign(nothing_pending, read_value=False) for r in _rounds_on(graph, ps)]
                 graph.fence.guard(ps, self._new_counters[ps])
@@ -146,7 +148,10 @@ class Preparation:
         attempt = self._last_attempt(session)
         recovery = decide(holdings, self._partial, assignment.restore, self._same_rounds(session))
         if not recovery.ps:
-            return Prepared(self._report("adopted", session), attempt, saved_step=self._saved_step(assignment))
+            is_left = self._unreported is not None and self._unreported.is_left(session)
+            position = self._position(None) if is_left else None
+            saved_step = self._saved_step(assignment)
+            return Prepared(self._report("adopted", session), attempt, saved_step=saved_step, position=position)
         live_step = int(session.run(self._global_step)) if holdings[GLOBAL_STEP.ps] is Holding.PREPARED else 0
         replica = self._newer_replica(session, holdings, self._saved_step(assignment) or 0)
         path = None if replica else self._checkpoints.latest()
@@ -160,6 +165,8 @@ class Preparation:
         tries.found = tries.found or {"fresh_ps": len(fresh), "reason": recovery.reason}
         # Before they are begun: they are fresh until then, and this is done again.
         self._counters.bring_back(write, fresh, state)
+        if self._unreported:
+            self._unreported.begin(session, assignment.incarnation, assignment.view.number)
         self._flags.begin(session, assignment.incarnation, recovery.ps)
         self._counters.roll_back(write, recovery.ps - fresh, state)
         write([*self._no_round, *(self._forget[ps] for ps in recovery.ps)], {self._attempt: attempt})
@@ -190,7 +197,7 @@ class Preparation:
 
     def _position(self, path: str | None) -> Position | None:
         """How far the variables are with the data shards.  path: of the checkpoint that they come from, if any."""
-        if not self._sharded:
+        if not self._unreported:
             return None
         try:
             path = path or self._checkpoints.latest()
@@ -239,9 +246,11 @@ class Preparation:
             self._log("checkpoint_damaged", path=path, reason=error, instead=older)
         return older is not None
 
-    def require(self, session: Any) -> None:
+    def require(self, session: Any, assignment: Assignment) -> None:
         """UnavailableError unless every ps of the session is prepared."""
         self._flags.require(session)
+        if self._unreported:
+            self._unreported.end(session, assignment.view.number)
 
     def _same_rounds(self, session: Any) -> bool:
         """Whether no round was cut off while it was applied."""

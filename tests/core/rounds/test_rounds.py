@@ -377,7 +377,9 @@ def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batc
     assert (again.duty, again.round, again.opened, again.attempt) == (Duty.CONTRIBUTE, 2, 2, 3)
     contributed(rounds, 1)
     assert rounds.closing
+    assert not rounds.being_applied, "whoever begins the next one closes it"
     rounds.rest(1, rounds.opened)
+    assert rounds.being_applied, "nobody begins one, so the chief has the turn to close it, and the job waits for that"
     assert not rounds.open_next(1)
     assert rounds.turn_of(3, chief=3).duty is Duty.CLOSE, "the chief closes it, though it has no part in it"
     rounds.close(Closed(2, 3, 2))

@@ -295,3 +295,21 @@ def test_epochs_have_different_orders_and_neighbours_are_apart() -> None:
 def test_a_position_that_cannot_be_is_refused(data: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Position.of_data(data)
+
+
+def test_workers_that_come_after_all_were_gone_may_cut_the_input_otherwise() -> None:
+    told: list[str] = []
+    shards = Shards(note=lambda name, **_: told.append(name))
+    shards.agree(Sharding(20, 10))
+    first = shards.take(1, 0).shard
+    assert first
+    shards.hear(1, [ShardNews(first.ticket, 1, frozenset({0}))])
+    with pytest.raises(UsageError, match="on the other workers"):
+        shards.agree(Sharding(20, 5))
+    shards.lose(1, "it is gone")
+    shards.nobody_reads()
+    shards.agree(Sharding(20, 10))
+    assert len(shards.position.done) == 1 and told == [], "cut as before: it goes on"
+    shards.nobody_reads()
+    shards.agree(Sharding(20, 5))
+    assert shards.position.done == () and told == ["epoch_anew"]

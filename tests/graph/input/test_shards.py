@@ -11,8 +11,9 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
+from psruntime.core.shards.shard_messages import Shard, Sharding
 from psruntime.core.shards.shards import Shards
-from psruntime.errors import UsageError
+from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream, require_fit
 from psruntime.model import Context, Model
@@ -106,6 +107,47 @@ def test_a_batch_that_the_input_cannot_make_is_passed_over_and_its_shard_done() 
     assert skipped and len(values) < EXAMPLES
 
 
+@pytest.mark.parametrize("fails", ["a batch", "the opening"])
+def test_what_ends_the_job_is_not_told_as_read(fails: str) -> None:
+    """Every later draw says the same: the job goes on with other workers, which must be given the shard."""
+
+    def spoilt(dataset: Any) -> Any:
+        if fails == "the opening":
+            return dataset.take(tf1.numpy_function(refuse, [tf1.constant(8, tf1.int64)], tf1.int64))
+        return dataset.map(lambda i: tf1.debugging.check_numerics(1.0 / tf1.cast(i - 5, tf1.float32), "bad"))
+
+    def refuse(count: Any) -> Any:
+        opened.append(1)
+        if len(opened) > 1:  # the first is a look at how much there is
+            raise OSError("the storage is away")
+        return count
+
+    opened: list[int] = []
+
+    shards = Shards(epochs=1)
+    source = LocalShards(shards)
+    inputs = stream(source, counting_model(8, 8, change=spoilt))
+    for _ in range(4):
+        with pytest.raises(UserCodeError):
+            while True:
+                inputs.applied(inputs.draw_endlessly())
+    source.take(Sharding(8, 8), inputs.shards._unheard() if inputs.shards else [], lambda: True)
+    assert not shards.over and len(source.taken) == 1
+
+
+def test_a_step_is_not_filled_up_while_the_coordinator_is_away() -> None:
+    class Away(LocalShards):
+        asked = 0
+
+        def take(self, *arguments: Any) -> tuple[Shard | None, bool]:
+            self.asked += 1
+            return (None, False) if 1 < self.asked < 4 else super().take(*arguments)
+
+    shards = Shards(epochs=1)
+    inputs = stream(Away(shards), counting_model(8, 4), minibatches=2)
+    assert Counter(read(inputs, lambda: shards.over)) == dict.fromkeys(range(8), 1)
+
+
 def test_the_default_size_is_8_batches() -> None:
     inputs = InputStream(counting_model(1000), CONTEXT)
     assert inputs.shards and inputs.shards.sharding.size == 8 * CONTEXT.batch_size
@@ -132,6 +174,10 @@ def test_outside_of_a_job_the_range_is_all() -> None:
         (lambda c: c.shards(8.5), "examples of context.shards must be a whole number, got 8.5"),
         (lambda c: (c.shards(8), c.shards(8)), "context.shards was called twice"),
         (
+            lambda c: (c.shards(8), tf1.data.Dataset.range(8).batch(2))[1],
+            "does not use the range that it gives, so each shard would be all of the data",
+        ),
+        (
             lambda c: tf1.data.Dataset.range(*c.shards(8)).batch(2).repeat(),
             "gives data without an end; a shard is read once: leave out repeat()",
         ),
@@ -150,6 +196,11 @@ def test_settings_that_do_not_fit_are_refused() -> None:
     require_fit(JobConfig(), endless)
     with pytest.raises(UsageError, match=r"^input_fn of my\.model \(mode train\) does not call context\.shards: "):
         require_fit(JobConfig(epochs=2), endless)
+    many = InputStream(MODEL, CONTEXT, minibatches=257)
+    with pytest.raises(UsageError, match=r"at most 256 mini-batches, and --local-steps and --devices make 257$"):
+        require_fit(JobConfig(), many)
+    with pytest.raises(UsageError, match="which is not for batch_policy throughput"):
+        require_fit(JobConfig(mode="sync", batch_policy="throughput"), sharded)
     with pytest.raises(UsageError, match="which mode bounded does not know yet"):
         require_fit(JobConfig(mode="bounded", bound=1), sharded)
 

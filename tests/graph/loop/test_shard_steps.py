@@ -158,6 +158,28 @@ def test_live_variables_keep_the_position(cluster: LocalCluster, tmp_path: Any) 
     assert run.named("adopted") and run.control_plane.prepared[0].position is None
 
 
+def test_what_was_brought_back_and_not_reported_is_told_by_the_next_chief(
+    cluster: LocalCluster, tmp_path: Any, monkeypatch: Any
+) -> None:
+    """The first is lost between the end of the preparation and its report."""
+    trained(cluster, tmp_path, "async", Shards(epochs=1))
+    cluster.forget(0)
+    cluster.forget(1)
+
+    class Lost(Exception):
+        pass
+
+    def lose(*_: Any) -> None:
+        raise Lost
+
+    with monkeypatch.context() as patch, pytest.raises(Lost):
+        patch.setattr(Pushing, "report_prepared", lose)
+        trained(cluster, tmp_path, "async", Shards(epochs=2))
+    run = trained(cluster, tmp_path, "async", Shards(epochs=2))
+    assert run.named("adopted") and run.control_plane.prepared[0].position == Position(2, (), SHARDING)
+    np.testing.assert_array_equal(counts(run), np.full(EXAMPLES, 2.0))
+
+
 def test_a_refused_push_is_read_again(cluster: LocalCluster, tmp_path: Any, monkeypatch: Any) -> None:
     """A result says that a ps found the push stale; here it was applied all the same, so it counts twice."""
     refused: list[int] = []

@@ -1,0 +1,45 @@
+"""Whether variables were brought back and the coordinator has not heard of it.
+
+The chief may be lost between the end of a preparation and its report.  Then the next one finds prepared variables, and
+must not take them for those that the coordinator knows the position of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.devices import ps_device
+from psruntime.graph.store.bucket_store import ps_variable
+from psruntime.graph.store.write_fence import WriteFence
+
+
+class Unreported:
+    """A number on ps 0: of the view in which variables are, or were, brought back; 0 once that is reported.
+
+    Builds its operations in the current graph.  variable: made by whoever prepares a fresh ps 0.
+    """
+
+    def __init__(self, fence: WriteFence) -> None:
+        self._fence = fence
+        with tf1.device(ps_device(0)):
+            self.variable = ps_variable("unreported_view", [])
+            self._view = tf1.placeholder(tf1.int64, [], name="unreported_view")
+            self._begin = self.variable.assign(self._view, read_value=False)
+            self._read = self.variable.read_value()
+            others = tf1.where(tf1.equal(self._read, self._view), tf1.zeros_like(self._read), self._read)
+            self._end = self.variable.assign(others, read_value=False)
+        fence.guard(0, [self._begin])
+
+    def begin(self, session: Any, incarnation: int, view: int) -> None:
+        """Before the first variable is brought back.  ReplacedError: another chief is at work."""
+        self._fence.run(session, incarnation, [self._begin], {self._view: view})
+
+    def is_left(self, session: Any) -> bool:
+        """Whether it began in some view, and was not reported."""
+        return int(session.run(self._read)) != 0
+
+    def end(self, session: Any, view: int) -> None:
+        """The coordinator says that the view is prepared, so it has heard; nothing if this is another view's."""
+        session.run(self._end, {self._view: view})
