@@ -116,7 +116,7 @@ def check(folder: Path, mode: str, epochs: int, again: list[tuple[int, int]]) ->
                 assert times == 1 or (times > 1 and (begin, end) in again), (epoch, begin, number, times)
 
 
-@pytest.mark.parametrize("mode", ASYNC_FIRST)
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=NIGHTLY) for mode in ("async", "sync")])
 def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         for index in range(3):
@@ -128,7 +128,7 @@ def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zy
     assert position(tmp_path) == {"epoch": EPOCHS + 1, "done": [], "examples": EXAMPLES, "size": SIZE}
 
 
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"], nightly=["async"]))
 def test_what_killed_workers_had_begun_is_read_by_others(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         workers = [start(job, index) for index in range(3)]
@@ -189,7 +189,7 @@ def test_a_job_that_was_stopped_goes_on_where_its_checkpoint_is(mode: str, zygot
         assert ranges_in_rounds(tmp_path) == all_ranges()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_worker_whose_data_differ_is_refused(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, min_workers=1, epochs=1) as job:
         start(job, 0)
