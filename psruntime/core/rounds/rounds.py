@@ -79,8 +79,8 @@ class Rounds:
     @property
     def being_applied(self) -> bool:
         """Whether somebody may be applying a round now: it has the turn to, or gets it."""
-        on_the_way = self._closes_on_the_way() and len(self._resting) < len(self._present)
-        return self.unsettled or (self.closing and not on_the_way)
+        all_rest = 0 < len(self._present) == len(self._resting)  # then nobody closes it on the way
+        return self.unsettled or (self.closing and (all_rest or not self._closes_on_the_way()))
 
     @property
     def missing(self) -> list[int]:

@@ -386,6 +386,10 @@ def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batc
     assert rounds.waits_for(3) == "round 3 waits for a worker to have a batch"
     rounds.rest(2, None)
     assert rounds.open_next(1) and rounds.missing == [2]
+    contributed(rounds, 2)
+    for incarnation in (1, 2, 3):
+        rounds.lose(incarnation)
+    assert rounds.closing and not rounds.being_applied, "nobody is left to apply it, so nothing waits for that"
 
 
 def computed(rounds: Rounds, *incarnations: int) -> None:
