@@ -85,6 +85,7 @@ def await_checkpoint_after(global_step: int, folder: Path) -> None:
     poll_until(lambda: newest(folder) > global_step, END_S, f"a checkpoint after global step {global_step}")
 
 
+@pytest.mark.long
 def test_a_machine_of_two_that_is_killed_comes_back(zygote: Zygote, tmp_path: Path) -> None:
     """First the one without the coordinator, then the one with it."""
     machines = Machines(

@@ -15,7 +15,6 @@ from psruntime.core.accounting.saved_state import SUFFIX
 from psruntime.observe.rounds_log import records_of
 from tests.support.cluster import Cluster, Zygote, cluster
 from tests.support.polling import poll_until
-from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -128,7 +127,7 @@ def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zy
     assert position(tmp_path) == {"epoch": EPOCHS + 1, "done": [], "examples": EXAMPLES, "size": SIZE}
 
 
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"], nightly=["async"]))
+@pytest.mark.parametrize("mode", SYNC_FIRST)
 def test_what_killed_workers_had_begun_is_read_by_others(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         workers = [start(job, index) for index in range(3)]

@@ -10,7 +10,8 @@ An input_fn that calls `context.shards` is read shard by shard (shard_reader.py)
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -27,6 +28,7 @@ from psruntime.graph.input.shard_reader import DrawnBatch, ShardReader, ShardSou
 from psruntime.model import TRAIN, Context, Model
 from psruntime.usercode import blame, failure
 
+Drawn = TypeVar("Drawn")
 MOST_MINIBATCHES = AT_MOST["local_steps"]  # of a step with data shards, each of which is named in a message
 
 
@@ -197,7 +199,7 @@ class InputStream:
             raise self._ended
         while len(self._begun) < self.minibatches:
             try:
-                drawn = self._draw_of_shard(self.shards)
+                drawn = self._passing_over(self.shards.draw)
             except BaseException as error:
                 self._ended = error
                 raise
@@ -208,30 +210,22 @@ class InputStream:
         step, self._begun = self._begun, []
         return DrawnBatch([array for each in step for array in each], tuple(of for each in step for of in each.of))
 
-    def _draw_of_shard(self, shards: ShardReader) -> DrawnBatch | None:
-        """The next mini-batch that can be read; None if there is none now."""
+    def _draw_minibatch(self) -> list[Any]:
+        drawn = self._passing_over(self.draw)
+        if drawn is None:
+            raise UsageError(f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?")
+        return drawn
+
+    def _passing_over(self, draw: Callable[[], Drawn | None]) -> Drawn | None:
+        """What it draws, behind what the user's code failed to make; None if it draws none."""
         while True:
             try:
-                drawn = shards.draw()
+                drawn = draw()
             except UserCodeError as error:
                 self._data_errors.pass_over(error)
                 continue
             if drawn is not None:
                 self._data_errors.worked()
-            return drawn
-
-    def _draw_minibatch(self) -> list[Any]:
-        while True:
-            try:
-                drawn = self.draw()
-            except UserCodeError as error:
-                self._data_errors.pass_over(error)
-                continue
-            if drawn is None:
-                raise UsageError(
-                    f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?"
-                )
-            self._data_errors.worked()
             return drawn
 
     @property

@@ -43,9 +43,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     What fails because a successor is at work is no failure: ReplacedError.
 
-    incarnation: gives this worker's, in its session.
-
     How far the data shards are read is asked before anything is copied, so that what is done by then is in the copy.
+
+    incarnation: gives this worker's, in its session.
     """
 
     def __init__(

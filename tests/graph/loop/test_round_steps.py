@@ -30,19 +30,6 @@ APART = clipping(MODEL, clip_norm=1e9)  # which clips nothing, but a round is cl
 ROUNDS = 5
 
 
-@pytest.fixture(scope="module")
-def shared() -> LocalCluster:
-    return LocalCluster(2)
-
-
-@pytest.fixture
-def cluster(shared: LocalCluster) -> LocalCluster:
-    """Two empty ps."""
-    shared.forget(0)
-    shared.forget(1)
-    return shared
-
-
 def sync(cluster: LocalCluster, folder: Any, model: Model = MODEL, steps: int = ROUNDS, **more: Any) -> Run:
     more = {"make_control_plane": RoundControlPlane, **more}
     return train(cluster, model, steps, mode="sync", checkpoint_dir=str(folder), **more)

@@ -72,19 +72,6 @@ class InRounds(RoundControlPlane):
             self.shards.shards.applied(part.incarnation, part.shard_batches)
 
 
-@pytest.fixture(scope="module")
-def shared() -> LocalCluster:
-    return LocalCluster(2)
-
-
-@pytest.fixture
-def cluster(shared: LocalCluster) -> LocalCluster:
-    """Two empty ps."""
-    shared.forget(0)
-    shared.forget(1)
-    return shared
-
-
 def counts(run: Run) -> Any:
     """How often each example is in the last checkpoint."""
     path = run.checkpoints.latest()

@@ -34,7 +34,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("mode", long_but(["sync"], MODES, nightly=["async", "bounded", "local steps"]))
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", long_but(["dense"], MODELS, nightly=[]))
 def test_two_devices_equal_one_on_the_joint_batch(kind: str, mode: str, tmp_path: Any) -> None:
     settings = MODES[mode]
     saved = {}
