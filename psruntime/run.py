@@ -22,7 +22,7 @@ from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
 from psruntime.process import usage_error
 
-TRAIN_STEPS = 2000  # a model has no end of its own
+TRAIN_STEPS = 2000  # a model has no end of its own, but by --epochs
 LINGER_S = 0.0  # every process of the job was started here: there are no latecomers to wait for
 
 
@@ -63,8 +63,9 @@ def local_job(arguments: argparse.Namespace) -> tuple[LocalJob, Patience]:
         UsageError: one is out of range.
     """
     launcher = flags.config_of(LauncherConfig, arguments)
-    defaults = {"train_steps": TRAIN_STEPS, "linger_s": LINGER_S, "min_workers": launcher.workers}
-    settings = {**defaults, **flags.read_job_file(arguments.job), **flags.given(arguments, JobConfig)}
+    given = {**flags.read_job_file(arguments.job), **flags.given(arguments, JobConfig)}
+    end = {} if "epochs" in given else {"train_steps": TRAIN_STEPS}
+    settings = {**end, "linger_s": LINGER_S, "min_workers": launcher.workers, **given}
     job = JobConfig(**settings)
     flags.worker_config(arguments)
     flags.security_config(arguments)

@@ -72,6 +72,8 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
     workers = [m.worker_stats for m in status.members if m.worker_stats]
     losses = [w.loss for w in workers if w.loss is not None]
     parts = [f"{status.phase} step {status.global_step}{_of(job, '/')}"]
+    if status.shards and (job.epochs is None or status.shards.epoch <= job.epochs):
+        parts.append(f"epoch {status.shards.epoch}{_of_epochs(status.shards.epoch, job)}")
     if losses:
         parts.append(f"loss {sum(losses) / len(losses):.4f}")
     if status.phase.prepared:

@@ -55,3 +55,5 @@ def test_the_defaults_that_the_help_says_are_those_of_the_job() -> None:
     assert "job is done (default: 0)" in shown
     local = job("--workers", "3")
     assert (local.job["train_steps"], local.job["linger_s"], local.job["min_workers"]) == (2000, 0.0, 3)
+    assert "train_steps" not in job("--epochs", "3").job, "the epochs end it"
+    assert job("--epochs", "3", "--train-steps", "5").job["train_steps"] == 5, "or what comes first"

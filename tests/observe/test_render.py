@@ -130,6 +130,10 @@ def test_the_progress_line() -> None:
     assert line == "TRAINING step 500/1000  loss 0.2500  1234 examples/s  2:05 left  1 workers"
     endless = progress_line(STATUS, JobConfig(), steps_per_s=4.0)
     assert endless == "TRAINING step 500  loss 0.2500  1234 examples/s  1 workers"
+    third = replace(STATUS, shards=ShardsStatus(3, 7, 12, 1))
+    assert progress_line(third, JobConfig(epochs=5), 4.0).startswith("TRAINING step 500  epoch 3 of 5  loss 0.2500  ")
+    assert " epoch 3  loss " in progress_line(third, JobConfig(), 4.0)
+    assert "epoch" not in progress_line(third, JobConfig(epochs=2), 4.0), "they are done"
     forming = JobStatus(Phase.FORMING, "waiting for ps 1 of 2", View(), 0, 0, 0, ())
     assert progress_line(forming, JOB, 0.0) == "FORMING step 0/1000  waiting for ps 1 of 2"
 
