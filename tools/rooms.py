@@ -55,7 +55,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.coordinator",),
     ("core.recovery", "core.accounting", "core.rounds", "core.clocks"),
     ("core.members",),
-    ("core.plan", "core.shards"),
+    ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers"),
     ("usercode", "config"),
     ("settings", "devices"),

@@ -42,6 +42,10 @@ class Stragglers:
         self._behind: set[int] = set()
         self._news: list[int] = []
 
+    def rebound(self, bound: int) -> None:
+        """Another bound; who is behind by it shows with the next clock."""
+        self._bound = bound
+
     def __contains__(self, worker: int) -> bool:
         return worker in self._behind
 

@@ -130,6 +130,11 @@ class ChiefDuty:
         for clock in (self._saved_at, self._due, self._owes, self._silent):
             clock.update(None)
 
+    def pauses(self) -> None:
+        """Nothing is trained now because somebody wants it so: that no worker steps tells nothing of its steps."""
+        self.rests()
+        self._stepped = {who: (steps, self._now_s) for who, (steps, _) in self._stepped.items()}
+
     @property
     def due_s(self) -> float:
         """How long the next checkpoint has been due."""

@@ -13,11 +13,12 @@ Law: there is at most one chief, a live worker, and only its report moves PREPAR
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psruntime.config import JobConfig
 from psruntime.core.accounting.accounts import account_facts
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
+from psruntime.core.coordinator import steered
 from psruntime.core.coordinator.instructions import InstructionRevisions, instructions_for, written_here
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.join_checks import check_join
@@ -42,9 +43,10 @@ from psruntime.core.coordinator.lifecycle import (
 from psruntime.core.members.membership import Busy, Member, Role
 from psruntime.core.members.messages import Answer, Event, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import MOVES, Phase, View, listed, over_error
-from psruntime.core.rounds.round_messages import Closed, Done, Torn, Turn
+from psruntime.core.rounds.round_messages import Closed, Done, Duty, Torn, Turn
 from psruntime.core.rounds.turns import Record
 from psruntime.core.shards.shard_messages import ShardAnswer, ShardRequest
+from psruntime.core.steering.commands import Command, Reply
 from psruntime.errors import ReplacedError
 
 
@@ -206,7 +208,10 @@ class Coordinator:
             ReplacedError: the incarnation is not a member.
         """
         self.state.members.get(Role.WORKER, index, incarnation)
-        return self.state.turns.rounds.turn_of(incarnation, self.state.chief)
+        turn = self.state.turns.rounds.turn_of(incarnation, self.state.chief)
+        if turn.duty is Duty.WAIT and self.state.turns.rounds.is_wanted_closed:
+            return replace(turn, reason=steered.hold_of(self.state)[1])
+        return turn
 
     def take_shard(self, request: ShardRequest, now_s: float) -> ShardAnswer:
         """A worker says what became of its data shards, and asks for the next.
@@ -290,6 +295,24 @@ class Coordinator:
                 self._move(Phase.DONE, f"global step {state.global_step}")
         return self._answer(chief)
 
+    # An operator's commands.
+
+    def control(self, command: Command, now_s: float) -> Reply:
+        """Takes a command, or a repeat of it; `control_reply` says what becomes of it.
+
+        Raises:
+            UsageError: it cannot be carried out in this job.
+            JobDoneError, JobStoppedError, JobFailedError: the job is over.
+        """
+        self.advance(now_s)
+        steered.take(self.state, command)
+        self._reconsider()
+        return self.control_reply(command.request_id)
+
+    def control_reply(self, request_id: str) -> Reply:
+        """What has become of a request that was taken."""
+        return steered.reply(self.state, request_id)
+
     # Time, and what comes of all this.
 
     def advance(self, now_s: float) -> None:
@@ -337,10 +360,11 @@ class Coordinator:
         if state.phase is Phase.FORMING:
             self._form()
         if state.phase is Phase.TRAINING and not state.turns.rounds.being_applied:
-            reason = why_drain(state)
+            reason = why_drain(state) or steered.why_drain(state)
             state.stop.cuts_short = bool(state.stop.reason and not reason)
             if reason := reason or state.stop.reason:
                 self._move(Phase.DRAINING, reason)
+        self._news |= steered.steer(state)
         needed = min(state.job.min_workers, state.members.count(Role.WORKER))
         state.turns.update(state.members.workers, needed, state.chief)
         self._note_the_loss_of_all_workers()
@@ -395,6 +419,8 @@ class Coordinator:
         state.phase, state.reason = phase, reason
         if phase is not Phase.TRAINING:
             state.turns.rounds.end()
+        if phase.over:
+            steered.steer(state)
 
     def _take_ps_beat(self, incarnation: int, beat: PsBeat) -> None:
         state = self.state
@@ -433,7 +459,9 @@ class Coordinator:
         """Removes a chief that is late, and the workers that the end of the job has waited for long enough."""
         state = self.state
         state.duty.prepares(preparation(state))
-        if state.chief_member and can_save(state):
+        if steered.is_paused(state):
+            state.duty.pauses()
+        elif state.chief_member and can_save(state):
             chief = state.chief_member.incarnation
             state.duty.trains(state.global_step, chief, state.worker_beats.get(chief))
         else:
@@ -464,7 +492,7 @@ class Coordinator:
         self._note(event, member=member.name, incarnation=member.tag, **said, reason=reason)
         if not state.phase.over:
             state.departures.add(member, now_s, reason, kind)
-            if kind is LeaveKind.ERROR:
+            if kind is LeaveKind.ERROR and not steered.is_paused(state):
                 state.failures.add(member, reason)
         self._revisions.forget(member.incarnation)
         state.forget(member, now_s, was_lost=event == "member_lost")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import all_stopped, can_save, stops_short
+from psruntime.core.coordinator.steered import hold_of, is_to_leave, wants_save
 from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.messages import Instructions, PsBeat
 from psruntime.core.members.view import Phase
@@ -58,6 +59,7 @@ def _for_ps(state: JobState, ps: Member) -> Instructions:
         leave=not state.stop.reason
         and state.phase is not Phase.DRAINING
         and state.stop.lets_go(ps, state.past.saved_step, state.global_step, can_save(state)),
+        settings=state.steering.barrier.for_ps,
     )
 
 
@@ -69,6 +71,8 @@ def _seen_step(state: JobState) -> int:
 
 def _for_worker(state: JobState, worker: Member) -> Instructions:
     is_chief = state.chief == worker.index
+    hold, hold_reason = hold_of(state)
+    saves = state.stop.wants_save(state.past.saved_step, state.global_step) or wants_save(state)
     return Instructions(
         state.phase,
         state.reason,
@@ -82,7 +86,11 @@ def _for_worker(state: JobState, worker: Member) -> Instructions:
         saved_step=state.past.saved_step,
         seen_step=_seen_step(state),
         stopping=stops_short(state),
-        save=is_chief and can_save(state) and state.stop.wants_save(state.past.saved_step, state.global_step),
+        save=is_chief and can_save(state) and saves,
+        leave=is_to_leave(state, worker.incarnation),
+        settings=state.steering.settings,
+        hold=hold,
+        hold_reason=hold_reason,
     )
 
 

@@ -33,6 +33,7 @@ from psruntime.core.rounds.past_round import Part
 from psruntime.core.rounds.shares import Shares
 from psruntime.core.rounds.turns import Turns
 from psruntime.core.shards.shards import Shards
+from psruntime.core.steering.steering import Steering
 
 
 class Timed(Protocol):
@@ -81,6 +82,7 @@ class JobState:
         )
         self.drain_timer = DrainTimer(job.drain_timeout_s)
         self.stop = StopRequests(job.stop_grace_s)
+        self.steering = Steering(job.bound if job.mode == "bounded" else None, note)
 
         # What has moved, and what became of it.
         self.accounts = Accounts()
@@ -122,6 +124,8 @@ class JobState:
         if self.view.number == 0:
             self.past = self.past.and_of(past)
             self.turns.rounds.heard_of(self.past.attempt)
+            self.steering.learn(self.past.settings)
+            self.pace.rebound(self.steering.settings.bound)
             if self.past.began:
                 self.grace.expect(set(range(self.job.ps)) - {ps.index for ps in self.members.live(Role.PS)})
 

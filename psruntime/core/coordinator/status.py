@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from psruntime.core.coordinator import steered
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import drain_progress, overdue_checkpoint
 from psruntime.core.members.departures import missing
@@ -33,6 +34,7 @@ def job_status(state: JobState, now_s: float) -> JobStatus:
         unanswered=dict(totals.unanswered),
         departures=state.departures.at(now_s),
         shards=state.shards.status,
+        steering=steered.status(state),
     )
 
 
@@ -50,6 +52,8 @@ def _reason(state: JobState, now_s: float) -> str:
     if state.phase is Phase.PREPARING:
         return f"{state.reason}; waiting for worker {state.chief}, the chief, to prepare it"
     waited_s, parts = state.turns.waited_s(now_s), [state.reason]
+    if hold := steered.hold_of(state)[1]:
+        parts.append(hold)
     if waited_s > SLOW_S:
         parts.append(f"{state.turns.waits_for(state.members.workers(), state.chief)}, for {waited_s:.1f} s")
     if overdue := overdue_checkpoint(state):

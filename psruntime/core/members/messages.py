@@ -10,6 +10,8 @@ from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.view import Phase, View
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.shards.shard_messages import Position, ShardsStatus
+from psruntime.core.steering.commands import UNSTEERED, SteeringStatus
+from psruntime.core.steering.settings import UNCHANGED, Settings
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class WorkerBeat:
     `closed_parts` grows while it gets on with the end of the job as chief: a checkpoint written, a batch measured.
     `saved_step`: of the newest checkpoint, if it has written one in this view.  `asked_to_stop`: as in PsBeat.
     `prepares`: number of the view that it prepares as chief, 0 for none; `saves`: it is writing a checkpoint.
+    `holds`: number of the hold that it was told and under which it has no step under way, 0 for none.
     """
 
     view: int = 0
@@ -146,6 +149,7 @@ class WorkerBeat:
     asked_to_stop: bool = False
     prepares: int = 0
     saves: bool = False
+    holds: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,10 @@ class Instructions:
     seen_step: int = 0  # before the view is prepared: the highest global step that was seen
     stopping: bool = False  # worker: the job was asked to stop before its end: it ends once it is saved
     save: bool = False  # chief: a checkpoint is due at once, since a ps is about to leave
-    leave: bool = False  # ps that was asked to stop: nothing keeps it here
+    leave: bool = False  # ps that was asked to stop: nothing keeps it here; worker: it is asked to leave after its step
+    settings: Settings = UNCHANGED  # in force; ps: to write, and then in force
+    hold: int = 0  # worker: no step begins while it is told this number; 0: it may
+    hold_reason: str = ""  # why, for people
 
 
 @dataclass(frozen=True)
@@ -269,6 +276,7 @@ class JobStatus:
     unanswered: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that some bucket has not received
     departures: tuple[Departure, ...] = ()  # the latest last
     shards: ShardsStatus | None = None  # None: its workers take none
+    steering: SteeringStatus = UNSTEERED
 
 
 @dataclass(frozen=True)

@@ -9,24 +9,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from psruntime.core.steering.settings import UNCHANGED, Settings
+
 
 @dataclass(frozen=True)
 class Past:
     """began: whether a view was prepared.  global_step: the highest that was seen.  saved_step: that of the newest
-    checkpoint, None if there is none.  attempt: in mode sync, the highest that was seen.
+    checkpoint, None if there is none.  attempt: in mode sync, the highest that was seen.  settings: those that an
+    operator has put into force.
     """
 
     began: bool = False
     global_step: int = 0
     saved_step: int | None = None
     attempt: int = 0
+    settings: Settings = UNCHANGED
 
     def and_of(self, other: Past) -> Past:
         """What both know together."""
         saved = [step for step in (self.saved_step, other.saved_step) if step is not None]
         return Past(
             self.began or other.began, max(self.global_step, other.global_step), max(saved) if saved else None,
-            max(self.attempt, other.attempt),
+            max(self.attempt, other.attempt), self.settings.newer(other.settings),
         )  # fmt: skip
 
     def after(self, prepared: bool, saved_step: int | None, seen_step: int) -> Past:
@@ -50,6 +54,10 @@ class Past:
     def tried(self, attempt: int) -> Past:
         """This attempt at a round was begun."""
         return self if attempt <= self.attempt else replace(self, attempt=attempt)
+
+    def steered(self, settings: Settings) -> Past:
+        """These settings are in force, or the ps are told them."""
+        return self if settings == self.settings else replace(self, settings=settings)
 
 
 UNKNOWN = Past()  # of a process that knows nothing

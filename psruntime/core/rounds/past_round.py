@@ -25,12 +25,16 @@ class Part:
 
 @dataclass(frozen=True)
 class PastRound:
-    """A round that was closed, or is to be, and its parts; the variables hold `global_step` updates then."""
+    """A round that was closed, or is to be, and its parts; the variables hold `global_step` updates then.
+
+    learning_rate_scale: by which every learning rate is multiplied in it.
+    """
 
     round: int
     attempt: int
     global_step: int
     parts: list[Part]
+    learning_rate_scale: float = 1.0
 
     @property
     def complete(self) -> Complete:
@@ -39,25 +43,32 @@ class PastRound:
     @property
     def record(self) -> dict[str, Any]:
         """As JSON."""
+        scale = self.learning_rate_scale
         return {
             "record": "round",
             "round": self.round,
             "attempt": self.attempt,
             "applied": self.global_step >= self.round,  # not if no gradient was finite
             "global_step": self.global_step,  # after it
+            **({} if scale == 1 else {"learning_rate_scale": scale}),
             "parts": [_record_of(part) for part in self.parts],
         }
 
 
 def past_round(
-    number: int, attempt: int, global_step: int, members: Mapping[int, int], contributions: Mapping[int, Contribution]
+    number: int,
+    attempt: int,
+    global_step: int,
+    members: Mapping[int, int],
+    contributions: Mapping[int, Contribution],
+    learning_rate_scale: float = 1.0,
 ) -> PastRound:
     """The round, once it is closed.  members: incarnation -> worker index.  contributions: by incarnation, of all."""
     parts = []
     for incarnation, index in sorted(members.items(), key=lambda item: item[1]):
         said = contributions[incarnation]
         parts.append(Part(index, incarnation, said.batch, said.examples, said.taken, said.shard_batches))
-    return PastRound(number, attempt, global_step, parts)
+    return PastRound(number, attempt, global_step, parts, learning_rate_scale)
 
 
 def _record_of(part: Part) -> dict[str, Any]:

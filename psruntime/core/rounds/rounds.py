@@ -48,6 +48,8 @@ class Rounds:
         self.attempt = 0  # the open one, or the last
         self.opened = 0  # its first attempt
         self.held = False  # whether rounds are held: the view is prepared and the job trains
+        self.learning_rate_scale = 1.0  # in force on the ps
+        self._stays_closed = False  # see `stay_closed`
         self._chosen = Chosen({}, 0)  # of the open round
         self._late: list[Late] = []  # see `take_late`
         self._closer: tuple[tuple[int, int, int | None], int | None] | None = None  # for what it was looked up last
@@ -70,6 +72,11 @@ class Rounds:
     def closing(self) -> bool:
         """Whether all members of the open round have contributed, so that the chief may be applying."""
         return self.open and len(self._contributions) == self._chosen.needed
+
+    @property
+    def is_wanted_closed(self) -> bool:
+        """Whether none is open, and none is to open."""
+        return self._stays_closed and not self.open
 
     @property
     def unsettled(self) -> bool:
@@ -122,6 +129,12 @@ class Rounds:
         if self.held:
             self.held = False
             self._present, self._resting = {}, {}
+            self.revision += 1
+
+    def stay_closed(self, stays: bool) -> None:
+        """Whether no round opens after the open one, which is then closed by itself."""
+        if stays != self._stays_closed:
+            self._stays_closed = stays
             self.revision += 1
 
     def enter(self, incarnation: int, index: int) -> None:
@@ -214,7 +227,7 @@ class Rounds:
 
         Only the first of a view waits until at least `needed` are there.
         """
-        if not self.held or len(self._present) < (1 if self._begun else max(1, needed)):
+        if not self.held or self._stays_closed or len(self._present) < (1 if self._begun else max(1, needed)):
             return False
         able = {inc: index for inc, index in self._present.items() if inc not in self._resting}
         if not able:
@@ -318,7 +331,8 @@ class Rounds:
         """Whether the open round is complete, and can be closed by those who contribute to the next."""
         said = self._contributions.values()
         last = self.limit is not None and self.round >= self.limit
-        return self.closing and not last and any(c.examples for c in said) and not any(c.apart for c in said)
+        opens = not (last or self._stays_closed)
+        return self.closing and opens and any(c.examples for c in said) and not any(c.apart for c in said)
 
     def _settle(self) -> PastRound | None:
         """The round before is closed."""
@@ -329,4 +343,6 @@ class Rounds:
 
     def _past(self, global_step: int) -> PastRound:
         """The open round, once closed."""
-        return past_round(self.round, self.attempt, global_step, self._members, self._contributions)
+        return past_round(
+            self.round, self.attempt, global_step, self._members, self._contributions, self.learning_rate_scale
+        )

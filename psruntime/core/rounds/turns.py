@@ -87,7 +87,7 @@ class Turns:
         self._record_late()
         self._note_shares()
         waits = (rounds.open, rounds.attempt)
-        if waits != self._waits or not rounds.held:
+        if waits != self._waits or not rounds.held or rounds.is_wanted_closed:
             self._waits, self._since_s, self._warned = waits, self._now_s, False
         waited_s = self.waited_s(self._now_s)
         if waited_s > self._warn_s and not self._warned:

@@ -1,0 +1,203 @@
+"""Steering, carried out on the job: which commands it can take, what the barrier sees, what its moves change.
+
+The Coordinator calls `steer` whenever anything has changed; where no command is open and nothing is changed that costs
+nothing.
+"""
+
+from __future__ import annotations
+
+from psruntime.core.coordinator.job_state import JobState
+from psruntime.core.coordinator.lifecycle import can_save
+from psruntime.core.coordinator.stop_requests import covers
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import PsBeat
+from psruntime.core.members.view import Phase, listed, over_error
+from psruntime.core.rounds.rounds import NAMED
+from psruntime.core.steering.barrier import Look
+from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatus
+from psruntime.core.steering.settings import check_bound, check_scale
+from psruntime.core.steering.steering import Request
+from psruntime.errors import UsageError
+
+HOLDS_IN = (Phase.FORMING, Phase.PREPARING, Phase.TRAINING)  # where a step may begin, or after which one may
+
+
+def take(state: JobState, command: Command) -> None:
+    """Takes a command; a repeat of one that was taken changes nothing.
+
+    Raises:
+        UsageError: it cannot be carried out in this job.
+        JobDoneError, JobStoppedError, JobFailedError: the job is over.
+    """
+    if state.steering.knows(command.request_id):
+        return
+    if state.phase.over:
+        raise over_error(state.phase, state.reason)
+    _require(state, command)
+    worker = state.members.holder(Role.WORKER, command.worker) if command.kind is Kind.DRAIN_WORKER else None
+    state.steering.take(command, state.global_step, worker.incarnation if worker else 0)
+
+
+def steer(state: JobState) -> bool:
+    """Moves the commands on as far as they get; returns whether members have to be told."""
+    steering, barrier = state.steering, state.steering.barrier
+    before = (steering.revision, barrier.hold, barrier.stage)
+    if state.phase not in HOLDS_IN:
+        steering.end(f"{state.phase}: {state.reason}", state.global_step, state.phase is Phase.DONE)
+        if state.phase.over:
+            steering.is_over(f"{state.phase}: {state.reason}", state.global_step)
+    for request in steering.open_of(Kind.SAVE):
+        if state.phase.prepared and covers(state.past.saved_step, request.at_step, state.global_step):
+            steering.finish(request, state.past.saved_step or 0, "saved")
+    for request in steering.open_of(Kind.DRAIN_WORKER):
+        holder = state.members.holder(Role.WORKER, request.command.worker)
+        if holder is None or holder.incarnation != request.incarnation:
+            steering.finish(request, state.global_step, f"worker {request.command.worker} has left")
+    while state.view.number and steering.begin_next(state.global_step):  # before the first view others may know more
+        _take_up(state)
+        move = barrier.decide(look_at(state)).move
+        if not move:
+            break
+        if move == "tell":
+            barrier.tell(state.fence.renew())
+            state.pace.rebound(barrier.for_ps.bound)
+        else:
+            steering.release(state.global_step)
+    _take_up(state)
+    return before != (steering.revision, barrier.hold, barrier.stage)
+
+
+def look_at(state: JobState) -> Look:
+    """The job, as the barrier sees it."""
+    trains = state.phase is Phase.TRAINING
+    written = {ps.index: state.ps_beats.get(ps.incarnation, PsBeat()).fence_revision for ps in state.view.ps}
+    least = min(written.values(), default=0)
+    behind = [index for index, revision in written.items() if revision == least]
+    return Look(
+        trains,
+        f"{state.phase}: {state.reason}",
+        _stepping(state) if trains else "",
+        least,
+        f"waits for ps {listed(behind[:NAMED])} to write the new settings",
+        state.global_step,
+    )
+
+
+def status(state: JobState) -> SteeringStatus:
+    """What is in force, what is pending, and what that waits for."""
+    return state.steering.status(lambda: look_at(state), lambda request: _waits_for(state, request))
+
+
+def reply(state: JobState, request_id: str) -> Reply:
+    """What has become of a request that was taken, or what it waits for."""
+    said = state.steering.reply(request_id)
+    return Reply(said.outcome, said.global_step, said.text or status(state).waits_for)
+
+
+def hold_of(state: JobState) -> tuple[int, str]:
+    """The hold under which no worker begins a step, and why; 0 if there is none."""
+    barrier = state.steering.barrier
+    if not barrier.hold or state.phase not in HOLDS_IN:
+        return 0, ""
+    if barrier.target is None:
+        return barrier.hold, f"paused by control at global step {barrier.in_force.from_global_step}"
+    return barrier.hold, "a change by control"
+
+
+def is_paused(state: JobState) -> bool:
+    """Whether no step is taken because somebody wants it so: nobody is late with anything then."""
+    return state.steering.settings.paused
+
+
+def wants_save(state: JobState) -> bool:
+    """Whether somebody waits for a checkpoint."""
+    return next(state.steering.open_of(Kind.SAVE), None) is not None
+
+
+def why_drain(state: JobState) -> str:
+    """Why the job ends although it could train on; empty if nobody wants that."""
+    for request in state.steering.open_of(Kind.DRAIN):
+        return f"drained by control ({request.command.by}) at global step {state.global_step}"
+    return ""
+
+
+def is_to_leave(state: JobState, incarnation: int) -> bool:
+    """Whether this worker is asked to leave."""
+    return any(request.incarnation == incarnation for request in state.steering.open_of(Kind.DRAIN_WORKER))
+
+
+def _take_up(state: JobState) -> None:
+    """What the rounds go by."""
+    rounds, barrier = state.turns.rounds, state.steering.barrier
+    rounds.stay_closed(barrier.hold > 0)
+    rounds.learning_rate_scale = barrier.in_force.learning_rate_scale
+
+
+def _stepping(state: JobState) -> str:
+    """Who may be in a step that began before the hold; empty if nobody is."""
+    if state.job.mode == "sync":
+        rounds = state.turns.rounds
+        return rounds.waits_for(state.chief) if rounds.open or rounds.unsettled else ""
+    hold, beats = state.steering.barrier.hold, state.worker_beats
+    late = [
+        worker.index
+        for worker in state.members.live(Role.WORKER)
+        if beats.get(worker.incarnation).holds != hold and not beats.has_stopped(worker.incarnation)
+    ]
+    if not late:
+        return ""
+    who = listed(late) if len(late) <= NAMED else f"{listed(late[:NAMED])} and {len(late) - NAMED} more"
+    return f"waits for worker {who} to end its step"
+
+
+def _waits_for(state: JobState, request: Request) -> str:
+    """What a command waits for that changes no settings."""
+    if request.command.kind is Kind.DRAIN_WORKER:
+        return f"waits for worker {request.command.worker} to end its step and leave"
+    if request.command.kind is Kind.SAVE and can_save(state):
+        return f"waits for worker {state.chief}, the chief, to write a checkpoint"
+    return f"{state.phase}: {state.reason}"
+
+
+def _require(state: JobState, command: Command) -> None:
+    """Raises UsageError unless the job can do it."""
+    kind, job = command.kind, state.job
+    if state.steering.is_full:
+        raise UsageError("too many commands have not taken effect yet; wait for them")
+    if state.stop.reason or (state.phase is Phase.DRAINING and kind is not Kind.DRAIN):
+        why = state.stop.reason or state.reason
+        raise UsageError(f"the job is about to end, so nothing is changed any more: {why}")
+    if kind is Kind.BOUND:
+        if job.mode != "bounded":
+            raise UsageError(f"bound is for mode bounded, and the job's mode is {job.mode}")
+        check_bound("bound", command.bound)
+    if kind is Kind.LEARNING_RATE_SCALE:
+        check_scale("learning-rate-scale", command.scale)
+        _require_model(state, "its optimizers are its own")
+    if kind is Kind.SAVE:
+        _require_model(state, "its own hooks save")
+        if not job.checkpoint_dir:
+            raise UsageError("the job has no --checkpoint-dir, so nothing is saved")
+    if kind is Kind.DRAIN_WORKER:
+        _require_others(state, command.worker)
+
+
+def _require_model(state: JobState, why: str) -> None:
+    if state.specs is None:
+        raise UsageError("no worker has joined yet, so it is not known whether the job is a script's own")
+    if not state.specs:
+        raise UsageError(f"the job is a script's own: {why}")
+
+
+def _require_others(state: JobState, index: int) -> None:
+    """The last worker that goes takes the job with it, which is to stop."""
+    worker = state.members.holder(Role.WORKER, index)
+    if worker is None:
+        live = listed(state.members.workers()) or "none"
+        raise UsageError(f"there is no worker {index}; live are: {live}")
+    others = [other for other in state.members.live(Role.WORKER) if other.index != index]
+    if all(state.stop.has_asked(other) or is_to_leave(state, other.incarnation) for other in others):
+        raise UsageError(
+            f"worker {index} is the only one that stays, and the job would stop with it; "
+            "start another one first, or end the job with drain"
+        )

@@ -1,0 +1,135 @@
+"""The barrier: how the settings of a running job change at one point for all.
+
+    OPEN --begin--> HOLD --tell--> APPLY --release--> OPEN
+
+HOLD: a change is accepted, and workers are told to hold: each ends the steps that it has under way, or the open round,
+begins no other, and says so.  APPLY: nobody is in a step, and the ps are told the new settings.  OPEN again: every ps
+has written them, they are in force, and the workers are released, unless the job is paused by them.
+
+The loss of a ps ends a view, but no change: it goes on where it was as soon as the next view trains, in which nobody
+begins a step before it is done.
+
+Law: no step begins under settings that some ps of the view has not written.
+Law: while the ps are told new settings, nobody is in a step that began under those before.
+Law: workers that hold go by the number of the hold; none is used twice, so what is said of an older one means nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from psruntime.core.steering.settings import Settings
+
+
+class Stage(str, Enum):
+    OPEN = "open"
+    HOLD = "hold"
+    APPLY = "apply"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+MOVES = {Stage.OPEN: "begin", Stage.HOLD: "tell", Stage.APPLY: "release"}  # the one that leads on
+
+
+@dataclass(frozen=True)
+class Look:
+    """The job as the barrier sees it.
+
+    trains: whether a view is prepared in which steps may be taken.  why_not: why it does not, for people.  stepping:
+    who may still be in a step or a round, for people; empty if nobody is.  written: the fence revision that every ps of
+    the view has written.  unwritten: which ps have not written the newest, for people.
+    """
+
+    trains: bool
+    why_not: str = ""
+    stepping: str = ""
+    written: int = 0
+    unwritten: str = ""
+    global_step: int = 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """move: what to do now, `tell` or `release`; empty for nothing.  reason: what is waited for, for people."""
+
+    move: str
+    reason: str = ""
+
+
+class Barrier:
+    """in_force: the settings by which steps are taken.  target: those that come; None if no change is under way.
+
+    hold: the number of the hold under which workers begin no step; 0 if they may.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.stage = Stage.OPEN
+        self.in_force = settings
+        self.target: Settings | None = None
+        self.hold = 0
+        self._holds = 0  # how many there were
+        self._told = 0  # the fence revision under which the ps were told the target
+
+    @property
+    def for_ps(self) -> Settings:
+        """What the ps are to write."""
+        return self.target if self.target is not None and self.stage is Stage.APPLY else self.in_force
+
+    def learn(self, settings: Settings) -> None:
+        """Takes what an earlier coordinator had put into force, before anybody trains."""
+        self._require(Stage.OPEN, "learn")
+        self.in_force = self.in_force.newer(settings)
+        self._update_hold()
+
+    def begin(self, change: Settings) -> None:
+        """A change is accepted.  Its revision and its global step are given to it here, and when it is done."""
+        self._require(Stage.OPEN, "begin")
+        self.target = replace(change, revision=self.in_force.revision + 1)
+        self.stage = Stage.HOLD
+        self._update_hold()
+
+    def decide(self, look: Look) -> Decision:
+        """Whether the change goes on, or what it waits for."""
+        if self.stage is Stage.OPEN:
+            return Decision("")
+        if not look.trains:
+            return Decision("", look.why_not)
+        if look.stepping:
+            return Decision("", look.stepping)
+        if self.stage is Stage.APPLY and look.written < self._told:
+            return Decision("", look.unwritten)
+        return Decision(MOVES[self.stage])
+
+    def tell(self, fence_revision: int) -> None:
+        """Nobody is in a step: from this revision of the fence on the ps are told the new settings."""
+        self._require(Stage.HOLD, "tell")
+        self.stage, self._told = Stage.APPLY, fence_revision
+
+    def release(self, global_step: int) -> None:
+        """Every ps has written the new settings: they are in force from this global step on."""
+        self._require(Stage.APPLY, "release")
+        assert self.target is not None
+        self.in_force, self.target = replace(self.target, from_global_step=global_step), None
+        self.stage = Stage.OPEN
+        self._update_hold()
+
+    def give_up(self) -> None:
+        """No ps was told anything yet, and the change does not come."""
+        self._require(Stage.HOLD, "give_up")
+        self.target, self.stage = None, Stage.OPEN
+        self._update_hold()
+
+    def _update_hold(self) -> None:
+        holds = self.target is not None or self.in_force.paused
+        if holds and not self.hold:
+            self._holds += 1
+            self.hold = self._holds
+        elif not holds:
+            self.hold = 0
+
+    def _require(self, stage: Stage, move: str) -> None:
+        if self.stage is not stage:
+            raise ValueError(f"illegal move {move} at stage {self.stage}, of {self.in_force} to {self.target}")

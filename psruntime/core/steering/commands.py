@@ -1,0 +1,94 @@
+"""What an operator may ask of a running job, and what is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from psruntime.core.steering.settings import UNCHANGED, Settings
+
+
+class Kind(str, Enum):
+    """What is asked.  The first four change settings, at the barrier."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    BOUND = "bound"
+    LEARNING_RATE_SCALE = "learning-rate-scale"
+    SAVE = "save"
+    DRAIN = "drain"
+    DRAIN_WORKER = "drain worker"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+CHANGES = (Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE)
+
+
+@dataclass(frozen=True)
+class Command:
+    """request_id: random text, the same in every repeat of this request.  by: from where it came, for people.
+
+    bound, scale, worker: of the kind that needs one.
+    """
+
+    kind: Kind
+    request_id: str
+    by: str = ""
+    bound: int = 0
+    scale: float = 1.0
+    worker: int = 0
+
+    def __str__(self) -> str:
+        """As it was typed."""
+        argument: dict[Kind, object] = {
+            Kind.BOUND: self.bound,
+            Kind.LEARNING_RATE_SCALE: f"{self.scale:g}",
+            Kind.DRAIN_WORKER: self.worker,
+        }
+        return f"{self.kind} {argument[self.kind]}" if self.kind in argument else str(self.kind)
+
+    def change(self, settings: Settings) -> Settings:
+        """The settings as this command makes them of those."""
+        if self.kind is Kind.BOUND:
+            return replace(settings, bound=self.bound)
+        if self.kind is Kind.LEARNING_RATE_SCALE:
+            return replace(settings, learning_rate_scale=self.scale)
+        return replace(settings, paused=self.kind is Kind.PAUSE)
+
+
+class Outcome(str, Enum):
+    """What has become of a command."""
+
+    PENDING = "pending"
+    DONE = "done"
+    GIVEN_UP = "given up"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Reply:
+    """text: what was done and from which global step on, why it was given up, or what it waits for; for people."""
+
+    outcome: Outcome
+    global_step: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class SteeringStatus:
+    """What of a job was changed while it runs, and what is about to be.
+
+    settings: in force.  pending: each command that has not taken effect.  waits_for: what the first of them waits for;
+    empty while there is none.
+    """
+
+    settings: Settings = UNCHANGED
+    pending: tuple[str, ...] = ()
+    waits_for: str = ""
+
+
+UNSTEERED = SteeringStatus()

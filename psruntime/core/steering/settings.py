@@ -1,0 +1,48 @@
+"""The settings in force: what an operator may change of a running job.  How it was started stays in JobConfig."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from psruntime.errors import UsageError
+
+LARGEST_BOUND = 2**31 - 1  # steps
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # a ps multiplies in float32, which has to tell it from 0 and infinity
+
+
+@dataclass(frozen=True)
+class Settings:
+    """revision: counts the changes since the job was started, over the lives of all its coordinators.
+
+    from_global_step: the change before which nobody took a step under these settings, and after which nobody did under
+    those before.  bound: in mode bounded, else None.  learning_rate_scale: by which every learning rate is multiplied.
+    paused: no step begins.
+    """
+
+    revision: int = 0
+    from_global_step: int = 0
+    bound: int | None = None
+    learning_rate_scale: float = 1.0
+    paused: bool = False
+
+    def newer(self, other: Settings) -> Settings:
+        """Those of both that were changed more often."""
+        return other if other.revision > self.revision else self
+
+
+UNCHANGED = Settings()  # what a process knows that was told of no change
+
+
+def check_bound(name: str, bound: int) -> int:
+    """Raises UsageError unless it can be one."""
+    if not 0 <= bound <= LARGEST_BOUND:
+        raise UsageError(f"{name} must be from 0 to {LARGEST_BOUND}, got {bound}")
+    return bound
+
+
+def check_scale(name: str, scale: float) -> float:
+    """Raises UsageError unless it can be one."""
+    if not (math.isfinite(scale) and SMALLEST_SCALE <= scale <= LARGEST_SCALE):
+        raise UsageError(f"{name} must be a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}, got {scale:g}")
+    return scale

@@ -1,0 +1,160 @@
+"""The commands of operators: each is taken once, in its order, and ends as done or given up.
+
+What only the coordinator knows, whether a checkpoint is written or a worker has gone, it tells by `finish`.
+
+Law: a request that was taken is not taken again, however often it is repeated.
+Law: one change of settings is under way at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from psruntime.core.steering.barrier import Barrier, Decision, Look, Stage
+from psruntime.core.steering.commands import CHANGES, Command, Kind, Outcome, Reply, SteeringStatus
+from psruntime.core.steering.settings import Settings
+
+REMEMBERED = 256  # requests that are over, for repeats of theirs; an operator makes a few an hour
+MOST_OPEN = 64  # requests that are not
+OPEN = Reply(Outcome.PENDING)
+
+
+@dataclass
+class Request:
+    """A command that was taken, at this global step.  incarnation: of the worker that it is about."""
+
+    command: Command
+    at_step: int
+    incarnation: int = 0
+    reply: Reply = OPEN
+
+    @property
+    def is_open(self) -> bool:
+        return self.reply.outcome is Outcome.PENDING
+
+
+class Steering:
+    """`note(name, **facts)` takes what an operator wants to read.  revision: grows with every change of a reply."""
+
+    def __init__(self, bound: int | None, note: Callable[..., None]) -> None:
+        self.barrier = Barrier(Settings(bound=bound))
+        self.revision = 0
+        self._note = note
+        self._requests: dict[str, Request] = {}  # by request id, the latest last
+        self._open: list[Request] = []
+
+    @property
+    def settings(self) -> Settings:
+        """In force."""
+        return self.barrier.in_force
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether some command has not taken effect."""
+        return bool(self._open)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many have not that no more is taken."""
+        return len(self._open) >= MOST_OPEN
+
+    def learn(self, settings: Settings) -> None:
+        """A member was told these by an earlier coordinator; before anybody trains."""
+        if self.barrier.stage is Stage.OPEN:
+            self.barrier.learn(settings)
+
+    def knows(self, request_id: str) -> bool:
+        """Whether this request was taken."""
+        return request_id in self._requests
+
+    def take(self, command: Command, global_step: int, incarnation: int = 0) -> None:
+        """A command that can be carried out.  A repeat changes nothing."""
+        if self.knows(command.request_id):
+            return
+        request = Request(command, global_step, incarnation)
+        self._requests[command.request_id] = request
+        self._open.append(request)
+        over = [name for name, each in self._requests.items() if not each.is_open]
+        for name in over[: max(0, len(over) - REMEMBERED)]:
+            del self._requests[name]
+        self.revision += 1
+        self._note("control", command=str(command), by=command.by, global_step=global_step)
+
+    def reply(self, request_id: str) -> Reply:
+        """What has become of a request that was taken; while it is pending `waits_for` says what for."""
+        return self._requests[request_id].reply
+
+    def open_of(self, kind: Kind) -> Iterator[Request]:
+        """The commands of this kind that have not taken effect."""
+        return (request for request in list(self._open) if request.command.kind is kind)
+
+    def decide(self, look: Look) -> Decision:
+        """What the barrier does next."""
+        return self.barrier.decide(look)
+
+    def release(self, global_step: int) -> None:
+        """The change that was under way is in force from this global step on."""
+        self.barrier.release(global_step)
+        self.finish(self._change(), global_step, _done(self._change().command))
+
+    def finish(self, request: Request, global_step: int, text: str, outcome: Outcome = Outcome.DONE) -> None:
+        """A command has taken effect, or does not any more.  text: what is said of it, before the global step."""
+        at = f"{text} at global step {global_step}" if outcome is Outcome.DONE else text
+        request.reply = Reply(outcome, global_step, at)
+        self._open.remove(request)
+        self.revision += 1
+        facts = {"command": str(request.command), "outcome": outcome, "global_step": global_step}
+        self._note("steered", **facts, reason=at)
+
+    def end(self, why: str, global_step: int, is_done: bool) -> None:
+        """The job takes no further step: what has not taken effect is given up, but for its end itself.
+
+        What the ps were told already is done: no step begins that could be under anything else.
+        """
+        if self.barrier.stage is Stage.APPLY:
+            self.release(global_step)
+        if self.barrier.stage is Stage.HOLD:
+            self.barrier.give_up()
+        for request in list(self._open):
+            kind = request.command.kind
+            if kind is Kind.DRAIN and is_done:
+                self.finish(request, global_step, "drained; the job is done")
+            elif kind is not Kind.DRAIN:
+                self.finish(request, global_step, f"given up: {why}", Outcome.GIVEN_UP)
+
+    def is_over(self, why: str, global_step: int) -> None:
+        """The job is over and not done: nothing that is open takes effect."""
+        self.end(why, global_step, is_done=False)
+        for request in self.open_of(Kind.DRAIN):
+            self.finish(request, global_step, f"given up: {why}", Outcome.GIVEN_UP)
+
+    def status(self, look: Callable[[], Look], waits_for: Callable[[Request], str]) -> SteeringStatus:
+        """look: of the barrier at the job.  waits_for: what a command waits for that is no change."""
+        pending = tuple(str(request.command) for request in self._open)
+        reason = ""
+        if self._open:
+            first = self._open[0]
+            is_change = first.command.kind in CHANGES
+            reason = self.decide(look()).reason if is_change else waits_for(first)
+        return SteeringStatus(self.settings, pending, reason)
+
+    def _change(self) -> Request:
+        """The change that is under way, or comes next."""
+        return next(request for request in self._open if request.command.kind in CHANGES)
+
+    def begin_next(self, global_step: int) -> bool:
+        """Begins the next change if none is under way; returns whether one is.  One that changes nothing is done."""
+        while self.barrier.stage is Stage.OPEN and any(r.command.kind in CHANGES for r in self._open):
+            request = self._change()
+            change = request.command.change(self.settings)
+            if change != self.settings:
+                self.barrier.begin(change)
+            else:
+                self.finish(request, global_step, f"{_done(request.command)} already")
+        return self.barrier.stage is not Stage.OPEN
+
+
+def _done(command: Command) -> str:
+    said = {Kind.PAUSE: "paused", Kind.RESUME: "resumed"}
+    return said.get(command.kind, str(command))

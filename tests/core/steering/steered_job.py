@@ -1,0 +1,280 @@
+"""A job of honest members on a real coordinator, for commands: each does what it is told, one heartbeat at a time.
+
+A worker is a `Stepper`: it begins a step unless it holds, ends it with its next turn, and says so.  In mode sync it
+takes turns.  What it begins is checked against what every ps has written.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from psruntime.config import JobConfig
+from psruntime.core.coordinator.coordinator import Coordinator
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import Instructions, Join, LeaveKind, Prepared, PsBeat, WorkerBeat
+from psruntime.core.members.past import UNKNOWN, Past
+from psruntime.core.members.view import Phase
+from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.rounds.round_messages import Closed, Contribution, Done, Duty
+from psruntime.core.steering.commands import Command, Kind, Reply
+from psruntime.core.steering.settings import UNCHANGED, Settings
+from psruntime.errors import PsRuntimeError, ReplacedError
+
+MODEL = (VariableSpec("kernel", (4,), "float32"),)
+BATCH = 8.0
+
+
+@dataclass
+class Ps:
+    """What a ps has written, and what it will tell the next coordinator."""
+
+    incarnation: int
+    past: Past = UNKNOWN
+    wrote: int = 0
+    settings: Settings | None = None
+
+
+@dataclass
+class Stepper:
+    """A worker.  began: the settings of the ps when its step began; None: it is in none."""
+
+    incarnation: int
+    past: Past = UNKNOWN
+    view: int = 0
+    steps: int = 0
+    began: list[Settings] | None = None
+    stuck: bool = False  # in a step
+    done: Done | None = None  # mode sync: what it says with its next turn
+    work: tuple[int, int, bool] | None = None  # the same: round, attempt and whether it closes, under way
+    batches: int = 0
+    saved: int | None = None
+    heard: Instructions | None = None
+
+
+@dataclass
+class Seen:
+    """What a history has met."""
+
+    steps: int = 0
+    rounds: dict[int, float] = field(default_factory=dict)  # round -> the learning rate scale that it was closed with
+
+
+class SteeredJob:
+    """Two ps and two workers, in training.  Times in seconds; a `run` of n is n of them, with a beat of everybody."""
+
+    def __init__(self, specs: tuple[VariableSpec, ...] = MODEL, **settings: Any) -> None:
+        self.job = JobConfig(**{"ps": 2, "min_workers": 2, "max_workers": 4, "lease_s": 4.0, **settings})
+        self.specs = specs
+        self.now_s = 0.0
+        self.core = Coordinator(self.job, 0.0)
+        self.numbers, self.requests = count(1), count(1)
+        self.ps: dict[int, Ps] = {}
+        self.steppers: dict[int, Stepper] = {}
+        self.global_step = 0
+        self.facts: list[tuple[str, dict[str, Any]]] = []
+        self.seen = Seen()
+        for role, index in ((Role.PS, 0), (Role.PS, 1), (Role.WORKER, 0), (Role.WORKER, 1)):
+            self.join(role, index)
+
+    # Operators.
+
+    def ask(self, kind: Kind, request_id: str = "", by: str = "127.0.0.1:9", **facts: Any) -> str:
+        """Returns the request's id."""
+        name = request_id or f"request {next(self.requests)}"
+        self.core.control(Command(kind, name, by, **facts), self.now_s)
+        self.collect()
+        return name
+
+    def reply(self, request_id: str) -> Reply:
+        return self.core.control_reply(request_id)
+
+    # Members.
+
+    def join(self, role: Role, index: int, past: Past | None = None) -> None:
+        members: dict[int, Any] = self.ps if role is Role.PS else self.steppers
+        if index in members or self.core.state.phase.over:
+            return
+        number = next(self.numbers)
+        address, specs = f"127.0.0.1:{5000 + number}", self.specs if role is Role.WORKER else ()
+        join = Join(role, index, address, address, f"join {number}", self.job.job_id, 0.0, specs, past or UNKNOWN)
+        incarnation = self.core.join(join, number, self.now_s).incarnation  # type: ignore[union-attr]
+        members[index] = (Ps if role is Role.PS else Stepper)(incarnation, past or UNKNOWN)
+        self.collect()
+
+    def lose(self, role: Role, index: int) -> None:
+        members: dict[int, Any] = self.ps if role is Role.PS else self.steppers
+        if index in members:
+            self.core.confirm_lost(members.pop(index).incarnation, self.now_s)
+            self.collect()
+
+    def lose_the_coordinator(self) -> None:
+        """With ps 0; the others join the next one, and tell it what they remember.  Their steps go on meanwhile."""
+        pasts = {(Role.PS, i): ps.past for i, ps in self.ps.items() if i}
+        pasts |= {(Role.WORKER, i): worker.past for i, worker in self.steppers.items()}
+        steppers = self.steppers
+        self.core = Coordinator(self.job, self.now_s)
+        self.ps, self.steppers = {i: ps for i, ps in self.ps.items() if i}, {}
+        others, self.ps = self.ps, {}
+        self.join(Role.PS, 0)
+        for (role, index), past in pasts.items():
+            self.join(role, index, past)
+        for index, ps in others.items():
+            self.ps[index].settings = ps.settings  # of variables, which the process has
+        for index, before in steppers.items():
+            worker = self.steppers[index]
+            worker.began, worker.stuck, worker.batches = before.began, before.stuck, before.batches
+
+    def ps_told(self, index: int) -> Instructions:
+        return self.core.answer(Role.PS, index, self.ps[index].incarnation).instructions
+
+    def worker_told(self, index: int) -> Instructions:
+        return self.core.answer(Role.WORKER, index, self.steppers[index].incarnation).instructions
+
+    def beat_ps(self, index: int) -> None:
+        """A ps writes what it is told, and says so."""
+        ps = self.ps.get(index)
+        if ps is None:
+            return
+        told = self.ps_told(index)
+        ps.wrote, ps.settings = told.fence_revision, told.settings
+        ps.past = ps.past.after(told.phase.prepared, told.saved_step, told.seen_step).steered(told.settings)
+        step = self.global_step if index == 0 and told.phase.prepared else 0
+        with suppress(PsRuntimeError):
+            self.core.heartbeat(Role.PS, index, ps.incarnation, PsBeat(ps.wrote, told.view.number, step), self.now_s)
+        self.collect()
+
+    def beat_workers(self) -> None:
+        for index in list(self.steppers):
+            self.beat_worker(index)
+
+    def beat_worker(self, index: int) -> None:
+        """One move of a worker: it hears, ends a step or begins one, and says so."""
+        worker = self.steppers.get(index)
+        if worker is None:
+            return
+        worker.heard = told = self.worker_told(index)
+        if not told.phase.over:
+            worker.past = worker.past.after(told.phase.prepared, told.saved_step, told.seen_step)
+            worker.past = worker.past.steered(told.settings)
+        with suppress(ReplacedError):
+            self.prepare_or_close(index, worker, told)
+            if told.phase.prepared and told.fenced_in and worker.view != told.view.number:
+                worker.view, worker.steps = told.view.number, 0
+                worker.done = worker.work = None
+            if told.phase.prepared and worker.view == told.view.number and not worker.stuck:
+                (self.take_turn if self.job.mode == "sync" else self.step)(index, worker, told)
+            self.say(index, worker)
+        if told.leave and worker.began is None and index in self.steppers:
+            self.core.leave(Role.WORKER, index, worker.incarnation, LeaveKind.ASKED, "asked to stop", self.now_s)
+            del self.steppers[index]
+        self.collect()
+
+    def say(self, index: int, worker: Stepper) -> None:
+        told = worker.heard
+        assert told is not None
+        if told.save and told.chief and worker.view == told.view.number:
+            worker.saved = self.global_step
+        stopped = told.phase is Phase.DRAINING and worker.began is None
+        holds = told.hold if worker.began is None else 0
+        step = self.global_step if worker.view == told.view.number else 0
+        beat = WorkerBeat(
+            worker.view, worker.steps, step, stopped, saved_step=worker.saved, asked_to_stop=told.leave, holds=holds
+        )
+        self.core.heartbeat(Role.WORKER, index, worker.incarnation, beat, self.now_s)
+
+    def prepare_or_close(self, index: int, worker: Stepper, told: Instructions) -> None:
+        if told.chief and told.phase is Phase.PREPARING and told.fenced_in:
+            attempt = self.core.state.turns.rounds.attempt
+            prepared = Prepared(self.global_step, attempt)
+            self.core.report_prepared(index, worker.incarnation, told.view.number, prepared, self.now_s)
+        if told.chief and told.close:
+            self.core.report_finished(index, worker.incarnation, told.view.number, self.now_s)
+
+    def step(self, index: int, worker: Stepper, told: Instructions) -> None:
+        """Modes async and bounded: ends the step, or begins one if it may."""
+        if worker.began is not None:
+            self.check_step(worker.began)
+            worker.began = None
+            worker.steps += 1
+            self.global_step += 1
+            self.seen.steps += 1
+        elif told.phase is Phase.TRAINING and not told.hold and not told.leave:
+            worker.began = self.written()
+            if self.job.mode == "bounded":
+                assert {settings.bound for settings in worker.began} == {told.settings.bound}, "a ps has another bound"
+
+    def take_turn(self, index: int, worker: Stepper, told: Instructions) -> None:
+        """Mode sync: ends its work, says so, and begins what its next turn is."""
+        if worker.work is not None:
+            number, attempt, closes = worker.work
+            if closes:
+                self.close(number)
+                worker.done = Closed(number, attempt, number)
+            else:
+                worker.done = Contribution(number, attempt, worker.batches, BATCH)
+                worker.batches += 1
+            worker.work = worker.began = None
+        if told.leave and worker.done is None:
+            return
+        turn = self.core.take_turn(index, worker.incarnation, worker.view, worker.done, self.now_s)
+        worker.done = None
+        self.global_step = max(self.global_step, self.core.state.turns.rounds.global_step)
+        if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE) and not told.leave:
+            if turn.duty is Duty.CONTRIBUTE and turn.closes is not None:
+                self.close(turn.closes.round)
+            worker.work = (turn.round, turn.attempt, turn.duty is Duty.CLOSE)
+            worker.began = self.written()
+            if turn.duty is Duty.CONTRIBUTE:
+                self.check_step(worker.began)
+
+    def close(self, number: int) -> None:
+        """A round is applied on every ps, with the scale that each has written then; a repeat changes nothing."""
+        (scale,) = {settings.learning_rate_scale for settings in self.written()}
+        self.seen.rounds.setdefault(number, scale)
+
+    def written(self) -> list[Settings]:
+        """By the ps of the view."""
+        view = {entry.incarnation for entry in self.core.state.view.ps}
+        return [ps.settings or UNCHANGED for ps in self.ps.values() if ps.incarnation in view]
+
+    def check_step(self, began: list[Settings]) -> None:
+        """Every ps goes by the same settings while a step is under way, and they are those in force when it began."""
+        now = self.written()
+        if len(now) == len(began) == self.job.ps:
+            assert len({settings.revision for settings in began}) == 1, f"a step began under {began}"
+            assert [s.revision for s in now] == [s.revision for s in began], f"begun under {began}, ended under {now}"
+
+    # Time.
+
+    def run(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now_s += 1.0
+            self.core.advance(self.now_s)
+            self.collect()
+            self.beat_workers()
+            for index in list(self.ps):
+                self.beat_ps(index)
+
+    def collect(self) -> None:
+        effects = self.core.take_effects()
+        self.facts += [(event.name, event.facts) for event in effects.events]
+        for record in effects.records:
+            if record["record"] == "round" and record["round"] in self.seen.rounds:
+                said = record.get("learning_rate_scale", 1.0)
+                assert self.seen.rounds[record["round"]] == said, "the record has another scale than the ps"
+
+    def take_events(self) -> list[str]:
+        """Their names, since the last call."""
+        return [name for name, _ in self.take_all()]
+
+    def take_facts(self, *names: str) -> list[list[dict[str, Any]]]:
+        """Of the events of each name, since the last call."""
+        told = self.take_all()
+        return [[facts for event, facts in told if event == name] for name in names]
+
+    def take_all(self) -> list[tuple[str, dict[str, Any]]]:
+        told, self.facts = self.facts, []
+        return told

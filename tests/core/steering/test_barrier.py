@@ -1,0 +1,93 @@
+"""The barrier by itself: its moves, its hold, what it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from psruntime.core.steering.barrier import Barrier, Decision, Look, Stage
+from psruntime.core.steering.settings import Settings
+
+START = Settings(bound=4)
+READY = Look(True, written=7)
+
+
+def changed(**change: object) -> Barrier:
+    """A barrier at which a change begins."""
+    barrier = Barrier(START)
+    barrier.begin(replace(START, **change))  # type: ignore[arg-type]
+    return barrier
+
+
+def test_a_change_goes_through_hold_and_apply() -> None:
+    barrier = changed(bound=2)
+    assert (barrier.stage, barrier.hold, barrier.for_ps) == (Stage.HOLD, 1, START)
+    assert barrier.decide(replace(READY, stepping="waits for worker 1")) == Decision("", "waits for worker 1")
+    assert barrier.decide(READY) == Decision("tell")
+    barrier.tell(8)
+    assert barrier.for_ps == Settings(1, 0, 2) and barrier.in_force == START
+    assert barrier.decide(replace(READY, unwritten="waits for ps 0")) == Decision("", "waits for ps 0")
+    assert barrier.decide(replace(READY, written=8)) == Decision("release")
+    barrier.release(30)
+    assert barrier.in_force == barrier.for_ps == Settings(1, 30, 2)
+    assert (barrier.stage, barrier.hold, barrier.target) == (Stage.OPEN, 0, None)
+
+
+def test_nothing_moves_while_nobody_trains() -> None:
+    barrier = changed(bound=2)
+    assert barrier.decide(Look(False, "waiting for ps 1")) == Decision("", "waiting for ps 1")
+    barrier.tell(8)
+    assert barrier.decide(Look(False, "waiting for ps 1", written=9)) == Decision("", "waiting for ps 1")
+
+
+def test_a_pause_keeps_its_hold_over_other_changes_and_ends_with_the_resume() -> None:
+    barrier = changed(paused=True)
+    barrier.tell(8)
+    barrier.release(30)
+    assert barrier.hold == 1
+    barrier.begin(replace(barrier.in_force, learning_rate_scale=0.5))
+    barrier.tell(9)
+    barrier.release(30)
+    assert barrier.hold == 1 and barrier.in_force == Settings(2, 30, 4, 0.5, True)
+    barrier.begin(replace(barrier.in_force, paused=False))
+    assert barrier.hold == 1, "until every ps has written it"
+    barrier.tell(10)
+    barrier.release(30)
+    assert barrier.hold == 0
+    barrier.begin(replace(barrier.in_force, bound=9))
+    assert barrier.hold == 2, "a number is not used twice"
+
+
+def test_what_was_given_up_leaves_no_trace() -> None:
+    barrier = changed(bound=2)
+    barrier.give_up()
+    assert (barrier.in_force, barrier.for_ps, barrier.hold, barrier.stage) == (START, START, 0, Stage.OPEN)
+
+
+def test_the_settings_of_an_earlier_coordinator_are_taken_if_they_are_newer() -> None:
+    barrier = Barrier(START)
+    barrier.learn(Settings(0, 5, None, 3.0))
+    assert barrier.in_force == START
+    known = Settings(3, 50, 2, 0.1, paused=True)
+    barrier.learn(known)
+    barrier.learn(Settings(2, 40, 8))
+    assert barrier.in_force == known and barrier.hold == 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "moves"),
+    [(Stage.OPEN, {"begin", "learn"}), (Stage.HOLD, {"tell", "give_up"}), (Stage.APPLY, {"release"})],
+)
+def test_an_illegal_move_raises_and_changes_nothing(stage: Stage, moves: set[str]) -> None:
+    barrier = Barrier(START)
+    if stage is not Stage.OPEN:
+        barrier.begin(replace(START, bound=2))
+    if stage is Stage.APPLY:
+        barrier.tell(8)
+    before = vars(barrier).copy()
+    arguments = {"begin": (START,), "learn": (START,), "tell": (1,), "give_up": (), "release": (1,)}
+    for move in arguments.keys() - moves:
+        with pytest.raises(ValueError, match=f"illegal move {move} at stage {stage}"):
+            getattr(barrier, move)(*arguments[move])
+        assert vars(barrier) == before
