@@ -59,7 +59,7 @@ def steer(state: JobState) -> bool:
         if not move:
             break
         if move == "tell":
-            barrier.tell(state.fence.renew())
+            barrier.tell(state.fence.renew(), state.global_step)
             state.pace.rebound(barrier.for_ps.bound)
         else:
             steering.release(state.global_step)

@@ -103,9 +103,11 @@ class Barrier:
             return Decision("", look.unwritten)
         return Decision(MOVES[self.stage])
 
-    def tell(self, fence_revision: int) -> None:
+    def tell(self, fence_revision: int, global_step: int) -> None:
         """Nobody is in a step: from this revision of the fence on the ps are told the new settings."""
         self._require(Stage.HOLD, "tell")
+        assert self.target is not None
+        self.target = replace(self.target, from_global_step=global_step)
         self.stage, self._told = Stage.APPLY, fence_revision
 
     def release(self, global_step: int) -> None:

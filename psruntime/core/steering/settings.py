@@ -27,8 +27,9 @@ class Settings:
     paused: bool = False
 
     def newer(self, other: Settings) -> Settings:
-        """Those of both that were changed more often."""
-        return other if other.revision > self.revision else self
+        """Those of both that were changed more often; of the same those that were in force, not only told to the ps."""
+        ours, theirs = ((each.revision, each.from_global_step) for each in (self, other))
+        return other if theirs > ours else self
 
 
 UNCHANGED = Settings()  # what a process knows that was told of no change

@@ -164,6 +164,8 @@ class SteeredJob:
             if told.phase.prepared and told.fenced_in and worker.view != told.view.number:
                 worker.view, worker.steps = told.view.number, 0
                 worker.done = worker.work = None
+                again = worker.began is not None and self.job.mode != "sync"
+                worker.began = self.written() if again else None  # what was interrupted is begun anew
             if told.phase.prepared and worker.view == told.view.number and not worker.stuck:
                 (self.take_turn if self.job.mode == "sync" else self.step)(index, worker, told)
             self.say(index, worker)
@@ -221,7 +223,6 @@ class SteeredJob:
             return
         turn = self.core.take_turn(index, worker.incarnation, worker.view, worker.done, self.now_s)
         worker.done = None
-        self.global_step = max(self.global_step, self.core.state.turns.rounds.global_step)
         if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE) and not told.leave:
             if turn.duty is Duty.CONTRIBUTE and turn.closes is not None:
                 self.close(turn.closes.round)
@@ -234,6 +235,7 @@ class SteeredJob:
         """A round is applied on every ps, with the scale that each has written then; a repeat changes nothing."""
         (scale,) = {settings.learning_rate_scale for settings in self.written()}
         self.seen.rounds.setdefault(number, scale)
+        self.global_step = max(self.global_step, number)
 
     def written(self) -> list[Settings]:
         """By the ps of the view."""

@@ -25,34 +25,34 @@ def test_a_change_goes_through_hold_and_apply() -> None:
     assert (barrier.stage, barrier.hold, barrier.for_ps) == (Stage.HOLD, 1, START)
     assert barrier.decide(replace(READY, stepping="waits for worker 1")) == Decision("", "waits for worker 1")
     assert barrier.decide(READY) == Decision("tell")
-    barrier.tell(8)
-    assert barrier.for_ps == Settings(1, 0, 2) and barrier.in_force == START
+    barrier.tell(8, 30)
+    assert barrier.for_ps == Settings(1, 30, 2) and barrier.in_force == START
     assert barrier.decide(replace(READY, unwritten="waits for ps 0")) == Decision("", "waits for ps 0")
     assert barrier.decide(replace(READY, written=8)) == Decision("release")
-    barrier.release(30)
-    assert barrier.in_force == barrier.for_ps == Settings(1, 30, 2)
+    barrier.release(31)
+    assert barrier.in_force == barrier.for_ps == Settings(1, 31, 2)
     assert (barrier.stage, barrier.hold, barrier.target) == (Stage.OPEN, 0, None)
 
 
 def test_nothing_moves_while_nobody_trains() -> None:
     barrier = changed(bound=2)
     assert barrier.decide(Look(False, "waiting for ps 1")) == Decision("", "waiting for ps 1")
-    barrier.tell(8)
+    barrier.tell(8, 30)
     assert barrier.decide(Look(False, "waiting for ps 1", written=9)) == Decision("", "waiting for ps 1")
 
 
 def test_a_pause_keeps_its_hold_over_other_changes_and_ends_with_the_resume() -> None:
     barrier = changed(paused=True)
-    barrier.tell(8)
+    barrier.tell(8, 30)
     barrier.release(30)
     assert barrier.hold == 1
     barrier.begin(replace(barrier.in_force, learning_rate_scale=0.5))
-    barrier.tell(9)
+    barrier.tell(9, 30)
     barrier.release(30)
     assert barrier.hold == 1 and barrier.in_force == Settings(2, 30, 4, 0.5, True)
     barrier.begin(replace(barrier.in_force, paused=False))
     assert barrier.hold == 1, "until every ps has written it"
-    barrier.tell(10)
+    barrier.tell(10, 30)
     barrier.release(30)
     assert barrier.hold == 0
     barrier.begin(replace(barrier.in_force, bound=9))
@@ -67,7 +67,7 @@ def test_what_was_given_up_leaves_no_trace() -> None:
 
 def test_the_settings_of_an_earlier_coordinator_are_taken_if_they_are_newer() -> None:
     barrier = Barrier(START)
-    barrier.learn(Settings(0, 5, None, 3.0))
+    barrier.learn(Settings(0, 0, None, 3.0))
     assert barrier.in_force == START
     known = Settings(3, 50, 2, 0.1, paused=True)
     barrier.learn(known)
@@ -84,9 +84,9 @@ def test_an_illegal_move_raises_and_changes_nothing(stage: Stage, moves: set[str
     if stage is not Stage.OPEN:
         barrier.begin(replace(START, bound=2))
     if stage is Stage.APPLY:
-        barrier.tell(8)
+        barrier.tell(8, 30)
     before = vars(barrier).copy()
-    arguments = {"begin": (START,), "learn": (START,), "tell": (1,), "give_up": (), "release": (1,)}
+    arguments = {"begin": (START,), "learn": (START,), "tell": (1, 1), "give_up": (), "release": (1,)}
     for move in arguments.keys() - moves:
         with pytest.raises(ValueError, match=f"illegal move {move} at stage {stage}"):
             getattr(barrier, move)(*arguments[move])

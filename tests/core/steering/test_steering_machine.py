@@ -1,0 +1,237 @@
+"""Commands in any order, while workers hold, get stuck, come and go, ps are lost, and the coordinator with ps 0.
+
+steered_job.py checks, whenever a step begins or ends and a round is closed, that every ps goes by the same settings,
+and by those of when it began.  Here is checked that no step begins while the job is paused, and at the end that no
+command hangs once everybody live has answered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from psruntime.core.members.membership import Role
+from psruntime.core.members.view import Phase
+from psruntime.core.steering.barrier import Stage
+from psruntime.core.steering.commands import Kind, Outcome
+from psruntime.core.steering.settings import Settings
+from psruntime.errors import JobDoneError, UsageError
+from tests.core.steering.steered_job import SteeredJob
+from tests.support.selection import examples, plays_all
+
+WORKERS = st.integers(0, 3)
+PS = st.integers(0, 1)
+FLAG = st.booleans()
+CHANGES = st.sampled_from([Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE])
+MUST_HAPPEN = (
+    *(f"{kind} done" for kind in Kind), "pause given up", "learning-rate-scale given up", "save given up",
+    "ps lost at hold", "ps lost at apply", "worker lost at hold", "worker lost at apply", "worker joined at hold",
+    "coordinator lost at hold", "coordinator lost at apply", "coordinator lost while paused", "settings survived",
+    "refused", "over", "steps", "rounds", "scaled rounds",
+)  # fmt: skip
+
+
+def of(settings_in_force: Settings) -> Settings:
+    """Without the step of which they are."""
+    return replace(settings_in_force, from_global_step=0)
+
+
+class SteeringMachine(RuleBasedStateMachine):
+    """Two ps and up to four workers."""
+
+    seen: Counter[str] = Counter()
+
+    @initialize(mode=st.sampled_from(["async", "bounded", "sync"]))
+    def begin(self, mode: str) -> None:
+        self.job = SteeredJob(
+            mode=mode, bound=4 if mode == "bounded" else None, checkpoint_dir="/c", ps_timeout_s=1e6,
+            drain_timeout_s=1e5, min_workers=1,
+        )  # fmt: skip
+        self.asked: dict[str, Kind] = {}
+        self.done: set[str] = set()
+        self.job.run(6)
+
+    @property
+    def at(self) -> Stage:
+        return self.job.core.state.steering.barrier.stage
+
+    def ask(self, kind: Kind, repeated: bool, **facts: object) -> None:
+        known = [name for name, each in self.asked.items() if each is kind] if repeated else []
+        try:
+            name = self.job.ask(kind, known[-1] if known else "", **facts)
+        except UsageError:
+            self.seen["refused"] += 1
+        except JobDoneError:
+            self.seen["over"] += 1
+        else:
+            self.asked[name] = kind
+
+    # Operators.
+
+    @rule(kind=CHANGES, bound=st.integers(0, 9), scale=st.sampled_from([0.1, 0.5, 1.0, 3.0]), repeated=FLAG)
+    def a_change(self, kind: Kind, bound: int, scale: float, repeated: bool) -> None:
+        if kind is Kind.BOUND:
+            self.ask(kind, repeated, bound=bound)
+        elif kind is Kind.LEARNING_RATE_SCALE:
+            self.ask(kind, repeated, scale=scale)
+        else:
+            self.ask(kind, repeated)
+
+    @rule(repeated=FLAG)
+    def a_checkpoint(self, repeated: bool) -> None:
+        self.ask(Kind.SAVE, repeated)
+
+    @rule(worker=WORKERS)
+    def a_worker_is_drained(self, worker: int) -> None:
+        self.ask(Kind.DRAIN_WORKER, False, worker=worker)
+
+    @precondition(lambda self: len(self.asked) > 3)
+    @rule()
+    def the_job_is_drained(self) -> None:
+        self.ask(Kind.DRAIN, True)
+
+    # Members.
+
+    @rule(worker=WORKERS)
+    def a_worker_moves(self, worker: int) -> None:
+        self.job.beat_worker(worker)
+
+    @rule(ps=PS)
+    def a_ps_writes(self, ps: int) -> None:
+        self.job.beat_ps(ps)
+
+    @rule(seconds=st.integers(1, 3))
+    def all_go_on(self, seconds: int) -> None:
+        self.job.run(seconds)
+
+    @rule(worker=WORKERS, stuck=FLAG)
+    def a_step_takes_long(self, worker: int, stuck: bool) -> None:
+        if worker in self.job.steppers:
+            self.job.steppers[worker].stuck = stuck
+
+    @rule(worker=WORKERS, kind=CHANGES, seconds=st.integers(0, 3), ends=FLAG)
+    def a_change_comes_while_a_step_takes_long(self, worker: int, kind: Kind, seconds: int, ends: bool) -> None:
+        for _ in range(2):
+            if worker in self.job.steppers and self.job.steppers[worker].began is None:
+                self.job.beat_worker(worker)
+        self.a_step_takes_long(worker, True)
+        self.a_change(kind, 7, 0.2, False)
+        self.job.run(seconds)
+        if ends:
+            self.a_step_takes_long(worker, False)
+
+    @rule(worker=WORKERS)
+    def a_worker_joins(self, worker: int) -> None:
+        self.seen[f"worker joined at {self.at}"] += worker not in self.job.steppers
+        self.job.join(Role.WORKER, worker)
+
+    @rule(worker=WORKERS)
+    def a_worker_is_lost(self, worker: int) -> None:
+        self.seen[f"worker lost at {self.at}"] += worker in self.job.steppers
+        self.job.lose(Role.WORKER, worker)
+
+    @rule(back=FLAG)
+    def ps_1_is_lost(self, back: bool) -> None:
+        self.seen[f"ps lost at {self.at}"] += 1 in self.job.ps
+        self.job.lose(Role.PS, 1)
+        if back:
+            self.job.join(Role.PS, 1)
+
+    @rule()
+    def ps_1_joins(self) -> None:
+        self.job.join(Role.PS, 1)
+
+    @precondition(lambda self: self.job.core.state.phase is Phase.TRAINING)
+    @rule()
+    def ps_0_is_lost_with_the_coordinator(self) -> None:
+        """The change that was under way is given up or done, and nothing between."""
+        barrier = self.job.core.state.steering.barrier
+        self.seen[f"coordinator lost at {barrier.stage}"] += 1
+        self.seen["coordinator lost while paused"] += barrier.in_force.paused
+        may_hold = {barrier.in_force, *([barrier.target] if barrier.stage is Stage.APPLY else [])}
+        heard = any(member.past.settings == barrier.in_force for member in self.others())
+        self.count()
+        self.asked = {}
+        self.job.lose_the_coordinator()
+        if heard:
+            found = self.job.core.state.steering.settings
+            assert of(found) in map(of, may_hold), f"{found} instead of one of {may_hold}"
+            self.seen["settings survived"] += found.revision > 0
+
+    @precondition(lambda self: self.job.core.state.phase is Phase.TRAINING)
+    @rule(scale=st.sampled_from([0.1, 0.5, 3.0]), heard=FLAG)
+    def ps_0_is_lost_while_the_ps_are_told(self, scale: float, heard: bool) -> None:
+        self.ask(Kind.LEARNING_RATE_SCALE, False, scale=scale)
+        for _ in range(4):
+            self.job.beat_workers()
+        if heard:
+            self.job.beat_ps(1)
+        if self.job.core.state.phase is Phase.TRAINING:
+            self.ps_0_is_lost_with_the_coordinator()
+
+    def others(self) -> list[object]:
+        return [*(ps for index, ps in self.job.ps.items() if index), *self.job.steppers.values()]
+
+    @invariant()
+    def no_step_begins_while_the_job_is_paused(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        state = self.job.core.state
+        barrier = state.steering.barrier
+        if state.phase is Phase.TRAINING and barrier.in_force.paused and barrier.stage is not Stage.HOLD:
+            begun = [
+                index
+                for index, worker in self.job.steppers.items()
+                if worker.began and worker.view == state.view.number
+            ]
+            assert not begun, f"workers {begun} are in a step, under {barrier.in_force}"
+
+    def count(self) -> None:
+        """What became of what was asked of this coordinator."""
+        for name, kind in self.asked.items():
+            reply = self.job.reply(name)
+            if name not in self.done and reply.outcome is not Outcome.PENDING:
+                self.done.add(name)
+                self.seen[f"{kind} {reply.outcome}"] += 1
+
+    def teardown(self) -> None:
+        if not hasattr(self, "job"):
+            return
+        job = self.job
+        for worker in job.steppers.values():
+            worker.stuck = False
+        job.join(Role.PS, 1)
+        job.join(Role.WORKER, 0)
+        job.run(40)
+        self.count()
+        left = {str(kind): job.reply(name).text for name, kind in self.asked.items() if name not in self.done}
+        assert not left, f"commands hang: {left}"
+        self.seen["steps"] += job.seen.steps
+        self.seen["rounds"] += len(job.seen.rounds)
+        self.seen["scaled rounds"] += sum(scale != 1 for scale in job.seen.rounds.values())
+
+
+@pytest.mark.timeout(900)  # it takes seconds, but the smallest history that breaks a law is worth some minutes
+def test_no_step_is_between_two_settings_and_no_command_hangs() -> None:
+    SteeringMachine.seen.clear()
+    run_state_machine_as_test(
+        SteeringMachine,
+        settings=settings(
+            max_examples=examples(400), stateful_step_count=40, deadline=None, derandomize=True,
+            report_multiple_bugs=False,
+        ),
+    )  # fmt: skip
+    missing = [name for name in MUST_HAPPEN if not SteeringMachine.seen[name]]
+    assert not missing or not plays_all(), f"never happened: {missing}; what did: {SteeringMachine.seen}"
