@@ -25,6 +25,13 @@ MOST_USED = "most used"
 _Config = TypeVar("_Config")
 
 
+class TextFormatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves a text below the flags as it is."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=_HELP_COLUMN)
+
+
 class Parser(argparse.ArgumentParser):
     """The flags of one command: first those that everybody needs, then the others under their headings.
 

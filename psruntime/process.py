@@ -51,6 +51,12 @@ class Process:
         self._grace_s = 0.0
         self._asked_s = 0.0
         self._ends: tuple[float, float, int] | None = None  # see `end_within`: until when, within, code
+        self.received: list[int] = []  # signals, in their order
+
+    def terminate(self) -> None:
+        """Counts as a SIGTERM, unless a signal has come already."""
+        if not self.received:
+            self.received.append(signal.SIGTERM)
 
     def ends_in_good_order(self, within_s: float) -> None:
         """From now on the work looks at `asked`, and ends so soon after it, or a little later; 0: it does not."""
@@ -105,7 +111,7 @@ def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
     """
     _allow_many_files()
     process = Process(log)
-    received: list[int] = []
+    received = process.received
     outcome = [EXIT_RESTART]
     earlier = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
 

@@ -130,7 +130,8 @@ def _replay(log: str, job: JobConfig, worker: WorkerConfig, sizes: dict[int, int
         try:
             process.restore(first[1])
             for record in used:
-                process.step(inputs.minibatches(record), record["global_step"] - 1)
+                scale = record.get("learning_rate_scale", 1.0)
+                process.step(inputs.minibatches(record), record["global_step"] - 1, scale)
             differences = process.differences(last[1])
             return Outcome((first[0] + 1, last[0]), first[1], last[1], differences, process.not_compared)
         finally:

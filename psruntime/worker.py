@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from psruntime import flags
 from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import LeaveKind, WorkerStats
+from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.plan import make_plan
@@ -174,12 +174,17 @@ class _Trainer:
                 links.give_up()
             process.end_within(AFTER_STOP_S if stopped else self._job.drain_timeout_s, error.exit_code)
 
+        def heard(answer: Answer) -> None:
+            links.follow(answer.instructions)
+            if answer.instructions.leave:
+                process.terminate()
+
         context = ClientContext(client, self._job, process.stop, process.log, process.asked)
         past = Past(saved_step=newest_step(self._job.checkpoint_dir))
         me = Registration(Role.WORKER, where.index, self.address, health_address, self._specs, past)
         self._control_plane, self._membership = join_worker(
             context, me, self._stats, where.connect_timeout_s, process.at_exit,
-            on_answer=lambda answer: links.follow(answer.instructions),
+            on_answer=heard,
             on_end=ended,
         )  # fmt: skip
         process.at_exit.callback(self._membership.leave, LeaveKind.ASKED, "asked to stop")

@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),  # finds the entry points by their names
     ("task",),  # becomes one of the next by its name
-    ("ps", "worker", "evaluator", "status", "plan", "replay", "tables", "run", "init"),  # entry points
+    ("ps", "worker", "evaluator", "status", "control", "plan", "replay", "tables", "run", "init"),  # entry points
     ("examples", "templates"),
     ("psruntime",),  # the public names
     ("classic",),

@@ -50,14 +50,18 @@ class StepHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._stepped = False
 
     def before_run(self, run_context: Any) -> Any:
-        if not self._control_plane.holds(self._sessions.assignment):
-            raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
+        self._require_view()
         self._reads = self._counting.reads(run_context.original_args.fetches)
         if not self._reads:
             return None
         if not self._control_plane.may_step():
             raise tf1.errors.OutOfRangeError(None, None, "the job takes no further step")
+        self._require_view()  # it may have been waited for long
         return tf1.train.SessionRunArgs(self._reads)
+
+    def _require_view(self) -> None:
+        if not self._control_plane.holds(self._sessions.assignment):
+            raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
 
     def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
         if not self._reads:

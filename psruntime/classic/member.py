@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from psruntime.classic.sigterm import take_sigterm
 from psruntime.config import JobConfig, ProcessConfig
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import LeaveKind, WorkerStats
+from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
 from psruntime.core.members.view import Phase, over_error
 from psruntime.errors import JobDoneError, JobFailedError, JobOverError, PsRuntimeError, StopRequested, UsageError
 from psruntime.graph.base import environment
@@ -102,12 +102,18 @@ class ScriptMember:
         links.start()
         self._at_exit.callback(links.close)
         traffic = TrafficMeter(links.counts)
+
+        def heard(answer: Answer) -> None:
+            links.follow(answer.instructions)
+            if answer.instructions.leave:
+                self._asked.set()
+
         self.control_plane, self._membership = join_worker(
             ClientContext(client, job, self._stop, self.log, self._asked),
             Registration(Role.WORKER, where.index, address, f"{host}:{health.port}"),
             lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting, moved=traffic.moved()),
             where.connect_timeout_s, self._at_exit,
-            on_answer=lambda answer: links.follow(answer.instructions),
+            on_answer=heard,
             on_end=lambda error: None if isinstance(error, JobOverError) else links.give_up(),
         )  # fmt: skip
         health.set_serving(True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +15,7 @@ from psruntime.config import JobConfig
 from psruntime.core.accounting.traffic import why_heavy
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Departure, JobStatus, MemberStatus, RowCounts
+from psruntime.core.members.view import Phase
 from psruntime.observe.tables import bytes_text, table
 
 UNKNOWN = "-"
@@ -48,9 +49,11 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
         epoch = f"epoch {shards.epoch}{_of_epochs(shards.epoch, job)}"
         head.append(f", {epoch}: {shards.done} of {shards.of} shards done{again}")
     if job.mode == "bounded":
-        head.append(f", largest lead {status.max_lead} of {job.bound}")
+        head.append(f", largest lead {status.max_lead} of {_bound(status, job)}")
     if status.steps_lost:
         head.append(f", {status.steps_lost} steps lost to failures")
+    for line in _steered(status, job):
+        head.append(f"\n{line}", "yellow")
     if not status.balanced:
         head.append("\nTHE LEDGERS DO NOT BALANCE: received is not applied + dropped + rolled back", "bold red")
     if status.unanswered and status.phase.over:
@@ -76,7 +79,9 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
         parts.append(f"epoch {status.shards.epoch}{_of_epochs(status.shards.epoch, job)}")
     if losses:
         parts.append(f"loss {sum(losses) / len(losses):.4f}")
-    if status.phase.prepared:
+    if status.steering.settings.paused and status.phase is Phase.TRAINING:
+        parts.append("paused by control")
+    elif status.phase.prepared:
         parts.append(f"{sum(w.examples_per_s for w in workers):.0f} examples/s")
         if steps_per_s > 0 and job.train_steps is not None:
             parts.append(f"{_duration(max(0, job.train_steps - status.global_step) / steps_per_s)} left")
@@ -84,6 +89,26 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
     else:
         parts.append(status.reason)
     return "  ".join(parts)
+
+
+def _steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
+    """What an operator has changed, and what is about to change."""
+    steering, settings = status.steering, status.steering.settings
+    if settings.revision:
+        bound = [f"bound {settings.bound}"] if settings.bound not in (None, job.bound) else []
+        scale = settings.learning_rate_scale
+        scaled = [f"learning rates times {scale:g}"] if scale != 1 else []
+        changed = [*bound, *scaled, *(["paused"] if settings.paused else [])]
+        if changed:
+            yield f"by control: {', '.join(changed)}; the latest change from global step {settings.from_global_step}"
+    if steering.pending:
+        why = f": {steering.waits_for}" if steering.waits_for else ""
+        yield f"control: {', then '.join(steering.pending)} to take effect{why}"
+
+
+def _bound(status: JobStatus, job: JobConfig) -> int | None:
+    bound = status.steering.settings.bound
+    return job.bound if bound is None else bound
 
 
 def _of(job: JobConfig, separator: str) -> str:

@@ -87,6 +87,24 @@ class LeaveKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEAVE_KIND_ASKED: _ClassVar[LeaveKind]
     LEAVE_KIND_ERROR: _ClassVar[LeaveKind]
     LEAVE_KIND_FATAL: _ClassVar[LeaveKind]
+
+class ControlCommand(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONTROL_COMMAND_UNSPECIFIED: _ClassVar[ControlCommand]
+    CONTROL_COMMAND_PAUSE: _ClassVar[ControlCommand]
+    CONTROL_COMMAND_RESUME: _ClassVar[ControlCommand]
+    CONTROL_COMMAND_BOUND: _ClassVar[ControlCommand]
+    CONTROL_COMMAND_LEARNING_RATE_SCALE: _ClassVar[ControlCommand]
+    CONTROL_COMMAND_SAVE: _ClassVar[ControlCommand]
+    CONTROL_COMMAND_DRAIN: _ClassVar[ControlCommand]
+    CONTROL_COMMAND_DRAIN_WORKER: _ClassVar[ControlCommand]
+
+class ControlOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONTROL_OUTCOME_UNSPECIFIED: _ClassVar[ControlOutcome]
+    CONTROL_OUTCOME_PENDING: _ClassVar[ControlOutcome]
+    CONTROL_OUTCOME_DONE: _ClassVar[ControlOutcome]
+    CONTROL_OUTCOME_GIVEN_UP: _ClassVar[ControlOutcome]
 ROLE_UNSPECIFIED: Role
 ROLE_PS: Role
 ROLE_WORKER: Role
@@ -132,6 +150,18 @@ LEAVE_KIND_OVER: LeaveKind
 LEAVE_KIND_ASKED: LeaveKind
 LEAVE_KIND_ERROR: LeaveKind
 LEAVE_KIND_FATAL: LeaveKind
+CONTROL_COMMAND_UNSPECIFIED: ControlCommand
+CONTROL_COMMAND_PAUSE: ControlCommand
+CONTROL_COMMAND_RESUME: ControlCommand
+CONTROL_COMMAND_BOUND: ControlCommand
+CONTROL_COMMAND_LEARNING_RATE_SCALE: ControlCommand
+CONTROL_COMMAND_SAVE: ControlCommand
+CONTROL_COMMAND_DRAIN: ControlCommand
+CONTROL_COMMAND_DRAIN_WORKER: ControlCommand
+CONTROL_OUTCOME_UNSPECIFIED: ControlOutcome
+CONTROL_OUTCOME_PENDING: ControlOutcome
+CONTROL_OUTCOME_DONE: ControlOutcome
+CONTROL_OUTCOME_GIVEN_UP: ControlOutcome
 
 class GetJobRequest(_message.Message):
     __slots__ = ()
@@ -270,16 +300,32 @@ class View(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ps: _Optional[_Iterable[_Union[PsEntry, _Mapping]]] = ...) -> None: ...
 
 class Past(_message.Message):
-    __slots__ = ("began", "global_step", "saved_step", "attempt")
+    __slots__ = ("began", "global_step", "saved_step", "attempt", "settings")
     BEGAN_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     began: bool
     global_step: int
     saved_step: int
     attempt: int
-    def __init__(self, began: _Optional[bool] = ..., global_step: _Optional[int] = ..., saved_step: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+    settings: Settings
+    def __init__(self, began: _Optional[bool] = ..., global_step: _Optional[int] = ..., saved_step: _Optional[int] = ..., attempt: _Optional[int] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ...) -> None: ...
+
+class Settings(_message.Message):
+    __slots__ = ("revision", "from_global_step", "bound", "learning_rate_scale", "paused")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    FROM_GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_SCALE_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    from_global_step: int
+    bound: int
+    learning_rate_scale: float
+    paused: bool
+    def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past")
@@ -330,7 +376,7 @@ class Answer(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., instructions: _Optional[_Union[Instructions, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Instructions(_message.Message):
-    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave")
+    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "hold", "hold_reason")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -348,6 +394,9 @@ class Instructions(_message.Message):
     STOPPING_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    HOLD_REASON_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -365,7 +414,10 @@ class Instructions(_message.Message):
     stopping: bool
     save: bool
     leave: bool
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ...) -> None: ...
+    settings: Settings
+    hold: int
+    hold_reason: str
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., hold: _Optional[int] = ..., hold_reason: _Optional[str] = ...) -> None: ...
 
 class AdmittedWorker(_message.Message):
     __slots__ = ("index", "incarnation")
@@ -414,7 +466,7 @@ class PsBeat(_message.Message):
     def __init__(self, fence_revision: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ..., asked_to_stop: _Optional[bool] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves")
+    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "holds")
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -425,6 +477,7 @@ class WorkerBeat(_message.Message):
     ASKED_TO_STOP_FIELD_NUMBER: _ClassVar[int]
     PREPARES_VIEW_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
     view_number: int
     completed_steps: int
     global_step: int
@@ -435,7 +488,8 @@ class WorkerBeat(_message.Message):
     asked_to_stop: bool
     prepares_view: int
     saves: bool
-    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ...) -> None: ...
+    holds: int
+    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., holds: _Optional[int] = ...) -> None: ...
 
 class BytesMoved(_message.Message):
     __slots__ = ("sent_bytes", "received_bytes")
@@ -839,6 +893,42 @@ class LeaveResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ControlRequest(_message.Message):
+    __slots__ = ("request_id", "command", "bound", "learning_rate_scale", "worker_index", "max_wait")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_SCALE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    command: ControlCommand
+    bound: int
+    learning_rate_scale: float
+    worker_index: int
+    max_wait: _duration_pb2.Duration
+    def __init__(self, request_id: _Optional[str] = ..., command: _Optional[_Union[ControlCommand, str]] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., worker_index: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ControlResponse(_message.Message):
+    __slots__ = ("outcome", "global_step", "text")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    outcome: ControlOutcome
+    global_step: int
+    text: str
+    def __init__(self, outcome: _Optional[_Union[ControlOutcome, str]] = ..., global_step: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class SteeringStatus(_message.Message):
+    __slots__ = ("settings", "pending", "waits_for")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    settings: Settings
+    pending: _containers.RepeatedScalarFieldContainer[str]
+    waits_for: str
+    def __init__(self, settings: _Optional[_Union[Settings, _Mapping]] = ..., pending: _Optional[_Iterable[str]] = ..., waits_for: _Optional[str] = ...) -> None: ...
+
 class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -852,7 +942,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps", "balanced", "unanswered", "departures", "shards")
+    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps", "balanced", "unanswered", "departures", "shards", "steering")
     class UnansweredEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -872,6 +962,7 @@ class JobStatus(_message.Message):
     UNANSWERED_FIELD_NUMBER: _ClassVar[int]
     DEPARTURES_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    STEERING_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -884,7 +975,8 @@ class JobStatus(_message.Message):
     unanswered: _containers.ScalarMap[int, int]
     departures: _containers.RepeatedCompositeFieldContainer[Departure]
     shards: ShardsStatus
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ...) -> None: ...
+    steering: SteeringStatus
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., steering: _Optional[_Union[SteeringStatus, _Mapping]] = ...) -> None: ...
 
 class ShardsStatus(_message.Message):
     __slots__ = ("epoch", "done", "count", "again")

@@ -39,7 +39,7 @@ class CoordinationServiceStub:
     A ps's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, after each answer writing `admitted`
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
-    An operator's: GetStatus.
+    An operator's: GetStatus; Control, again with the same request_id while the outcome is pending.
 
     A job may have a token.  Then every call carries it, as metadata `authorization: Bearer TOKEN`.
 
@@ -124,6 +124,11 @@ class CoordinationServiceStub:
                 request_serializer=psruntime_dot_v1_dot_coordination__pb2.LeaveRequest.SerializeToString,
                 response_deserializer=psruntime_dot_v1_dot_coordination__pb2.LeaveResponse.FromString,
                 _registered_method=True)
+        self.Control = channel.unary_unary(
+                '/psruntime.v1.CoordinationService/Control',
+                request_serializer=psruntime_dot_v1_dot_coordination__pb2.ControlRequest.SerializeToString,
+                response_deserializer=psruntime_dot_v1_dot_coordination__pb2.ControlResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/psruntime.v1.CoordinationService/GetStatus',
                 request_serializer=psruntime_dot_v1_dot_coordination__pb2.GetStatusRequest.SerializeToString,
@@ -145,7 +150,7 @@ class CoordinationServiceServicer:
     A ps's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, after each answer writing `admitted`
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
-    An operator's: GetStatus.
+    An operator's: GetStatus; Control, again with the same request_id while the outcome is pending.
 
     A job may have a token.  Then every call carries it, as metadata `authorization: Bearer TOKEN`.
 
@@ -267,6 +272,16 @@ class CoordinationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Control(self, request, context):
+        """An operator changes the job while it runs.  Answered when the command has taken effect or was given up; else a long
+        poll until then, or until `max_wait` ends with the outcome pending: ask again with the same request_id.
+        The caller's deadline must be longer than `max_wait`.  A command that was taken takes effect, also if nobody asks.
+        INVALID_ARGUMENT: the job cannot do it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """The job as the coordinator sees it, and its settings.
         """
@@ -332,6 +347,11 @@ def add_CoordinationServiceServicer_to_server(servicer, server):
                     request_deserializer=psruntime_dot_v1_dot_coordination__pb2.LeaveRequest.FromString,
                     response_serializer=psruntime_dot_v1_dot_coordination__pb2.LeaveResponse.SerializeToString,
             ),
+            'Control': grpc.unary_unary_rpc_method_handler(
+                    servicer.Control,
+                    request_deserializer=psruntime_dot_v1_dot_coordination__pb2.ControlRequest.FromString,
+                    response_serializer=psruntime_dot_v1_dot_coordination__pb2.ControlResponse.SerializeToString,
+            ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
                     request_deserializer=psruntime_dot_v1_dot_coordination__pb2.GetStatusRequest.FromString,
@@ -359,7 +379,7 @@ class CoordinationService:
     A ps's conversation, in order:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, after each answer writing `admitted`
     into its table and saying so in the next one; GetModel once in each view, when it is prepared; Leave.
-    An operator's: GetStatus.
+    An operator's: GetStatus; Control, again with the same request_id while the outcome is pending.
 
     A job may have a token.  Then every call carries it, as metadata `authorization: Bearer TOKEN`.
 
@@ -670,6 +690,33 @@ class CoordinationService:
             '/psruntime.v1.CoordinationService/Leave',
             psruntime_dot_v1_dot_coordination__pb2.LeaveRequest.SerializeToString,
             psruntime_dot_v1_dot_coordination__pb2.LeaveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Control(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psruntime.v1.CoordinationService/Control',
+            psruntime_dot_v1_dot_coordination__pb2.ControlRequest.SerializeToString,
+            psruntime_dot_v1_dot_coordination__pb2.ControlResponse.FromString,
             options,
             channel_credentials,
             insecure,

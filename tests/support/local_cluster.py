@@ -82,6 +82,9 @@ class LocalControlPlane:
     def wants_checkpoint(self) -> bool:
         return False
 
+    def while_held(self, act: Callable[[], None]) -> None:
+        self.rest_act = act
+
     def may_step(self, under_way: int = 0) -> bool:
         await_writes()
         return self.done + under_way < self.steps

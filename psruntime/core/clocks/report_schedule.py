@@ -64,6 +64,11 @@ class ReportSchedule:
         before, self._every_s = self._every_s, max(REPORT_S, every_s)
         return self._every_s < before
 
+    def rebound(self, bound: int) -> None:
+        """Another bound; `wait_s` is to be asked anew."""
+        self._bound, self._short = bound, -1
+        self._urgent |= self.is_shut
+
     def wait_s(self, now_s: float) -> float | None:
         """Time to wait before the next call, at most 0 if that is due; None while there is nothing to report."""
         if self.clock <= self._reported and not self.is_shut:

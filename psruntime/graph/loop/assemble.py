@@ -56,6 +56,7 @@ def assemble(
         hooks.append(ReplicaHook(run, replicas, global_step, incarnation))
     hooks.append(checkpoint_hook)
     runner = StepRunner(graph, view, hooks)
+    run.control_plane.while_held(runner.rest)
     steps: Steps
     if graph.rounds is None:
         steps = PushSteps(run, creator, runner, view, on_step, has_stopped)

@@ -110,6 +110,20 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 else:
                     self._begin(run_context.session, global_step, is_whole)
 
+    def rest(self, session: Any) -> None:
+        """No step comes after which one could be made that is wanted now."""
+        if self._writing and not self._writing[1].is_alive():
+            self._finish()
+        if self._writing or not (self._is_wanted() and self._is_chief()):
+            return
+        try:
+            global_step = int(session.run(self.closing))  # others may have stepped after this worker's last one
+        except LOST_SESSION:
+            return  # the view is void, and a step would find the same
+        is_whole = global_step - self._whole_at >= self._save_steps
+        if self._is_due(global_step, is_whole):
+            self._begin(session, global_step, is_whole)
+
     def end(self, session: Any) -> None:  # noqa: ARG002
         self._finish()
 

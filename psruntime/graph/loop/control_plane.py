@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from psruntime.core.members.messages import Assignment, Prepared, Rest
@@ -59,11 +60,15 @@ class ControlPlane(Protocol):
     def wants_checkpoint(self) -> bool:
         """Whether a checkpoint is due at once: a ps is about to leave."""
 
+    def while_held(self, act: Callable[[], None]) -> None:
+        """`act` is called now and then by the thread that steps, while no step may begin because of a hold."""
+
     def may_step(self, under_way: int = 0) -> bool:
-        """Whether a step may begin; False once the job drains.  In mode bounded it blocks while others are behind.
+        """Whether a step may begin; False once the job drains.  It blocks during a hold, and in mode bounded while
+        others are behind.
 
         under_way: steps of this worker that were begun and not reported as completed.  If there are any it does not
-        block, but is False while others are behind: the bound is for the step that would begin.
+        block, but is False during a hold or while others are behind: the bound is for the step that would begin.
         """
 
     def waits_for_shard(self, reason: str) -> None:

@@ -130,6 +130,7 @@ class PushSteps:
             return False
         if not self._control_plane.may_step(under_way):
             return False
+        self._view.before_run(None)  # in a session that was lost nothing is begun: in the next one it is asked again
         batch = self._next_batch()
         if batch is None:
             return under_way == 0 and self._holds()

@@ -7,7 +7,7 @@ step from which no hook wants anything goes through a callable that is made once
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import tensorflow.compat.v1 as tf1
 
@@ -32,6 +32,14 @@ class Started(NamedTuple):
     run: Callable[[], Ran]
 
 
+@runtime_checkable
+class Resting(Protocol):
+    """A hook that has to do something while no step comes."""
+
+    def rest(self, session: Any) -> None:
+        """Is called now and then between two steps that are long apart."""
+
+
 class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
     """Runs steps, with `hooks` around them, the view's first.  It is a hook of the session itself, to know it."""
 
@@ -42,6 +50,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._fed += [] if graph.mean_divisor is None else [graph.mean_divisor]
         self._view = view
         self._hooks = [view, *hooks]
+        self._resting = [hook for hook in hooks if isinstance(hook, Resting)]
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         self._session = session
@@ -67,6 +76,11 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
             return Started(context, _asking(self._session, self._step, feed, requests))
         call, values = self._call, [feed[tensor] for tensor in self._fed]
         return Started(context, lambda: Ran(call(*values), {}, None, None))
+
+    def rest(self) -> None:
+        """No step comes for a while, in the session that is open."""
+        for hook in self._resting:
+            hook.rest(self._session)
 
     def round_run(self, name: str) -> Callable[..., Any]:
         """A run of a round without a batch: `contribute` and `close`, to be called with the header, or `squares`.

@@ -80,10 +80,11 @@ class OneProcess:
         except (tf1.errors.OpError, ValueError) as error:
             raise UsageError(f"checkpoint {checkpoint} does not fit the model: {first_line(error)}") from error
 
-    def step(self, batches: Sequence[Sequence[Any]], global_step: int) -> None:
+    def step(self, batches: Sequence[Sequence[Any]], global_step: int, learning_rate_scale: float = 1.0) -> None:
         """One update of the mean loss over all examples.
 
         batches: of each mini-batch its arrays, in the order of the layout.  global_step: before this update.
+        learning_rate_scale: by which every learning rate is multiplied.
 
         Raises:
             UsageError: an operation of the model failed.
@@ -91,7 +92,8 @@ class OneProcess:
         joint = [np.concatenate(arrays) for arrays in zip(*batches, strict=True)]
         given = self._spec.learning_rate
         rates = given if isinstance(given, Mapping) else dict.fromkeys(self._rates, given)
-        feed = {self._rates[p]: rate(global_step) if callable(rate) else rate for p, rate in rates.items()}
+        at = {pattern: rate(global_step) if callable(rate) else rate for pattern, rate in rates.items()}
+        feed = {self._rates[pattern]: rate * learning_rate_scale for pattern, rate in at.items()}
         try:
             self._session.run(self._update, {**feed, **dict(zip(self._feeds, joint, strict=True))})
         except (tf1.errors.OpError, ValueError) as error:

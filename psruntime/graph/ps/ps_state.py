@@ -52,8 +52,11 @@ class PsState:
             control = PsControl(index, max_workers)
             self._table = tf1.placeholder(tf1.int64, [max_workers])
             self._limit = tf1.placeholder(tf1.int64, [])
+            self._scale = tf1.placeholder(tf1.float32, [])
             write_limit = control.max_staleness.assign(self._limit, read_value=False)
-            with tf1.control_dependencies([write_limit]):  # so that nobody is admitted under an older, lower limit
+            write_scale = control.learning_rate_scale.assign(self._scale, read_value=False)
+            # First, so that nobody is admitted under an older, lower limit, or another scale.
+            with tf1.control_dependencies([write_limit, write_scale]):
                 self._write_fence = control.admitted.assign(self._table, read_value=False)
             self._bytes = control.bytes_held.read_value()
             setup = [v.initializer for v in control.variables]
@@ -63,16 +66,19 @@ class PsState:
         self._session.run(setup)
         self._ledgers: LedgerReader | None = None
 
-    def write_fence(self, admitted: Mapping[int, int], max_staleness: int | None) -> None:
+    def write_fence(
+        self, admitted: Mapping[int, int], max_staleness: int | None, learning_rate_scale: float = 1.0
+    ) -> None:
         """From here on only these incarnations' pushes are applied, and none that is staler than the limit.
 
-        admitted: worker index -> incarnation.  max_staleness: in versions; None: no limit.
+        admitted: worker index -> incarnation.  max_staleness: in versions; None: no limit.  learning_rate_scale: by
+        which the learning rates of these pushes are multiplied.
         """
         table = np.zeros([self._max_workers], np.int64)
         for worker, incarnation in admitted.items():
             table[worker] = incarnation
         limit = NO_LIMIT if max_staleness is None else min(max_staleness, NO_LIMIT)
-        self._session.run(self._write_fence, {self._table: table, self._limit: limit})
+        self._session.run(self._write_fence, {self._table: table, self._limit: limit, self._scale: learning_rate_scale})
 
     def clear_session(self, worker: int) -> str:
         """Ends what a worker that was killed has left of its session here; why not, if that failed.

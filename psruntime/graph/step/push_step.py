@@ -22,7 +22,7 @@ def build_push_step(setup: StepSetup) -> TrainGraph:
     pulled, computed = setup.gradients(setup.pulled_model())
     gradients = setup.clipped(pulled, computed)
     finite = setup.is_finite(pulled, gradients)
-    header = Header(setup.rules(pulled), setup.index, setup.plan.num_ps, finite)
+    header = Header(setup.rules(pulled), setup.index, setup.controls, finite)
     trained = setup.trained_buckets(pulled, gradients, header)
     outcomes, global_step = _push(setup, pulled, trained, header, finite)
     return setup.handles(pulled, header, trained, {"outcomes": outcomes, "global_step": global_step}, finite)

@@ -39,8 +39,8 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     pulled, gradients = setup.gradients(one, divisor)
     finite = setup.is_finite(pulled, gradients)
     examples, scale = _weight_and_scale(setup, pulled, divisor, finite)
-    step_header = Header([], setup.index, setup.plan.num_ps, finite, scale)
-    close_header = Header(setup.rules(pulled), setup.index, setup.plan.num_ps)
+    step_header = Header([], setup.index, setup.controls, finite, scale)
+    close_header = Header(setup.rules(pulled), setup.index, setup.controls)
     trained = setup.trained_buckets(pulled, gradients, close_header)
     rounds = _Rounds(setup, pulled, step_header, close_header)
     for bucket in trained:

@@ -1,6 +1,6 @@
 """The store: the variables on the ps, the same declaration on every process that touches them.
 
-Per ps, made by the ps itself (`PsControl`): the fence, the staleness limit, the prepared flag.
+Per ps, made by the ps itself (`PsControl`): the fence, the staleness limit, the learning rate scale, the prepared flag.
 Per bucket, made by the chief (`BucketStore`): the master, its version, its ledger, the last push of each
 worker, and a mutex that keeps an update's reads and writes together.
 The global step is kept like a bucket of its own on ps 0, whose master counts.
@@ -35,6 +35,7 @@ class PsControl:
 
     admitted: int64 [max_workers], the incarnation whose pushes are accepted, 0 for none.
     max_staleness: int64 [], in versions.
+    learning_rate_scale: float32 [], by which every learning rate is multiplied.
     prepared: int64 [], the marker of the plan whose variables are complete, 0 for none.
     bytes_held: int64 [], bytes of all its variables, the optimizer's too, known once prepared.
     numbers: the constants of the sections there.
@@ -45,12 +46,14 @@ class PsControl:
         with tf1.device(ps_device(ps)):
             self.admitted = ps_variable(f"control/ps_{ps}/admitted", [max_workers])
             self.max_staleness = ps_variable(f"control/ps_{ps}/max_staleness", [])
+            ones = tf1.ones_initializer()
+            self.learning_rate_scale = ps_variable(f"control/ps_{ps}/learning_rate_scale", [], tf1.float32, ones)
             self.prepared = ps_variable(f"control/ps_{ps}/prepared", [])
             self.bytes_held = ps_variable(f"control/ps_{ps}/bytes_held", [])
 
     @property
     def variables(self) -> list[Any]:
-        return [self.admitted, self.max_staleness, self.prepared, self.bytes_held]
+        return [self.admitted, self.max_staleness, self.learning_rate_scale, self.prepared, self.bytes_held]
 
 
 class BucketStore:

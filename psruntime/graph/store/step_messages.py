@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_cpu
+from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.store.optimizers import Rule, learning_rates_at
 
 PUSH_ID_SIZE = 4
@@ -65,14 +66,17 @@ class PsHeader:
     scale: Any = None
 
     @classmethod
-    def of(cls, message: Any, num_rates: int) -> PsHeader:
-        """message: int64, the fields in the order of `Header.values`; numbers that are not whole as their bits."""
+    def of(cls, message: Any, num_rates: int, control: PsControl) -> PsHeader:
+        """message: int64, the fields in the order of `Header.values`; numbers that are not whole as their bits.
+
+        control: of the ps, by whose scale the rates are multiplied.  That changes only while no push is under way.
+        """
         fields = tf1.unstack(message)
         members, factor, *rest = fields[PUSH_ID_SIZE:]
         rates, (finite, *scale) = rest[:num_rates], rest[num_rates:]
         return cls(
             Push.of(fields[:PUSH_ID_SIZE], tf1.not_equal(finite, 0)),
-            [tf1.bitcast(tf1.cast(bits, tf1.int32), tf1.float32) for bits in rates],
+            _scaled([tf1.bitcast(tf1.cast(bits, tf1.int32), tf1.float32) for bits in rates], control),
             members,
             tf1.bitcast(factor, tf1.float64),
             tf1.bitcast(scale[0], tf1.float64) if scale else None,
@@ -80,14 +84,16 @@ class PsHeader:
 
 
 class Header:
-    """The header from worker `index` to `num_ps` ps, in the current graph.
+    """The header from worker `index` to the ps of these controls, in the current graph.
 
     finite: bool [] on the worker, whether the loss is; None: it is fed, with `scale`, and a run that feeds nothing
         sends zeros.  scale: float64 [] on the worker, see PsHeader; None if no gradient is contributed.
     fed: the placeholder.  nothing: those zeros, int64 [size].  on: the header on each ps.
     """
 
-    def __init__(self, rules: list[Rule], index: int, num_ps: int, finite: Any = None, scale: Any = None) -> None:
+    def __init__(
+        self, rules: list[Rule], index: int, controls: Sequence[PsControl], finite: Any = None, scale: Any = None
+    ) -> None:
         self._rules = rules
         self._all_is_fed = finite is None
         size = PUSH_ID_SIZE + 2 + len(rules) + 2 * self._all_is_fed
@@ -102,9 +108,9 @@ class Header:
                 computed = [tf1.cast(finite, tf1.int64), *([] if scale is None else [tf1.bitcast(scale, tf1.int64)])]
                 message = tf1.concat([message, computed], axis=0)
         self.on: list[PsHeader] = []
-        for ps in range(num_ps):
+        for ps, control in enumerate(controls):
             with tf1.device(ps_device(ps)):
-                self.on.append(PsHeader.of(tf1.identity(message, name=f"header_{ps}"), len(rules)))
+                self.on.append(PsHeader.of(tf1.identity(message, name=f"header_{ps}"), len(rules), control))
 
     def values(
         self,
@@ -122,6 +128,13 @@ class Header:
         rates = np.array(learning_rates_at(self._rules, global_step), np.float32).view(np.int32)
         last = [finite, _bits(scale)] if self._all_is_fed else []
         return np.array([*push_id, members, _bits(factor), *rates, *last], np.int64)
+
+
+def _scaled(rates: list[Any], control: PsControl) -> list[Any]:
+    if not rates:
+        return []
+    scale = control.learning_rate_scale.read_value()
+    return [rate * scale for rate in rates]
 
 
 def _bits(number: float) -> int:

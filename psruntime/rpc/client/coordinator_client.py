@@ -14,6 +14,7 @@ from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet, Pre
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Turn
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, ShardRequest
+from psruntime.core.steering.commands import Reply
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
 from psruntime.rpc.security import job_token
 from psruntime.rpc.security.credentials import OPEN, Security
@@ -21,6 +22,7 @@ from psruntime.rpc.security.tls_diagnosis import why_refused
 from psruntime.rpc.wire import field_checks, member_messages, statuses
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
 from psruntime.rpc.wire.clock_messages import clock_answer_from_wire, clock_report_to_wire
+from psruntime.rpc.wire.control_messages import ControlRequest, control_reply_from_wire, control_request_to_wire
 from psruntime.rpc.wire.heartbeat_messages import Heartbeat, heartbeat_to_wire
 from psruntime.rpc.wire.member_messages import ChiefReport, Leave
 from psruntime.rpc.wire.shard_messages import (
@@ -139,6 +141,11 @@ class CoordinatorClient:
 
     def leave(self, leave: Leave, deadline_s: float = DEADLINE_S) -> None:
         self._call(self._stub.Leave, member_messages.leave_to_wire(leave), deadline_s)
+
+    def control(self, request: ControlRequest, deadline_s: float = DEADLINE_S) -> Reply:
+        """The deadline has to be longer than `request.max_wait_s`."""
+        response: pb.ControlResponse = self._call(self._stub.Control, control_request_to_wire(request), deadline_s)
+        return control_reply_from_wire(response)
 
     def get_status(self, deadline_s: float = DEADLINE_S) -> tuple[JobStatus, JobConfig]:
         response: pb.GetStatusResponse = self._call(self._stub.GetStatus, pb.GetStatusRequest(), deadline_s)

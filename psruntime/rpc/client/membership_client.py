@@ -236,7 +236,9 @@ class MembershipClient:
         if answer != self._passed_on:
             told = answer.instructions
             if not told.phase.over:
-                self._learn(lambda past: past.after(told.phase.prepared, told.saved_step, told.seen_step))
+                self._learn(
+                    lambda past: past.after(told.phase.prepared, told.saved_step, told.seen_step).steered(told.settings)
+                )
             self._on_answer(answer)
             self._passed_on = answer
         phase, reason = answer.instructions.phase, answer.instructions.reason

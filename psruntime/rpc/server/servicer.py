@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import grpc
 
@@ -25,11 +26,19 @@ from psruntime.core.members.messages import Answer, NotYet
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Duty
 from psruntime.core.rounds.turns import Record
+from psruntime.core.steering.commands import Outcome
 from psruntime.rpc.server.change_polls import ChangePolls
 from psruntime.rpc.server.clock_polls import ClockPolls
 from psruntime.rpc.server.dead_holder_probe import Probes
 from psruntime.rpc.server.heartbeat_polls import HeartbeatPolls
-from psruntime.rpc.wire import clock_messages, heartbeat_messages, member_messages, shard_messages, statuses
+from psruntime.rpc.wire import (
+    clock_messages,
+    control_messages,
+    heartbeat_messages,
+    member_messages,
+    shard_messages,
+    statuses,
+)
 from psruntime.rpc.wire.status_messages import job_to_wire, status_to_wire
 from psruntime.rpc.wire.turn_messages import turn_request_from_wire, turn_to_wire
 from psruntime.v1 import coordination_pb2 as pb
@@ -48,16 +57,35 @@ def _rpc(
 ) -> Callable[[CoordinationServicer, Request, Any], Awaitable[Response]]:
     """Makes a handler's errors the statuses of the table, and a defect INTERNAL with its details in the log only."""
 
+    @_rpc_from
+    @functools.wraps(handler)
+    async def answer(self: CoordinationServicer, request: Request, _peer: Callable[[], str]) -> Response:
+        return await handler(self, request)
+
+    return answer
+
+
+def _rpc_from(
+    handler: Callable[[CoordinationServicer, Request, Callable[[], str]], Awaitable[Response]],
+) -> Callable[[CoordinationServicer, Request, Any], Awaitable[Response]]:
+    """As `_rpc`, of a handler that is also told by whom it is called."""
+
     @functools.wraps(handler)
     async def answer(self: CoordinationServicer, request: Request, context: Any) -> Response:
         try:
-            return await handler(self, request)
+            return await handler(self, request, context.peer)
         except Exception as error:  # noqa: BLE001 - the boundary: no exception may pass as a gRPC UNKNOWN
             refusal = self.refusal(handler.__name__, error)
         await context.abort(*refusal)
         raise AssertionError("abort raises")
 
     return answer
+
+
+def caller_of(peer: str) -> str:
+    """The address as people write it, of a peer as gRPC does: `ipv4:10.0.0.1:5`, `ipv6:%5B::1%5D:5`, `unix:`."""
+    family, _, address = unquote(peer).partition(":")
+    return address if family in ("ipv4", "ipv6") else peer
 
 
 class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
@@ -89,6 +117,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._heartbeat_polls = HeartbeatPolls(self._coordinator.answer)
         self._turn_polls = ChangePolls()
         self._shard_polls = ChangePolls()
+        self._control_polls = ChangePolls()
         self._clock_polls = ClockPolls()
         self._probes = Probes()
         self._ticking: asyncio.Task[None] | None = None
@@ -105,8 +134,10 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
 
     async def close(self) -> None:
         """Answers the long polls, and ends what runs in the background."""
-        for polls in (self._heartbeat_polls, self._turn_polls, self._shard_polls, self._clock_polls):
+        for polls in (self._turn_polls, self._shard_polls, self._control_polls):
             polls.close()
+        self._heartbeat_polls.close()
+        self._clock_polls.close()
         await self._probes.close()
         if self._ticking:
             self._ticking.cancel()
@@ -211,6 +242,18 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._act(lambda now_s: self._coordinator.leave(*who, leave.kind, leave.reason, now_s))
         return pb.LeaveResponse()
 
+    @_rpc_from
+    async def Control(self, request: pb.ControlRequest, peer: Callable[[], str]) -> pb.ControlResponse:
+        asked = control_messages.control_request_from_wire(request, caller_of(peer()))
+        reply = self._act(lambda now_s: self._coordinator.control(asked.command, now_s))
+        if reply.outcome is Outcome.PENDING:
+            reply = await self._control_polls.news(
+                lambda: self._coordinator.control_reply(asked.command.request_id),
+                lambda reply: reply.outcome is not Outcome.PENDING,
+                min(asked.max_wait_s, self._job.heartbeat_s),
+            )
+        return control_messages.control_reply_to_wire(reply)
+
     @_rpc
     async def GetStatus(self, _request: pb.GetStatusRequest) -> pb.GetStatusResponse:
         status = job_status(self._coordinator.state, self._now())
@@ -251,6 +294,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
             self._heartbeat_polls.wake_workers(effects.stragglers)
         self._turn_polls.update(effects.turns_revision)
         self._shard_polls.update(effects.shards_revision)
+        self._control_polls.update(state.steering.revision)
         self._clock_polls.update(state.pace.floor, (state.view.number, state.phase))
 
     async def _is_gone(self, holder: Member, join: messages.Join) -> bool:

@@ -52,6 +52,7 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         wire.worker.asked_to_stop = beat.asked_to_stop
         wire.worker.prepares_view = beat.prepares
         wire.worker.saves = beat.saves
+        wire.worker.holds = beat.holds
     return wire
 
 
@@ -92,6 +93,7 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
         wire.asked_to_stop,
         field_checks.number("worker.prepares_view", wire.prepares_view),
         wire.saves,
+        field_checks.number("worker.holds", wire.holds),
     )
 
 

@@ -19,8 +19,10 @@ from psruntime.core.members.messages import Answer, Instructions, Join, LeaveKin
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import DynamicRows, VariableSpec
+from psruntime.core.steering.settings import UNCHANGED
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
+from psruntime.rpc.wire.control_messages import settings_from_wire, settings_to_wire
 from psruntime.rpc.wire.shard_messages import position_from_wire
 from psruntime.v1 import coordination_pb2 as pb
 
@@ -154,6 +156,7 @@ def join_to_wire(join: Join) -> pb.JoinRequest:
             global_step=join.past.global_step,
             saved_step=join.past.saved_step,
             attempt=join.past.attempt,
+            settings=settings_to_wire(join.past.settings),
         ),
     )
 
@@ -176,6 +179,7 @@ def join_from_wire(wire: pb.JoinRequest, read_specs: ReadSpecs = specs_from_wire
             field_checks.number("past.global_step", wire.past.global_step),
             optional_number("past.saved_step", wire.past, "saved_step"),
             field_checks.number("past.attempt", wire.past.attempt),
+            settings_from_wire(wire.past.settings) if wire.past.HasField("settings") else UNCHANGED,
         ),
     )
 
@@ -220,6 +224,9 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
             stopping=told.stopping,
             save=told.save,
             leave=told.leave,
+            settings=settings_to_wire(told.settings),
+            hold=told.hold,
+            hold_reason=field_checks.clipped(told.hold_reason),
         ),
         revision=answer.revision,
     )
@@ -251,6 +258,9 @@ def answer_from_wire(wire: pb.Answer) -> Answer:
             stopping=told.stopping,
             save=told.save,
             leave=told.leave,
+            settings=settings_from_wire(told.settings),
+            hold=field_checks.number("hold", told.hold),
+            hold_reason=field_checks.words("hold_reason", told.hold_reason),
         ),
         field_checks.number("revision", wire.revision, least=1),
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from psruntime.config import JobConfig, check_job_id
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Departure, JobStatus, LeaveKind, MemberStatus, PsTraffic, WorkerTraffic
+from psruntime.core.steering.commands import UNSTEERED
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
+from psruntime.rpc.wire.control_messages import steering_from_wire, steering_to_wire
 from psruntime.rpc.wire.heartbeat_messages import (
     counts_from_wire,
     ps_stats_from_wire,
@@ -128,6 +130,7 @@ def status_to_wire(status: JobStatus) -> pb.JobStatus:
         unanswered=status.unanswered,
         departures=[_departure_to_wire(departure) for departure in status.departures],
         shards=None if status.shards is None else shards_status_to_wire(status.shards),
+        steering=steering_to_wire(status.steering),
     )
 
 
@@ -145,6 +148,7 @@ def status_from_wire(wire: pb.JobStatus) -> JobStatus:
         unanswered=counts_from_wire("unanswered", wire.unanswered),
         departures=tuple(_departure_from_wire(departure) for departure in wire.departures),
         shards=shards_status_from_wire(wire.shards) if wire.HasField("shards") else None,
+        steering=steering_from_wire(wire.steering) if wire.HasField("steering") else UNSTEERED,
     )
 
 

@@ -36,8 +36,11 @@ def join_worker(
         at_exit.callback(gate.close)
 
     def receive(answer: Answer) -> None:
+        told = answer.instructions
         if gate:
-            gate.space(answer.instructions.report_every_s)
+            gate.space(told.report_every_s)
+            gate.rebound(told.settings.bound)
+        facts.told(answer.incarnation, told.hold)  # after the bound, by which steps begin then
         on_answer(answer)
 
     facts = WorkerFacts(stats, context.asked)

@@ -63,6 +63,15 @@ class Gate:
             if self._schedule is not None and self._schedule.space(every_s):
                 self._changed.notify_all()
 
+    def rebound(self, bound: int | None) -> None:
+        """The bound is another one now; None: as it was."""
+        if bound is not None and bound != self._bound:
+            with self._changed:
+                self._bound = bound
+                if self._schedule is not None:
+                    self._schedule.rebound(bound)
+                self._changed.notify_all()
+
     def opens(self, within_s: float, under_way: int = 0) -> bool:
         """Whether the worker may start a step now, or within so many seconds; now if steps of its own are under way.
 

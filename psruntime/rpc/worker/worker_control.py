@@ -45,6 +45,7 @@ class WorkerControl:
         self._without: tuple[View, float] | None = None  # the view without a session, and since when
         self._retried = ("", 0.0)  # what the log says of the latest pause, and since when
         self._turns_are_quick = False  # mode sync: whether the last was there at once
+        self._while_held: Callable[[], None] = lambda: None
 
     # The view.
 
@@ -113,8 +114,12 @@ class WorkerControl:
 
     # Steps and rounds.
 
+    def while_held(self, act: Callable[[], None]) -> None:
+        self._while_held = act
+
     def may_step(self, under_way: int = 0) -> bool:
-        began_s = time.monotonic()
+        began_s, said = time.monotonic(), 0
+        self._facts.has_under_way(under_way)
         while True:
             if self._stop.is_set():
                 raise StopRequested("asked to stop")
@@ -124,16 +129,35 @@ class WorkerControl:
             if phase is Phase.FAILED:
                 self._raise_if_over(answer)
             ends = phase in (Phase.DRAINING, Phase.DONE, Phase.STOPPED)
-            if ends or self._gate is None or self._is_lost(answer) or self._gate.opens(CHECK_S, under_way):
+            is_free = ends or self._job.mode == "sync" or self._is_lost(answer)  # in rounds the turns have the hold
+            if not is_free and (hold := self._facts.hold):
+                if under_way:
+                    return False
+                said = self._keep_hold(hold, said)
+                continue
+            if is_free or self._gate is None or self._gate.opens(CHECK_S, under_way):
+                if not is_free and not self._facts.begins(answer.incarnation):
+                    continue  # it was told of a hold in this moment
                 if self._gate is not None:
                     self._note_gate("")
                     self._facts.led(self._gate.max_lead)
+                elif said:
+                    self._note_waiting("")
                 self._facts.goes_on()
                 return not ends
             if under_way:
                 return False
             if time.monotonic() - began_s >= LOG_AFTER_S:
                 self._note_gate(self._gate.reason)
+
+    def _keep_hold(self, hold: int, said: int) -> int:
+        """Begins no step for a moment; says so at once, unless that was `said` already.  Returns what is said now."""
+        if hold != said:
+            self._note_waiting(self._membership.answer.instructions.hold_reason)
+            self._report_now()
+        self._while_held()
+        self._membership.wait_until(lambda a: a.instructions.hold != hold or a.instructions.save, CHECK_S)
+        return hold
 
     def waits_for_shard(self, reason: str) -> None:
         self._facts.waits(f"a shard: {reason}" if reason else "")
@@ -148,7 +172,9 @@ class WorkerControl:
             return idle is not None and idle.is_over()
 
         def is_wanted() -> bool:
-            return not self._stop.is_set() and self.holds(assignment) and not is_over()
+            told = self._membership.answer.instructions
+            saves = told.hold > 0 and told.save  # which no step does meanwhile
+            return not self._stop.is_set() and self.holds(assignment) and not is_over() and not saves
 
         rests_after = idle.after if idle else None
         while self.may_step() and self.holds(assignment):
@@ -166,6 +192,7 @@ class WorkerControl:
             if turn is None:
                 if is_over():
                     return Turn(Duty.WAIT)
+                self._while_held()
                 continue
             if turn.duty in (Duty.COMPUTE, Duty.CONTRIBUTE, Duty.CLOSE):
                 self._note_waiting("")
@@ -176,6 +203,8 @@ class WorkerControl:
             elif time.monotonic() - began_s >= poll_s:
                 self._note_waiting(f"a shard: {idle.reason}" if idle else turn.reason)
                 poll_s = self._job.heartbeat_s
+            if self._membership.answer.instructions.hold:
+                self._while_held()
         return None
 
     def pushes(self) -> None:

@@ -33,6 +33,8 @@ class WorkerFacts:
         self._prepares = (0, 0)  # view number and incarnation under which it does; 0: nothing
         self._pushes = 0
         self._max_lead = 0
+        self._hold = (0, 0)  # incarnation that was told it, and its number, 0 for none
+        self._under_way = 0  # steps that were begun and have not ended
         self._waiting = "starting"
         self._works_since_s = 0.0  # while there is no reason to wait; monotonic
 
@@ -45,10 +47,11 @@ class WorkerFacts:
             stats = replace(stats, pushes=stats.pushes + self._pushes, max_lead=self._max_lead)
             prepares = self._prepares[0] if self._prepares[1] == incarnation else 0
             if self._assignment is None or self._assignment.incarnation != incarnation:
-                return WorkerBeat(stats=stats, asked_to_stop=self._asked.is_set(), prepares=prepares)
+                asked = self._asked.is_set()
+                return WorkerBeat(stats=stats, asked_to_stop=asked, prepares=prepares, holds=self._holds(incarnation))
             return WorkerBeat(
                 self._assignment.view.number, self._steps, self._global_step, self._stopped, stats, self._closed_parts,
-                self._saved_step, self._asked.is_set(), prepares, self._saves,
+                self._saved_step, self._asked.is_set(), prepares, self._saves, self._holds(incarnation),
             )  # fmt: skip
 
     # Read by the training, which alone changes them.
@@ -71,6 +74,36 @@ class WorkerFacts:
     @property
     def has_stopped(self) -> bool:
         return self._stopped
+
+    # The hold.  Law: who says that it holds has no step under way, and begins none before it is told another number.
+
+    def told(self, incarnation: int, hold: int) -> None:
+        """The latest answer has this hold.  Written by the heartbeats, before the next of them."""
+        with self._lock:
+            self._hold = (incarnation, hold)
+
+    @property
+    def hold(self) -> int:
+        """The number of the hold that this worker was told; 0: none."""
+        return self._hold[1]
+
+    def has_under_way(self, steps: int) -> None:
+        """So many steps were begun and have not ended."""
+        with self._lock:
+            self._under_way = steps
+
+    def begins(self, incarnation: int) -> bool:
+        """Counts a step as begun, unless there is a hold, or it is not known whether this incarnation has one."""
+        with self._lock:
+            told, hold = self._hold
+            if hold or told not in (0, incarnation):
+                return False
+            self._under_way += 1
+            return True
+
+    def _holds(self, incarnation: int) -> int:
+        told, hold = self._hold
+        return hold if told == incarnation and not self._under_way else 0
 
     # Written by the training.
 
@@ -98,7 +131,8 @@ class WorkerFacts:
     def stepped(self, global_step: int) -> None:
         with self._lock:
             self._steps += 1
-            self._global_step = global_step
+            self._global_step = max(self._global_step, global_step)  # steps beside each other may end in another order
+            self._under_way = max(0, self._under_way - 1)
 
     def pushed(self) -> None:
         with self._lock:

@@ -224,9 +224,11 @@ class SteeredJob:
         turn = self.core.take_turn(index, worker.incarnation, worker.view, worker.done, self.now_s)
         worker.done = None
         if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE) and not told.leave:
-            if turn.duty is Duty.CONTRIBUTE and turn.closes is not None:
+            worker.work = (turn.round, turn.attempt, False)
+            if turn.duty is Duty.CLOSE and turn.closes is not None:
+                worker.work = (turn.closes.round, turn.closes.attempt, True)
+            elif turn.closes is not None:
                 self.close(turn.closes.round)
-            worker.work = (turn.round, turn.attempt, turn.duty is Duty.CLOSE)
             worker.began = self.written()
             if turn.duty is Duty.CONTRIBUTE:
                 self.check_step(worker.began)

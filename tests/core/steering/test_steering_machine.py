@@ -27,7 +27,7 @@ from psruntime.core.members.view import Phase
 from psruntime.core.steering.barrier import Stage
 from psruntime.core.steering.commands import Kind, Outcome
 from psruntime.core.steering.settings import Settings
-from psruntime.errors import JobDoneError, UsageError
+from psruntime.errors import JobOverError, UsageError
 from tests.core.steering.steered_job import SteeredJob
 from tests.support.selection import examples, plays_all
 
@@ -73,7 +73,7 @@ class SteeringMachine(RuleBasedStateMachine):
             name = self.job.ask(kind, known[-1] if known else "", **facts)
         except UsageError:
             self.seen["refused"] += 1
-        except JobDoneError:
+        except JobOverError:
             self.seen["over"] += 1
         else:
             self.asked[name] = kind

@@ -1,0 +1,181 @@
+"""Steers a running job: pause and resume it, save, change its bound or its learning rates, end it, let a worker go.
+
+python -m psruntime.control [--coordinator HOST:PORT] COMMAND
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+
+from psruntime import flags
+from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
+from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
+from psruntime.core.steering.settings import check_bound, check_scale
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
+from psruntime.process import usage_error
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.security.credentials import load_security
+from psruntime.rpc.wire.control_messages import ControlRequest
+from psruntime.settings import suggestion
+
+PROG = "psruntime control"
+TIMEOUT_S = 300.0  # as long as a job waits for its own: --drain-timeout, --ps-timeout
+POLL_S = 1.0  # the coordinator answers sooner if there is an outcome; between two, a new reason is told
+MARGIN_S = 5.0  # of a call's deadline over the time for which the coordinator may keep it waiting
+REACH_S = 5.0  # for the first answer; a busy machine may miss one call
+AGAIN_S = 0.3  # between two calls when one failed
+ARGUMENTS = {Kind.BOUND: "N", Kind.LEARNING_RATE_SCALE: "X"}  # of the commands that have one
+COMMANDS = """commands:
+  pause                    no step begins; what is under way ends
+  resume                   steps begin again
+  save                     a checkpoint now
+  bound N                  mode bounded: another bound
+  learning-rate-scale X    multiplies every learning rate by X; 1 is as the model has it
+  drain                    the job ends as at its end: last checkpoint, evaluation, DONE
+  drain worker N           worker N leaves after its step; the others go on"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Sends one command, waits until it has taken effect and says at which global step."""
+    arguments = _parser().parse_args(argv)
+    coordinator = getattr(arguments, "coordinator", DEFAULT_COORDINATOR)
+    try:
+        split_address(coordinator)
+        command = command_of(arguments.command)
+        if not arguments.timeout > 0:
+            raise UsageError(f"--timeout must be above 0, got {arguments.timeout:g}")
+        security = load_security(flags.security_config(arguments), serves=False)
+    except UsageError as error:
+        return usage_error(PROG, error)
+    client = CoordinatorClient(coordinator, security)
+    try:
+        return _ended(_Asking(client, command, arguments.timeout).reply(), command, arguments.timeout)
+    except PsRuntimeError as error:
+        unreachable = isinstance(error, UnreachableError)
+        hint = "; is the job running, and is --coordinator the address of its ps 0?" if unreachable else ""
+        sys.stderr.write(f"{PROG}: {error}{hint}\n")
+        return EXIT_USAGE if unreachable else error.exit_code or EXIT_FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{PROG}: not waiting any more; a command that was taken takes effect all the same\n")
+        return 130
+    finally:
+        client.close()
+
+
+def _parser() -> flags.Parser:
+    parser = flags.Parser(
+        PROG,
+        "Steers a running job, and says from which global step on it is so.",
+        first=("coordinator",),
+        usage=f"{PROG} [flags] COMMAND",
+    )
+    parser.epilog = COMMANDS
+    parser.formatter_class = flags.TextFormatter
+    parser.add_argument("command", nargs="+", metavar="COMMAND", help="one of those below, with its argument")
+    parser.add_settings(ProcessConfig, only=("coordinator",))
+    parser.add_settings(SecurityConfig)
+    parser.heading(flags.MOST_USED).add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, metavar="S",
+        help=f"how long to wait until the command has taken effect (default: {TIMEOUT_S:g} s)",
+    )  # fmt: skip
+    return parser
+
+
+def command_of(words: Sequence[str]) -> Command:
+    """The command that was typed, under a fresh request id.
+
+    Raises:
+        UsageError: it is none.
+    """
+    request_id = secrets.token_hex(16)
+    first, *rest = words
+    if first == Kind.DRAIN and rest:
+        if rest[0] != "worker" or len(rest) != 2:
+            raise UsageError(f"drain takes nothing, or worker and its index, got '{' '.join(rest)}'")
+        return Command(Kind.DRAIN_WORKER, request_id, worker=_index("drain worker", rest[1]))
+    known = {str(kind): kind for kind in Kind if kind is not Kind.DRAIN_WORKER}
+    if first not in known:
+        hint = suggestion(first, known) or f"; known are {', '.join(known)}"
+        raise UsageError(f"unknown command '{first}'{hint}")
+    kind = known[first]
+    if len(rest) != (kind in ARGUMENTS):
+        takes = f"takes one argument, {ARGUMENTS[kind]}" if kind in ARGUMENTS else "takes no argument"
+        raise UsageError(f"{kind} {takes}, got '{' '.join(rest)}'")
+    if kind is Kind.BOUND:
+        return Command(kind, request_id, bound=check_bound("bound", _index("bound", rest[0])))
+    if kind is Kind.LEARNING_RATE_SCALE:
+        return Command(kind, request_id, scale=check_scale(str(kind), _number(str(kind), rest[0])))
+    return Command(kind, request_id)
+
+
+def _index(name: str, word: str) -> int:
+    if not word.isascii() or not word.isdecimal() or len(word) > 10:
+        raise UsageError(f"{name} must be a whole number from 0, got '{word}'")
+    return int(word)
+
+
+def _number(name: str, word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise UsageError(f"{name} must be a number, got '{word}'") from None
+
+
+class _Asking:
+    """Asks until there is an outcome or the time is over; a repeat has the same request id, so it counts once."""
+
+    def __init__(self, client: CoordinatorClient, command: Command, timeout_s: float) -> None:
+        self._client = client
+        self._command = command
+        self._until_s = time.monotonic() + timeout_s
+        self._reach_until_s = time.monotonic() + min(timeout_s, REACH_S)
+        self._said = ""
+
+    def reply(self) -> Reply:
+        """The last one, which may be pending.
+
+        Raises:
+            UsageError: the job cannot do it.
+            JobDoneError, JobFailedError, JobStoppedError: it is over.
+            UnreachableError: the coordinator was not reached.
+        """
+        while True:
+            left_s = self._until_s - time.monotonic()
+            poll_s = max(0.0, min(POLL_S, left_s))
+            try:
+                reply = self._client.control(ControlRequest(self._command, poll_s), poll_s + MARGIN_S)
+            except UnreachableError:
+                if time.monotonic() >= self._reach_until_s:
+                    raise
+                time.sleep(AGAIN_S)
+                continue
+            self._reach_until_s = self._until_s  # it was taken: a new coordinator takes it again
+            if reply.outcome is not Outcome.PENDING or left_s <= 0:
+                return reply
+            self._tell(reply.text)
+
+    def _tell(self, reason: str) -> None:
+        if reason and reason != self._said:
+            sys.stderr.write(f"{PROG}: {reason}\n")
+            self._said = reason
+
+
+def _ended(reply: Reply, command: Command, timeout_s: float) -> int:
+    if reply.outcome is Outcome.DONE:
+        sys.stdout.write(f"{reply.text}\n")
+        return EXIT_DONE
+    if reply.outcome is Outcome.GIVEN_UP:
+        sys.stderr.write(f"{PROG}: {command}: {reply.text}\n")
+    else:
+        why = f": {reply.text}" if reply.text else ""
+        sys.stderr.write(
+            f"{PROG}: {command} has not taken effect within {timeout_s:g} s (--timeout){why}; it is still wanted\n"
+        )
+    return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
