@@ -152,8 +152,8 @@ class WorkerControl:
 
     def _keep_hold(self, hold: int, said: int) -> int:
         """Begins no step for a moment; says so at once, unless that was `said` already.  Returns what is said now."""
+        self._note_waiting(self._membership.answer.instructions.hold_reason)
         if hold != said:
-            self._note_waiting(self._membership.answer.instructions.hold_reason)
             self._report_now()
         self._while_held()
         self._membership.wait_until(lambda a: a.instructions.hold != hold or a.instructions.save, CHECK_S)
