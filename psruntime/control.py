@@ -112,7 +112,7 @@ def command_of(words: Sequence[str]) -> Command:
 
 
 def _index(name: str, word: str) -> int:
-    if not word.isascii() or not word.isdecimal() or len(word) > 10:
+    if not word.isascii() or not word.isdecimal() or len(word) > 15:
         raise UsageError(f"{name} must be a whole number from 0, got '{word}'")
     return int(word)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from psruntime.errors import UsageError
 
-LARGEST_BOUND = 2**31 - 1  # steps
+LARGEST_BOUND = 2**53 - 1  # steps, as of --bound
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # a ps multiplies in float32, which has to tell it from 0 and infinity
 
 

@@ -223,7 +223,7 @@ def test_the_last_that_would_stay_is_not_drained() -> None:
     ("mode", "kind", "facts", "line"),
     [
         (ASYNC, Kind.BOUND, {"bound": 3}, "bound is for mode bounded, and the job's mode is async"),
-        (BOUNDED, Kind.BOUND, {"bound": -1}, "bound must be from 0 to 2147483647, got -1"),
+        (BOUNDED, Kind.BOUND, {"bound": -1}, "bound must be from 0 to 9007199254740991, got -1"),
         (ASYNC, Kind.LEARNING_RATE_SCALE, {"scale": 0.0}, "learning-rate-scale must be a number from 1e-30 to 1e"),
         (ASYNC, Kind.LEARNING_RATE_SCALE, {"scale": float("nan")}, "learning-rate-scale must be a number from"),
         (ASYNC, Kind.LEARNING_RATE_SCALE, {"scale": float("inf")}, "learning-rate-scale must be a number from"),

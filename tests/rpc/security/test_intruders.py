@@ -108,6 +108,7 @@ RPCS = {
     "TakeShard": Rpc(lambda job: shard_request_to_wire(ShardRequest(*chief(job), Sharding(100, 10)))),
     "GetPosition": Rpc(lambda _: pb.GetPositionRequest(), changes=False),
     "Leave": Rpc(lambda job: member_messages.leave_to_wire(Leave(Role.WORKER, *chief(job), LeaveKind.FATAL, "bye"))),
+    "Control": Rpc(lambda _: pb.ControlRequest(request_id="one", command="CONTROL_COMMAND_PAUSE")),
     "GetStatus": Rpc(lambda _: pb.GetStatusRequest(), changes=False),
 }
 

@@ -32,8 +32,17 @@ from psruntime.core.members.messages import (
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, DynamicRows, VariableSpec
+from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
+from psruntime.core.steering.settings import Settings
 from psruntime.errors import UsageError
-from psruntime.rpc.wire import clock_messages, field_checks, heartbeat_messages, member_messages, status_messages
+from psruntime.rpc.wire import (
+    clock_messages,
+    control_messages,
+    field_checks,
+    heartbeat_messages,
+    member_messages,
+    status_messages,
+)
 from psruntime.v1 import coordination_pb2 as pb
 from tests.support.messages import messages
 from tests.support.selection import examples
@@ -97,6 +106,7 @@ worker_stats = st.builds(
     step_tensors=st.none() | counts,
     skipped=counts,
 )
+steered = st.builds(Settings, counts, counts, st.none() | counts, st.floats(1e-30, 1e30), st.booleans())
 instructions = st.builds(
     Instructions,
     st.sampled_from(Phase),
@@ -116,6 +126,9 @@ instructions = st.builds(
     stopping=st.booleans(),
     save=st.booleans(),
     leave=st.booleans(),
+    settings=steered,
+    hold=counts,
+    hold_reason=words,
 )
 answers = st.builds(Answer, incarnations, instructions, st.integers(1, field_checks.COUNT_LIMIT - 1))
 job_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
@@ -129,7 +142,7 @@ joins = st.builds(
     job_ids,
     spans,
     models,
-    st.builds(Past, st.booleans(), counts, st.none() | counts, counts),
+    st.builds(Past, st.booleans(), counts, st.none() | counts, counts, steered),
 )
 beats = st.builds(
     heartbeat_messages.Heartbeat,
@@ -156,6 +169,7 @@ beats = st.builds(
         st.booleans(),
         counts,
         st.booleans(),
+        counts,
     ),
     counts,
     spans,
@@ -198,6 +212,7 @@ job_statuses = st.builds(
     counts,
     st.booleans(),
     by_worker,
+    steering=st.builds(SteeringStatus, steered, st.lists(words, max_size=3).map(tuple), words),
 )
 clock_reports = st.builds(ClockReport, indices, incarnations, counts.map(lambda n: n + (n == 0)), counts, counts, spans)
 _of_every_mode = {  # unless the next say otherwise
@@ -244,6 +259,17 @@ jobs = st.sampled_from(MODES).flatmap(
         **{**_of_every_mode, **_of_mode[mode]},
     )
 ) | st.builds(JobConfig, mode=st.just("sync"), batch_policy=st.sampled_from(BATCH_POLICIES))
+
+
+request_ids = words.filter(bool)
+controls = st.builds(
+    control_messages.ControlRequest,
+    st.builds(Command, st.sampled_from([Kind.PAUSE, Kind.RESUME, Kind.SAVE, Kind.DRAIN]), request_ids)
+    | st.builds(Command, st.just(Kind.BOUND), request_ids, bound=counts)
+    | st.builds(Command, st.just(Kind.LEARNING_RATE_SCALE), request_ids, scale=st.floats(1e-30, 1e30))
+    | st.builds(Command, st.just(Kind.DRAIN_WORKER), request_ids, worker=indices),
+    spans,
+)
 
 
 @relaxed
@@ -293,6 +319,19 @@ def test_a_clock_report_and_its_answer_come_back(report, steps, reason):
     assert clock_messages.clock_report_from_wire(clock_messages.clock_report_to_wire(report)) == report
     floor = ClockAnswer(steps, reason)
     assert clock_messages.clock_answer_from_wire(clock_messages.clock_answer_to_wire(floor)) == floor
+
+
+@relaxed
+@given(controls)
+def test_a_command_comes_back_with_its_caller(request):
+    back = control_messages.control_request_from_wire(control_messages.control_request_to_wire(request), "10.0.0.1:5")
+    assert back == replace(request, command=replace(request.command, by="10.0.0.1:5"))
+
+
+@relaxed
+@given(st.builds(Reply, st.sampled_from(Outcome), counts, words))
+def test_what_became_of_a_command_comes_back(reply):
+    assert control_messages.control_reply_from_wire(control_messages.control_reply_to_wire(reply)) == reply
 
 
 def test_a_loss_that_is_not_a_number_is_a_fact():
@@ -349,6 +388,8 @@ def test_every_setting_has_a_field_on_the_wire():
         (pb.LeaveKind, [kind.name for kind in LeaveKind]),
         (pb.Mode, [mode.upper() for mode in MODES]),
         (pb.OnNan, [choice.upper() for choice in ON_NAN]),
+        (pb.ControlCommand, [kind.name for kind in Kind]),
+        (pb.ControlOutcome, [outcome.name for outcome in Outcome]),
     ],
 )
 def test_every_word_is_on_the_wire_and_no_other(wire, words):
@@ -389,6 +430,9 @@ INCOMING = {
     pb.LeaveRequest: (member_messages.leave_from_wire, member_messages.Leave),
     pb.JobSettings: (status_messages.job_from_wire, JobConfig),
     pb.JobStatus: (status_messages.status_from_wire, JobStatus),
+    pb.ControlRequest: (control_messages.control_request_from_wire, control_messages.ControlRequest),
+    pb.ControlResponse: (control_messages.control_reply_from_wire, Reply),
+    pb.SteeringStatus: (control_messages.steering_from_wire, SteeringStatus),
     pb.Model: (lambda wire: member_messages.specs_from_wire(wire.variables), tuple),
 }
 
