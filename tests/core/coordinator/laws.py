@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from psruntime.core.coordinator import steered
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.departures import KEPT
@@ -159,7 +160,9 @@ def check_status(watched: Expected, workers: list[int]) -> None:
         assert watched.chief is not None
         assert more == f"; waiting for worker {watched.joins[watched.chief].index}, the chief, to prepare it"
     elif state.phase in (Phase.PREPARING, Phase.TRAINING):
-        assert more == "" if workers else more.startswith("; no worker is live")
+        held = steered.hold_of(state)[1]  # of a command, which the model does not know
+        said = f"; {held}" if held and state.phase is Phase.TRAINING else ""
+        assert more == said if workers else more.startswith("; no worker is live")
     elif state.phase is not Phase.FORMING:
         assert more == ""
     if not state.phase.over:

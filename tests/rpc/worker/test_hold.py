@@ -1,0 +1,136 @@
+"""A worker and a hold: who says that it holds is in no step, and begins none before the hold is over."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from psruntime.core.members.messages import WorkerStats
+from psruntime.core.members.view import Phase
+from psruntime.errors import StopRequested
+from psruntime.rpc.worker.worker_facts import WorkerFacts
+from tests.rpc.worker.test_worker_control import ASSIGNMENT, OTHER, ScriptedMembership, Stage, answer
+
+
+def facts() -> WorkerFacts:
+    return WorkerFacts(lambda waiting: WorkerStats(waiting=waiting), threading.Event())
+
+
+def test_who_is_in_a_step_does_not_hold_before_it_has_ended() -> None:
+    worker = facts()
+    worker.entered(ASSIGNMENT)
+    assert worker.begins(9)
+    worker.told(9, 3)
+    assert worker.beat(9).holds == 0
+    worker.stepped(1)
+    assert worker.beat(9).holds == 3
+    assert not worker.begins(9)
+    worker.told(9, 0)
+    assert worker.beat(9).holds == 0 and worker.begins(9)
+
+
+def test_with_a_pipeline_all_that_are_under_way_have_to_end() -> None:
+    worker = facts()
+    worker.entered(ASSIGNMENT)
+    assert worker.begins(9) and worker.begins(9)
+    worker.told(9, 3)
+    worker.stepped(1)
+    assert worker.beat(9).holds == 0
+    worker.stepped(2)
+    assert worker.beat(9).holds == 3
+
+
+def test_a_step_that_was_begun_and_came_to_nothing_is_forgotten_with_the_next() -> None:
+    worker = facts()
+    assert worker.begins(9)
+    worker.told(9, 3)
+    worker.has_under_way(0)
+    assert worker.beat(9).holds == 3
+
+
+def test_a_hold_of_another_incarnation_means_nothing_and_lets_nothing_begin() -> None:
+    """What the next incarnation is told is not known for a moment."""
+    worker = facts()
+    worker.told(9, 3)
+    assert worker.beat(8).holds == 0
+    worker.told(9, 0)
+    assert not worker.begins(8)
+    worker.told(8, 0)
+    assert worker.begins(8)
+
+
+def test_no_session_is_needed_to_hold() -> None:
+    worker = facts()
+    worker.told(9, 1)
+    assert worker.beat(9).holds == 1
+
+
+class Holding(ScriptedMembership):
+    """Tells the facts of each answer, as the heartbeats do."""
+
+    def __init__(self, stage: Stage, *answers: Any) -> None:
+        super().__init__(*answers)
+        self._facts = stage.facts
+        self.tell()
+
+    def tell(self) -> None:
+        self._facts.told(self.answer.incarnation, self.answer.instructions.hold)
+
+    def wait_until(self, ready: Any, timeout_s: float | None) -> Any:
+        found = super().wait_until(ready, timeout_s)
+        self.tell()
+        return found
+
+
+def held(*answers: Any, **settings: Any) -> Stage:
+    stage = Stage(*answers, **settings)
+    stage.membership = Holding(stage, *answers)
+    stage.control._membership = stage.membership  # type: ignore[assignment]
+    stage.control.entered(ASSIGNMENT)
+    return stage
+
+
+HELD = answer(Phase.TRAINING, hold=1, hold_reason="paused by control at global step 7")
+
+
+def test_a_hold_is_waited_for_and_told_at_once() -> None:
+    stage = held(HELD, HELD, answer(Phase.TRAINING))
+    acted: list[str] = []
+    stage.control.while_held(lambda: acted.append(stage.beat().stats.waiting))
+    assert stage.control.may_step()
+    assert stage.membership.beats == 1, "it says that it holds without waiting for the next heartbeat"
+    assert acted and set(acted) == {"paused by control at global step 7"}
+    assert stage.events == [("waiting", {"reason": "paused by control at global step 7"})]
+    assert stage.beat().stats.waiting == ""
+
+
+def test_steps_under_way_end_first() -> None:
+    stage = held(HELD)
+    assert not stage.control.may_step(2)
+    assert stage.membership.beats == 0 and stage.beat().holds == 0
+    stage.control.stepped(1)
+    stage.control.stepped(2)
+    assert stage.beat().holds == 1
+
+
+@pytest.mark.parametrize("end", [Phase.DRAINING, Phase.DONE, Phase.STOPPED])
+def test_the_end_of_the_job_ends_a_hold(end: Phase) -> None:
+    assert not held(HELD, answer(end)).control.may_step()
+
+
+@pytest.mark.parametrize("lost", [answer(Phase.FORMING, hold=1), answer(Phase.TRAINING, OTHER, hold=1)])
+def test_a_lost_view_ends_it_so_that_the_session_is_opened_anew(lost: Any) -> None:
+    assert held(HELD, lost).control.may_step()
+
+
+def test_a_signal_ends_it() -> None:
+    stage = held(HELD, HELD, HELD)
+    stage.asked.set()
+    with pytest.raises(StopRequested):
+        stage.control.may_step()
+
+
+def test_in_rounds_the_turns_hold() -> None:
+    assert held(HELD, mode="sync").control.may_step()
