@@ -147,6 +147,7 @@ def test_another_bound_holds_from_the_step_that_is_said(zygote: Zygote, tmp_path
         assert all("balanced=True" in ps.wait_for(" ledger ") for ps in job.ps)
 
 
+@pytest.mark.long
 def test_every_round_has_one_scale_and_the_replay_knows_it(zygote: Zygote, tmp_path: Path, asked: Any) -> None:
     """Two ps, three workers that come and go, and a scale that changes: the parameters are those of one process."""
     model = write_model(tmp_path, "steered", optimizer="momentum", table=True)
@@ -166,8 +167,11 @@ def test_every_round_has_one_scale_and_the_replay_knows_it(zygote: Zygote, tmp_p
         pause_and_resume(job, ask)
         start(job, 2, model)
         poll_until(lambda: job.worker_pushes().get(2), 60, "a round of the third worker")
-        scales[step_in(ask("learning-rate-scale", 0.5)[1], "learning-rate-scale 0.5") + 1] = 0.5
-        step = job.status().global_step
+        step = step_in(ask("pause")[1], "paused")
+        assert step_in(ask("save")[1], "saved") == newest_step(tmp_path / "checkpoints") == step
+        assert step_in(ask("learning-rate-scale", 0.5)[1], "learning-rate-scale 0.5") == step
+        scales[step + 1] = 0.5
+        ask("resume")
         job.wait_for_step(step + 5)
         assert step_in(ask("drain", "worker", 0)[1], "worker 0 has left") >= step
         job.wait_for_step(step + 20)

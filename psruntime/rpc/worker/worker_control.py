@@ -155,8 +155,9 @@ class WorkerControl:
         self._note_waiting(self._membership.answer.instructions.hold_reason)
         if hold != said:
             self._report_now()
+        saves = self._membership.answer.instructions.save
         self._while_held()
-        self._membership.wait_until(lambda a: a.instructions.hold != hold or a.instructions.save, CHECK_S)
+        self._membership.wait_until(lambda a: a.instructions.hold != hold or a.instructions.save is not saves, CHECK_S)
         return hold
 
     def waits_for_shard(self, reason: str) -> None:
@@ -173,12 +174,15 @@ class WorkerControl:
 
         def is_wanted() -> bool:
             told = self._membership.answer.instructions
-            saves = told.hold > 0 and told.save  # which no step does meanwhile
-            return not self._stop.is_set() and self.holds(assignment) and not is_over() and not saves
+            is_to_save = told.hold > 0 and told.save and not saves  # no turn comes meanwhile that would
+            return not self._stop.is_set() and self.holds(assignment) and not is_over() and not is_to_save
 
-        rests_after = idle.after if idle else None
+        saves, rests_after = False, idle.after if idle else None
         while self.may_step() and self.holds(assignment):
             quick, self._turns_are_quick = self._turns_are_quick, False
+            if self._membership.answer.instructions.hold:
+                saves = self._membership.answer.instructions.save
+                self._while_held()
             try:
                 if quick:
                     turn = self._membership.take_turn(assignment, done, QUICK_S, None, rests_after)
@@ -192,7 +196,6 @@ class WorkerControl:
             if turn is None:
                 if is_over():
                     return Turn(Duty.WAIT)
-                self._while_held()
                 continue
             if turn.duty in (Duty.COMPUTE, Duty.CONTRIBUTE, Duty.CLOSE):
                 self._note_waiting("")
@@ -203,8 +206,6 @@ class WorkerControl:
             elif time.monotonic() - began_s >= poll_s:
                 self._note_waiting(f"a shard: {idle.reason}" if idle else turn.reason)
                 poll_s = self._job.heartbeat_s
-            if self._membership.answer.instructions.hold:
-                self._while_held()
         return None
 
     def pushes(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from psruntime.core.members.messages import WorkerStats
 from psruntime.core.members.view import Phase
+from psruntime.core.rounds.round_messages import Duty, Turn
 from psruntime.errors import StopRequested
 from psruntime.rpc.worker.worker_facts import WorkerFacts
 from tests.rpc.worker.test_worker_control import ASSIGNMENT, OTHER, ScriptedMembership, Stage, answer
@@ -134,3 +135,27 @@ def test_a_signal_ends_it() -> None:
 
 def test_in_rounds_the_turns_hold() -> None:
     assert held(HELD, mode="sync").control.may_step()
+
+
+def test_who_waits_for_its_turn_in_a_hold_acts_at_once_when_a_checkpoint_is_wanted() -> None:
+    stage = held(HELD, answer(Phase.TRAINING, hold=1, save=True), answer(Phase.TRAINING), mode="sync")
+    acted: list[bool] = []
+
+    def act() -> None:
+        acted.append(stage.membership.answer.instructions.save)
+
+    stage.control.while_held(act)
+    wanted: list[tuple[bool, bool]] = []
+
+    def take_turn(*arguments: Any) -> Turn | None:
+        is_wanted = arguments[3]
+        before = is_wanted()
+        stage.membership.answers.pop(0)
+        wanted.append((before, is_wanted()))
+        return Turn(Duty.CONTRIBUTE, round=1) if len(wanted) == 2 else None
+
+    stage.membership.take_turn = take_turn  # type: ignore[method-assign, assignment]
+    turn = stage.control.next_turn(ASSIGNMENT, None)
+    assert turn is not None and turn.duty is Duty.CONTRIBUTE
+    assert wanted == [(True, False), (True, True)], "the call is off once a save is wanted, and the next one is not"
+    assert acted == [False, True]
