@@ -25,6 +25,8 @@ from psruntime.core.members.messages import (
 )
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.shards.shard_messages import ShardsStatus
+from psruntime.core.steering.commands import SteeringStatus
+from psruntime.core.steering.settings import Settings
 from psruntime.observe.render import as_json, as_tables, progress_line
 
 PS_STATS = PsStats(12_345_678, 4, 110, 100, {"stale": 9, "fenced": 1, "repeated": 0}, 7)
@@ -185,3 +187,30 @@ def test_the_rows_of_a_dynamic_table_are_summed_over_the_ps() -> None:
     text = shown(replace(STATUS, members=tuple(others)))
     assert re.search(r"users 70 128 180 80 14 4 6", text), text
     assert "dynamic table" not in shown(STATUS)
+
+
+STEERED = SteeringStatus(
+    Settings(3, 480, 2, 0.5, paused=True), ("bound 7", "save"), "waits for worker 3 to end its step"
+)
+
+
+def test_what_an_operator_has_changed_is_shown_with_what_is_about_to_be() -> None:
+    def head(steering: SteeringStatus, job: JobConfig) -> str:
+        out = io.StringIO()
+        Console(file=out, width=160).print(as_tables(replace(STATUS, steering=steering), job))
+        return out.getvalue()
+
+    bounded = JobConfig(mode="bounded", bound=4)
+    text = head(STEERED, bounded)
+    assert "by control: bound 2, learning rates times 0.5, paused; the latest change from global step 480\n" in text
+    assert "control: bound 7, then save to take effect: waits for worker 3 to end its step\n" in text
+    assert "largest lead 0 of 2" in text
+    assert "control" not in head(SteeringStatus(), bounded)
+    resumed = head(SteeringStatus(Settings(4, 490, 4)), bounded)
+    assert "by control" not in resumed and "largest lead 0 of 4" in resumed, "it is as it was started"
+    assert "paused by control" in progress_line(replace(STATUS, steering=STEERED), bounded, 3.0)
+    data = json.loads(json.dumps(as_json(replace(STATUS, steering=STEERED), bounded)))["steering"]
+    assert data["settings"] == {
+        "revision": 3, "from_global_step": 480, "bound": 2, "learning_rate_scale": 0.5, "paused": True,
+    }  # fmt: skip
+    assert data["pending"] == ["bound 7", "save"]
