@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from psruntime import cli, evaluator, init, plan, ps, replay, run, status, tables, task, worker
+from psruntime import cli, control, evaluator, init, plan, ps, replay, run, status, tables, task, worker
 from psruntime.config import SecurityConfig
 from psruntime.errors import UnreachableError
 from psruntime.rpc.security.credentials import Security
@@ -48,6 +48,14 @@ def _ask_nobody(*_: Any) -> Any:
 def _load_nothing(config: SecurityConfig, **_: Any) -> Security:
     """The files that a document names are not there; with TLS a ps may serve other machines."""
     return cast(Security, SimpleNamespace(tls=bool(config.tls_ca), token=""))
+
+
+def _control(argv: list[str]) -> int:
+    with patch.multiple(control, CoordinatorClient=_ask_nobody, load_security=_load_nothing):
+        try:
+            return control.main(argv)
+        except UnreachableError:
+            return 0
 
 
 def _status(argv: list[str]) -> int:
@@ -87,6 +95,7 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime.evaluator": evaluator.main,
     "psruntime.task": _task,
     "psruntime.status": _status,
+    "psruntime.control": _control,
     "psruntime.plan": _plan,
     "psruntime.replay": _replay,
     "psruntime.tables": _tables,
