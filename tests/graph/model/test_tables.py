@@ -211,7 +211,7 @@ def test_a_ps_counts_the_bytes_and_updates_of_its_tables() -> None:
         assert stats.received == stats.applied == 5 * stats.buckets
         held.append(stats.bytes_held)
     books = 8 * (1 + LEDGER_SIZE + PUSHED_SIZE * cluster.max_workers) * (len(run.graph.plan.buckets) + 1) + 8
-    controls = 2 * 8 * (cluster.max_workers + 3)
+    controls = 2 * (8 * (cluster.max_workers + 3) + 4)  # int64, and the scale of the learning rates
     assert sum(held) == tables + others + books + controls
 
 
