@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import can_save
-from psruntime.core.coordinator.stop_requests import covers
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import PsBeat
 from psruntime.core.members.view import Phase, listed, over_error
@@ -47,8 +46,8 @@ def steer(state: JobState) -> bool:
         if state.phase.over:
             steering.is_over(f"{state.phase}: {state.reason}", state.global_step)
     for request in steering.open_of(Kind.SAVE):
-        if state.phase.prepared and covers(state.past.saved_step, request.at_step, state.global_step):
-            steering.finish(request, state.past.saved_step or 0, "saved")
+        if (saved_step := _saved_since(state, request)) is not None:
+            steering.finish(request, saved_step, "saved")
     for request in steering.open_of(Kind.DRAIN_WORKER):
         holder = state.members.holder(Role.WORKER, request.command.worker)
         if holder is None or holder.incarnation != request.incarnation:
@@ -148,6 +147,18 @@ def _stepping(state: JobState) -> str:
         return ""
     who = listed(late) if len(late) <= NAMED else f"{listed(late[:NAMED])} and {len(late) - NAMED} more"
     return f"waits for worker {who} to end its step"
+
+
+def _saved_since(state: JobState, request: Request) -> int | None:
+    """The step of a checkpoint that a request for one may be answered with.
+
+    The global step is known exactly while the job is paused; else others may have been made since it was heard.
+    """
+    step, steering = state.past.saved_step, state.steering
+    if step is None or not state.phase.prepared:
+        return None
+    is_at_rest = steering.settings.paused and steering.barrier.target is None
+    return step if step > request.at_step or (is_at_rest and step >= state.global_step) else None
 
 
 def _waits_for(state: JobState, request: Request) -> str:

@@ -66,7 +66,7 @@ class StopRequests:
 
     def wants_save(self, saved_step: int | None, global_step: int) -> bool:
         """Whether a ps that was asked waits for a checkpoint of what it holds."""
-        return any(not covers(saved_step, asked_at, global_step) for _, asked_at in self._ps.values())
+        return any(not _covers(saved_step, asked_at, global_step) for _, asked_at in self._ps.values())
 
     def lets_go(self, ps: Member, saved_step: int | None, global_step: int, can_save: bool) -> bool:
         """Whether a ps that was asked may leave: nobody is going to save, or somebody has.
@@ -74,9 +74,9 @@ class StopRequests:
         It stays for a moment in any case: if all processes are asked, ps 0 will be too.
         """
         since_s, asked_at = self._ps.get(ps.incarnation, (self._now_s, global_step))
-        return self._now_s - since_s >= TOGETHER_S and not (can_save and not covers(saved_step, asked_at, global_step))
+        return self._now_s - since_s >= TOGETHER_S and not (can_save and not _covers(saved_step, asked_at, global_step))
 
 
-def covers(saved_step: int | None, asked_at: int, global_step: int) -> bool:
+def _covers(saved_step: int | None, asked_at: int, global_step: int) -> bool:
     """Whether a checkpoint was begun after a ps was asked at global step `asked_at`, or nothing was trained since."""
     return saved_step is not None and (saved_step > asked_at or saved_step >= global_step)

@@ -258,7 +258,7 @@ def answer_from_wire(wire: pb.Answer) -> Answer:
             stopping=told.stopping,
             save=told.save,
             leave=told.leave,
-            settings=settings_from_wire(told.settings),
+            settings=settings_from_wire(told.settings) if told.HasField("settings") else UNCHANGED,
             hold=field_checks.number("hold", told.hold),
             hold_reason=field_checks.words("hold_reason", told.hold_reason),
         ),

@@ -174,6 +174,25 @@ def test_a_checkpoint_is_asked_of_the_chief(mode: dict[str, Any], paused: bool) 
     assert not job.worker_told(0).save
 
 
+def test_a_checkpoint_of_the_step_that_is_known_is_not_new_enough_while_steps_are_made() -> None:
+    job = SteeredJob(checkpoint_dir="/c", **ASYNC)
+    job.run(5)
+    first = job.ask(Kind.SAVE)
+    job.run(3)
+    saved = job.reply(first).global_step
+    job.core.state.global_step = saved  # others were made, and not heard of yet
+    again = job.ask(Kind.SAVE)
+    assert job.reply(again).outcome is Outcome.PENDING
+    job.run(3)
+    assert job.reply(again).global_step > saved
+    job.ask(Kind.PAUSE)
+    job.run(3)
+    last = job.ask(Kind.SAVE)
+    job.run(3)
+    at_rest = job.reply(last).global_step
+    assert at_rest == job.global_step and job.reply(job.ask(Kind.SAVE)).text == f"saved at global step {at_rest}"
+
+
 @pytest.mark.parametrize("mode", MODES, ids=named)
 @pytest.mark.parametrize("paused", [False, True])
 def test_drain_ends_the_job_as_its_end_would(mode: dict[str, Any], paused: bool) -> None:
