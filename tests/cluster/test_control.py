@@ -15,6 +15,7 @@ from psruntime import control
 from psruntime.core.members.view import Phase
 from psruntime.observe.rounds_log import rounds_of
 from tests.cluster.test_rounds import replay, start, write_model
+from tests.cluster.test_scripts import PACED
 from tests.cluster.test_stopping import ASYNC, BOUNDED, NEVER, SMALL, newest_step
 from tests.support.cluster import Cluster, Zygote, cluster
 from tests.support.polling import poll_until
@@ -212,3 +213,22 @@ def test_what_is_in_force_outlives_ps_0_and_a_signal_ends_a_paused_job(
         codes = job.wait_all()
         assert codes["ps-0.1"] == 143 and {codes["worker-0"], codes["worker-1"], codes["ps-1"]} == {75}
         assert newest_step(checkpoints) == status.global_step
+
+
+@pytest.mark.long
+def test_scripts_are_held_and_let_go_too(zygote: Zygote, tmp_path: Path, asked: Any) -> None:
+    flags = [f"--checkpoint_dir={tmp_path / 'c'}", f"--last_step={NEVER}"]
+    with cluster(zygote, tmp_path, min_workers=2) as job:
+        scripts = [job.start_script(index, PACED, *flags) for index in range(2)]
+        job.wait_for_step(50)
+        ask = asked(job)
+        pause_and_resume(job, ask)
+        for command, why in ((["save"], "hooks save"), (["learning-rate-scale", 2], "optimizers are its own")):
+            code, _, err = ask(*command)
+            assert code == 2 and "the job is a script's own" in err and why in err
+        left = step_in(ask("drain", "worker", 1)[1], "worker 1 has left")
+        assert scripts[1].wait() == 128 + signal.SIGTERM
+        job.wait_for_step(left + 30)
+        assert ask("drain")[0] == 0
+        assert job.wait_all() == {"ps-0": 0, "script-0": 0, "script-1": 143}
+        assert "left the block after" in scripts[0].text
