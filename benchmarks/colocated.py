@@ -1,13 +1,14 @@
 """Examples per second of sync training without machines for the ps: ours and MultiWorkerMirroredStrategy.
 
-    python -m benchmarks.colocated [--models mobilenet,layers] [--batch-size 16] [--runs 3] [--seconds 20] [--quick]
-                                   [--json]
+    python -m benchmarks.colocated [--models mobilenet,small-layers,layers] [--batch-size 16] [--runs 3] [--seconds 20]
+                                   [--quick] [--json]
 
 Two workers on this machine, the same model, data, batch sizes and optimizer (Adam); the runs alternate.  Ours has a ps
 beside each worker (`psruntime task --colocate-ps`); the peer sums its gradients by TensorFlow's collectives.
 
-    mobilenet   MobileNetV2 on images of 96 x 96, 158 variables of 9 MB together
-    layers      160 dense variables of 1 MB together
+    mobilenet     MobileNetV2 on images of 96 x 96, 158 variables of 9 MB together
+    small-layers  160 dense variables of 40 KB together, so that a step is mostly messages
+    layers        160 dense variables of 1 MB together
 
 Then one worker of each is killed, which shows what becomes of the other in so many seconds: whether it makes steps when
 the one that was killed has been started again by the same command.
@@ -45,6 +46,7 @@ class Model:
 
 MODELS = {
     "mobilenet": Model(mobilenet.__name__, mobilenet.__name__, {}),
+    "small-layers": Model(layer_stack.__name__, strategy_layers.__name__, layer_stack.environment(160, 40_000)),
     "layers": Model(layer_stack.__name__, strategy_layers.__name__, layer_stack.environment(160, 1_000_000)),
 }
 
@@ -156,7 +158,7 @@ def lines_of(result: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = parser_of(__doc__, f"under 60 s, with {QUICK} whatever else is given")
-    parser.add_argument("--models", type=words(MODELS), default="mobilenet,layers")
+    parser.add_argument("--models", type=words(MODELS), default="mobilenet,small-layers,layers")
     parser.add_argument("--batch-size", type=int, default=16, help="of each worker")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="that are measured in each run")

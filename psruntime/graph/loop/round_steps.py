@@ -42,7 +42,9 @@ from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.step.train_graph import RoundGraph
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
 
-ACCEPTED = (PENDING, NOT_FINITE, REPEATED)  # repeated: a session was lost after the ps had taken the first try
+ACCEPTED = frozenset(
+    {PENDING, NOT_FINITE, REPEATED}
+)  # repeated: a session was lost after the ps had taken the first try
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class RoundSteps:
         outcomes = (self._compute if compute else self._contribute_again)(session, assignment, turn)
         if turn.closes and not _is_closed(outcomes, turn.closes):
             return self._why_not_closed(session, assignment, turn, turn.closes)
-        if not np.isin(outcomes[:, 0], ACCEPTED).all():
+        if not _are_accepted(outcomes):
             return None  # void or fenced: the next turn says what follows
         kept = self._kept
         assert kept is not None
@@ -311,6 +313,11 @@ class RoundSteps:
 
     def _push_id(self, assignment: Assignment, attempt: int) -> tuple[int, int, int, int]:
         return self._index, assignment.incarnation, attempt, assignment.incarnation
+
+
+def _are_accepted(outcomes: Any) -> bool:
+    """Whether every bucket took the contribution; outcomes: int64 [buckets, 2]."""
+    return ACCEPTED.issuperset(outcomes[:, 0].tolist())
 
 
 def _is_closed(outcomes: Any, closes: Complete) -> bool:
