@@ -58,7 +58,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.plan", "core.shards"),
     ("model", "optimizers"),
     ("usercode", "config"),
-    ("settings", "devices"),
+    ("settings", "devices", "staleness_lr"),
     ("errors", "v1"),
 )
 STRANGERS = ("rpc", "graph")  # packages that do not know each other
