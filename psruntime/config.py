@@ -330,9 +330,14 @@ class WorkerConfig:
         "job", "", "a line of JSON for every update of a worker, in a file of its own: {worker} in FILE is its index, "
         "which else stands before the ending; Parquet if FILE ends with .parquet", metavar="FILE",
     )  # fmt: skip
+    slowdown: float = setting(
+        "job", 1.0, "let each step take so many times as long as it does, by pauses, to try out a slow machine",
+        metavar="TIMES",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         at_least("batch_size", self.batch_size, 1)
+        at_least("slowdown", self.slowdown, 1.0)
         device_names(self.devices)
 
 

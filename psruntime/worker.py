@@ -135,12 +135,13 @@ class _Trainer:
         """
         from psruntime.graph.input.input_stream import InputStream, require_fit
         from psruntime.graph.model.pulled_model import learn_specs
+        from psruntime.graph.model.slowed import slowed
         from psruntime.graph.model.towers import find_towers
         from psruntime.graph.step.build import build_training
         from psruntime.graph.step.plan_log import log_plan
 
         job = self._job
-        self._model = load_model(self._worker.model)
+        self._model = slowed(load_model(self._worker.model), self._worker.slowdown)
         self._towers = find_towers(self._worker.devices)
         minibatches, shares = job.local_steps * self._towers.count, job.batch_policy == "throughput"
         self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors(), shares)

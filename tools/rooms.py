@@ -30,11 +30,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),  # finds the entry points by their names
     ("task",),  # becomes one of the next by its name
-    ("ps", "worker", "evaluator", "status", "plan", "replay", "tables", "run", "init"),  # entry points
+    ("ps", "worker", "evaluator", "status", "plan", "replay", "tables", "run", "compare", "init"),  # entry points
     ("examples", "templates"),
     ("psruntime",),  # the public names
     ("classic",),
-    ("process", "flags", "launch", "cluster"),
+    ("process", "flags", "launch", "cluster", "comparison"),
     ("rpc.worker",),
     ("rpc.client", "rpc.server"),
     ("rpc.security",),

@@ -185,3 +185,17 @@ def test_the_rows_of_a_dynamic_table_are_summed_over_the_ps() -> None:
     text = shown(replace(STATUS, members=tuple(others)))
     assert re.search(r"users 70 128 180 80 14 4 6", text), text
     assert "dynamic table" not in shown(STATUS)
+
+
+def test_down_weighted_updates_are_shown_where_there_are_any() -> None:
+    def text(down_weighted: int) -> str:
+        out = io.StringIO()
+        ps = replace(PS, ps_stats=replace(PS_STATS, down_weighted=down_weighted))
+        Console(file=out, width=160).print(as_tables(replace(STATUS, members=(ps, WORKER)), JOB))
+        return out.getvalue()
+
+    assert "down-weighted" not in text(0)
+    header, row = (line for line in text(31).splitlines() if "down-weighted" in line or "10.0.0.1:1 " in line)
+    assert header.split()[:5] == ["ps", "address", "bytes", "updates", "down-weighted"]
+    assert row.split()[4:6] == ["100", "31"]
+    assert as_json(replace(STATUS, members=(PS,)), JOB)["ps"][0]["ps_stats"]["down_weighted"] == 0

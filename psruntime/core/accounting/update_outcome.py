@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from psruntime.core.accounting.ledger import APPLIED, CAUSES, NOT_FINITE, STALE
 from psruntime.core.members.membership import tag_of
@@ -47,6 +48,7 @@ class SentUpdate:
     waited_s: float
 
 
+@lru_cache(maxsize=4)
 def word_of(view: View) -> str:
     """What tells a view from every other, and gives no incarnation away: numbers begin again with a new coordinator."""
     tags = " ".join(tag_of(entry.incarnation) for entry in view.ps)

@@ -117,11 +117,11 @@ def _roll_back(store: BucketStore, kept: Any, numbers: Numbers, fence: WriteFenc
 
     def move() -> tuple[Any, list[Any]]:
         ledger = store.ledger.read_value()
-        excess = tf1.maximum(ledger - kept, 0)
-        undone = excess[APPLIED] * numbers.one(ROLLED_BACK) - excess
+        held = tf1.minimum(ledger, kept)
+        undone = (ledger - held)[APPLIED]
         counts_only = tf1.concat([tf1.zeros([ACCEPTED], tf1.int64), tf1.ones([PUSHED_SIZE - ACCEPTED], tf1.int64)], 0)
         return undone, [
-            store.ledger.assign(ledger + undone, read_value=False),
+            store.ledger.assign(held + undone * numbers.one(ROLLED_BACK), read_value=False),
             store.version.assign_add(RESTORE_LEAP, read_value=False),
             store.pushed.assign(store.pushed.read_value() * counts_only, read_value=False),
         ]
