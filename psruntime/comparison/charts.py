@@ -15,7 +15,7 @@ from psruntime.errors import UsageError
 COLOURS = ("#2a86d8", "#e69f00", "#00a37a", "#d86fa8", "#8468d6", "#d55e00", "#7d8a2e")
 GREY, GRID = "#7b8491", "#8a93a055"
 HEIGHT = 300
-BINS = (0, 1, 2, 3, 4, 5, 6, 8, 11, 16, 32, 64)  # versions at which a bar of the histogram begins
+BINS = (0, 1, 2, 3, 4, 8, 16, 32)  # versions at which a bar of the histogram begins
 SPREAD = 0.8  # of a group of bars
 
 
