@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psruntime.observe.records import Record, file_of, read_records
-from tests.cluster.record_models import SLOW, reference
+from psruntime.observe.records import Record, file_of, read_records, standing
+from tests.cluster.record_models import RATE, SLOW, reference
 from tests.support.cluster import Zygote, cluster
 from tests.support.stock import contents
 
@@ -49,6 +49,29 @@ def test_the_parameters_are_what_the_record_says_was_applied(zygote: Zygote, tmp
     np.testing.assert_allclose(saved["w"], expected, rtol=1e-6, atol=1e-6)
     unweighted = reference([(r.push, r.worker, 1.0) for r in records])
     assert np.abs(saved["w"] - unweighted).max() > 0.01, "the weights made no difference: nothing was shown"
+
+
+@pytest.mark.nightly
+def test_what_a_rollback_undid_does_not_stand(zygote: Zygote, tmp_path: Path) -> None:
+    """ps 0 is killed, and all goes back to a checkpoint.  The view has number 1 again, and yet is another one."""
+    path = str(tmp_path / "record.jsonl")
+    settings = {"checkpoint_dir": tmp_path / "checkpoints", "save_steps": 50, "staleness_lr": "inverse"}
+    with cluster(zygote, tmp_path, min_workers=2, train_steps=600, **settings) as job:
+        workers = [job.start_worker(index, MODEL, f"--record={path}") for index in range(2)]
+        job.wait_for_step(230)
+        job.ps[0].kill()
+        again = job.start_again(job.ps[0])
+        assert [worker.wait(120) for worker in workers] == [0, 0]
+        assert again.wait() == 0
+    records = read_records(path)
+    stands = standing(records)
+    assert len({r.view for r in records}) == 2
+    newest = max(int(re.findall(r"-(\d+)", p.name)[0]) for p in (tmp_path / "checkpoints").glob("model.ckpt-*.index"))
+    wrong = abs(len(stands) - newest)
+    assert wrong <= 1 < len(records) - len(stands), "at most one of the other worker's is on the wrong side"
+    saved = contents(str(tmp_path / "checkpoints" / f"model.ckpt-{newest}"))["w"]
+    expected = reference([(r.push, r.worker, r.weight or 0.0) for r in stands])
+    np.testing.assert_allclose(saved, expected, rtol=1e-6, atol=1e-6 + wrong * RATE)
 
 
 def check_weights(records: list[Record]) -> None:
