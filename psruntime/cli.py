@@ -18,6 +18,7 @@ PROG = "psruntime"
 COMMANDS = {  # name -> what it does; psruntime.NAME has its main()
     "init": "write a small model module with its data into the current folder",
     "run": "run a whole job on this machine",
+    "compare": "run a job in several modes, and draw what becomes of it",
     "ps": "start one parameter server; ps 0 hosts the coordinator",
     "worker": "start one worker",
     "evaluator": "measure each new checkpoint of a job",

@@ -16,6 +16,7 @@ from typing import Any
 from psruntime.devices import device_names
 from psruntime.errors import UsageError
 from psruntime.settings import at_least, check_choices, flag_of, setting
+from psruntime.staleness_lr import StalenessLr
 
 DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"
@@ -99,6 +100,10 @@ class JobConfig:
     max_staleness: int | None = setting(
         "consistency", None, "mode async: a ps refuses an update staler than this many versions"
     )
+    staleness_lr: str = setting(
+        "consistency", "", "mode async and bounded: lower the learning rate of an update by its staleness, on its ps: "
+        "to rate / staleness, or rate x exp(-RATE x staleness)", metavar="inverse|exponential:RATE",
+    )  # fmt: skip
     on_nan: str = setting(
         "faults", "stop", "what a loss or gradient that is not finite does; it is never applied", choices=ON_NAN
     )
@@ -200,6 +205,8 @@ class JobConfig:
             at_least(name, value, 0)
             if self.mode != mode:
                 raise UsageError(f"{name} is for mode {mode}, the mode is {self.mode}")
+        if StalenessLr.of(self.staleness_lr) and self.mode == "sync":
+            raise UsageError("staleness_lr is for mode async and bounded: in mode sync no update is stale")
         if self.mode == "bounded" and self.bound is None:
             raise UsageError("mode bounded needs bound: how many steps may a worker start ahead of the slowest?")
         if self.rounds_log and self.mode != "sync":
@@ -319,8 +326,18 @@ class WorkerConfig:
         "cpu:0,cpu:1 or gpu:all", metavar="DEVICES", default_is="the one that TensorFlow chooses",
     )  # fmt: skip
 
+    record: str = setting(
+        "job", "", "a line of JSON for every update of a worker, in a file of its own: {worker} in FILE is its index, "
+        "which else stands before the ending; Parquet if FILE ends with .parquet", metavar="FILE",
+    )  # fmt: skip
+    slowdown: float = setting(
+        "job", 1.0, "let each step take so many times as long as it does, by pauses, to try out a slow machine",
+        metavar="TIMES",
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         at_least("batch_size", self.batch_size, 1)
+        at_least("slowdown", self.slowdown, 1.0)
         device_names(self.devices)
 
 

@@ -22,6 +22,7 @@ _TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "int | None": 
 _HELP_COLUMN = 34
 LIFELINES = ("end", "kill")  # what the end of stdin does
 MOST_USED = "most used"
+DATA_AND_MODEL = tuple(s.name for s in settings_of(WorkerConfig) if s.metadata["heading"] == "data and model")
 _Config = TypeVar("_Config")
 
 

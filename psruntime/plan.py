@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--slice-bytes and --local-steps count here.",
         first=("model", "ps", "plan"),
     )
-    parser.add_settings(WorkerConfig)
+    parser.add_settings(WorkerConfig, only=flags.DATA_AND_MODEL)
     parser.add_settings(JobConfig)
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument("--what-if", default="", metavar="N,N,...", help="other numbers of ps to compare with")

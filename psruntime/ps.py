@@ -251,7 +251,7 @@ class _Ps:
         accepted = ", ".join(f"worker {i}: {low} to {high}" for i, (low, high) in self._state.accepted().items())
         self._process.log(
             "ledger", buckets=stats.buckets, received=stats.received, applied=stats.applied,
-            pending=stats.pending, **stats.dropped, rolled_back=stats.rolled_back,
+            down_weighted=stats.down_weighted, pending=stats.pending, **stats.dropped, rolled_back=stats.rolled_back,
             max_staleness=stats.max_staleness, accepted=accepted, balanced=not unbalanced,
         )  # fmt: skip
         for counts in stats.row_counts:

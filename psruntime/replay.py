@@ -80,7 +80,7 @@ def _parser() -> flags.Parser:
         usage=f"{PROG} LOG [flags]",
     )
     parser.add_argument("log", metavar="LOG", help="the file of --rounds-log")
-    parser.add_settings(WorkerConfig)
+    parser.add_settings(WorkerConfig, only=flags.DATA_AND_MODEL)
     parser.add_settings(JobConfig)
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument(

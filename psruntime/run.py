@@ -20,6 +20,7 @@ from psruntime.launch.config import LauncherConfig
 from psruntime.launch.processes import LocalJob
 from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
+from psruntime.observe.records import PARQUET, require_parquet
 from psruntime.process import usage_error
 
 TRAIN_STEPS = 2000  # a model has no end of its own, but by --epochs
@@ -31,7 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         job, patience = local_job(arguments)
-        find_model(flags.worker_config(arguments).model)
+        worker = flags.worker_config(arguments)
+        find_model(worker.model)
+        if worker.record.endswith(PARQUET):
+            require_parquet(worker.record)
         folder = _log_folder(job.launcher.log_dir)
     except UsageError as error:
         return usage_error(PROG, error)

@@ -38,6 +38,7 @@ from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.meter import StepMeter
+from psruntime.observe.recorder import Recorder
 from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client.context import ClientContext
@@ -117,6 +118,7 @@ class _Trainer:
     def __init__(self, where: ProcessConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
         self._where, self._worker, self._job, self._process = where, worker, job, process
         self._progress = _Progress(process)
+        self._recorder: Recorder | None = None
         self._evaluation_error = ""
 
     def build(self) -> None:
@@ -133,12 +135,13 @@ class _Trainer:
         """
         from psruntime.graph.input.input_stream import InputStream, require_fit
         from psruntime.graph.model.pulled_model import learn_specs
+        from psruntime.graph.model.slowed import slowed
         from psruntime.graph.model.towers import find_towers
         from psruntime.graph.step.build import build_training
         from psruntime.graph.step.plan_log import log_plan
 
         job = self._job
-        self._model = load_model(self._worker.model)
+        self._model = slowed(load_model(self._worker.model), self._worker.slowdown)
         self._towers = find_towers(self._worker.devices)
         minibatches, shares = job.local_steps * self._towers.count, job.batch_policy == "throughput"
         self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors(), shares)
@@ -153,6 +156,9 @@ class _Trainer:
         tensors = report(self._plan, minibatches, job.top_k is not None).tensors
         self._step_tensors = None if job.mode == "sync" else tensors
         log_plan(self._graph, job.plan == "packed", self._process.log)
+        if self._worker.record:
+            self._recorder = Recorder(self._worker.record, self._where.index, job, self._process.log)
+            self._process.at_exit.callback(self._recorder.close)
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and joins the job."""
@@ -198,8 +204,11 @@ class _Trainer:
         self._process.ends_in_good_order(self._job.stop_grace_s)
         run = WorkerRun(self._graph, self._inputs, self._control_plane, self._job, index, log, self._data_errors())
         saved = self._best.offer if self._best else None
+        if self._recorder:
+            self._recorder.begin()
+        record = self._recorder.add if self._recorder else None
         try:
-            assemble(run, self._server, on_step=self._progress.step, close=self._evaluate, saved=saved).run()
+            assemble(run, self._server, self._progress.step, self._evaluate, saved, record).run()
         except (JobDoneError, JobStoppedError) as error:
             self._membership.leave(LeaveKind.OVER, str(error))
             raise

@@ -23,14 +23,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/errors.py": set(),
     "psruntime/settings.py": {"psruntime.errors"},
     "psruntime/devices.py": {"psruntime.errors"},
-    "psruntime/config.py": {"psruntime.errors", "psruntime.settings", "psruntime.devices"},
+    "psruntime/staleness_lr.py": {"psruntime.errors"},
+    "psruntime/config.py": {
+        "psruntime.errors", "psruntime.settings", "psruntime.devices", "psruntime.staleness_lr",
+    },
     "psruntime/usercode.py": {"psruntime.errors"},
     "psruntime/model.py": {"psruntime.errors", "psruntime.settings", "psruntime.usercode"},
     "psruntime/cluster": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
     "psruntime/launch": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
     "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config"},
-    "psruntime/observe": {"psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "rich"},
-}
+    "psruntime/observe": {
+        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "rich", "pyarrow",
+    },
+}  # fmt: skip
 
 # The core decides: it reads no clock, makes no random numbers, starts and reaches nothing.
 FORBIDDEN_IN_CORE = {

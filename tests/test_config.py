@@ -25,6 +25,8 @@ JOB_REFUSALS = [
     ("mode", "bounded", "mode bounded needs bound: how many steps may a worker start ahead of the slowest?"),
     ("bound", -1, "bound must be at least 0, got -1"),
     ("bound", 2, "bound is for mode bounded, the mode is async"),
+    ("staleness_lr", "linear", "staleness_lr must be inverse or exponential:RATE, got 'linear'"),
+    ("staleness_lr", "exponential:0", "staleness_lr exponential:RATE needs a number above 0, per version, got '0'"),
     ("rounds_log", "rounds.jsonl", "rounds_log is for mode sync, the mode is async"),
     ("epochs", 0, "epochs must be at least 1, got 0"),
     ("backup_workers", -1, "backup_workers must be at least 0, got -1"),

@@ -30,11 +30,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),  # finds the entry points by their names
     ("task",),  # becomes one of the next by its name
-    ("ps", "worker", "evaluator", "status", "control", "plan", "replay", "tables", "run", "init"),  # entry points
+    ("ps", "worker", "evaluator", "status", "control", "plan", "replay", "tables", "run", "compare", "init"),
     ("examples", "templates"),
     ("psruntime",),  # the public names
     ("classic",),
-    ("process", "flags", "launch", "cluster"),
+    ("process", "flags", "launch", "cluster", "comparison"),
     ("rpc.worker",),
     ("rpc.client", "rpc.server"),
     ("rpc.security",),
@@ -58,7 +58,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers"),
     ("usercode", "config"),
-    ("settings", "devices"),
+    ("settings", "devices", "staleness_lr"),
     ("errors", "v1"),
 )
 STRANGERS = ("rpc", "graph")  # packages that do not know each other

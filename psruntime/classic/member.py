@@ -76,6 +76,11 @@ class ScriptMember:
                 "MonitoredTrainingSession does not know epochs, which the job sets: a script reads its own input; for "
                 "epochs write the model as a psruntime.ModelSpec"
             )
+        if job.staleness_lr:
+            raise UsageError(
+                "MonitoredTrainingSession does not know staleness_lr, which the job sets: a script runs its own "
+                "updates; for that write the model as a psruntime.ModelSpec"
+            )
         if job.delta_every:
             raise UsageError(
                 "MonitoredTrainingSession does not know delta_every, which the job sets: a script's saver writes all "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from psruntime.config import TEXT_LOG
@@ -24,6 +24,7 @@ class LocalJob:
     """A job on this machine, as settings of its processes.
 
     job: those of ps 0, which the others learn from it.  worker: those of each worker.  security: those of all.
+    own: worker index -> what that one alone is told.
     """
 
     launcher: LauncherConfig
@@ -32,6 +33,7 @@ class LocalJob:
     worker: Mapping[str, Any]
     security: Mapping[str, str]
     insecure: bool
+    own: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def first(self, coordinator: str) -> ProcessSpec:
         """ps 0, with the coordinator at this address."""
@@ -44,7 +46,7 @@ class LocalJob:
         return [
             *(self._process("ps", index, coordinator, timeout) for index in range(1, self.ps)),
             *(
-                self._process("worker", index, coordinator, timeout + as_flags(self.worker))
+                self._process("worker", index, coordinator, timeout + self._flags_of(index))
                 for index in range(self.launcher.workers)
             ),
         ]
@@ -52,6 +54,9 @@ class LocalJob:
     def progress(self, coordinator: str) -> tuple[str, ...]:
         """What shows the progress line."""
         return ("psruntime.status", "--follow", "--coordinator", coordinator, *as_flags(self.security))
+
+    def _flags_of(self, worker: int) -> tuple[str, ...]:
+        return as_flags({**self.worker, **self.own.get(worker, {})})
 
     def _process(self, role: str, index: int, coordinator: str, more: tuple[str, ...]) -> ProcessSpec:
         where: tuple[str, ...] = ("--index", str(index), "--coordinator", coordinator)

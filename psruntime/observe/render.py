@@ -122,14 +122,16 @@ def _of_epochs(epoch: int, job: JobConfig) -> str:
 
 
 def _ps_table(members: list[MemberStatus]) -> Table:
-    rows = table("ps", "address", "bytes", "updates", "dropped", "rolled back", "max staleness", "silent")
+    lowered = ["down-weighted"] if any(m.ps_stats and m.ps_stats.down_weighted for m in members) else []
+    rows = table("ps", "address", "bytes", "updates", *lowered, "dropped", "rolled back", "max staleness", "silent")
     for m in members:
         stats = m.ps_stats
         if stats:
             causes = ", ".join(f"{cause} {n}" for cause, n in stats.dropped.items() if n) or "0"
             rows.add_row(
-                str(m.index), Text(m.address), bytes_text(stats.bytes_held), str(stats.applied), Text(causes),
-                str(stats.rolled_back), str(stats.max_staleness), f"{m.silent_s:.1f} s",
+                str(m.index), Text(m.address), bytes_text(stats.bytes_held), str(stats.applied),
+                *(str(stats.down_weighted) for _ in lowered), Text(causes), str(stats.rolled_back),
+                str(stats.max_staleness), f"{m.silent_s:.1f} s",
             )  # fmt: skip
     return rows
 

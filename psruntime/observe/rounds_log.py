@@ -6,9 +6,7 @@ number of the next one that it is missing.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from psruntime.errors import UsageError
+from psruntime.observe.line_file import LineFile
 
 
 class RoundsLog:
@@ -30,8 +29,7 @@ class RoundsLog:
 
     def __init__(self, path: str, log: Callable[..., None]) -> None:
         try:
-            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            self._file = LineFile(path)
         except OSError as error:
             raise UsageError(
                 f"rounds log {path} cannot be written: {error.strerror}; give another --rounds-log"
@@ -39,18 +37,12 @@ class RoundsLog:
         self._path = path
         self._log = log
         self._lost = 0
-        self._cut_off = not _ends_a_line(self._file)  # whether the last line has no end
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Adds one record, and the time of day."""
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = ("\n" if self._cut_off else "") + json.dumps({**record, "time": now}) + "\n"
         try:
-            written = os.write(self._file, line.encode())
-            if written < len(line.encode()):
-                self._cut_off = self._cut_off or written > 0
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._cut_off = False
+            self._file.add(json.dumps({**record, "time": now}) + "\n")
         except OSError as error:
             if not self._lost:
                 self._log("rounds_log_failed", path=self._path, reason=error.strerror)
@@ -61,7 +53,7 @@ class RoundsLog:
             self._lost = 0
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
 
 def records_of(path: str | Path) -> list[dict[str, Any]]:
@@ -105,9 +97,3 @@ def rounds_of(path: str | Path) -> list[dict[str, Any]]:
                 f"round {expected} is missing in {path}: the log could not be written, or the job ended then"
             )
     return rounds
-
-
-def _ends_a_line(file: int) -> bool:
-    """Whether the file is empty or its last line has its end."""
-    size = os.fstat(file).st_size
-    return size == 0 or os.pread(file, 1, size - 1) == b"\n"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from psruntime.observe.rounds_log import records_of
+from psruntime.observe.records import read_records, standing
+from psruntime.observe.rounds_log import records_of, rounds_of
 from tests.support.cluster import Cluster, Zygote, cluster, replayed
 from tests.support.polling import poll_until
 from tests.support.selection import long_but
@@ -198,7 +199,7 @@ def test_rounds_do_not_wait_for_a_backup_worker_and_stay_exact(zygote: Zygote, t
 
     with cluster(zygote, tmp_path, **job_settings) as job:
         quick = [start(job, index, model) for index in (0, 1)]
-        slow = start(job, 2, "slow_backup")
+        slow = start(job, 2, "slow_backup", f"--record={tmp_path / 'record.jsonl'}")
         poll_until(lambda: late().count(2) >= 3, 60, "gradients of worker 2 that are late")
         assert len(parts_of(tmp_path)) > 2 * len(late()), "the others went on"
         quick[1].kill()  # it may be a member of the round
@@ -211,6 +212,14 @@ def test_rounds_do_not_wait_for_a_backup_worker_and_stay_exact(zygote: Zygote, t
         assert [ps.wait() for ps in job.ps] == [128 + signal.SIGTERM, 75]
         assert all("balanced=True" in ps.text for ps in job.ps)
         assert f"late={len(late())}" in job.ps[0].text
+    records = read_records(tmp_path / "record.jsonl")
+    assert sum(r.outcome == "late" for r in records) in (late().count(2) - 1, late().count(2)), (
+        "it learns with the next"
+    )
+    contributed = {r.global_step for r in standing(records)}
+    assert {
+        r["round"] for r in rounds_of(tmp_path / "rounds.jsonl") if 2 in [p["worker"] for p in r["parts"]]
+    } <= contributed
     sizes = {len(parts) for parts in parts_of(tmp_path)}
     assert sizes <= {1, 2} and 2 in sizes
     outcome = replay(zygote, tmp_path, model)

@@ -214,3 +214,17 @@ def test_what_an_operator_has_changed_is_shown_with_what_is_about_to_be() -> Non
         "revision": 3, "from_global_step": 480, "bound": 2, "learning_rate_scale": 0.5, "paused": True,
     }  # fmt: skip
     assert data["pending"] == ["bound 7", "save"]
+
+
+def test_down_weighted_updates_are_shown_where_there_are_any() -> None:
+    def text(down_weighted: int) -> str:
+        out = io.StringIO()
+        ps = replace(PS, ps_stats=replace(PS_STATS, down_weighted=down_weighted))
+        Console(file=out, width=160).print(as_tables(replace(STATUS, members=(ps, WORKER)), JOB))
+        return out.getvalue()
+
+    assert "down-weighted" not in text(0)
+    header, row = (line for line in text(31).splitlines() if "down-weighted" in line or "10.0.0.1:1 " in line)
+    assert header.split()[:5] == ["ps", "address", "bytes", "updates", "down-weighted"]
+    assert row.split()[4:6] == ["100", "31"]
+    assert as_json(replace(STATUS, members=(PS,)), JOB)["ps"][0]["ps_stats"]["down_weighted"] == 0

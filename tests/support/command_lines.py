@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from psruntime import cli, control, evaluator, init, plan, ps, replay, run, status, tables, task, worker
+from psruntime import cli, compare, control, evaluator, init, plan, ps, replay, run, status, tables, task, worker
 from psruntime.config import SecurityConfig
 from psruntime.errors import UnreachableError
 from psruntime.rpc.security.credentials import Security
@@ -81,6 +81,12 @@ def _tables(argv: list[str]) -> int:
         return tables.main(argv)
 
 
+def _compare(argv: list[str]) -> int:
+    nothing = {name: lambda *_: None for name in ("require_bokeh", "_writable", "_train")}
+    with patch.multiple(compare, find_model=lambda _: None, _show=lambda *_: 0, **nothing):
+        return compare.main(argv)
+
+
 def _task(argv: list[str]) -> int:
     """As the first task of a cluster of any size."""
     cluster = {"ps": {"0": "127.0.0.1:2222"}, "worker": {"0": "127.0.0.1:2223"}}
@@ -99,6 +105,7 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime.plan": _plan,
     "psruntime.replay": _replay,
     "psruntime.tables": _tables,
+    "psruntime.compare": _compare,
     "psruntime.run": _run,
     "psruntime.init": _init,
 }

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
+from psruntime.core.accounting.update_outcome import SentUpdate
 from psruntime.core.members.messages import Assignment, Prepared, Rest
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.plan.plan import Plan, make_plan
@@ -209,7 +210,7 @@ class LocalCluster:
 class Run:
     """A training run on a LocalCluster, and what it left behind.
 
-    skipped: "input" or "step" for each batch that was passed over.
+    skipped: "input" or "step" for each batch that was passed over.  updates: what a record would be made of.
     """
 
     cluster: LocalCluster
@@ -219,6 +220,7 @@ class Run:
     results: list[StepResult] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    updates: list[SentUpdate] = field(default_factory=list)
     checkpoints: Checkpoints = field(init=False)
 
     def saved(self) -> dict[str, Any]:
@@ -260,7 +262,7 @@ def train(
     control_plane = make_control_plane(cluster.view, steps)
     run = Run(cluster, job, graph, control_plane, events=events, skipped=skipped)
     worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"))
-    loop = assemble(worker_run, cluster.server, run.results.append, close, saved)
+    loop = assemble(worker_run, cluster.server, run.results.append, close, saved, run.updates.append)
     run.checkpoints = loop._hooks[-1]._checkpoints
     try:
         loop.run()

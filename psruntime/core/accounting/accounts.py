@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from psruntime.core.members.messages import PsStats, WorkerStats
 
-_COUNTS = ("buckets", "received", "applied", "pending", "rolled_back")
+_COUNTS = ("buckets", "received", "applied", "down_weighted", "pending", "rolled_back")
 
 
 @dataclass
@@ -34,7 +34,8 @@ class Totals:
     def balanced(self) -> bool:
         """Whether every push that arrived is accounted for."""
         stats = self.stats
-        return stats.received == stats.applied + sum(stats.dropped.values()) + stats.rolled_back + stats.pending
+        accounted = stats.applied + sum(stats.dropped.values()) + stats.rolled_back + stats.pending
+        return stats.received == accounted and stats.down_weighted <= stats.applied
 
 
 class Accounts:
@@ -84,6 +85,7 @@ def account_facts(totals: Totals) -> dict[str, object]:
     stats = totals.stats
     unanswered = ", ".join(f"worker {index}: {count}" for index, count in totals.unanswered.items())
     return {
-        "received": stats.received, "applied": stats.applied, **stats.dropped, "rolled_back": stats.rolled_back,
-        "pending": stats.pending, "balanced": totals.balanced, "unanswered": unanswered,
+        "received": stats.received, "applied": stats.applied, "down_weighted": stats.down_weighted, **stats.dropped,
+        "rolled_back": stats.rolled_back, "pending": stats.pending, "balanced": totals.balanced,
+        "unanswered": unanswered,
     }  # fmt: skip

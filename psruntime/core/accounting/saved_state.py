@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from psruntime.core.accounting.ledger import APPLIED, LEDGER_SIZE, is_balanced
+from psruntime.core.accounting.ledger import APPLIED, LEDGER_SIZE, is_balanced, of_any_age
 from psruntime.core.shards.shard_messages import Position
 
 SUFFIX = ".state.json"
@@ -83,7 +83,7 @@ class SavedState:
 
 
 def _counters(name: str, data: Any) -> BucketCounters:
-    ledger = tuple(int(n) for n in data["ledger"])
+    ledger = of_any_age([int(n) for n in data["ledger"]])
     if len(ledger) != LEDGER_SIZE or not is_balanced(ledger):
         raise ValueError(f"the ledger of bucket {name} does not balance: {ledger}")
     return BucketCounters(int(data["version"]), ledger, int(data.get("ps", -1)))

@@ -96,6 +96,7 @@ class PsStats:
     received_of: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that each bucket has at least
     moved: BytesMoved | None = None  # None: the system does not tell
     row_counts: tuple[RowCounts, ...] = ()  # of each dynamic table
+    down_weighted: int = 0  # of the applied: with a learning rate that was lowered for their staleness
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from psruntime.core.accounting.update_outcome import SentUpdate
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.loop.checkpoint_hook import CheckpointHook
 from psruntime.graph.loop.hooks import StepsOnly, SummaryHook, ViewHook
@@ -25,10 +26,12 @@ def assemble(
     on_step: Callable[[StepResult], None],
     close: Callable[[int], None],
     saved: Callable[[str, int], None] | None = None,
+    on_update: Callable[[SentUpdate], None] | None = None,
 ) -> TrainingLoop:
     """The training loop of a worker.
 
     on_step: called with the result of every step.  close: as in TrainingLoop.  saved: as in CheckpointHook.
+    on_update: as in PushSteps.
     """
     graph, job, sharded = run.graph, run.job, run.inputs.shards is not None
     if sharded:
@@ -59,7 +62,7 @@ def assemble(
     run.control_plane.while_held(runner.rest)
     steps: Steps
     if graph.rounds is None:
-        steps = PushSteps(run, creator, runner, view, on_step, has_stopped)
+        steps = PushSteps(run, creator, runner, view, on_step, has_stopped, on_update)
     else:
-        steps = RoundSteps(run, creator, runner, on_step, has_stopped)
+        steps = RoundSteps(run, creator, runner, on_step, has_stopped, on_update)
     return TrainingLoop(run, creator, steps, [view, runner, *hooks], checkpoint_hook.closing, close)

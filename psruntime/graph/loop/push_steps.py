@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,12 +21,15 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, REPEATED
+from psruntime.core.accounting.update_outcome import SentUpdate, outcome_of, word_of
+from psruntime.core.members.view import View
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.loop.hooks import ViewHook
 from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
 from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.staleness_lr import StalenessLr
 
 COUNTED = (APPLIED, NOT_FINITE, REPEATED)  # what became of a push whose batch is not to be read again
 
@@ -55,6 +59,7 @@ class _Step:
     batch: list[Any]
     run: tuple[Started, Future[Ran]] | None = None
     failures: int = 0  # of this batch, in the user's code
+    view: View | None = None  # that of the session
 
 
 class PushSteps:
@@ -65,6 +70,7 @@ class PushSteps:
     the second as repeated.  So it is with a step that failed in the user's code (data_errors.py).
 
     on_step: called with the result of every step.  has_stopped: whether a hook of the model wants no further one.
+    on_update: called with every update and what became of it; None: nobody wants to know.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class PushSteps:
         view: ViewHook,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
+        on_update: Callable[[SentUpdate], None] | None = None,
     ) -> None:
         self._graph = run.graph
         self._inputs = run.inputs
@@ -89,6 +96,10 @@ class PushSteps:
         self._threads = StepThreads(run.job.pipeline)
         self._on_step = on_step
         self._has_stopped = has_stopped
+        self._on_update = on_update
+        rule = StalenessLr.of(run.job.staleness_lr)
+        self._weight = rule.weight if rule else (lambda _: 1.0)
+        self._waited_s = 0.0  # at the gate, since an update was told last
         self._begun = 0
         self._waits_for_shard = False
         self._origin = secrets.randbits(62)
@@ -128,7 +139,10 @@ class PushSteps:
         under_way = len(self._under_way)
         if under_way == self._pipeline or self._has_stopped() or (under_way and not self._inputs.is_ready):
             return False
-        if not self._control_plane.may_step(under_way):
+        came_s = time.monotonic()
+        may_step = self._control_plane.may_step(under_way)
+        self._waited_s += time.monotonic() - came_s
+        if not may_step:
             return False
         self._view.before_run(None)  # in a session that was lost nothing is begun: in the next one it is asked again
         batch = self._next_batch()
@@ -159,6 +173,7 @@ class PushSteps:
         feed[self._graph.header.fed] = self._graph.header.values(push_id, self._view.global_step)
         started = self._runner.start(feed)
         self._control_plane.pushes()
+        step.view = assignment.view
         step.run = started, self._threads.submit(started.run)
 
     def _end(self) -> None:
@@ -173,12 +188,23 @@ class PushSteps:
             return
         self._data_errors.worked()
         self._under_way.popleft()
-        result = _read(self._runner.finish(started, ran), self._inputs.examples(step.batch))
+        fetched = self._runner.finish(started, ran)
+        result = _read(fetched, self._inputs.examples(step.batch))
         (self._inputs.applied if result.counted else self._inputs.put_back)(step.batch)
         self._control_plane.stepped(result.global_step)
         self._on_step(result)
+        if self._on_update:
+            self._on_update(self._sent(step, result, fetched["outcomes"]))
         if self._stop_on_nan:
             require_finite(result)
+
+    def _sent(self, step: _Step, result: StepResult, outcomes: list[Any]) -> SentUpdate:
+        """outcomes: of the buckets per ps; the last of ps 0 is that of the global step, which is no parameter."""
+        of_parameters = np.concatenate([outcomes[0][:-1], *outcomes[1:]]).tolist()
+        assert step.view
+        waited_s, self._waited_s = self._waited_s, 0.0
+        outcome, view = outcome_of(of_parameters, self._weight), word_of(step.view)
+        return SentUpdate(step.sequence, view, result.global_step, outcome, result.loss, result.examples, waited_s)
 
     def _repeat(self, step: _Step, error: tf1.errors.OpError) -> None:
         """Sends a step again that failed in the user's code, with another batch if this one was given up."""

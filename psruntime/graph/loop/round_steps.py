@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
+from psruntime.core.accounting.update_outcome import SentUpdate, UpdateOutcome, contribution, too_late, word_of
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import (
     Closed,
@@ -52,7 +53,7 @@ class _Kept:
     """A gradient in the worker's variables, and what it is of.
 
     weight: of its batch, 0 if it does not count.  divisor: what it was divided by.  taken: as in Contribution.
-    pushed: a contribution of it was accepted.
+    loss: of its batch.  pushed: a contribution of it was accepted.
     """
 
     assignment: Assignment
@@ -62,6 +63,7 @@ class _Kept:
     weight: float
     divisor: int
     taken: Taken | None
+    loss: float
     pushed: bool = False
 
 
@@ -71,7 +73,8 @@ class RoundSteps:
     A step that failed in the user's code is repeated (data_errors.py).  What it pushed and closed carries the same
     attempt, so it counts once.  Instead of a batch that is given up the next one takes part in the same round.
 
-    on_step: called with the result of every contribution.  has_stopped: as in PushSteps.
+    on_step: called with the result of every contribution.  has_stopped, on_update: as in PushSteps; an update is the
+        gradient in a round.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class RoundSteps:
         runner: StepRunner,
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
+        on_update: Callable[[SentUpdate], None] | None = None,
     ) -> None:
         assert run.graph.rounds is not None
         self._graph = run.graph
@@ -97,6 +101,9 @@ class RoundSteps:
         self._has_stopped = has_stopped
         self._batches = RoundBatches(run.inputs, run.job.batch_policy == "throughput")
         self._kept: _Kept | None = None
+        self._on_update = on_update
+        self._buckets = len(run.graph.rounds.stores) - 1  # without the global step's
+        self._waited_s = 0.0  # for turns, since an update was told last
 
     def run(self, session: Any) -> None:
         """Takes turns until no rounds are held; one that has stopped takes part in no further round.
@@ -108,7 +115,9 @@ class RoundSteps:
         while True:
             assignment = self._creator.assignment
             assert assignment is not None
+            came_s = time.monotonic()
             turn = self._control_plane.next_turn(assignment, done, self._idle(assignment))
+            self._waited_s += time.monotonic() - came_s
             if turn is None:
                 return
             if turn.duty is Duty.WAIT:
@@ -163,9 +172,16 @@ class RoundSteps:
         assert kept is not None
         if self._creator.assignment == assignment:  # else it was said to ps that are no longer those of the view
             self._kept = replace(kept, pushed=True)
+        self._tell(kept, turn.round, turn.attempt, contribution(self._buckets, kept.weight > 0))
         apart = self._graph.model.spec.clip_norm is not None
         batch = kept.batch
         return Contribution(turn.round, turn.attempt, batch.number, kept.weight, apart, kept.taken, batch.of)
+
+    def _tell(self, kept: _Kept, number: int, attempt: int, outcome: UpdateOutcome) -> None:
+        if self._on_update:
+            waited_s, self._waited_s = self._waited_s, 0.0
+            view, examples = word_of(kept.assignment.view), self._inputs.examples(kept.batch.arrays)
+            self._on_update(SentUpdate(attempt, view, number, outcome, kept.loss, examples, waited_s))
 
     def _why_not_closed(self, session: Any, assignment: Assignment, turn: Turn, closes: Complete) -> Torn | None:
         """What to say after a step that pulled a bucket without the round before; None: this worker is fenced."""
@@ -186,6 +202,8 @@ class RoundSteps:
             divisor = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
             headers[self._graph.mean_divisor] = divisor
         was_late = self._was_late(assignment)
+        if was_late and self._kept:
+            self._tell(self._kept, self._kept.round, self._kept.opened, too_late(self._buckets))
         batch, fetched = self._step(session, self._batch_for(assignment, turn), headers, turn.share)
         taken = replace(batch.taken, seconds=time.monotonic() - began_s) if batch.taken else None
         outcomes = np.concatenate(fetched["outcomes"])
@@ -195,7 +213,7 @@ class RoundSteps:
         closed = turn.closes is None or _is_closed(outcomes, turn.closes)
         if closed:
             weight = float(fetched["examples"])
-            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, divisor, taken)
+            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, divisor, taken, result.loss)
         elif self._kept is None or batch is not self._kept.batch:
             self._batches.keep(batch)
         self._control_plane.stepped(result.global_step)

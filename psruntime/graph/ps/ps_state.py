@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import (
     APPLIED,
     CAUSES,
+    DOWN_WEIGHTED,
     LEDGER_SIZE,
     MAX_STALENESS,
     PENDING,
@@ -168,6 +169,7 @@ class LedgerReader:
             received_of={int(worker): int(arrived[worker]) for worker in np.flatnonzero(arrived)},
             max_staleness=int(rows[:, MAX_STALENESS].max(initial=0)),
             pending=int(totals[PENDING]),
+            down_weighted=int(totals[DOWN_WEIGHTED]),
             row_counts=tuple(
                 RowCounts(bucket.variable, _rows_of(bucket), *map(int, counts))
                 for bucket, counts in zip(self._dynamic, row_counts, strict=True)

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import APPLIED, EMPTY, LEDGER_SIZE, ROLLED_BACK, brought_back
+from psruntime.core.accounting.ledger import (
+    APPLIED,
+    DOWN_WEIGHTED,
+    EMPTY,
+    LEDGER_SIZE,
+    ROLLED_BACK,
+    Row,
+    brought_back,
+)
 from psruntime.core.accounting.saved_state import SavedState
 from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.devices import ps_device
@@ -21,6 +29,8 @@ from psruntime.graph.store.bucket_store import ACCEPTED, PUSHED_SIZE, RESTORE_LE
 from psruntime.graph.store.guard import locked
 from psruntime.graph.store.numbers import Numbers
 from psruntime.graph.store.write_fence import WriteFence
+
+KEPT_ALL = 1 << 62  # more than a job counts
 
 Write = Callable[[list[Any], dict[Any, Any]], None]  # runs operations that write, with a feed
 
@@ -49,8 +59,8 @@ class RestoredCounters:
         for ps in every_ps:
             counters = self._of_ps[ps]
             saved = [state.buckets.get(bucket.name) for bucket in counters.buckets]
-            kept = [of_bucket.ledger[APPLIED] if of_bucket else 0 for of_bucket in saved]
-            write(counters.roll_back, {counters.kept: kept})
+            kept = [_kept(of_bucket.ledger if of_bucket else EMPTY) for of_bucket in saved]
+            write(counters.roll_back, {counters.kept: np.reshape(kept, [-1, LEDGER_SIZE])})
 
     def _counts(self, state: SavedState, saved_ps: list[int]) -> Any:
         """Zeros, and then the counts of each of these ps; int64 [1 + ps, max_workers, 2]."""
@@ -65,7 +75,7 @@ class RestoredCounters:
 class _PsCounters:
     """The counters of one ps.  bring_back, roll_back: lists of operations.
 
-    Placeholders, int64: version, kept, rows [buckets], ledger [buckets, LEDGER_SIZE], counts [any, max_workers, 2];
+    Placeholders, int64: version, rows [buckets], ledger, kept [buckets, LEDGER_SIZE], counts [any, max_workers, 2];
     `rows` says which of the counts a bucket has.
     """
 
@@ -78,7 +88,7 @@ class _PsCounters:
             self.ledger = tf1.placeholder(tf1.int64, [count, LEDGER_SIZE], name=f"saved_ledger_{ps}")
             self.counts = tf1.placeholder(tf1.int64, [None, max_workers, 2], name=f"saved_counts_{ps}")
             self.rows = tf1.placeholder(tf1.int64, [count], name=f"saved_rows_{ps}")
-            self.kept = tf1.placeholder(tf1.int64, [count], name=f"kept_{ps}")
+            self.kept = tf1.placeholder(tf1.int64, [count, LEDGER_SIZE], name=f"kept_{ps}")
             pushed = tf1.pad(self.counts, [[0, 0], [0, 0], [ACCEPTED, 0]])
             self.bring_back = [
                 operation
@@ -94,15 +104,24 @@ class _PsCounters:
             self.roll_back = [_roll_back(store, self.kept[i], numbers, graph.fence) for i, store in enumerate(stores)]
 
 
+def _kept(saved: Row) -> list[int]:
+    """Of each column, how much of it at most is kept by a return to the saved counters."""
+    kept = [KEPT_ALL] * LEDGER_SIZE
+    for column in (APPLIED, DOWN_WEIGHTED):
+        kept[column] = saved[column]
+    return kept
+
+
 def _roll_back(store: BucketStore, kept: Any, numbers: Numbers, fence: WriteFence) -> Any:
-    """Undoes all but `kept` of the applied updates in the counters, and forgets which push was the last."""
+    """Undoes what there is more than `kept` in the counters, and forgets which push was the last."""
 
     def move() -> tuple[Any, list[Any]]:
         ledger = store.ledger.read_value()
-        undone = tf1.maximum(ledger[APPLIED] - kept, 0) * numbers.moved(APPLIED, ROLLED_BACK)
+        held = tf1.minimum(ledger, kept)
+        undone = (ledger - held)[APPLIED]
         counts_only = tf1.concat([tf1.zeros([ACCEPTED], tf1.int64), tf1.ones([PUSHED_SIZE - ACCEPTED], tf1.int64)], 0)
         return undone, [
-            store.ledger.assign(ledger + undone, read_value=False),
+            store.ledger.assign(held + undone * numbers.one(ROLLED_BACK), read_value=False),
             store.version.assign_add(RESTORE_LEAP, read_value=False),
             store.pushed.assign(store.pushed.read_value() * counts_only, read_value=False),
         ]

@@ -37,7 +37,8 @@ def _push(
         store, ps = bucket.store, bucket.ps
         gradient = copied_to_ps(store, setup.sent(bucket, finite), store.master.dtype.base_dtype)
         version = pulled.versions[bucket.name]
-        outcome, _ = guarded_update(store, setup.controls[ps], header.on[ps], version, gradient, bucket.update)
+        control, by_staleness = setup.controls[ps], bucket.by_staleness
+        outcome, _ = guarded_update(store, control, header.on[ps], version, gradient, bucket.update, by_staleness)
         outcomes.add(ps, outcome)
     outcome, global_step = _count_step(pulled.global_step, setup.controls[0], header.on[0])
     outcomes.add(0, outcome)

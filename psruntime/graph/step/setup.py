@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
-from psruntime.core.plan.buckets import WAYS
+from psruntime.core.plan.buckets import WAYS, Bucket
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import worker_device
@@ -24,12 +24,14 @@ from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
 from psruntime.graph.store.apply import Update, bucket_update
 from psruntime.graph.store.bucket_store import BucketStore, PlanStores, PsControl
 from psruntime.graph.store.gradient import BucketGradient, all_finite, clipped
-from psruntime.graph.store.optimizers import BucketOptimizer, Rule, rules_of
+from psruntime.graph.store.optimizers import BucketOptimizer, Rule, rule_of, rules_of
 from psruntime.graph.store.row_flags import RowFlags
+from psruntime.graph.store.staleness_weight import StalenessWeight
 from psruntime.graph.store.step_messages import Header
 from psruntime.graph.store.wire import Wire
 from psruntime.graph.store.write_fence import WriteFence
 from psruntime.model import TRAIN, Model
+from psruntime.staleness_lr import StalenessLr
 
 Gradients = dict[str, BucketGradient]  # by the name of the bucket
 
@@ -37,7 +39,7 @@ Gradients = dict[str, BucketGradient]  # by the name of the bucket
 class TrainedBucket(NamedTuple):
     """A bucket that the model trains: its gradient on the worker, and its update on the ps.
 
-    row_flags: as in TrainGraph.
+    row_flags: as in TrainGraph.  by_staleness: lowers the learning rate; None: nothing does.
     """
 
     store: BucketStore
@@ -45,6 +47,7 @@ class TrainedBucket(NamedTuple):
     optimizer: BucketOptimizer
     update: Update
     row_flags: tuple[RowFlags, ...]
+    by_staleness: StalenessWeight | None
 
     @property
     def name(self) -> str:
@@ -111,14 +114,23 @@ class StepSetup:
             if bucket.name in gradients:
                 store = pulled.stores[bucket.name]
                 rates = header.on[bucket.ps].learning_rates
+                by_staleness = self._by_staleness(bucket, rules, rates)
+                rates = by_staleness.rates if by_staleness else rates
                 optimizer = BucketOptimizer(rules, bucket, rates, self.wire.sparsifies(bucket))
+                if by_staleness:
+                    by_staleness.of_gradient = optimizer.is_of_sums
                 gradient, constraint = gradients[bucket.name], pulled.captured.constraints.get(bucket.variable)
                 update = bucket_update(optimizer, store, constraint, pulled.step_view)
                 by_row = gradient.indices is not None and optimizer.is_by_row and constraint is None
                 flags = _row_flags(pulled, store) if self.job.delta_every and by_row else ()
                 update = _noted(pulled, store, optimizer, update, flags)
-                trained.append(TrainedBucket(store, gradient, optimizer, update, flags))
+                trained.append(TrainedBucket(store, gradient, optimizer, update, flags, by_staleness))
         return trained
+
+    def _by_staleness(self, bucket: Bucket, rules: list[Rule], rates: list[Any]) -> StalenessWeight | None:
+        rule = StalenessLr.of(self.job.staleness_lr)
+        numbers = self.controls[bucket.ps].numbers
+        return StalenessWeight(rule, bucket.ps, numbers, rates, rule_of(bucket.variable, rules)) if rule else None
 
     def sent(self, bucket: TrainedBucket, counts: Any) -> BucketGradient:
         """The gradient of the bucket as it is pushed.  counts: bool [], whether it does."""

@@ -38,6 +38,7 @@ from psruntime.graph.store.bucket_store import (
 )
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.push_window import is_in, with_one_more
+from psruntime.graph.store.staleness_weight import StalenessWeight
 from psruntime.graph.store.step_messages import PsHeader, Push
 
 Section = Callable[[], tuple[Any, list[Any]]]  # builds what is done in a critical section, see `locked`
@@ -50,11 +51,13 @@ def guarded_update(
     pulled_version: Any,
     gradient: BucketGradient,
     update: Update,
+    by_staleness: StalenessWeight | None = None,
 ) -> tuple[Any, Any]:
     """Builds the update of one bucket on its ps.
 
     header: of the push.  gradient: a copy on the ps (`copied_to_ps`).
     update: builds the update from the gradient, which is dead if the guard refuses it.
+    by_staleness: lowers the learning rate; None: nothing does.
 
     Returns:
         (outcome, updated): outcome int64 [2] = (APPLIED or the cause of the drop, staleness in versions);
@@ -71,10 +74,16 @@ def guarded_update(
         otherwise = tf1.where(push.finite, tf1.where(stale, numbers(STALE), numbers(APPLIED)), numbers(NOT_FINITE))
         verdict = refusal(control, push, last_push, otherwise)
         applied = tf1.equal(verdict, numbers(APPLIED))
-        updated = update(gradient_if(applied, gradient))
+        let_in = gradient_if(applied, gradient)
+        if by_staleness:
+            weight = by_staleness.of(staleness)
+            let_in = by_staleness.weighted(let_in, weight)
+        updated = update(let_in)
         with tf1.control_dependencies([settled(applied, [updated])]):
             peak = numbers.one(MAX_STALENESS) * tf1.where(applied, staleness, numbers(0))
             entries = ledger + numbers.one(RECEIVED) + numbers.one_at(verdict)
+            if by_staleness:
+                entries += by_staleness.counted(applied, weight)
             counted = [
                 store.version.assign_add(tf1.cast(applied, tf1.int64), read_value=False),
                 store.ledger.assign(tf1.maximum(entries, peak), read_value=False),

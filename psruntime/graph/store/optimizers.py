@@ -43,6 +43,7 @@ ELEMENT_WISE = (
 # dense variables stay whole.
 ROW_WISE = (RowwiseAdagrad, GroupFtrl)
 KNOWN = (*ELEMENT_WISE, *ROW_WISE)
+OF_SUMS = (tf1.train.FtrlOptimizer, tf1.train.AdagradDAOptimizer, GroupFtrl)
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,11 @@ class BucketOptimizer:
     @property
     def kind(self) -> str:
         return type(self._optimizer).__name__
+
+    @property
+    def is_of_sums(self) -> bool:
+        """Whether it makes the parameters anew of sums over all updates, with the learning rate as one of them all."""
+        return isinstance(self._optimizer, OF_SUMS)
 
     @property
     def passes_over_tables(self) -> bool:

@@ -110,6 +110,7 @@ def ps_stats_to_wire(stats: PsStats) -> pb.PsStats:
         received_of=stats.received_of,
         moved=_moved_to_wire(stats.moved),
         row_counts=[pb.RowCounts(**asdict(counts)) for counts in stats.row_counts],
+        down_weighted=stats.down_weighted,
     )
 
 
@@ -135,6 +136,7 @@ def ps_stats_from_wire(wire: pb.PsStats) -> PsStats:
         counts_from_wire("stats.received_of", wire.received_of),
         _moved_from_wire(wire.moved) if wire.HasField("moved") else None,
         tuple(map(_row_counts_from_wire, wire.row_counts)),
+        field_checks.number("stats.down_weighted", wire.down_weighted),
     )
 
 

@@ -91,6 +91,7 @@ ps_stats = st.builds(
     max_staleness=counts,
     pending=counts,
     rolled_back=counts,
+    down_weighted=counts,
     received_of=by_worker,
     moved=moved,
     row_counts=st.lists(st.builds(RowCounts, st.text(min_size=1, max_size=20), *[counts] * 6), max_size=2).map(tuple),
@@ -220,7 +221,7 @@ _of_every_mode = {  # unless the next say otherwise
     "top_k": st.none() | st.floats(0, 1, exclude_min=True, exclude_max=True),
 }
 _of_mode = {  # settings that belong to one mode, and what does not go with them
-    "async": {"max_staleness": st.none() | counts},
+    "async": {"max_staleness": st.none() | counts, "staleness_lr": st.sampled_from(["", "inverse", "exponential:0.5"])},
     "bounded": {"bound": counts},
     "sync": {
         "rounds_log": texts,

@@ -1,0 +1,153 @@
+"""Runs a job on this machine in one mode after the other, and draws what became of it into one page.
+
+python -m psruntime.compare --modes "async; bounded 4; sync" --workers 4 [--model MODULE] [--slow 3:5x] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from psruntime import flags
+from psruntime.comparison.charts import require_bokeh
+from psruntime.comparison.page import page_of, rows_of
+from psruntime.comparison.requests import ModeRequest, modes_of, slow_of
+from psruntime.comparison.summary import Training, held_out_of, training_of
+from psruntime.config import JobConfig, WorkerConfig
+from psruntime.errors import EXIT_DONE, UsageError
+from psruntime.launch.children import END_S
+from psruntime.launch.config import LauncherConfig
+from psruntime.launch.processes import LocalJob
+from psruntime.launch.watch import Patience, run_job
+from psruntime.model import find_model
+from psruntime.observe.records import read_records
+from psruntime.process import usage_error
+
+PROG = "psruntime compare"
+MODES = "async; bounded 4; sync"
+WORKERS, TRAIN_STEPS = 4, 1000
+OUT = "compare.html"
+OF_THE_JOB = ("ps", "train_steps")  # the same in every mode; what else is set for one mode stands behind it
+RECORD = "record.jsonl"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Until the page is written, or a job has failed; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        slow = slow_of(arguments.slow, arguments.workers)
+        wanted = modes_of(arguments.modes)
+        settings = [_settings_of(request, arguments) for request in wanted]
+        find_model(flags.worker_config(arguments).model)
+        require_bokeh()
+        out = _writable(arguments.out)
+        trainings = []
+        for request, of_job in zip(wanted, settings, strict=True):
+            trained = _train(request.name, arguments, of_job, slow)
+            if isinstance(trained, int):
+                return trained
+            trainings.append(trained)
+    except UsageError as error:
+        return usage_error(PROG, error)
+    return _show(trainings, arguments, out)
+
+
+def _train(
+    name: str, arguments: argparse.Namespace, settings: dict[str, Any], slow: dict[int, float]
+) -> Training | int:
+    """What became of one job, or the exit code with which it failed."""
+    sys.stdout.write(f"== {name}\n")
+    sys.stdout.flush()
+    logs = Path(tempfile.mkdtemp(prefix="psruntime-compare-"))
+    code = run_job(*_job(arguments, settings, slow, logs))
+    if code != EXIT_DONE:
+        return code
+    said = "\n".join(log.read_text(errors="replace") for log in sorted(logs.glob("worker-*.log")))
+    return training_of(name, read_records(logs / RECORD), held_out_of(said))
+
+
+def _parser() -> flags.Parser:
+    parser = flags.Parser(
+        PROG,
+        "Runs a job on this machine in one mode after the other, with records, and draws what became of it into one "
+        "HTML page: loss over steps and time, staleness, steps per second, waiting, metrics on held-out data.",
+        first=("model", "ps", "train_steps"),
+    )
+    parser.add_settings(WorkerConfig, only=flags.DATA_AND_MODEL)
+    parser.add_settings(JobConfig, only=OF_THE_JOB, defaults={"train_steps": TRAIN_STEPS})
+    most_used = parser.heading(flags.MOST_USED)
+    most_used.add_argument(
+        "--modes", default=MODES, metavar="MODES", help="separated by ;, each with further flags of the job behind it "
+        "if wanted, as 'async; async --staleness-lr inverse; bounded 0'; mode sync makes the rounds that have as many "
+        f"batches (default: '{MODES}')",
+    )  # fmt: skip
+    most_used.add_argument("--workers", type=int, default=WORKERS, metavar="N", help=f"(default: {WORKERS})")
+    most_used.add_argument(
+        "--slow", default="", metavar="WORKER:TIMESx", help="let a worker be so many times slower, by pauses in its "
+        "steps; several with commas between them",
+    )  # fmt: skip
+    most_used.add_argument("--out", default=OUT, metavar="FILE", help=f"the page (default: {OUT})")
+    return parser
+
+
+def _settings_of(request: ModeRequest, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the job in this mode, all checked."""
+    LauncherConfig(workers=arguments.workers)
+    of_mode = flags.Parser(f"{PROG}: --modes '{request.name}'", "")
+    of_mode.add_settings(JobConfig)
+    more = flags.given(of_mode.parse_args(request.more), JobConfig)
+    for name in ("mode", "bound"):
+        if name in more:
+            raise UsageError(f"--modes '{request.name}': --{name} stands there already, without dashes")
+    bound = {} if request.bound is None else {"bound": request.bound}
+    common = {"train_steps": TRAIN_STEPS, **flags.given(arguments, JobConfig)}
+    if request.mode == "sync":  # a round has a batch of every worker
+        common["train_steps"] = -(-common["train_steps"] // arguments.workers)
+    settings = {"mode": request.mode, **bound, "linger_s": 0.0, "min_workers": arguments.workers, **common, **more}
+    JobConfig(**settings)
+    return settings
+
+
+def _job(
+    arguments: argparse.Namespace, settings: dict[str, Any], slow: dict[int, float], logs: Path
+) -> tuple[LocalJob, Path, Patience]:
+    """What run_job is given."""
+    job = JobConfig(**settings)
+    worker = {**flags.given(arguments, WorkerConfig), "record": str(logs / RECORD)}
+    own = {index: {"slowdown": times} for index, times in slow.items()}
+    launcher = LauncherConfig(workers=arguments.workers)
+    patience = Patience(job.drain_timeout_s + END_S, job.stop_grace_s + END_S)
+    return LocalJob(launcher, job.ps, settings, worker, {}, False, own), logs, patience
+
+
+def _writable(path: str) -> Path:
+    """The path of the page, in a folder that is made if need be."""
+    out = Path(path)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a"):
+            pass
+    except OSError as error:
+        raise UsageError(f"--out {path} cannot be written: {error.strerror}") from error
+    return out
+
+
+def _show(trainings: list[Training], arguments: argparse.Namespace, out: Path) -> int:
+    model = flags.worker_config(arguments).model
+    slow = f", slow: {arguments.slow}" if arguments.slow else ""
+    how = f"{arguments.workers} workers, {vars(arguments).get('ps', 1)} ps, on one machine{slow}"
+    out.write_text(page_of(trainings, f"{model} by mode", how), encoding="utf-8")
+    columns, rows = rows_of(trainings)
+    for name, *numbers in rows:
+        told = ", ".join(f"{column} {number}" for column, number in zip(columns[1:], numbers, strict=True))
+        sys.stdout.write(f"{name}: {told}\n")
+    sys.stdout.write(f"wrote {out}\n")
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The page of a comparison: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from psruntime.comparison.charts import charts_of, colour_of
+from psruntime.comparison.summary import Training
+
+COLUMNS = ("mode", "global steps", "time", "steps/s", "examples", "refused", "mean staleness")
+CHARTS = {
+    "steps": ("Loss over steps", "median of the batches; a step of mode sync is a round"),
+    "time": ("Loss over time", "the same, by the clock"),
+    "staleness": ("Staleness", "share of the updates, by how many others came between pull and update"),
+    "speed": ("Steps per second", "updates, in mode sync rounds"),
+    "waiting": ("Waiting", "share of its time that a worker waited for others"),
+}
+_STYLE = """
+:root { color-scheme: light dark; --text: #1c2026; --soft: #5b6470; --line: #d9dee5; --card: #ffffff; --page: #f4f6f8 }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e8ebef; --soft: #9aa4b1; --line: #333a44; --card: #1b1f25; --page: #121519 }
+}
+body { margin: 0 auto; max-width: 1200px; padding: 24px; background: var(--page); color: var(--text);
+  font: 15px/1.45 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif }
+h1 { font-size: 24px; margin: 0 0 4px } h2 { font-size: 16px; margin: 0 } p { margin: 0; color: var(--soft) }
+.modes { display: flex; flex-wrap: wrap; gap: 6px 20px; margin: 14px 0 18px; padding: 0; list-style: none }
+.chip { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 7px; vertical-align: -1px }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 16px }
+.grid { margin-top: 16px }
+.grid .card:last-child { grid-column: 1 / -1 }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; min-width: 0 }
+.table { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
+th { font-weight: 600; color: var(--soft) } th, td { text-align: right; padding: 6px 10px; white-space: nowrap }
+th:first-child, td:first-child { text-align: left } tbody tr { border-top: 1px solid var(--line) }
+"""
+
+
+def page_of(trainings: Sequence[Training], title: str, how: str) -> str:
+    """HTML.  how: what was run, in a line."""
+    script, charts, head = charts_of(trainings)
+    chips = "".join(f"<li>{_chip(number)}{escape(each.name)}</li>" for number, each in enumerate(trainings))
+    cards = "".join(
+        f'<section class="card"><h2>{CHARTS[name][0]}</h2><p>{CHARTS[name][1]}</p>{charts[name]}</section>'
+        for name in CHARTS
+    )
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<style>{_STYLE}</style>\n{head}\n</head><body><h1>{escape(title)}</h1><p>{escape(how)}</p>"
+        f'<ul class="modes">{chips}</ul><section class="card table">{_table(trainings)}</section>'
+        f'<div class="grid">{cards}</div>\n{script}\n</body></html>\n'
+    )
+
+
+def rows_of(trainings: Sequence[Training]) -> tuple[list[str], list[list[str]]]:
+    """(columns, a row for each training): numbers, and the metrics on held-out data."""
+    metrics = list(dict.fromkeys(metric for each in trainings for metric in each.held_out))
+    rows = []
+    for t in trainings:
+        told = [f"{t.held_out[metric]:.4f}" if metric in t.held_out else "-" for metric in metrics]
+        rows.append([
+            t.name, f"{t.steps:,}", f"{t.seconds:.1f} s", f"{t.steps_per_s:,.0f}", f"{t.examples:,}",
+            str(t.dropped), f"{t.mean_staleness:.1f}", *told,
+        ])  # fmt: skip
+    return [*COLUMNS, *(f"held-out {metric}" for metric in metrics)], rows
+
+
+def _table(trainings: Sequence[Training]) -> str:
+    columns, rows = rows_of(trainings)
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_chip(n) if i == 0 else ''}{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
+        for n, row in enumerate(rows)
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _chip(number: int) -> str:
+    return f'<span class="chip" style="background:{colour_of(number)}"></span>'

@@ -1,0 +1,81 @@
+"""What `psruntime compare` is asked for: modes, and slow workers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from psruntime.config import MODES
+from psruntime.errors import UsageError
+from psruntime.settings import suggestion
+
+MOST_TIMES = 1000.0
+_SLOW = re.compile(r"(\d{1,6}):(\d{1,6}(?:\.\d{1,6})?)x")
+
+
+@dataclass(frozen=True)
+class ModeRequest:
+    """One training.
+
+    name: as it was asked for.  mode, bound: of the job.  more: further flags of the job, as words.
+    """
+
+    name: str
+    mode: str
+    bound: int | None = None
+    more: tuple[str, ...] = ()
+
+
+def modes_of(text: str) -> list[ModeRequest]:
+    """Of `async; bounded 4; sync`, each with further flags of the job behind it if wanted: `async --pipeline 2`.
+
+    Raises:
+        UsageError: there is no mode, an unknown one, one twice, or a bound that is none.
+    """
+    requests = [_mode_of(" ".join(part.split())) for part in text.split(";") if part.strip()]
+    if not requests:
+        raise UsageError("--modes names no mode; for example --modes 'async; bounded 4; sync'")
+    names = [request.name for request in requests]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--modes has '{name}' twice")
+    return requests
+
+
+def _mode_of(name: str) -> ModeRequest:
+    mode, *words = name.split()
+    if mode not in MODES:
+        raise UsageError(
+            f"--modes: '{mode}' is no mode{suggestion(mode, MODES) or '; there are async, bounded N and sync'}"
+        )
+    bound = None
+    if mode == "bounded":
+        if not words or not words[0].isdecimal():
+            raise UsageError(f"--modes: bounded needs its bound, as bounded 4, got '{name}'")
+        bound, *words = int(words[0]), *words[1:]
+    if words and not words[0].startswith("--"):
+        raise UsageError(f"--modes: '{words[0]}' is unexpected in '{name}'; separate modes by ;")
+    return ModeRequest(name, mode, bound, tuple(words))
+
+
+def slow_of(text: str, workers: int) -> dict[int, float]:
+    """Worker index -> how many times slower it is made, of `3:5x,2:1.5x`.
+
+    Raises:
+        UsageError: it is not of this form, names a worker that there is not, or one twice.
+    """
+    slow: dict[int, float] = {}
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        found = _SLOW.fullmatch(part)
+        if found is None or not 1 <= float(found[2]) <= MOST_TIMES:
+            raise UsageError(
+                f"--slow must be WORKER:TIMESx, from 1x to {MOST_TIMES:g}x, as 3:5x for a worker 3 that is five times "
+                f"slower, got '{part}'"
+            )
+        worker = int(found[1])
+        if worker >= workers:
+            raise UsageError(f"--slow names worker {worker}; there are {workers}, from 0 to {workers - 1}")
+        if worker in slow:
+            raise UsageError(f"--slow names worker {worker} twice")
+        slow[worker] = float(found[2])
+    return slow

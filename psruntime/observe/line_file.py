@@ -1,0 +1,44 @@
+"""A file to which lines are added, by one process at a time, and which may have been cut off in the middle of one.
+
+A line that was cut off, by a full disk or a crash, stands alone; readers pass over it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class LineFile:
+    """Adds to `path`; makes its folder.  What was added is with the operating system.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        self._cut_off = not _ends_a_line(self._file)  # whether the last line has no end
+
+    def add(self, lines: str) -> None:
+        """Adds whole lines.
+
+        Raises:
+            OSError: not all of them could be written.
+        """
+        data = (("\n" if self._cut_off else "") + lines).encode()
+        written = os.write(self._file, data)
+        if written < len(data):
+            self._cut_off = self._cut_off or written > 0
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._cut_off = False
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _ends_a_line(file: int) -> bool:
+    """Whether the file is empty or its last line has its end."""
+    size = os.fstat(file).st_size
+    return size == 0 or os.pread(file, 1, size - 1) == b"\n"

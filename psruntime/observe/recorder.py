@@ -1,0 +1,151 @@
+"""Writes the record of one worker's updates (records.py): JSON lines, and at the end Parquet if its name says so.
+
+A thread writes twice a second what was handed over, so a step waits for no disk, and of a process that is killed at
+most the last second is lost.  Parquet needs to know its end, so it is made of the lines when the worker ends: until
+then they stand in a file beside it, to which the next process of a worker that was killed adds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from psruntime.config import JobConfig
+from psruntime.core.accounting.update_outcome import SentUpdate
+from psruntime.errors import UsageError
+from psruntime.observe.line_file import LineFile
+from psruntime.observe.records import PARQUET, UNFINISHED, Record, file_of, lines_of, require_parquet
+
+WRITE_S = 0.5
+CLOSE_S = 2.0  # for the disk to take what is left, when the process ends
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for each call
+ROW_GROUP = 50_000  # records of a Parquet file that are in memory at a time
+
+
+class Recorder:
+    """The record of one worker.  `add` may be called by one thread; `close` once, by another.
+
+    What cannot be written is lost; `log` is told when that begins and when it ends, and the training goes on.
+
+    Raises:
+        UsageError: the file cannot be opened, or is to be Parquet and pyarrow is not installed.
+    """
+
+    def __init__(self, path: str, worker: int, job: JobConfig, log: Callable[..., None]) -> None:
+        """path: what --record says."""
+        self._worker, self._job = worker, job
+        self.file = file_of(path, worker)
+        self._is_parquet = self.file.endswith(PARQUET)
+        if self._is_parquet:
+            require_parquet(self.file)
+        self._lines = self.file + UNFINISHED if self._is_parquet else self.file
+        try:
+            self._out = LineFile(self._lines)
+        except OSError as error:
+            raise UsageError(
+                f"record {self._lines} cannot be written: {error.strerror}; give another --record"
+            ) from error
+        self._log = log
+        self._added: deque[tuple[SentUpdate, float, float]] = deque()  # and when: since 1970, since the beginning
+        self._lost = 0  # records, since one could be written
+        self._began_s = time.monotonic()
+        self._closed = threading.Event()
+        self._writer = threading.Thread(target=self._write_on, name="record", daemon=True)
+        self._writer.start()
+
+    def begin(self) -> None:
+        """The training begins, and with it the seconds that are counted."""
+        self._began_s = time.monotonic()
+
+    def add(self, update: SentUpdate) -> None:
+        """Takes an update; it is written within a second."""
+        self._added.append((update, time.time(), time.monotonic() - self._began_s))
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self._closed.set()
+        self._writer.join(CLOSE_S)
+        if self._writer.is_alive():
+            self._log("record_failed", path=self._lines, reason=f"the disk took nothing for {CLOSE_S:g} s")
+            return
+        self._out.close()
+        if self._is_parquet:
+            try:
+                as_parquet(Path(self._lines), Path(self.file))
+            except (OSError, UsageError) as error:
+                self._log("record_failed", path=self.file, reason=error)
+
+    def _write_on(self) -> None:
+        while not self._closed.wait(WRITE_S):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        records = [self._record(*self._added.popleft()) for _ in range(len(self._added))]
+        if not records:
+            return
+        try:
+            self._out.add("".join(map(line_of, records)))
+        except OSError as error:
+            if not self._lost:
+                self._log("record_failed", path=self._lines, reason=error.strerror)
+            self._lost += len(records)
+        else:
+            if self._lost:
+                self._log("record_resumed", path=self._lines, records_lost=self._lost)
+            self._lost = 0
+
+    def _record(self, update: SentUpdate, time_s: float, train_s: float) -> Record:
+        told = update.outcome
+        return Record(
+            worker=self._worker, push=update.push, view=update.view, global_step=update.global_step,
+            outcome=told.name, applied=told.applied, dropped=told.dropped, staleness=told.staleness,
+            weight=told.weight, loss=update.loss if math.isfinite(update.loss) else None, examples=update.examples,
+            waited_s=update.waited_s, time=time_s, train_s=train_s, mode=self._job.mode, bound=self._job.bound,
+        )  # fmt: skip
+
+
+def line_of(record: Record) -> str:
+    """As it stands in the file."""
+    data = {name: round(value, 6) if name.endswith(("time", "_s")) else value for name, value in vars(record).items()}
+    return _encode(data) + "\n"
+
+
+def as_parquet(lines: Path, file: Path) -> None:
+    """Makes a Parquet file of the lines, which are gone then; those that it had before stay in it.
+
+    Raises:
+        OSError: it cannot be written; the lines are there still.
+        UsageError: pyarrow is not installed.
+    """
+    parquet = require_parquet(str(file))
+    import pyarrow
+
+    kinds = {"int": pyarrow.int64(), "float": pyarrow.float64(), "str": pyarrow.string()}
+    schema = pyarrow.schema([(name, kinds[kind.split(" ")[0]]) for name, kind in Record.__annotations__.items()])
+    being_made = Path(f"{file}.new")
+    with parquet.ParquetWriter(being_made, schema) as writer:
+        if file.exists():
+            with parquet.ParquetFile(file) as before:
+                for group in range(before.num_row_groups):
+                    writer.write_table(before.read_row_group(group).cast(schema))
+        for portion in _portions(lines):
+            writer.write_table(pyarrow.Table.from_pylist(portion, schema))
+    os.replace(being_made, file)
+    lines.unlink()
+
+
+def _portions(lines: Path) -> Iterator[list[dict[str, Any]]]:
+    with lines.open(encoding="utf-8", errors="replace") as file:
+        records = (asdict(record) for record in lines_of(lines, file))
+        while portion := list(islice(records, ROW_GROUP)):
+            yield portion
