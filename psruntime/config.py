@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from psruntime.devices import device_names
@@ -127,7 +127,7 @@ class JobConfig:
         "newest is; without it the job fails", choices=SWITCH,
     )  # fmt: skip
     rounds_log: str = setting(
-        "consistency", "", "mode sync: file of ps 0 to which a line of JSON is added for every round", metavar="FILE"
+        "consistency", "", "file of ps 0 to which a line of JSON is added for every round of mode sync", metavar="FILE"
     )
     round_warn_s: float = setting(
         "consistency", 30.0, "mode sync: a round that waits longer logs whom it waits for, once"
@@ -209,8 +209,6 @@ class JobConfig:
             raise UsageError("staleness_lr is for mode async and bounded: in mode sync no update is stale")
         if self.mode == "bounded" and self.bound is None:
             raise UsageError("mode bounded needs bound: how many steps may a worker start ahead of the slowest?")
-        if self.rounds_log and self.mode != "sync":
-            raise UsageError(f"rounds_log is for mode sync, the mode is {self.mode}")
         if self.on_ps_loss == "partial" and self.mode == "sync":
             raise UsageError("on_ps_loss partial is not for mode sync, where all variables are those of one round")
         if self.pipeline > 1 and self.mode == "sync":
@@ -391,6 +389,15 @@ def whole_path(folder: str) -> str:
     """The folder's path from the root, in the form that everybody compares; one of `gs://...` keeps its scheme."""
     scheme, separator, rest = folder.partition("://")
     return f"{scheme}://{os.path.normpath(rest)}" if separator else os.path.abspath(folder)
+
+
+def as_started_so(job: JobConfig, mode: str, bound: int | None) -> JobConfig:
+    """The job's settings as if it had been started in this mode; bound: of mode bounded.
+
+    Raises:
+        UsageError: they do not fit each other.
+    """
+    return replace(job, mode=mode, bound=bound if mode == "bounded" else None)
 
 
 def check_job_id(name: str, value: str) -> str:

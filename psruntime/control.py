@@ -1,4 +1,4 @@
-"""Steers a running job: pause and resume it, save, change its bound or its learning rates, end it, let a worker go.
+"""Steers a running job: pause and resume it, save, change its mode or its learning rates, end it, let a worker go.
 
 python -m psruntime.control [--coordinator HOST:PORT] COMMAND
 """
@@ -9,10 +9,11 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from psruntime import flags
-from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
-from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
+from psruntime.config import DEFAULT_COORDINATOR, MODES, ProcessConfig, SecurityConfig, split_address
+from psruntime.core.steering.commands import BOUNDED, Command, Kind, Outcome, Reply
 from psruntime.core.steering.settings import check_bound, check_scale
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.process import usage_error
@@ -27,11 +28,12 @@ POLL_S = 1.0  # the coordinator answers sooner if there is an outcome; between t
 MARGIN_S = 5.0  # of a call's deadline over the time for which the coordinator may keep it waiting
 REACH_S = 5.0  # for the first answer; a busy machine may miss one call
 AGAIN_S = 0.3  # between two calls when one failed
-ARGUMENTS = {Kind.BOUND: "N", Kind.LEARNING_RATE_SCALE: "X"}  # of the commands that have one
+ARGUMENTS = {Kind.BOUND: "N", Kind.LEARNING_RATE_SCALE: "X", Kind.MODE: "M"}  # of the commands that have one
 COMMANDS = """commands:
   pause                    no step begins; what is under way ends
   resume                   steps begin again
   save                     a checkpoint now
+  mode M                   steps are taken in mode async, bounded N or sync from now on
   bound N                  mode bounded: another bound
   learning-rate-scale X    multiplies every learning rate by X; 1 is as the model has it
   drain                    the job ends as at its end: last checkpoint, evaluation, DONE
@@ -91,7 +93,7 @@ def command_of(words: Sequence[str]) -> Command:
         UsageError: it is none.
     """
     request_id = secrets.token_hex(16)
-    first, *rest = words
+    first, *rest = [word for given in words for word in given.split()] or [""]
     if first == Kind.DRAIN and rest:
         if rest[0] != "worker" or len(rest) != 2:
             raise UsageError(f"drain takes nothing, or worker and its index, got '{' '.join(rest)}'")
@@ -101,6 +103,8 @@ def command_of(words: Sequence[str]) -> Command:
         hint = suggestion(first, known) or f"; known are {', '.join(known)}"
         raise UsageError(f"unknown command '{first}'{hint}")
     kind = known[first]
+    if kind is Kind.MODE:
+        return Command(kind, request_id, **_mode(rest))
     if len(rest) != (kind in ARGUMENTS):
         takes = f"takes one argument, {ARGUMENTS[kind]}" if kind in ARGUMENTS else "takes no argument"
         raise UsageError(f"{kind} {takes}, got '{' '.join(rest)}'")
@@ -109,6 +113,18 @@ def command_of(words: Sequence[str]) -> Command:
     if kind is Kind.LEARNING_RATE_SCALE:
         return Command(kind, request_id, scale=check_scale(str(kind), _number(str(kind), rest[0])))
     return Command(kind, request_id)
+
+
+def _mode(words: Sequence[str]) -> dict[str, Any]:
+    """mode, and bound of mode bounded."""
+    mode, *rest = words or [""]
+    if mode not in MODES:
+        hint = suggestion(mode, MODES) or f"; known are {', '.join(MODES)}"
+        raise UsageError(f"mode takes async, bounded N or sync, got '{mode}'{hint}")
+    if len(rest) != (mode == BOUNDED):
+        takes = "one argument, how far a worker may be ahead of the slowest" if mode == BOUNDED else "no argument"
+        raise UsageError(f"mode {mode} takes {takes}, got '{' '.join(rest)}'")
+    return {"mode": mode, "bound": check_bound("bound", _index("bound", rest[0])) if rest else 0}
 
 
 def _index(name: str, word: str) -> int:

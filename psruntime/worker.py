@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
-from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
+from psruntime.config import JobConfig, ProcessConfig, WorkerConfig, as_started_so
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
 from psruntime.core.members.past import Past
@@ -50,10 +50,12 @@ from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.worker.join_worker import join_worker
 
 if TYPE_CHECKING:
+    from psruntime.core.accounting.update_outcome import SentUpdate
     from psruntime.graph.checkpoint.best import BestCheckpoint
     from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.loop.push_steps import StepResult
     from psruntime.graph.model.evaluate import PulledEvaluation
+    from psruntime.graph.step.train_graph import TrainGraph
 
 PROG = "psruntime worker"
 STOP_S = 0.2  # for health calls under way at the end; a process that has to end now has 5 s in all
@@ -137,7 +139,6 @@ class _Trainer:
         from psruntime.graph.model.pulled_model import learn_specs
         from psruntime.graph.model.slowed import slowed
         from psruntime.graph.model.towers import find_towers
-        from psruntime.graph.step.build import build_training
         from psruntime.graph.step.plan_log import log_plan
 
         job = self._job
@@ -148,14 +149,15 @@ class _Trainer:
         require_fit(job, self._inputs)
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
-        self._graph = build_training(self._model, self._inputs, self._plan, job, self._where.index, self._towers)  # 2
+        self._graphs: dict[bool, TrainGraph] = {}  # of mode sync, and of the others
+        graph = self._graph_for(job)  # 2
         is_first = self._where.index == 0
         if is_first:
             _ = self._evaluation  # 3
         self._best = self._best_checkpoint(is_first) if job.keep_best else None  # 4
-        tensors = report(self._plan, minibatches, job.top_k is not None).tensors
-        self._step_tensors = None if job.mode == "sync" else tensors
-        log_plan(self._graph, job.plan == "packed", self._process.log)
+        self._tensors = report(self._plan, minibatches, job.top_k is not None).tensors
+        self._step_tensors = None if job.mode == "sync" else self._tensors
+        log_plan(graph, job.plan == "packed", self._process.log)
         if self._worker.record:
             self._recorder = Recorder(self._worker.record, self._where.index, job, self._process.log)
             self._process.at_exit.callback(self._recorder.close)
@@ -197,18 +199,11 @@ class _Trainer:
 
     def train(self) -> int:
         """Trains until the job is over; returns the exit code.  Leaves with the reason when it fails."""
-        from psruntime.graph.loop.assemble import assemble
-        from psruntime.graph.loop.worker_run import WorkerRun
-
-        index, log = self._where.index, self._process.log
         self._process.ends_in_good_order(self._job.stop_grace_s)
-        run = WorkerRun(self._graph, self._inputs, self._control_plane, self._job, index, log, self._data_errors())
-        saved = self._best.offer if self._best else None
         if self._recorder:
             self._recorder.begin()
-        record = self._recorder.add if self._recorder else None
         try:
-            assemble(run, self._server, self._progress.step, self._evaluate, saved, record).run()
+            self._train()
         except (JobDoneError, JobStoppedError) as error:
             self._membership.leave(LeaveKind.OVER, str(error))
             raise
@@ -230,6 +225,41 @@ class _Trainer:
         if self._evaluation_error:
             raise JobFailedError(f"the job is done, but its evaluation failed: {self._evaluation_error}")
         return EXIT_DONE
+
+    def _train(self) -> None:
+        """Trains in the job's mode, and in each in which an operator lets it go on."""
+        from psruntime.graph.loop.assemble import assemble
+        from psruntime.graph.loop.session import ModeChangedError
+        from psruntime.graph.loop.worker_run import WorkerRun
+
+        index, log, control_plane, job = self._where.index, self._process.log, self._control_plane, self._job
+        saved = self._best.offer if self._best else None
+        recorder = self._recorder
+
+        def add(update: SentUpdate) -> None:
+            assert recorder is not None
+            recorder.add(update, control_plane.mode, control_plane.bound)
+
+        record = add if recorder else None
+        while True:
+            run = WorkerRun(self._graph_for(job), self._inputs, control_plane, job, index, log, self._data_errors())
+            try:
+                assemble(run, self._server, self._progress.step, self._evaluate, saved, record).run()
+                return
+            except ModeChangedError:
+                job = as_started_so(self._job, control_plane.mode, control_plane.bound)
+                self._step_tensors = None if job.mode == "sync" else self._tensors
+                log("mode", mode=job.mode, bound=job.bound)
+
+    def _graph_for(self, job: JobConfig) -> TrainGraph:
+        """The training graph of the job's mode, built when it is needed first."""
+        from psruntime.graph.step.build import build_training
+
+        is_sync = job.mode == "sync"
+        if is_sync not in self._graphs:
+            index, towers = self._where.index, self._towers
+            self._graphs[is_sync] = build_training(self._model, self._inputs, self._plan, job, index, towers)
+        return self._graphs[is_sync]
 
     def _data_errors(self) -> DataErrors:
         """What becomes of bad batches, for one source of errors."""

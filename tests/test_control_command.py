@@ -17,6 +17,8 @@ TYPED = {
     "bound 12": Command(Kind.BOUND, "x", bound=12),
     "learning-rate-scale 0.5": Command(Kind.LEARNING_RATE_SCALE, "x", scale=0.5),
     "learning-rate-scale 1e-3": Command(Kind.LEARNING_RATE_SCALE, "x", scale=0.001),
+    "mode sync": Command(Kind.MODE, "x", mode="sync"),
+    "mode bounded 4": Command(Kind.MODE, "x", mode="bounded", bound=4),
     "drain worker 3": Command(Kind.DRAIN_WORKER, "x", worker=3),
 }
 
@@ -24,9 +26,7 @@ TYPED = {
 @pytest.mark.parametrize("typed", TYPED)
 def test_a_command_is_what_was_typed(typed: str) -> None:
     command, expected = command_of(typed.split()), TYPED[typed]
-    assert (command.kind, command.bound, command.scale, command.worker) == (
-        expected.kind, expected.bound, expected.scale, expected.worker,
-    )  # fmt: skip
+    assert str(command) == str(expected) == typed.replace("1e-3", "0.001")
     assert command.request_id != command_of(typed.split()).request_id
 
 
@@ -34,7 +34,7 @@ def test_a_command_is_what_was_typed(typed: str) -> None:
     ("words", "line"),
     [
         ("puase", "unknown command 'puase'; did you mean pause?"),
-        ("stop", "unknown command 'stop'; known are pause, resume, bound, learning-rate-scale, save, drain"),
+        ("stop", "unknown command 'stop'; known are pause, resume, bound, learning-rate-scale, mode, save, drain"),
         ("pause now", "pause takes no argument, got 'now'"),
         ("bound", "bound takes one argument, N, got ''"),
         ("bound x", "bound must be a whole number from 0, got 'x'"),
@@ -47,6 +47,11 @@ def test_a_command_is_what_was_typed(typed: str) -> None:
         ("learning-rate-scale -2", "learning-rate-scale must be a number from 1e-30 to 1e+30, got -2"),
         ("learning-rate-scale nan", "learning-rate-scale must be a number from 1e-30 to 1e+30, got nan"),
         ("learning-rate-scale inf", "learning-rate-scale must be a number from 1e-30 to 1e+30, got inf"),
+        ("mode", "mode takes async, bounded N or sync, got ''; known are async, bounded, sync"),
+        ("mode asnc", "mode takes async, bounded N or sync, got 'asnc'; did you mean async?"),
+        ("mode bounded", "mode bounded takes one argument, how far a worker may be ahead of the slowest, got ''"),
+        ("mode bounded many", "bound must be a whole number from 0, got 'many'"),
+        ("mode sync 4", "mode sync takes no argument, got '4'"),
         ("drain worker", "drain takes nothing, or worker and its index, got 'worker'"),
         ("drain ps 1", "drain takes nothing, or worker and its index, got 'ps 1'"),
         ("drain worker one", "drain worker must be a whole number from 0, got 'one'"),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from psruntime.config import JobConfig
 from psruntime.core.accounting.update_outcome import SentUpdate
@@ -29,6 +29,16 @@ WRITE_S = 0.5
 CLOSE_S = 2.0  # for the disk to take what is left, when the process ends
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for each call
 ROW_GROUP = 50_000  # records of a Parquet file that are in memory at a time
+
+
+class _Added(NamedTuple):
+    """An update, the rule of its step, and when it was added: since 1970, since the training began."""
+
+    update: SentUpdate
+    mode: str
+    bound: int | None
+    time_s: float
+    train_s: float
 
 
 class Recorder:
@@ -55,7 +65,7 @@ class Recorder:
                 f"record {self._lines} cannot be written: {error.strerror}; give another --record"
             ) from error
         self._log = log
-        self._added: deque[tuple[SentUpdate, float, float]] = deque()  # and when: since 1970, since the beginning
+        self._added: deque[_Added] = deque()
         self._lost = 0  # records, since one could be written
         self._began_s = time.monotonic()
         self._closed = threading.Event()
@@ -66,9 +76,10 @@ class Recorder:
         """The training begins, and with it the seconds that are counted."""
         self._began_s = time.monotonic()
 
-    def add(self, update: SentUpdate) -> None:
-        """Takes an update; it is written within a second."""
-        self._added.append((update, time.time(), time.monotonic() - self._began_s))
+    def add(self, update: SentUpdate, mode: str = "", bound: int | None = None) -> None:
+        """Takes an update, which is written within a second.  mode, bound: of its step; by default those of the job."""
+        rule = (mode, bound) if mode else (self._job.mode, self._job.bound)
+        self._added.append(_Added(update, *rule, time.time(), time.monotonic() - self._began_s))
 
     def close(self) -> None:
         """Writes what is left."""
@@ -90,7 +101,7 @@ class Recorder:
         self._write()
 
     def _write(self) -> None:
-        records = [self._record(*self._added.popleft()) for _ in range(len(self._added))]
+        records = [self._record(self._added.popleft()) for _ in range(len(self._added))]
         if not records:
             return
         try:
@@ -104,13 +115,13 @@ class Recorder:
                 self._log("record_resumed", path=self._lines, records_lost=self._lost)
             self._lost = 0
 
-    def _record(self, update: SentUpdate, time_s: float, train_s: float) -> Record:
-        told = update.outcome
+    def _record(self, added: _Added) -> Record:
+        update, told = added.update, added.update.outcome
         return Record(
             worker=self._worker, push=update.push, view=update.view, global_step=update.global_step,
             outcome=told.name, applied=told.applied, dropped=told.dropped, staleness=told.staleness,
             weight=told.weight, loss=update.loss if math.isfinite(update.loss) else None, examples=update.examples,
-            waited_s=update.waited_s, time=time_s, train_s=train_s, mode=self._job.mode, bound=self._job.bound,
+            waited_s=update.waited_s, time=added.time_s, train_s=added.train_s, mode=added.mode, bound=added.bound,
         )  # fmt: skip
 
 

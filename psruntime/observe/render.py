@@ -41,14 +41,14 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     head = Text.assemble(
         (str(status.phase), "bold"),
         f"  {status.reason}\n",
-        f"job {job.job_id}, mode {job.mode}, view {status.view.number}, ",
+        f"job {job.job_id}, mode {_mode(status, job)}, view {status.view.number}, ",
         f"global step {status.global_step}{_of(job, ' of ')}",
     )
     if shards := status.shards:
         again = f", {shards.again} handed out again" if shards.again else ""
         epoch = f"epoch {shards.epoch}{_of_epochs(shards.epoch, job)}"
         head.append(f", {epoch}: {shards.done} of {shards.of} shards done{again}")
-    if job.mode == "bounded":
+    if _mode(status, job) == "bounded":
         head.append(f", largest lead {status.max_lead} of {_bound(status, job)}")
     if status.steps_lost:
         head.append(f", {status.steps_lost} steps lost to failures")
@@ -64,7 +64,7 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     for m in ps:
         if m.ps_traffic and m.ps_traffic.heavy and m.ps_traffic.share is not None:
             head.append(f"\n{why_heavy(m.index, m.ps_traffic.share * job.ps, job.ps)}", "yellow")
-    tables = [_ps_table(ps), _worker_table(workers, job), _traffic_table(ps, workers)]
+    tables = [_ps_table(ps), _worker_table(workers, _mode(status, job), job), _traffic_table(ps, workers)]
     if any(m.ps_stats and m.ps_stats.row_counts for m in ps):
         tables.append(_dynamic_table(ps))
     return Group(head, *tables, *([_departure_table(status.departures)] if status.departures else []))
@@ -95,15 +95,21 @@ def _steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
     """What an operator has changed, and what is about to change."""
     steering, settings = status.steering, status.steering.settings
     if settings.revision:
+        mode = [f"mode {settings.mode}"] if settings.mode not in ("", job.mode) else []
         bound = [f"bound {settings.bound}"] if settings.bound not in (None, job.bound) else []
         scale = settings.learning_rate_scale
         scaled = [f"learning rates times {scale:g}"] if scale != 1 else []
-        changed = [*bound, *scaled, *(["paused"] if settings.paused else [])]
+        changed = [*mode, *bound, *scaled, *(["paused"] if settings.paused else [])]
         if changed:
             yield f"by control: {', '.join(changed)}; the latest change from global step {settings.from_global_step}"
     if steering.pending:
         why = f": {steering.waits_for}" if steering.waits_for else ""
         yield f"control: {', then '.join(steering.pending)} to take effect{why}"
+
+
+def _mode(status: JobStatus, job: JobConfig) -> str:
+    """By which steps are taken now."""
+    return status.steering.settings.mode or job.mode
 
 
 def _bound(status: JobStatus, job: JobConfig) -> int | None:
@@ -136,10 +142,10 @@ def _ps_table(members: list[MemberStatus]) -> Table:
     return rows
 
 
-def _worker_table(members: list[MemberStatus], job: JobConfig) -> Table:
+def _worker_table(members: list[MemberStatus], mode: str, job: JobConfig) -> Table:
     """Leads and staleness only where there are any: in a round all are at the same step.  Shares the same."""
-    pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[job.mode]
-    staleness = [] if job.mode == "sync" else ["staleness p50", "p99"]
+    pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[mode]
+    staleness = [] if mode == "sync" else ["staleness p50", "p99"]
     share = ["share"] if job.batch_policy == "throughput" else []
     skipped = ["skipped"] if any(m.worker_stats and m.worker_stats.skipped for m in members) else []
     rows = table("worker", *pace, *staleness, *share, "examples/s", "loss", *skipped, "silent", "waiting for")

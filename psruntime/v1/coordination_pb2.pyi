@@ -98,6 +98,7 @@ class ControlCommand(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONTROL_COMMAND_SAVE: _ClassVar[ControlCommand]
     CONTROL_COMMAND_DRAIN: _ClassVar[ControlCommand]
     CONTROL_COMMAND_DRAIN_WORKER: _ClassVar[ControlCommand]
+    CONTROL_COMMAND_MODE: _ClassVar[ControlCommand]
 
 class ControlOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -158,6 +159,7 @@ CONTROL_COMMAND_LEARNING_RATE_SCALE: ControlCommand
 CONTROL_COMMAND_SAVE: ControlCommand
 CONTROL_COMMAND_DRAIN: ControlCommand
 CONTROL_COMMAND_DRAIN_WORKER: ControlCommand
+CONTROL_COMMAND_MODE: ControlCommand
 CONTROL_OUTCOME_UNSPECIFIED: ControlOutcome
 CONTROL_OUTCOME_PENDING: ControlOutcome
 CONTROL_OUTCOME_DONE: ControlOutcome
@@ -316,18 +318,20 @@ class Past(_message.Message):
     def __init__(self, began: _Optional[bool] = ..., global_step: _Optional[int] = ..., saved_step: _Optional[int] = ..., attempt: _Optional[int] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ...) -> None: ...
 
 class Settings(_message.Message):
-    __slots__ = ("revision", "from_global_step", "bound", "learning_rate_scale", "paused")
+    __slots__ = ("revision", "from_global_step", "bound", "learning_rate_scale", "paused", "mode")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     FROM_GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     BOUND_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_SCALE_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
     revision: int
     from_global_step: int
     bound: int
     learning_rate_scale: float
     paused: bool
-    def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ...) -> None: ...
+    mode: Mode
+    def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ..., mode: _Optional[_Union[Mode, str]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past")
@@ -898,20 +902,22 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("request_id", "command", "bound", "learning_rate_scale", "worker_index", "max_wait")
+    __slots__ = ("request_id", "command", "bound", "learning_rate_scale", "worker_index", "max_wait", "mode")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     BOUND_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_SCALE_FIELD_NUMBER: _ClassVar[int]
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     command: ControlCommand
     bound: int
     learning_rate_scale: float
     worker_index: int
     max_wait: _duration_pb2.Duration
-    def __init__(self, request_id: _Optional[str] = ..., command: _Optional[_Union[ControlCommand, str]] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., worker_index: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    mode: Mode
+    def __init__(self, request_id: _Optional[str] = ..., command: _Optional[_Union[ControlCommand, str]] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., worker_index: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., mode: _Optional[_Union[Mode, str]] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
     __slots__ = ("outcome", "global_step", "text")

@@ -212,6 +212,7 @@ def test_what_an_operator_has_changed_is_shown_with_what_is_about_to_be() -> Non
     data = json.loads(json.dumps(as_json(replace(STATUS, steering=STEERED), bounded)))["steering"]
     assert data["settings"] == {
         "revision": 3, "from_global_step": 480, "bound": 2, "learning_rate_scale": 0.5, "paused": True,
+        "mode": "",
     }  # fmt: skip
     assert data["pending"] == ["bound 7", "save"]
 

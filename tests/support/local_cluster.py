@@ -57,6 +57,8 @@ class LocalControlPlane:
     seen_step: int = 0
     shards: LocalShards = field(default_factory=LocalShards)
     waited: list[str] = field(default_factory=list)  # what `waits_for_shard` was told
+    mode: str = "async"
+    bound: int | None = None
 
     def await_view(self) -> Assignment:
         steps = {"saved_step": self.saved_step, "seen_step": self.seen_step}
@@ -260,6 +262,7 @@ def train(
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
     graph = build_training(model, inputs, plan, job, 0, towers)
     control_plane = make_control_plane(cluster.view, steps)
+    control_plane.mode = job.mode
     run = Run(cluster, job, graph, control_plane, events=events, skipped=skipped)
     worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"))
     loop = assemble(worker_run, cluster.server, run.results.append, close, saved, run.updates.append)

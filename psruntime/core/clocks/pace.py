@@ -58,14 +58,13 @@ class Pace:
         return self.clocks.floor
 
     def rebound(self, bound: int | None) -> None:
-        """Another bound, while nobody is in a step that began under the one before.
+        """Another bound, None for none, while nobody is in a step that began under the one before.
 
         Who is further ahead than a smaller one allows waits until the floor is there, so between a pull of a worker and
         its push the others still apply at most 2s+1 updates each.
         """
-        if self._bound is not None and bound is not None:
-            self._bound = self.clocks.bound = bound
-            self.stragglers.rebound(bound)
+        self._bound = self.clocks.bound = bound
+        self.stragglers.rebound(bound)
 
     def begin(self, workers: Iterable[Member]) -> None:
         """A new view, in which all start at 0."""

@@ -42,8 +42,8 @@ class Stragglers:
         self._behind: set[int] = set()
         self._news: list[int] = []
 
-    def rebound(self, bound: int) -> None:
-        """Another bound; who is behind by it shows with the next clock."""
+    def rebound(self, bound: int | None) -> None:
+        """Another bound, None for none; who is behind by it shows with the next clock."""
         self._bound = bound
 
     def __contains__(self, worker: int) -> bool:

@@ -127,7 +127,7 @@ class Coordinator:
             self._note("asked_to_stop", member=member.name)
         state.accounts.update(index, beat.stats)
         state.traffic.update(member, beat.stats, state.phase is Phase.TRAINING, now_s)
-        if state.phase.prepared and beat.view == state.view.number and state.job.mode != "sync":
+        if state.phase.prepared and beat.view == state.view.number and state.mode != "sync":
             state.global_step = max(state.global_step, beat.global_step)
         self._reconsider()
         return self._answer(member)
@@ -192,7 +192,7 @@ class Coordinator:
         state.members.get(Role.WORKER, index, incarnation)
         if isinstance(done, Closed | Torn) and turns.rounds.is_closing(done):
             require_closer(state, index)
-        if state.job.mode == "sync" and state.trains_in(view):
+        if state.mode == "sync" and state.trains_in(view):
             turns.take(incarnation, index, done, rests_after)
             state.global_step = turns.rounds.global_step
             if isinstance(done, Torn) and turns.rounds.tears(done):
@@ -265,7 +265,7 @@ class Coordinator:
                 self._note("position", **prepared.position.facts)
             state.duty.prepared(prepared.global_step)
             state.reliefs.forget_all()
-            if state.job.mode == "sync":
+            if state.mode == "sync":
                 state.turns.begin(view, prepared.global_step, prepared.attempt)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")
         self._reconsider()
@@ -364,10 +364,18 @@ class Coordinator:
             state.stop.cuts_short = bool(state.stop.reason and not reason)
             if reason := reason or state.stop.reason:
                 self._move(Phase.DRAINING, reason)
-        self._news |= steered.steer(state)
+        self._steer()
         needed = min(state.job.min_workers, state.members.count(Role.WORKER))
         state.turns.update(state.members.workers, needed, state.chief)
         self._note_the_loss_of_all_workers()
+
+    def _steer(self) -> None:
+        """Moves the commands of operators on.  In another mode the job goes on in a view of its own."""
+        state, mode = self.state, self.state.mode
+        self._news |= steered.steer(state)
+        if state.mode != mode and state.phase is Phase.TRAINING:
+            self._move(Phase.FORMING, f"mode {steered.mode_of(state)} from global step {state.global_step}")
+            self._form()
 
     def _stop(self) -> bool:
         """Takes up that the job was asked to stop; returns whether it is over now."""

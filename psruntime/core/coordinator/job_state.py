@@ -82,7 +82,7 @@ class JobState:
         )
         self.drain_timer = DrainTimer(job.drain_timeout_s)
         self.stop = StopRequests(job.stop_grace_s)
-        self.steering = Steering(job.bound if job.mode == "bounded" else None, note)
+        self.steering = Steering(job.mode, job.bound, note)
 
         # What has moved, and what became of it.
         self.accounts = Accounts()
@@ -96,6 +96,11 @@ class JobState:
     def _count(self, part: Part) -> None:
         """A part of a round is in the variables."""
         self.shards.applied(part.incarnation, part.shard_batches)
+
+    @property
+    def mode(self) -> str:
+        """By which steps are taken now: as the job was started, or as an operator has changed it since."""
+        return self.steering.settings.mode
 
     @property
     def chief_member(self) -> Member | None:

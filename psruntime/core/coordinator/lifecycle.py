@@ -160,7 +160,7 @@ def why_drain(state: JobState) -> str:
         return _why_over(state)
     if state.grace.settled and all_stopped(state):
         return f"all workers have stopped, at global step {state.global_step}"
-    if state.job.mode == "sync" and state.worker_beats.stopped:
+    if state.mode == "sync" and state.worker_beats.stopped:
         first = next(w for w in state.members.live(Role.WORKER) if state.worker_beats.has_stopped(w.incarnation))
         return f"{first.name} has stopped at global step {state.global_step}, and a round needs every worker"
     return ""

@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+from psruntime.config import as_started_so
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import can_save
 from psruntime.core.members.membership import Role
@@ -93,6 +94,12 @@ def reply(state: JobState, request_id: str) -> Reply:
     return Reply(said.outcome, said.global_step, said.text or status(state).waits_for)
 
 
+def mode_of(state: JobState) -> str:
+    """The mode in force, for people."""
+    bound = state.steering.settings.bound
+    return state.mode if bound is None else f"{state.mode} {bound}"
+
+
 def hold_of(state: JobState) -> tuple[int, str]:
     """The hold under which no worker begins a step, and why; 0 if there is none."""
     barrier = state.steering.barrier
@@ -134,7 +141,7 @@ def _take_up(state: JobState) -> None:
 
 def _stepping(state: JobState) -> str:
     """Who may be in a step that began before the hold; empty if nobody is."""
-    if state.job.mode == "sync":
+    if state.mode == "sync":
         rounds = state.turns.rounds
         return rounds.waits_for(state.chief) if rounds.open or rounds.unsettled else ""
     hold, beats = state.steering.barrier.hold, state.worker_beats
@@ -179,9 +186,11 @@ def _require(state: JobState, command: Command) -> None:
         why = state.stop.reason or state.reason
         raise UsageError(f"the job is about to end, so nothing is changed any more: {why}")
     if kind is Kind.BOUND:
-        if job.mode != "bounded":
-            raise UsageError(f"bound is for mode bounded, and the job's mode is {job.mode}")
+        if state.mode != "bounded":
+            raise UsageError(f"bound is for mode bounded, and the job's mode is {state.mode}")
         check_bound("bound", command.bound)
+    if kind is Kind.MODE:
+        _require_mode(state, command)
     if kind is Kind.LEARNING_RATE_SCALE:
         check_scale("learning-rate-scale", command.scale)
         _require_model(state, "its optimizers are its own")
@@ -191,6 +200,16 @@ def _require(state: JobState, command: Command) -> None:
             raise UsageError("the job has no --checkpoint-dir, so nothing is saved")
     if kind is Kind.DRAIN_WORKER:
         _require_others(state, command.worker)
+
+
+def _require_mode(state: JobState, command: Command) -> None:
+    """The job is as one that was started in this mode, with its other settings; that refuses what does not fit."""
+    _require_model(state, "its mode stays as it is")
+    as_started_so(state.job, command.mode, command.bound)
+    if state.job.replicate_every:
+        raise UsageError("the mode of a job with --replicate-every cannot be changed: a replica is of one mode")
+    if state.shards.position.sharding is not None:
+        raise UsageError("the mode of a job with data shards (context.shards) cannot be changed")
 
 
 def _require_model(state: JobState, why: str) -> None:

@@ -9,12 +9,13 @@ from psruntime.core.steering.settings import UNCHANGED, Settings
 
 
 class Kind(str, Enum):
-    """What is asked.  The first four change settings, at the barrier."""
+    """What is asked.  CHANGES change settings, at the barrier."""
 
     PAUSE = "pause"
     RESUME = "resume"
     BOUND = "bound"
     LEARNING_RATE_SCALE = "learning-rate-scale"
+    MODE = "mode"
     SAVE = "save"
     DRAIN = "drain"
     DRAIN_WORKER = "drain worker"
@@ -23,14 +24,15 @@ class Kind(str, Enum):
         return self.value
 
 
-CHANGES = (Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE)
+CHANGES = (Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE, Kind.MODE)
+BOUNDED = "bounded"
 
 
 @dataclass(frozen=True)
 class Command:
     """request_id: random text, the same in every repeat of this request.  by: from where it came, for people.
 
-    bound, scale, worker: of the kind that needs one.
+    bound, scale, mode, worker: of the kind that needs one; bound also of mode bounded.
     """
 
     kind: Kind
@@ -38,6 +40,7 @@ class Command:
     by: str = ""
     bound: int = 0
     scale: float = 1.0
+    mode: str = ""
     worker: int = 0
 
     def __str__(self) -> str:
@@ -45,6 +48,7 @@ class Command:
         argument: dict[Kind, object] = {
             Kind.BOUND: self.bound,
             Kind.LEARNING_RATE_SCALE: f"{self.scale:g}",
+            Kind.MODE: f"{self.mode} {self.bound}" if self.mode == BOUNDED else self.mode,
             Kind.DRAIN_WORKER: self.worker,
         }
         return f"{self.kind} {argument[self.kind]}" if self.kind in argument else str(self.kind)
@@ -55,6 +59,8 @@ class Command:
             return replace(settings, bound=self.bound)
         if self.kind is Kind.LEARNING_RATE_SCALE:
             return replace(settings, learning_rate_scale=self.scale)
+        if self.kind is Kind.MODE:
+            return replace(settings, mode=self.mode, bound=self.bound if self.mode == BOUNDED else None)
         return replace(settings, paused=self.kind is Kind.PAUSE)
 
 

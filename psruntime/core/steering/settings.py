@@ -17,7 +17,7 @@ class Settings:
 
     from_global_step: the change before which nobody took a step under these settings, and after which nobody did under
     those before.  bound: in mode bounded, else None.  learning_rate_scale: by which every learning rate is multiplied.
-    paused: no step begins.
+    paused: no step begins.  mode: by which steps are taken; empty where that is not known.
     """
 
     revision: int = 0
@@ -25,6 +25,7 @@ class Settings:
     bound: int | None = None
     learning_rate_scale: float = 1.0
     paused: bool = False
+    mode: str = ""
 
     def newer(self, other: Settings) -> Settings:
         """Those of both that were changed more often; of the same those that were in force, not only told to the ps."""

@@ -35,10 +35,13 @@ class Request:
 
 
 class Steering:
-    """`note(name, **facts)` takes what an operator wants to read.  revision: grows with every change of a reply."""
+    """`note(name, **facts)` takes what an operator wants to read.  revision: grows with every change of a reply.
 
-    def __init__(self, bound: int | None, note: Callable[..., None]) -> None:
-        self.barrier = Barrier(Settings(bound=bound))
+    mode, bound: as the job was started; bound None unless it is mode bounded.
+    """
+
+    def __init__(self, mode: str, bound: int | None, note: Callable[..., None]) -> None:
+        self.barrier = Barrier(Settings(mode=mode, bound=bound))
         self.revision = 0
         self._note = note
         self._requests: dict[str, Request] = {}  # by request id, the latest last

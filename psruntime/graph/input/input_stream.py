@@ -100,6 +100,7 @@ class InputStream:
         self._session = tf1.Session(graph=graph, config=config)
         self._ahead: DrawnAhead | None = None
         self._returned: deque[list[Any]] = deque()
+        self.drawn = 0  # batches of steps that were handed out
         self._begun: list[DrawnBatch] = []  # a step, of which the other mini-batches are still to come
         self._ended: BaseException | None = None  # why no shard is read any more
         self._next = self._session.make_callable(self.layout.tensors)
@@ -162,10 +163,12 @@ class InputStream:
     def draw_if_any(self) -> list[Any] | None:
         """As `draw_endlessly`; None if there is no shard to read now: then ask again, which waits for one a while."""
         if self._returned:
-            return self._returned.popleft()
-        if self._ahead is None:
-            self._ahead = DrawnAhead(self._draw_sharded_step if self.shards else self._draw_step)
-        batch: list[Any] | None = self._ahead.next()
+            batch: list[Any] | None = self._returned.popleft()
+        else:
+            if self._ahead is None:
+                self._ahead = DrawnAhead(self._draw_sharded_step if self.shards else self._draw_step)
+            batch = self._ahead.next()
+        self.drawn += batch is not None
         return batch
 
     @property
@@ -182,6 +185,11 @@ class InputStream:
         """What a step took is not in the variables: it is drawn again, where no example shall be left out."""
         if self.shards:
             self._returned.append(batch)
+
+    def give_back(self, batch: list[Any]) -> None:
+        """No step takes it: it is the next one that is drawn."""
+        self._returned.appendleft(batch)
+        self.drawn -= 1
 
     def _draw_step(self) -> list[Any]:
         batch: list[Any] = []

@@ -39,7 +39,8 @@ def assemble(
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, run.index)
     replicas = Replicas(graph) if job.replicate_every else None
     preparation = Preparation(graph, checkpoints, replicas, run.index, job, run.log, sharded)
-    creator = ViewSessionCreator(server, graph.graph, run.control_plane, preparation, run.log)
+    has_rounds = graph.rounds is not None
+    creator = ViewSessionCreator(server, graph.graph, run.control_plane, preparation, run.log, has_rounds=has_rounds)
     view = ViewHook(run, creator)
 
     def global_step() -> int:

@@ -32,6 +32,14 @@ class ControlPlane(Protocol):
     def shards(self) -> Shards:
         """The data shards; for an input that is read by them."""
 
+    @property
+    def mode(self) -> str:
+        """The mode in force."""
+
+    @property
+    def bound(self) -> int | None:
+        """The bound in force; None unless the mode is bounded."""
+
     def await_view(self) -> Assignment:
         """Blocks until the view is prepared and every ps accepts this worker, or until it shall prepare it."""
 

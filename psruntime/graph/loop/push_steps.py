@@ -113,6 +113,12 @@ class PushSteps:
         """
         session.run_step_fn(self._train)  # again in the next session, when one is lost
 
+    def leave(self) -> None:
+        """What a lost session interrupted was undone with it, so its batches are not in the variables."""
+        for step in reversed(self._under_way):
+            self._inputs.give_back(step.batch)
+        self._under_way.clear()
+
     def _train(self, step_context: Any) -> None:  # noqa: ARG002
         try:
             for step in self._under_way:

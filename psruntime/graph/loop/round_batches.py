@@ -20,7 +20,10 @@ from psruntime.graph.input.shard_reader import DrawnBatch
 
 @dataclass(frozen=True)
 class Batch:
-    """The `number`-th that the worker took, from 0.  taken: of which examples, in 0 s; None if the input made it."""
+    """The `number`-th that the worker took, from 0, in whatever mode.
+
+    taken: of which examples, in 0 s; None if the input made it.
+    """
 
     number: int
     arrays: list[Any]
@@ -45,7 +48,7 @@ class RoundBatches:
     def __init__(self, inputs: InputStream, shares: bool = False) -> None:
         self._inputs = inputs
         self._examples = Examples(inputs.draw_endlessly, inputs.name) if shares else None
-        self._drawn = 0
+        self._drawn = inputs.drawn  # by steps of another mode
         self._ahead: Batch | None = None
         self._is_idle = False  # there was none when one was drawn last
 
@@ -77,6 +80,12 @@ class RoundBatches:
     def put_back(self, batch: Batch) -> None:
         """It is not in the variables, and will not be as it was computed."""
         self._inputs.put_back(batch.arrays)
+
+    def leave(self) -> None:
+        """Somebody else goes on with the input."""
+        if self._ahead:
+            self._inputs.give_back(self._ahead.arrays)
+            self._ahead = None
 
     def idle(self, after: int) -> Idle | None:
         """What to say while there is no batch, None while there may be one.  Does not wait.  after: as in Idle."""

@@ -139,6 +139,13 @@ class RoundSteps:
             if self._creator.assignment != assignment:
                 done = None  # it was said to ps that are no longer those of the view
 
+    def leave(self) -> None:
+        """The batch of a gradient that no round took is the next one."""
+        self._batches.leave()
+        if self._kept and not self._kept.pushed:
+            self._inputs.give_back(self._kept.batch.arrays)
+        self._kept = None
+
     def _idle(self, assignment: Assignment) -> Idle | None:
         """Whether there is a batch for rounds after the one of which a gradient is kept."""
         kept = self._kept

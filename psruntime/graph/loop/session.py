@@ -63,6 +63,10 @@ def callable_of(session: Any, fetches: Any, feed_list: Sequence[Any]) -> Callabl
     return call
 
 
+class ModeChangedError(Exception):
+    """The job trains in a mode now whose steps the graph of this session does not have."""
+
+
 class Preparing(Protocol):
     """What the creator needs of a Preparation."""
 
@@ -76,6 +80,7 @@ class Preparing(Protocol):
 class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
     """Opens sessions on the current view; prepares it first when this worker is asked to.
 
+    has_rounds: whether the graph has the steps of mode sync, else those of the others; None: the mode does not matter.
     assignment: that of the newest session.  initialise: makes a session on a prepared view ready; by default its
     local variables and tables are initialised.  config: as `open_session`.
     """
@@ -89,6 +94,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
         log: Callable[..., None],
         initialise: Callable[[Any], None] | None = None,
         config: Any = None,
+        has_rounds: bool | None = None,
     ) -> None:
         self.assignment: Assignment | None = None
         self._server = server
@@ -98,11 +104,18 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
         self._log = log
         self._initialise = initialise or _local_init(graph)
         self._config = config
+        self._has_rounds = has_rounds
 
     def create_session(self) -> Any:
-        """A session on a prepared view.  Tries until there is one; the control plane ends the wait."""
+        """A session on a prepared view.  Tries until there is one; the control plane ends the wait.
+
+        Raises:
+            ModeChangedError: the job's mode needs another graph.
+        """
         while True:
+            self._require_mode()
             assignment = self._control_plane.await_view()
+            self._require_mode()
             session = open_session(self._server, self._graph, assignment.view, self._config)
             try:
                 if assignment.prepare:
@@ -126,6 +139,10 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             self._control_plane.entered(assignment)
             self._log("session", view=assignment.view.number)
             return session
+
+    def _require_mode(self) -> None:
+        if self._has_rounds is not None and self._has_rounds != (self._control_plane.mode == "sync"):
+            raise ModeChangedError(self._control_plane.mode)
 
 
 def _local_init(graph: Any) -> Callable[[Any], None]:

@@ -11,7 +11,8 @@ from psruntime.core.members.messages import Assignment, Rest
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.failed_operation import users_errors
-from psruntime.graph.loop.session import ViewSessionCreator
+from psruntime.graph.loop.hooks import StepsOnly
+from psruntime.graph.loop.session import ModeChangedError, ViewSessionCreator
 from psruntime.graph.loop.worker_run import WorkerRun
 
 
@@ -20,6 +21,9 @@ class Steps(Protocol):
 
     def run(self, session: Any) -> None:
         """Takes steps until training stops."""
+
+    def leave(self) -> None:
+        """Gives the batches back that no step took: another loop goes on with the input."""
 
 
 class TrainingLoop:
@@ -52,9 +56,20 @@ class TrainingLoop:
         """Returns when the job is done.
 
         Raises:
+            ModeChangedError: the job goes on in a mode for which there has to be another loop.
             StopRequested: the process was asked to stop.
             PsRuntimeError: the job failed, or this worker cannot go on.
         """
+        try:
+            self._train()
+        except ModeChangedError:
+            self._steps.leave()
+            for hook in self._hooks:
+                if not isinstance(hook, StepsOnly):  # as MonitoredSession, which ends no hook when it ends by an error
+                    hook.end(None)
+            raise
+
+    def _train(self) -> None:
         with (
             users_errors(self._graph.graph),
             self._graph.graph.as_default(),

@@ -92,6 +92,8 @@ class Preparation:
             nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
             self._new_counters: list[list[Any]] = []
             self._seal, self._no_round = [], []
+            self._has_rounds: list[Any] = []  # on each ps; not where the job trained in another mode up to now
+            self._new_rounds: list[list[Any]] = []
             self._forget: list[list[Any]] = []  # which rows were touched since a checkpoint, on each ps
             for ps in every_ps:
                 new = [*_counters_on(graph, ps), *(replicas.notes_on(ps) if replicas else [])]
@@ -99,6 +101,10 @@ class Preparation:
                 self._new_counters.append([initialise(v) for v in new])
                 no_round = [r.state.assign(nothing_pending, read_value=False) for r in _rounds_on(graph, ps)]
                 graph.fence.guard(ps, self._new_counters[ps])
+                rounds = [v for r in _rounds_on(graph, ps) for v in r.variables]
+                self._has_rounds += [_are_initialised(rounds)]
+                self._new_rounds.append([initialise(v) for v in rounds])
+                graph.fence.guard(ps, self._new_rounds[ps])
                 graph.fence.guard(ps, no_round)
                 self._no_round += no_round
                 self._forget.append([flags.forget() for flags in _row_flags_on(graph, ps)])
@@ -144,6 +150,7 @@ class Preparation:
             # A job that has trained goes on with what can be read; the next checkpoint says what is wrong.
         holdings = self._flags.read(session)
         write([self._new_counters[ps] for ps, holding in enumerate(holdings) if holding is Holding.FRESH])
+        write([self._new_rounds[ps] for ps, has in enumerate(session.run(self._has_rounds)) if not has])
         write(self._seal)
         attempt = self._last_attempt(session)
         recovery = decide(holdings, self._partial, assignment.restore, self._same_rounds(session))
@@ -283,6 +290,11 @@ def _facts(moved: Transferred | None) -> dict[str, object]:
 
 def _rounds(graph: TrainGraph) -> list[RoundStore]:
     return graph.rounds.stores if graph.rounds else []
+
+
+def _are_initialised(variables: list[Any]) -> Any:
+    """Whether all are, bool []."""
+    return tf1.reduce_all([tf1.raw_ops.VarIsInitializedOp(resource=variable.handle) for variable in variables] or True)
 
 
 def _rounds_on(graph: TrainGraph, ps: int) -> list[RoundStore]:

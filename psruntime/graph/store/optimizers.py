@@ -7,7 +7,7 @@ which is fed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -224,10 +224,15 @@ class BucketOptimizer:
 
 @contextmanager
 def _recording(variables: list[Any]) -> Iterator[None]:
-    """What is made meanwhile is in no collection of the model's, and added to `variables`."""
+    """What is made meanwhile is in no collection of the model's, and added to `variables`.
+
+    Its name does not say for which kind of step it is made, guard/... or close/...: all modes have the same variables.
+    """
 
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        variable = next_creator(**{**kwargs, "use_resource": True, "collections": [], "trainable": False})
+        _, _, of_bucket = tf1.get_default_graph().get_name_scope().partition("/")
+        with tf1.name_scope(f"optimizer/{of_bucket}/") if of_bucket else nullcontext():
+            variable = next_creator(**{**kwargs, "use_resource": True, "collections": [], "trainable": False})
         variables.append(variable)
         return variable
 

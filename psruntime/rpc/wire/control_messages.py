@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
+from psruntime.core.steering.commands import BOUNDED, Command, Kind, Outcome, Reply, SteeringStatus
 from psruntime.core.steering.settings import Settings, check_bound, check_scale
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
@@ -27,10 +28,11 @@ def control_request_to_wire(request: ControlRequest) -> pb.ControlRequest:
     return pb.ControlRequest(
         request_id=command.request_id,
         command=f"CONTROL_COMMAND_{command.kind.name}",
-        bound=command.bound if command.kind is Kind.BOUND else None,
+        bound=command.bound if command.kind is Kind.BOUND or command.mode == BOUNDED else None,
         learning_rate_scale=command.scale if command.kind is Kind.LEARNING_RATE_SCALE else None,
         worker_index=command.worker if command.kind is Kind.DRAIN_WORKER else None,
         max_wait=field_checks.duration(request.max_wait_s) if request.max_wait_s > 0 else None,
+        mode=_mode_to_wire(command.mode),
     )
 
 
@@ -39,8 +41,10 @@ def control_request_from_wire(wire: pb.ControlRequest, by: str = "") -> ControlR
     kind = Kind[field_checks.word("command", pb.ControlCommand, wire.command)]
     request_id = field_checks.words("request_id", wire.request_id, field_checks.JOIN_ID_CHARS)
     field_checks.text("request_id", request_id, field_checks.JOIN_ID_CHARS, least=1)
-    facts: dict[str, float] = {}
-    if kind is Kind.BOUND:
+    facts: dict[str, float | str] = {}
+    if kind is Kind.MODE:
+        facts["mode"] = field_checks.word("mode", pb.Mode, wire.mode).lower()
+    if kind is Kind.BOUND or facts.get("mode") == BOUNDED:
         facts["bound"] = check_bound("bound", wire.bound)
     if kind is Kind.LEARNING_RATE_SCALE:
         facts["scale"] = check_scale("learning-rate-scale", wire.learning_rate_scale)
@@ -73,6 +77,7 @@ def settings_to_wire(settings: Settings) -> pb.Settings:
         bound=settings.bound,
         learning_rate_scale=settings.learning_rate_scale,
         paused=settings.paused,
+        mode=_mode_to_wire(settings.mode),
     )
 
 
@@ -83,7 +88,13 @@ def settings_from_wire(wire: pb.Settings) -> Settings:
         check_bound("settings.bound", wire.bound) if wire.HasField("bound") else None,
         check_scale("settings.learning_rate_scale", wire.learning_rate_scale),
         wire.paused,
+        field_checks.word("settings.mode", pb.Mode, wire.mode).lower() if wire.mode else "",
     )
+
+
+def _mode_to_wire(mode: str) -> Any:
+    """Unspecified where it is not known."""
+    return f"MODE_{mode.upper()}" if mode else None
 
 
 def steering_to_wire(status: SteeringStatus) -> pb.SteeringStatus:

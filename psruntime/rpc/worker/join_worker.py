@@ -1,4 +1,4 @@
-"""Joins a worker with all that belongs to its membership: its facts, its gate in mode bounded, its control."""
+"""Joins a worker with all that belongs to its membership: its facts, its gate for mode bounded, its control."""
 
 from __future__ import annotations
 
@@ -31,15 +31,13 @@ def join_worker(
     Raises:
         As MembershipClient.start.
     """
-    gate = Gate(context, registration.index) if context.job.mode == "bounded" else None
-    if gate:
-        at_exit.callback(gate.close)
+    gate = Gate(context, registration.index)
+    at_exit.callback(gate.close)
 
     def receive(answer: Answer) -> None:
         told = answer.instructions
-        if gate:
-            gate.space(told.report_every_s)
-            gate.rebound(told.settings.bound)
+        gate.space(told.report_every_s)
+        gate.rebound(told.settings.bound)
         facts.told(answer.incarnation, told.hold)  # after the bound, by which steps begin then
         on_answer(answer)
 

@@ -28,10 +28,9 @@ class Gate:
     """
 
     def __init__(self, context: ClientContext, worker: int) -> None:
-        assert context.job.bound is not None
         self.max_lead = 0
         self.reason = ""  # for whom the worker waits, for people
-        self._bound = context.job.bound
+        self._bound = context.job.bound or 0  # in a job that is not in mode bounded until it is told one
         self._worker = worker
         self._longest_poll_s = context.job.heartbeat_s
         self._client, self._stop, self._log = context.client, context.stop, context.log

@@ -28,7 +28,7 @@ LOG_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 class WorkerControl:
     """Acts on the answers that the membership has, and writes the facts that its heartbeats send.
 
-    `gate` is for mode bounded; whoever made it closes it.  shards: for an input that is read shard by shard.
+    `gate` is used in mode bounded; whoever made it closes it.  shards: for an input that is read shard by shard.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class WorkerControl:
         reason = f"no session on view {view.number}: {why}"
         if for_s >= UNREACHED_LEASES * self._job.lease_s:
             reason = f"no session on view {view.number} for {for_s:.0f} s: {why}; are the ps reached from this machine?"
-            if assignment.prepare or self._job.mode != "async":
+            if assignment.prepare or self.mode != "async":
                 raise UnreachableError(reason)
         self._facts.waits(reason)
         self.pause(reason)
@@ -94,6 +94,17 @@ class WorkerControl:
         self._without = None
         self._facts.entered(assignment)
         self._pass_clock()
+
+    @property
+    def mode(self) -> str:
+        return self._mode_of(self._membership.answer)
+
+    @property
+    def bound(self) -> int | None:
+        return self._membership.answer.instructions.settings.bound
+
+    def _mode_of(self, answer: Answer) -> str:
+        return answer.instructions.settings.mode or self._job.mode
 
     def holds(self, assignment: Assignment) -> bool:
         return _is_of(self._membership.answer, assignment)
@@ -129,18 +140,20 @@ class WorkerControl:
             if phase is Phase.FAILED:
                 self._raise_if_over(answer)
             ends = phase in (Phase.DRAINING, Phase.DONE, Phase.STOPPED)
-            is_free = ends or self._job.mode == "sync" or self._is_lost(answer)  # in rounds the turns have the hold
+            mode = self._mode_of(answer)
+            is_free = ends or mode == "sync" or self._is_lost(answer)  # in rounds the turns have the hold
+            gate = self._gate if mode == "bounded" else None
             if not is_free and (hold := self._facts.hold):
                 if under_way:
                     return False
                 said = self._keep_hold(hold, said)
                 continue
-            if is_free or self._gate is None or self._gate.opens(CHECK_S, under_way):
+            if is_free or gate is None or gate.opens(CHECK_S, under_way):
                 if not is_free and not self._facts.begins(answer.incarnation):
                     continue  # it was told of a hold in this moment
-                if self._gate is not None:
+                if gate is not None:
                     self._note_gate("")
-                    self._facts.led(self._gate.max_lead)
+                    self._facts.led(gate.max_lead)
                 elif said:
                     self._note_waiting("")
                 self._facts.goes_on()
@@ -148,7 +161,7 @@ class WorkerControl:
             if under_way:
                 return False
             if time.monotonic() - began_s >= LOG_AFTER_S:
-                self._note_gate(self._gate.reason)
+                self._note_gate(gate.reason)
 
     def _keep_hold(self, hold: int, said: int) -> int:
         """Begins no step for a moment; says so at once, unless that was `said` already.  Returns what is said now."""
@@ -253,7 +266,7 @@ class WorkerControl:
 
     def _pass_clock(self) -> None:
         """The reporter of the gate tells the coordinator."""
-        if self._gate is not None and self._facts.assignment is not None:
+        if self.mode == "bounded" and self._gate is not None and self._facts.assignment is not None:
             self._gate.completed(self._facts.assignment, self._facts.steps)
 
     def _is_lost(self, answer: Answer) -> bool:

@@ -39,13 +39,14 @@ class Ps:
 
 @dataclass
 class Stepper:
-    """A worker.  began: the settings of the ps when its step began; None: it is in none."""
+    """A worker.  began: the settings of the ps when its step began; None: it is in none.  mode: of its session."""
 
     incarnation: int
     past: Past = UNKNOWN
     view: int = 0
     steps: int = 0
     began: list[Settings] | None = None
+    mode: str = ""
     stuck: bool = False  # in a step
     done: Done | None = None  # mode sync: what it says with its next turn
     work: tuple[int, int, bool] | None = None  # the same: round, attempt and whether it closes, under way
@@ -164,10 +165,11 @@ class SteeredJob:
             if told.phase.prepared and told.fenced_in and worker.view != told.view.number:
                 worker.view, worker.steps = told.view.number, 0
                 worker.done = worker.work = None
-                again = worker.began is not None and self.job.mode != "sync"
+                again = worker.began is not None and "sync" not in (worker.mode, told.settings.mode)
+                worker.mode = told.settings.mode
                 worker.began = self.written() if again else None  # what was interrupted is begun anew
             if told.phase.prepared and worker.view == told.view.number and not worker.stuck:
-                (self.take_turn if self.job.mode == "sync" else self.step)(index, worker, told)
+                (self.take_turn if worker.mode == "sync" else self.step)(index, worker, told)
             self.say(index, worker)
         if told.leave and worker.began is None and index in self.steppers:
             self.core.leave(Role.WORKER, index, worker.incarnation, LeaveKind.ASKED, "asked to stop", self.now_s)
@@ -205,7 +207,8 @@ class SteeredJob:
             self.seen.steps += 1
         elif told.phase is Phase.TRAINING and not told.hold and not told.leave:
             worker.began = self.written()
-            if self.job.mode == "bounded":
+            self.check_mode(worker)
+            if worker.mode == "bounded":
                 assert {settings.bound for settings in worker.began} == {told.settings.bound}, "a ps has another bound"
 
     def take_turn(self, index: int, worker: Stepper, told: Instructions) -> None:
@@ -230,6 +233,7 @@ class SteeredJob:
             elif turn.closes is not None:
                 self.close(turn.closes.round)
             worker.began = self.written()
+            self.check_mode(worker)
             if turn.duty is Duty.CONTRIBUTE:
                 self.check_step(worker.began)
 
@@ -243,6 +247,13 @@ class SteeredJob:
         """By the ps of the view."""
         view = {entry.incarnation for entry in self.core.state.view.ps}
         return [ps.settings or UNCHANGED for ps in self.ps.values() if ps.incarnation in view]
+
+    def check_mode(self, worker: Stepper) -> None:
+        """A step begins in the mode that is in force, which every ps of the view has been told."""
+        assert worker.began is not None
+        modes = {settings.mode for settings in worker.began} | {self.core.state.mode}
+        if len(worker.began) == self.job.ps:
+            assert modes == {worker.mode}, f"a step of mode {worker.mode} begins where {modes} are in force"
 
     def check_step(self, began: list[Settings]) -> None:
         """Every ps goes by the same settings while a step is under way, and they are those in force when it began."""

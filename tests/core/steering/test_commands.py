@@ -37,7 +37,9 @@ def test_a_pause_holds_everybody_until_it_is_resumed(mode: dict[str, Any]) -> No
     job.run(50)
     assert job.global_step == before
     status = job_status(job.core.state, job.now_s)
-    assert status.steering.settings == Settings(1, before, mode.get("bound"), paused=True)
+    assert status.steering.settings == Settings(
+        1, before, mode.get("bound"), paused=True, mode=mode.get("mode", "async")
+    )
     assert f"paused by control at global step {before}" in status.reason and not status.steering.pending
     resume = job.ask(Kind.RESUME)
     job.run(5)

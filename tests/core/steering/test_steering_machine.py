@@ -34,12 +34,14 @@ from tests.support.selection import examples, plays_all
 WORKERS = st.integers(0, 3)
 PS = st.integers(0, 1)
 FLAG = st.booleans()
-CHANGES = st.sampled_from([Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE])
+CHANGES = st.sampled_from([Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE, Kind.MODE])
+MODES = ("async", "bounded", "sync")
 MUST_HAPPEN = (
     *(f"{kind} done" for kind in Kind), "pause given up", "learning-rate-scale given up", "save given up",
     "ps lost at hold", "ps lost at apply", "worker lost at hold", "worker lost at apply", "worker joined at hold",
     "coordinator lost at hold", "coordinator lost at apply", "coordinator lost while paused", "settings survived",
-    "refused", "over", "steps", "rounds", "scaled rounds",
+    "refused", "over", "steps", "rounds", "scaled rounds", "mode given up",
+    *(f"from {before} to {after}" for before in MODES for after in MODES if before != after),
 )  # fmt: skip
 
 
@@ -53,7 +55,7 @@ class SteeringMachine(RuleBasedStateMachine):
 
     seen: Counter[str] = Counter()
 
-    @initialize(mode=st.sampled_from(["async", "bounded", "sync"]))
+    @initialize(mode=st.sampled_from(MODES))
     def begin(self, mode: str) -> None:
         self.job = SteeredJob(
             mode=mode, bound=4 if mode == "bounded" else None, checkpoint_dir="/c", ps_timeout_s=1e6,
@@ -86,6 +88,10 @@ class SteeringMachine(RuleBasedStateMachine):
             self.ask(kind, repeated, bound=bound)
         elif kind is Kind.LEARNING_RATE_SCALE:
             self.ask(kind, repeated, scale=scale)
+        elif kind is Kind.MODE:
+            mode = MODES[bound % 3]
+            self.seen[f"from {self.job.core.state.mode} to {mode}"] += 1
+            self.ask(kind, repeated, mode=mode, bound=bound)
         else:
             self.ask(kind, repeated)
 

@@ -85,7 +85,10 @@ def test_a_command_is_held_until_it_has_taken_effect(job: TrainingJob, pool: Exe
     job.ps_writes()
     assert asked.result(30) == Reply(Outcome.DONE, 5, "paused at global step 5")
     status = job.client.get_status()[0]
-    assert status.steering.settings == Settings(1, 5, 3, 1.0, paused=True) and status.phase is Phase.TRAINING
+    assert (
+        status.steering.settings == Settings(1, 5, 3, 1.0, paused=True, mode="bounded")
+        and status.phase is Phase.TRAINING
+    )
 
 
 def test_a_held_heartbeat_brings_the_hold_and_its_end(job: TrainingJob, pool: Executor) -> None:

@@ -77,10 +77,10 @@ class WatchedCoordinator:
         return self._outcome(lambda: relay.call("report_obstacle", asked, *call))
 
     def control(self, command: Command, now_s: float) -> Reply:
-        """The model holds workers, but knows no other bound and no other end than its own."""
+        """The model holds workers, but knows no other bound, mode and end than its own."""
         relay = self._relay.at(now_s)
         relay.pass_time()
-        if command.kind in (Kind.BOUND, Kind.DRAIN):
+        if command.kind in (Kind.BOUND, Kind.MODE, Kind.DRAIN):
             raise UsageError(f"{command.kind} is not asked of a job under watch")
         return self._outcome(lambda: relay.call("control", None, relay.core.control, command, now_s))
 
