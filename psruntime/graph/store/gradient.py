@@ -54,11 +54,13 @@ class BucketGradient:
 
 
 def summed(gradient: BucketGradient) -> BucketGradient:
-    """A sparse gradient with the sum over duplicate rows, the rows as they first came; on the current device."""
+    """A sparse gradient with the sum over duplicate rows, the rows in ascending order; on the current device."""
     rows, positions = tf1.unique(tf1.cast(gradient.indices, tf1.int64))
-    sums = row_sums(gradient.values, positions, tf1.size(rows))
+    values = row_sums(gradient.values, positions, tf1.size(rows))
+    order = tf1.argsort(rows)
+    sums = tf1.gather(values, order)
     sums.set_shape([None, *gradient.values.shape[1:]])
-    return BucketGradient(sums, rows)
+    return BucketGradient(sums, tf1.gather(rows, order))
 
 
 def row_sums(values: Any, places: Any, count: Any) -> Any:
