@@ -65,6 +65,7 @@ def test_rounds_of_two_workers_equal_one_process(kind: str, clip: bool, tmp_path
             self.worker = worker
             for _ in range(worker):
                 super().draw_if_any()
+            self.drawn = 0  # by this worker
 
         def draw_if_any(self) -> list[Any]:
             batch = [array[: EXAMPLES[self.worker]] for array in super().draw_if_any() or []]
