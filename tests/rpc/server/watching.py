@@ -12,7 +12,7 @@ from psruntime.core.coordinator.coordinator import Coordinator, Effects
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.rounds.round_messages import Done, Turn
-from psruntime.core.steering.commands import Command, Kind, Reply
+from psruntime.core.steering.commands import Command, Reply
 from psruntime.errors import PsRuntimeError, ReplacedError, UsageError
 from tests.core.coordinator.watched import Watched
 
@@ -77,12 +77,9 @@ class WatchedCoordinator:
         return self._outcome(lambda: relay.call("report_obstacle", asked, *call))
 
     def control(self, command: Command, now_s: float) -> Reply:
-        """The model holds workers, but knows no other bound, mode and end than its own."""
-        relay = self._relay.at(now_s)
-        relay.pass_time()
-        if command.kind in (Kind.BOUND, Kind.MODE, Kind.DRAIN):
-            raise UsageError(f"{command.kind} is not asked of a job under watch")
-        return self._outcome(lambda: relay.call("control", None, relay.core.control, command, now_s))
+        """The model knows no commands; tests/core/steering plays them."""
+        self._relay.at(now_s).pass_time()
+        raise UsageError(f"{command.kind} is not asked of a job under watch")
 
     def take_turn(
         self, index: int, incarnation: int, view: int, done: Done | None, now_s: float, rests_after: int | None = None
