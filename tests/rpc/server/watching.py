@@ -12,7 +12,8 @@ from psruntime.core.coordinator.coordinator import Coordinator, Effects
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.rounds.round_messages import Done, Turn
-from psruntime.core.steering.commands import Command, Reply
+from psruntime.core.shards.shard_messages import ShardAnswer, ShardRequest
+from psruntime.core.steering.commands import Command, Kind, Reply
 from psruntime.errors import PsRuntimeError, ReplacedError, UsageError
 from tests.core.coordinator.watched import Watched
 
@@ -77,9 +78,13 @@ class WatchedCoordinator:
         return self._outcome(lambda: relay.call("report_obstacle", asked, *call))
 
     def control(self, command: Command, now_s: float) -> Reply:
-        """The model knows no commands; tests/core/steering plays them."""
-        self._relay.at(now_s).pass_time()
-        raise UsageError(f"{command.kind} is not asked of a job under watch")
+        """The model holds workers, but knows no other bound, mode and end than its own."""
+        relay = self._relay.at(now_s)
+        if command.kind in (Kind.BOUND, Kind.MODE, Kind.DRAIN):
+            relay.advance()
+            raise UsageError(f"{command.kind} is not asked of a job under watch")
+        relay.pass_time()
+        return self._outcome(lambda: relay.call("control", None, relay.core.control, command, now_s))
 
     def take_turn(
         self, index: int, incarnation: int, view: int, done: Done | None, now_s: float, rests_after: int | None = None
@@ -92,6 +97,12 @@ class WatchedCoordinator:
                 "take_turn", None, relay.core.take_turn, index, incarnation, view, done, now_s, rests_after
             )
         )
+
+    def take_shard(self, request: ShardRequest, now_s: float) -> ShardAnswer:
+        """The model knows no data shards: one may change nothing else."""
+        relay = self._relay.at(now_s)
+        relay.pass_time()
+        return self._outcome(lambda: relay.call("take_shard", None, relay.core.take_shard, request, now_s))
 
     def turn(self, index: int, incarnation: int) -> Turn:
         return self._relay.core.turn(index, incarnation)
