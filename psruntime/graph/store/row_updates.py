@@ -23,7 +23,7 @@ def take_unique_rows(optimizer: Any) -> None:
     if type(optimizer) is tf1.train.AdagradOptimizer:
         apply = _of_adagrad(optimizer, apply)
     elif type(optimizer) is tf1.train.AdamOptimizer:
-        apply = _of_adam(optimizer)
+        apply = _of_adam(optimizer, apply)
     setattr(optimizer, _APPLY, apply)
 
 
@@ -46,14 +46,19 @@ def _of_adagrad(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]
     return by_rows
 
 
-def _of_adam(optimizer: Any) -> Callable[..., Any]:
+def _of_adam(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     """The update of Adam, of all rows, as TensorFlow's: the same operations in the same order, without four copies.
 
     m = beta1 m + (1 - beta1) gradient, v = beta2 v + (1 - beta2) gradient^2, variable -= rate m / (sqrt(v) + epsilon)
     (Kingma and Ba, Adam: a method for stochastic optimization, ICLR 2015), the gradient 0 in the rows that it does not
     name.  TensorFlow assigns the decayed slot, adds the rows to it, and reads it again, and a variable whose rows
     were ever read or written by number is copied whole by every read and every assignment.
+
+    A decay of 0 or 1 is left to TensorFlow: its rewriter may make a constant, or the slot itself, of the product, and
+    rows must be added in place to neither.
     """
+    if not all(isinstance(decay, float) and 0 < decay < 1 for decay in (optimizer._beta1, optimizer._beta2)):
+        return apply
 
     def of_all_rows(gradient: Any, variable: Any, indices: Any) -> Any:
         beta1, beta2, epsilon, rate, *powers = (

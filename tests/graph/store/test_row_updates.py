@@ -56,3 +56,29 @@ def test_row_sums_are_those_of_unsorted_segment_sum(row_shape: tuple[int, ...], 
             theirs = tf1.math.unsorted_segment_sum(values, places, count_of)
             ours, theirs = session.run([tf1.cast(ours, tf1.float64), tf1.cast(theirs, tf1.float64)])
             np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("decays", [(0.0, 0.999), (0.9, 0.0), (0.0, 0.0), (1.0, 0.999)])
+def test_decays_of_0_and_1_are_as_tensorflows(decays: tuple[float, float]) -> None:
+    """A product with 0 may be rewritten to a constant, which rows must not be added to in place."""
+    random = np.random.RandomState(4)
+    with tf1.Graph().as_default() as graph:
+        indices = tf1.placeholder(tf1.int64, [None])
+        values = tf1.placeholder(tf1.float32, [None, 16])
+        variables, updates = [], []
+        for name in ("theirs", "ours"):
+            made = tf1.train.AdamOptimizer(0.05, *decays)
+            if name == "ours":
+                take_unique_rows(made)
+            with tf1.variable_scope(name):
+                variable = tf1.get_variable("v", [ROWS, 16], initializer=tf1.ones_initializer(), use_resource=True)
+                updates.append(made.apply_gradients([(tf1.IndexedSlices(values, indices), variable)]))
+                variables.append([variable, made.get_slot(variable, "m"), made.get_slot(variable, "v")])
+        init = tf1.global_variables_initializer()
+    with tf1.Session(graph=graph) as session:
+        session.run(init)
+        for _ in range(3):
+            rows = random.choice(ROWS, 60, replace=False)
+            session.run(updates, {indices: rows, values: random.standard_normal([60, 16])})
+        for theirs, ours in zip(*session.run(variables), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
