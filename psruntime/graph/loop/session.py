@@ -113,7 +113,8 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             ModeChangedError: the job's mode needs another graph.
         """
         while True:
-            self._require_mode()
+            if not self._control_plane.is_chief():  # which says first that it is at it
+                self._require_mode()
             assignment = self._control_plane.await_view()
             self._require_mode()
             session = open_session(self._server, self._graph, assignment.view, self._config)

@@ -86,14 +86,16 @@ class Preparation:
             held = [_variables_on(graph, ps) for ps in every_ps]
             self._flags = PreparedFlags(graph.controls, graph.plan.marker, held, graph.fence)
             self._counters = RestoredCounters(graph)
-            self._round_states = [r.state.read_value() for r in _rounds(graph)]
+            self._round_states = [[r.state.read_value() for r in _rounds_on(graph, ps)] for ps in every_ps]
             self._unreported = Unreported(graph.fence) if sharded else None  # in a job with data shards
             self._attempt = tf1.placeholder(tf1.int64, [], name="attempt")
             nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
             self._new_counters: list[list[Any]] = []
             self._seal, self._no_round = [], []
-            self._has_rounds: list[Any] = []  # on each ps; not where the job trained in another mode up to now
-            self._new_rounds: list[list[Any]] = []
+            # Of each ps: whether it has rounds, which one has not that came while the job trained in another mode, and
+            # what it needs first to have them.
+            self._has_rounds: list[Any] = []
+            self._new_sums: list[list[Any]] = []
             self._forget: list[list[Any]] = []  # which rows were touched since a checkpoint, on each ps
             for ps in every_ps:
                 new = [*_counters_on(graph, ps), *(replicas.notes_on(ps) if replicas else [])]
@@ -101,10 +103,10 @@ class Preparation:
                 self._new_counters.append([initialise(v) for v in new])
                 no_round = [r.state.assign(nothing_pending, read_value=False) for r in _rounds_on(graph, ps)]
                 graph.fence.guard(ps, self._new_counters[ps])
-                rounds = [v for r in _rounds_on(graph, ps) for v in r.variables]
-                self._has_rounds += [_are_initialised(rounds)]
-                self._new_rounds.append([initialise(v) for v in rounds])
-                graph.fence.guard(ps, self._new_rounds[ps])
+                rounds = _rounds_on(graph, ps)
+                self._has_rounds.append(_are_initialised([r.state for r in rounds]))
+                self._new_sums.append([initialise(v) for r in rounds for v in r.variables if v is not r.state])
+                graph.fence.guard(ps, self._new_sums[ps])
                 graph.fence.guard(ps, no_round)
                 self._no_round += no_round
                 self._forget.append([flags.forget() for flags in _row_flags_on(graph, ps)])
@@ -150,7 +152,7 @@ class Preparation:
             # A job that has trained goes on with what can be read; the next checkpoint says what is wrong.
         holdings = self._flags.read(session)
         write([self._new_counters[ps] for ps, holding in enumerate(holdings) if holding is Holding.FRESH])
-        write([self._new_rounds[ps] for ps, has in enumerate(session.run(self._has_rounds)) if not has])
+        self._begin_rounds(session, assignment, write)
         write(self._seal)
         attempt = self._last_attempt(session)
         recovery = decide(holdings, self._partial, assignment.restore, self._same_rounds(session))
@@ -201,6 +203,20 @@ class Preparation:
             saved_step, live_step = state.global_step, max(live_step, newest_step)
         steps_lost = max(0, live_step - state.global_step)
         return Prepared(global_step, attempt, steps_lost, saved_step, self._position(path))
+
+    def _begin_rounds(self, session: Any, assignment: Assignment, write: Callable[..., None]) -> None:
+        """Where a ps has no rounds yet all ps begin them anew, at the highest attempt; the state, which tells that a ps
+        has them, is written last."""
+        has = [bool(each) for each in session.run(self._has_rounds)]
+        absent = [ps for ps, each in enumerate(has) if not each]
+        if absent:
+            states = session.run([states for ps, states in enumerate(self._round_states) if has[ps]])
+            write([self._new_sums[ps] for ps in absent])
+            write(
+                self._no_round,
+                {self._attempt: max((int(state[ATTEMPT]) for of_ps in states for state in of_ps), default=0)},
+            )
+            self._flags.measure(session, assignment.incarnation, absent)
 
     def _position(self, path: str | None) -> Position | None:
         """How far the variables are with the data shards.  path: of the checkpoint that they come from, if any."""
@@ -261,11 +277,16 @@ class Preparation:
 
     def _same_rounds(self, session: Any) -> bool:
         """Whether no round was cut off while it was applied."""
-        states = np.array(session.run(self._round_states), np.int64).reshape(-1, ROUND_STATE_SIZE)
+        states = self._states(session)
         return len(np.unique(states[:, [INTENT, APPLIED_ATTEMPT]])) <= 1
 
+    def _states(self, session: Any) -> Any:
+        """Round states, int64 [buckets, ROUND_STATE_SIZE]."""
+        states = [state for of_ps in session.run(self._round_states) for state in of_ps]
+        return np.array(states, np.int64).reshape(-1, ROUND_STATE_SIZE)
+
     def _last_attempt(self, session: Any) -> int:
-        states = np.array(session.run(self._round_states), np.int64).reshape(-1, ROUND_STATE_SIZE)
+        states = self._states(session)
         return int(states[:, ATTEMPT].max(initial=0))
 
     def _newer_replica(self, session: Any, holdings: list[Holding], saved_step: int) -> Replica | None:
@@ -288,17 +309,14 @@ def _facts(moved: Transferred | None) -> dict[str, object]:
     return {"checkpoint": moved.path, "sharded": moved.sharded} if moved else {"checkpoint": None}
 
 
-def _rounds(graph: TrainGraph) -> list[RoundStore]:
-    return graph.rounds.stores if graph.rounds else []
-
-
 def _are_initialised(variables: list[Any]) -> Any:
     """Whether all are, bool []."""
     return tf1.reduce_all([tf1.raw_ops.VarIsInitializedOp(resource=variable.handle) for variable in variables] or True)
 
 
 def _rounds_on(graph: TrainGraph, ps: int) -> list[RoundStore]:
-    return [r for r in _rounds(graph) if r.store.bucket.ps == ps]
+    stores = graph.rounds.stores if graph.rounds else []
+    return [r for r in stores if r.store.bucket.ps == ps]
 
 
 def _counters_on(graph: TrainGraph, ps: int) -> list[Any]:

@@ -65,8 +65,12 @@ class PreparedFlags:
 
     def finish(self, session: Any, incarnation: int, every_ps: Collection[int]) -> None:
         """Marks these ps as prepared: their variables are complete.  Raises as `begin`."""
-        self._fence.run(session, incarnation, [self._sizes[ps] for ps in every_ps])
+        self.measure(session, incarnation, every_ps)
         self._fence.run(session, incarnation, [self._mark[ps] for ps in every_ps])
+
+    def measure(self, session: Any, incarnation: int, every_ps: Collection[int]) -> None:
+        """Writes how many bytes these ps hold.  Raises as `begin`."""
+        self._fence.run(session, incarnation, [self._sizes[ps] for ps in every_ps])
 
     def require(self, session: Any) -> None:
         """Checks that every ps of the session is prepared: one may have been replaced a moment ago.

@@ -1,0 +1,48 @@
+"""Variables outlive a change of mode: each trains on with what the one before has left on the ps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.loop.session import ModeChangedError, ViewSessionCreator
+from tests.graph.recovery.test_recovery import ADAM, SLICED
+from tests.support.local_cluster import LocalCluster, Run, train
+
+
+def bytes_held(run: Run) -> list[int]:
+    with run.cluster.session(run.graph.graph) as session:
+        return [int(session.run(control.bytes_held)) for control in run.graph.controls]
+
+
+def test_a_ps_that_came_in_another_mode_has_its_rounds_from_then_on(tmp_path: Path) -> None:
+    """Rounds, then steps, in which a ps is lost, then rounds: these go on with what is there."""
+    cluster = LocalCluster(2)
+    settings = {"save_steps": 1000, "checkpoint_dir": str(tmp_path), **SLICED}
+    first = train(cluster, ADAM, 4, mode="sync", **settings)
+    train(cluster, ADAM, 2, mode="async", **settings)
+    cluster.forget(1)
+    train(cluster, ADAM, 2, mode="async", **settings)
+    again = train(cluster, ADAM, 2, mode="sync", **settings)
+    assert [event["global_step"] for event in again.named("adopted")] == [8] and not again.named("restored")
+    assert again.control_plane.steps_lost == 0 and again.saved()["global_step"] == 10
+    assert bytes_held(again) == bytes_held(first)
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_the_chief_says_that_it_prepares_before_it_builds_another_graph(is_chief: bool) -> None:
+    """Else it would be cut off while it builds: nobody could know that it is at it."""
+    asked: list[str] = []
+    control_plane: Any = SimpleNamespace(
+        mode="sync", is_chief=lambda: is_chief, await_view=lambda: asked.append("a view")
+    )
+    creator = ViewSessionCreator(
+        SimpleNamespace(), tf1.Graph(), control_plane, SimpleNamespace(), print, has_rounds=False
+    )
+    with pytest.raises(ModeChangedError):
+        creator.create_session()
+    assert asked == (["a view"] if is_chief else [])
