@@ -55,7 +55,8 @@ def assemble(
 
     checkpoint_hook = CheckpointHook(run, checkpoints, global_step, incarnation, saved)
     users = [StepsOnly(hook, graph.is_step, global_step, run.log) for hook in graph.model.spec.hooks]
-    hooks: list[Any] = [*users, SummaryHook(run, global_step)]
+    summaries = SummaryHook(run, global_step)
+    hooks: list[Any] = [*users, summaries]
     if replicas:
         hooks.append(ReplicaHook(run, replicas, global_step, incarnation))
     hooks.append(checkpoint_hook)
@@ -66,4 +67,10 @@ def assemble(
         steps = PushSteps(run, creator, runner, view, on_step, has_stopped, on_update)
     else:
         steps = RoundSteps(run, creator, runner, on_step, has_stopped, on_update)
-    return TrainingLoop(run, creator, steps, [view, runner, *hooks], checkpoint_hook.closing, close)
+
+    def leave() -> None:
+        steps.leave()
+        summaries.end(None)
+        checkpoint_hook.leave()
+
+    return TrainingLoop(run, creator, steps, [view, runner, *hooks], checkpoint_hook.closing, close, leave)

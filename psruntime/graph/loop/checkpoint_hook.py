@@ -127,6 +127,10 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def end(self, session: Any) -> None:  # noqa: ARG002
         self._finish()
 
+    def leave(self) -> None:
+        """The session is lost, and another loop goes on."""
+        self._finish(ABANDON_S)
+
     def _is_due(self, global_step: int, is_whole: bool) -> bool:
         """Whether one is.  is_whole: whether there were as many steps as between two whole ones."""
         trained = global_step - self._saved_at

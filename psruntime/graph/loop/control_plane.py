@@ -66,7 +66,7 @@ class ControlPlane(Protocol):
         """Whether this worker is the chief."""
 
     def wants_checkpoint(self) -> bool:
-        """Whether a checkpoint is due at once: a ps is about to leave."""
+        """Whether a checkpoint is due at once: a ps is about to leave, or an operator wants it."""
 
     def while_held(self, act: Callable[[], None]) -> None:
         """`act` is called now and then by the thread that steps, while no step may begin because of a hold."""

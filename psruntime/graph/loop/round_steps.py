@@ -43,9 +43,8 @@ from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.step.train_graph import RoundGraph
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
 
-ACCEPTED = frozenset(
-    {PENDING, NOT_FINITE, REPEATED}
-)  # repeated: a session was lost after the ps had taken the first try
+# Repeated: a session was lost after the ps had taken the first try.
+ACCEPTED = frozenset({PENDING, NOT_FINITE, REPEATED})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from psruntime.core.members.messages import Assignment, Rest
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.failed_operation import users_errors
-from psruntime.graph.loop.hooks import StepsOnly
 from psruntime.graph.loop.session import ModeChangedError, ViewSessionCreator
 from psruntime.graph.loop.worker_run import WorkerRun
 
@@ -31,6 +30,7 @@ class TrainingLoop:
 
     closing: a fetch, the global step; running it saves the last checkpoint.
     close: called by the chief with the last global step, between the last checkpoint and the end of the job.
+    leave: called when another loop goes on.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class TrainingLoop:
         hooks: list[Any],
         closing: Any,
         close: Callable[[int], None],
+        leave: Callable[[], None],
     ) -> None:
         self._graph = run.graph
         self._creator = creator
@@ -49,6 +50,7 @@ class TrainingLoop:
         self._hooks = hooks
         self._closing = closing
         self._close = close
+        self._leave = leave
         with run.graph.graph.as_default():
             self._nothing = tf1.no_op()
 
@@ -63,10 +65,7 @@ class TrainingLoop:
         try:
             self._train()
         except ModeChangedError:
-            self._steps.leave()
-            for hook in self._hooks:
-                if not isinstance(hook, StepsOnly):  # as MonitoredSession, which ends no hook when it ends by an error
-                    hook.end(None)
+            self._leave()
             raise
 
     def _train(self) -> None:

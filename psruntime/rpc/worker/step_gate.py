@@ -71,6 +71,12 @@ class Gate:
                     self._schedule.rebound(bound)
                 self._changed.notify_all()
 
+    def rest(self) -> None:
+        """Nothing is to be reported until the next `completed`: the mode is another one."""
+        with self._changed:
+            self._schedule = None
+            self._changed.notify_all()
+
     def opens(self, within_s: float, under_way: int = 0) -> bool:
         """Whether the worker may start a step now, or within so many seconds; now if steps of its own are under way.
 

@@ -93,6 +93,8 @@ class WorkerControl:
         """
         self._without = None
         self._facts.entered(assignment)
+        if self.mode != "bounded" and self._gate is not None:
+            self._gate.rest()
         self._pass_clock()
 
     @property

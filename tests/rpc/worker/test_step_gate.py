@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 from psruntime.config import JobConfig
 from psruntime.core.clocks import stragglers
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
+from psruntime.core.clocks.report_schedule import REPORT_S
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Assignment, LeaveKind, Prepared, PsBeat, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase, View
@@ -233,6 +235,25 @@ def test_in_other_modes_nothing_of_this_runs(stage, mode):
     fast.steps(100)
     assert fast.client.calls["clock-reports"] == 0
     assert "clock-reports" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_after_mode_bounded_nothing_of_this_runs_any_more(job, monkeypatch):
+    """A worker at its bound asks again and again where its view is over; in the next, of another mode, it does not."""
+    asked: list[ClockReport] = []
+
+    def answers_at_once(report: ClockReport, *_: Any) -> ClockAnswer:
+        asked.append(report)
+        return ClockAnswer(0, "the view is 2, not 1")
+
+    (fast, _, _) = job.workers(0, 1, 2)
+    monkeypatch.setattr(fast.client, "report_clock", answers_at_once)
+    fast.steps(BOUND + 1)
+    poll_until(lambda: len(asked) > 2, 10, "it asks again")
+    fast.gate.rest()
+    time.sleep(REPORT_S)
+    before = len(asked)
+    time.sleep(3 * REPORT_S)
+    assert len(asked) == before
 
 
 def test_a_slowest_worker_that_leaves_lets_the_others_go_on(job, pool):
