@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return usage_error(PROG, error)
     client = CoordinatorClient(coordinator, security)
     try:
-        return _ended(_Asking(client, command, arguments.timeout).reply(), command, arguments.timeout)
+        return _ended(ask(client, command, arguments.timeout), command, arguments.timeout)
     except PsRuntimeError as error:
         unreachable = isinstance(error, UnreachableError)
         hint = "; is the job running, and is --coordinator the address of its ps 0?" if unreachable else ""
@@ -140,6 +140,17 @@ def _number(name: str, word: str) -> float:
         raise UsageError(f"{name} must be a number, got '{word}'") from None
 
 
+def ask(client: CoordinatorClient, command: Command, timeout_s: float) -> Reply:
+    """What has become of the command once it has taken effect or was given up, or when the time is over.
+
+    Raises:
+        UsageError: the job cannot do it.
+        JobDoneError, JobFailedError, JobStoppedError: it is over.
+        UnreachableError: the coordinator was not reached.
+    """
+    return _Asking(client, command, timeout_s).reply()
+
+
 class _Asking:
     """Asks until there is an outcome or the time is over; a repeat has the same request id, so it counts once."""
 
@@ -151,21 +162,16 @@ class _Asking:
         self._said = ""
 
     def reply(self) -> Reply:
-        """The last one, which may be pending.
-
-        Raises:
-            UsageError: the job cannot do it.
-            JobDoneError, JobFailedError, JobStoppedError: it is over.
-            UnreachableError: the coordinator was not reached.
-        """
+        """The last one, which may be pending.  Raises as `ask`."""
         while True:
             left_s = self._until_s - time.monotonic()
             poll_s = max(0.0, min(POLL_S, left_s))
             try:
                 reply = self._client.control(ControlRequest(self._command, poll_s), poll_s + MARGIN_S)
-            except UnreachableError:
+            except UnreachableError as error:
                 if time.monotonic() >= self._reach_until_s:
                     raise
+                self._tell(f"{error}; it is asked again")
                 time.sleep(AGAIN_S)
                 continue
             self._reach_until_s = self._until_s  # it was taken: a new coordinator takes it again

@@ -17,8 +17,9 @@ from psruntime.core.steering.barrier import Look
 from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatus
 from psruntime.core.steering.settings import check_bound, check_scale
 from psruntime.core.steering.steering import Request
-from psruntime.errors import UsageError
+from psruntime.errors import UnreachableError, UsageError
 
+JUDGED = (Kind.BOUND, Kind.MODE, Kind.LEARNING_RATE_SCALE, Kind.SAVE, Kind.DRAIN_WORKER)  # by what the job is
 HOLDS_IN = (Phase.FORMING, Phase.PREPARING, Phase.TRAINING)  # where a step may begin, or after which one may
 
 
@@ -47,6 +48,7 @@ def steer(state: JobState) -> bool:
         if state.phase.over:
             steering.is_over(f"{state.phase}: {state.reason}", state.global_step)
     for request in steering.open_of(Kind.SAVE):
+        request.at_step = min(request.at_step, state.global_step)  # the job may have gone back since
         if (saved_step := _saved_since(state, request)) is not None:
             steering.finish(request, saved_step, "saved")
     for request in steering.open_of(Kind.DRAIN_WORKER):
@@ -180,14 +182,16 @@ def _waits_for(state: JobState, request: Request) -> str:
 def _require(state: JobState, command: Command) -> None:
     """Raises UsageError unless the job can do it."""
     kind, job = command.kind, state.job
+    if kind in JUDGED and not state.view.number:  # members may know more, and are not all there
+        raise UnreachableError(f"it cannot be told yet what the job can do: {state.phase}: {state.reason}")
     if state.steering.is_full:
         raise UsageError("too many commands have not taken effect yet; wait for them")
     if state.stop.reason or (state.phase is Phase.DRAINING and kind is not Kind.DRAIN):
         why = state.stop.reason or state.reason
         raise UsageError(f"the job is about to end, so nothing is changed any more: {why}")
+    if why := command.why_not(state.steering.settings):
+        raise UsageError(why)
     if kind is Kind.BOUND:
-        if state.mode != "bounded":
-            raise UsageError(f"bound is for mode bounded, and the job's mode is {state.mode}")
         check_bound("bound", command.bound)
     if kind is Kind.MODE:
         _require_mode(state, command)
@@ -208,13 +212,11 @@ def _require_mode(state: JobState, command: Command) -> None:
     as_started_so(state.job, command.mode, command.bound)
     if state.job.replicate_every:
         raise UsageError("the mode of a job with --replicate-every cannot be changed: a replica is of one mode")
-    if state.shards.position.sharding is not None:
+    if state.shards.are_used:
         raise UsageError("the mode of a job with data shards (context.shards) cannot be changed")
 
 
 def _require_model(state: JobState, why: str) -> None:
-    if state.specs is None:
-        raise UsageError("no worker has joined yet, so it is not known whether the job is a script's own")
     if not state.specs:
         raise UsageError(f"the job is a script's own: {why}")
 

@@ -172,7 +172,7 @@ class Instructions:
     saved_step: int | None = None  # global step of the newest checkpoint; None: there is none
     seen_step: int = 0  # before the view is prepared: the highest global step that was seen
     stopping: bool = False  # worker: the job was asked to stop before its end: it ends once it is saved
-    save: bool = False  # chief: a checkpoint is due at once, since a ps is about to leave
+    save: bool = False  # chief: a checkpoint is due at once: a ps is about to leave, or an operator wants it
     leave: bool = False  # ps that was asked to stop: nothing keeps it here; worker: it is asked to leave after its step
     settings: Settings = UNCHANGED  # in force; ps: to write, and then in force
     hold: int = 0  # worker: no step begins while it is told this number; 0: it may

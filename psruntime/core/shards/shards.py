@@ -60,6 +60,7 @@ class Shards:
         self._epochs = epochs
         self._note = note
         self._ticket = 0  # the latest
+        self._was_restored = False
         self._restored = START  # from where the present epoch went on
         self._again_in_all = 0
         self._begin(START)
@@ -140,7 +141,7 @@ class Shards:
 
     def restore(self, position: Position) -> None:
         """The variables hold what was done at this position, and nothing else that was read in its epoch or later."""
-        self._restored = position
+        self._restored, self._was_restored = position, True
         self._begin(position)
         self._fit(position)
 
@@ -164,6 +165,11 @@ class Shards:
     def waits_for(self) -> str:
         """Why nobody is given a shard, where there is none."""
         return self.why_over or f"others hold the rest of epoch {self.epoch}"
+
+    @property
+    def are_used(self) -> bool:
+        """Whether the workers' input is read by shards, as far as a chief or a worker has said."""
+        return self._was_restored or self.sharding is not None
 
     @property
     def position(self) -> Position:

@@ -53,6 +53,12 @@ class Command:
         }
         return f"{self.kind} {argument[self.kind]}" if self.kind in argument else str(self.kind)
 
+    def why_not(self, settings: Settings) -> str:
+        """Why it cannot be done under these settings; empty if it can."""
+        if self.kind is Kind.BOUND and settings.mode != BOUNDED:
+            return f"bound is for mode bounded, and the job's mode is {settings.mode}"
+        return ""
+
     def change(self, settings: Settings) -> Settings:
         """The settings as this command makes them of those."""
         if self.kind is Kind.BOUND:

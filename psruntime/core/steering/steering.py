@@ -53,11 +53,6 @@ class Steering:
         return self.barrier.in_force
 
     @property
-    def is_busy(self) -> bool:
-        """Whether some command has not taken effect."""
-        return bool(self._open)
-
-    @property
     def is_full(self) -> bool:
         """Whether so many have not that no more is taken."""
         return len(self._open) >= MOST_OPEN
@@ -72,9 +67,15 @@ class Steering:
         return request_id in self._requests
 
     def take(self, command: Command, global_step: int, incarnation: int = 0) -> None:
-        """A command that can be carried out.  A repeat changes nothing."""
+        """A command that can be carried out.  A repeat changes nothing.
+
+        `resume` withdraws the change that is under way, if no ps was told of it: somebody does not end its step.
+        """
         if self.knows(command.request_id):
             return
+        if command.kind is Kind.RESUME and self.barrier.stage is Stage.HOLD:
+            self.barrier.give_up()
+            self.finish(self._change(), global_step, "withdrawn by resume", Outcome.GIVEN_UP)
         request = Request(command, global_step, incarnation)
         self._requests[command.request_id] = request
         self._open.append(request)
@@ -138,8 +139,9 @@ class Steering:
         reason = ""
         if self._open:
             first = self._open[0]
+            seen = look()
             is_change = first.command.kind in CHANGES
-            reason = self.decide(look()).reason if is_change else waits_for(first)
+            reason = self.decide(seen).reason or seen.why_not if is_change else waits_for(first)
         return SteeringStatus(self.settings, pending, reason)
 
     def _change(self) -> Request:
@@ -151,7 +153,9 @@ class Steering:
         while self.barrier.stage is Stage.OPEN and any(r.command.kind in CHANGES for r in self._open):
             request = self._change()
             change = request.command.change(self.settings)
-            if change != self.settings:
+            if why := request.command.why_not(self.settings):
+                self.finish(request, global_step, f"given up: {why}", Outcome.GIVEN_UP)
+            elif change != self.settings:
                 self.barrier.begin(change)
             else:
                 self.finish(request, global_step, f"{_done(request.command)} already")

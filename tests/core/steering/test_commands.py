@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
+from psruntime.core.shards.shard_messages import START
 from psruntime.core.steering.commands import Kind, Outcome
 from psruntime.core.steering.settings import Settings
-from psruntime.errors import JobDoneError, UsageError
+from psruntime.errors import JobDoneError, UnreachableError, UsageError
 from tests.core.steering.steered_job import SteeredJob
 
 ASYNC: dict[str, Any] = {"mode": "async"}
@@ -278,3 +280,68 @@ def test_each_command_and_its_outcome_is_told() -> None:
     (asked, *_), (done, *_) = job.take_facts("control", "steered")
     assert (asked["command"], asked["by"]) == ("pause", "10.0.0.9:555")
     assert done["reason"] == f"paused at global step {job.global_step}"
+
+
+def test_a_checkpoint_is_written_once_for_a_save_that_a_rollback_overtakes() -> None:
+    job = SteeredJob(**ASYNC, checkpoint_dir="/c")
+    job.run(60)
+    job.lose(Role.PS, 1)
+    save = job.ask(Kind.SAVE)
+    job.global_step -= 50
+    job.join(Role.PS, 1)
+    job.run(10)
+    assert job.reply(save).outcome is Outcome.DONE
+    assert not any(job.worker_told(index).save for index in job.steppers)
+
+
+def test_a_bound_that_comes_too_late_for_its_mode_is_given_up() -> None:
+    job = SteeredJob(**BOUNDED)
+    job.run(5)
+    job.steppers[0].stuck = True
+    job.ask(Kind.MODE, mode="async")
+    bound = job.ask(Kind.BOUND, bound=5)
+    job.run(3)
+    job.steppers[0].stuck = False
+    job.run(10)
+    assert job.reply(bound).outcome is Outcome.GIVEN_UP
+    assert job.reply(bound).text == "given up: bound is for mode bounded, and the job's mode is async"
+    assert job.core.state.steering.settings.bound is None and job.ps_told(0).max_staleness is None
+
+
+def test_resume_withdraws_a_change_that_somebody_keeps_from_taking_effect() -> None:
+    job = SteeredJob(**ASYNC)
+    job.run(5)
+    job.steppers[0].stuck = True
+    pause = job.ask(Kind.PAUSE)
+    job.run(3)
+    before = job.global_step
+    resume = job.ask(Kind.RESUME)
+    job.run(10)
+    assert (job.reply(pause).outcome, job.reply(pause).text) == (Outcome.GIVEN_UP, "withdrawn by resume")
+    assert job.reply(resume).outcome is Outcome.DONE
+    assert job.global_step > before and not job.worker_told(1).hold
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts"),
+    [
+        (Kind.SAVE, {}),
+        (Kind.LEARNING_RATE_SCALE, {"scale": 0.5}),
+        (Kind.MODE, {"mode": "sync"}),
+        (Kind.DRAIN_WORKER, {}),
+    ],
+)
+def test_what_is_not_known_before_the_first_view_is_asked_again(kind: Kind, facts: dict[str, Any]) -> None:
+    """The next coordinator is asked before the members have told it what they know."""
+    job = SteeredJob(**ASYNC, checkpoint_dir="/c")
+    job.core = Coordinator(job.job, 0.0)
+    with pytest.raises(UnreachableError, match="it cannot be told yet what the job can do: FORMING"):
+        job.ask(kind, **facts)
+
+
+def test_data_shards_are_known_before_the_first_is_asked_for() -> None:
+    job = SteeredJob(**ASYNC)
+    job.core.state.shards.restore(START)
+    job.run(5)
+    with pytest.raises(UsageError, match="data shards"):
+        job.ask(Kind.MODE, mode="bounded", bound=4)

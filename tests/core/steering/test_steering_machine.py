@@ -27,7 +27,7 @@ from psruntime.core.members.view import Phase
 from psruntime.core.steering.barrier import Stage
 from psruntime.core.steering.commands import Kind, Outcome
 from psruntime.core.steering.settings import Settings
-from psruntime.errors import JobOverError, UsageError
+from psruntime.errors import JobOverError, UnreachableError, UsageError
 from tests.core.steering.steered_job import SteeredJob
 from tests.support.selection import examples, plays_all
 
@@ -40,7 +40,7 @@ MUST_HAPPEN = (
     *(f"{kind} done" for kind in Kind), "pause given up", "learning-rate-scale given up", "save given up",
     "ps lost at hold", "ps lost at apply", "worker lost at hold", "worker lost at apply", "worker joined at hold",
     "coordinator lost at hold", "coordinator lost at apply", "coordinator lost while paused", "settings survived",
-    "refused", "over", "steps", "rounds", "scaled rounds", "mode given up",
+    "refused", "asked too early", "over", "steps", "rounds", "scaled rounds", "mode given up",
     *(f"from {before} to {after}" for before in MODES for after in MODES if before != after),
 )  # fmt: skip
 
@@ -75,6 +75,8 @@ class SteeringMachine(RuleBasedStateMachine):
             name = self.job.ask(kind, known[-1] if known else "", **facts)
         except UsageError:
             self.seen["refused"] += 1
+        except UnreachableError:
+            self.seen["asked too early"] += 1
         except JobOverError:
             self.seen["over"] += 1
         else:

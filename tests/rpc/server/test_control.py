@@ -159,7 +159,9 @@ def test_the_command_says_what_it_waits_for_and_what_is_so(
     assert asked.result(30) == 0
     said = capsys.readouterr()
     assert said.out == "bound 1 at global step 5\n"
-    assert said.err == "psruntime control: waits for worker 0 to end its step\n"
+    first, *later = said.err.splitlines()
+    assert first == "psruntime control: waits for worker 0 to end its step"
+    assert set(later) <= {"psruntime control: waits for ps 0 to write the new settings"}  # if it asks in this moment
 
 
 def test_a_command_that_takes_too_long_is_still_wanted(job: TrainingJob, capsys: pytest.CaptureFixture[str]) -> None:
