@@ -24,7 +24,7 @@ COMMANDS = {  # name -> what it does; psruntime.NAME has its main()
     "evaluator": "measure each new checkpoint of a job",
     "task": "start one task of a cluster: its role and index from TF_CONFIG, Slurm or lists of hosts",
     "status": "show a running job",
-    "control": "steer a running job: pause, save, change its bound or learning rates, end it",
+    "control": "steer a running job: pause, save, change its mode or learning rates, end it",
     "replay": "train one process on the batches of a sync job, and compare",
     "plan": "show where a model's variables would live, without a job",
     "tables": "show the dynamic tables of a checkpoint, and export them",

@@ -33,8 +33,9 @@ class Record:
     """One update of one worker; in mode sync what it added to one round.
 
     worker: its index.
-    push: number of the push; in mode async and bounded the worker's own, from 1 when its process began, in mode sync
-        the attempt, which all workers count together.  One that a recovery repeated keeps its number.
+    push: number of the push; in mode async and bounded the worker's own, from 1 when its process began or came from
+        mode sync, in mode sync the attempt, which all workers count together.  One that a recovery repeated keeps its
+        number.
     view: the ps that it went to, by the number of their table and a word for these processes; another one after a ps
         was lost.
     global_step: in mode async and bounded the global step that the worker read after its update, in which those of

@@ -29,16 +29,18 @@ from tests.chaos.facts import facts_of
 from tests.chaos.hardships import KINDS, Hardship, read_promises
 from tests.chaos.joins import join_and_kill
 from tests.chaos.outcomes import MODES, read_table
+from tests.chaos.switches import Switches
 from tests.chaos.torture import Torture
 from tests.chaos.weather import Weather
 from tests.support.cluster import ROOT, Zygote
 
-PARTS = ("cells", "hardships", "schedules", "rounds", "exact", "torture", "joins")
+PARTS = ("cells", "hardships", "schedules", "rounds", "exact", "torture", "joins", "switches")
 REPORT = ROOT / "docs" / "chaos.json"
 SCHEDULES, FAULTS = 6, 6  # random schedules, and the faults of each
 ROUNDS, ROUNDS_FAULTS = 200, 3  # the same in mode sync, with their replays
 EXACT, KILLS = 50, 3
 SAVES = 50
+SWITCHES, CHANGES = 20, 3  # schedules of changes of mode, and the changes of each
 CYCLES = 200
 GROWTH_BYTES = 100 << 20  # of all ps together, for so many cycles
 
@@ -136,6 +138,16 @@ class Chaos:
     def torture(self) -> dict[str, Any]:
         return self.run("torture", lambda folder: Torture(self._seed, SAVES, self.zygote, folder).run())
 
+    def switches(self) -> list[dict[str, Any]]:
+        def play(number: int) -> dict[str, Any]:
+            def job(folder: Path) -> Any:
+                return Switches(self._seed + number, CHANGES, self.zygote, folder).run()
+
+            return self.run(f"switches {number}", job)
+
+        with ThreadPoolExecutor(self._at_once) as players:
+            return list(players.map(play, range(SWITCHES)))
+
     def joins(self) -> list[dict[str, Any]]:
         def play(folder: Path, cycles: int, new: bool) -> Any:
             joined = join_and_kill(cycles, new, self.zygote, folder, lambda text: print(text, flush=True))
@@ -174,7 +186,10 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join(PARTS), help="which, with commas")
     parser.add_argument("--only", default="", metavar="TEXT", help="cells and hardships with this text in their names")
     parser.add_argument(
-        "--at-once", type=int, default=1, help="schedules of parts schedules and rounds that are played side by side"
+        "--at-once",
+        type=int,
+        default=1,
+        help="schedules of parts schedules, rounds and switches that are played side by side",
     )
     parser.add_argument("--schedules", type=int, default=SCHEDULES, help="of part schedules, in turn of each mode")
     parser.add_argument("--report", type=Path, default=REPORT, help="the file that is written")

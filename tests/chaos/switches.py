@@ -1,0 +1,162 @@
+"""Random changes of mode, each with a SIGKILL of a worker, the chief, ps 1 or ps 0 within half a second of the command.
+
+Wherever the loss falls, the job goes on in the mode before or in the one that was asked for, and in the latter if the
+command said so.  The last change is to mode sync; from the checkpoint after it to the end the rounds, replayed in one
+process, give the same parameters.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from psruntime.control import ask, command_of
+from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.view import Phase
+from psruntime.core.steering.commands import Outcome, Reply
+from psruntime.errors import PsRuntimeError
+from psruntime.graph.checkpoint.listing import step_of
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from tests.chaos.storm import end_codes
+from tests.cluster.test_rounds import SIZES, start, write_model
+from tests.support.cluster import Cluster, Zygote, cluster, replayed
+from tests.support.faults import Faults
+from tests.support.polling import poll_until
+
+WORKERS = 3
+LATE_S = 0.5  # from the command to the loss, at most
+REPLY_S = 90.0
+STEPS = 15  # that are taken after each change
+MODES = ("async", "bounded 0", "bounded 3", "sync")
+VICTIMS = ("worker", "chief", "ps 1", "ps 0")
+TOLERANCE = 1e-5
+
+
+@dataclass
+class Switched:
+    """told: each change, with what was killed and what came of it.  largest: the difference to the replay."""
+
+    seed: int
+    told: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    rollbacks: int = 0
+    largest: float = 0.0
+    seconds: float = 0.0
+
+
+class Switches:
+    """`run` plays so many changes, and one more to mode sync."""
+
+    def __init__(self, seed: int, changes: int, zygote: Zygote, folder: Path) -> None:
+        self.result = Switched(seed)
+        self._chance = random.Random(seed)
+        self._changes, self._zygote, self._folder = changes, zygote, folder
+        self._checkpoints, self._log = folder / "checkpoints", folder / "rounds.jsonl"
+
+    def run(self) -> Switched:
+        began_s = time.monotonic()
+        model = write_model(self._folder, "switched", optimizer="momentum", table=True)
+        mode, *bound = self._chance.choice(MODES).split()
+        with cluster(
+            self._zygote, self._folder, mode=mode, bound=int(bound[0]) if bound else None, ps=2, min_workers=1,
+            lease_s=2, train_steps=1 << 40, save_steps=40, keep=1_000_000, checkpoint_dir=self._checkpoints,
+            rounds_log=self._log, ps_timeout_s=120, link_timeout_s=3,
+        ) as job, ThreadPoolExecutor(1) as asking:  # fmt: skip
+            self._faults = Faults(job)
+            for index in range(WORKERS):
+                start(job, index, model)
+            job.wait_for_step(STEPS)
+            for wanted in [*self._chance.choices(MODES, k=self._changes), "sync"]:
+                self._change(job, asking, wanted)
+            while _mode_in_force(job) != "sync":  # the last change was given up
+                self._await(asking.submit(_ask, job, "mode sync"))
+            saved = self._await(asking.submit(_ask, job, "save"))
+            _await_steps(job)
+            assert self._await(asking.submit(_ask, job, "drain")).outcome is Outcome.DONE
+            job.wait_all()
+            self._check_end(job)
+        for path in self._checkpoints.glob("model.ckpt-*.index"):
+            if step_of(str(path.with_suffix(""))) < saved.global_step:
+                path.unlink()
+        flags = [f"--model={model}", f"--checkpoint-dir={self._checkpoints}"]
+        outcome = replayed(self._zygote, self._folder, self._log, SIZES, *flags)
+        self.result.largest = max(outcome["differences"].values())
+        assert self.result.largest < TOLERANCE, outcome
+        self.result.seconds = round(time.monotonic() - began_s, 1)
+        return self.result
+
+    def _change(self, job: Cluster, asking: ThreadPoolExecutor, wanted: str) -> None:
+        before, victim = _mode_in_force(job), self._chance.choice(VICTIMS)
+        after_s = self._chance.uniform(0, LATE_S)
+        self.result.told.append(f"from {before} to {wanted}, {victim} is killed after {after_s:.2f} s")
+        reply = asking.submit(_ask, job, f"mode {wanted}")
+        time.sleep(after_s)
+        self._kill(job, victim)
+        said = self._await(reply)
+        self.result.outcomes[str(said.outcome)] += 1
+        self.result.told[-1] += f": {said.outcome}, {said.text}"
+        _await_steps(job)
+        now = _mode_in_force(job)
+        assert now in (before, wanted), self.result.told
+        assert now == wanted or said.outcome is Outcome.GIVEN_UP, self.result.told
+
+    def _kill(self, job: Cluster, victim: str) -> None:
+        chief = next((m.index for m in _status(job).members if m.chief), 0)
+        role, index = ("ps", int(victim[-1])) if victim.startswith("ps") else ("worker", chief)
+        if victim == "worker":
+            index = self._chance.choice([other for other in range(WORKERS) if other != chief])
+        proc = job.latest(role, index)
+        self._faults.kill(proc)
+        self._faults.restart(proc)
+
+    def _await(self, reply: Future[Reply]) -> Reply:
+        said = reply.result(REPLY_S + 30)
+        assert said.outcome is not Outcome.PENDING, (said, self.result.told)
+        return said
+
+    def _check_end(self, job: Cluster) -> None:
+        strange = end_codes(job.procs)
+        assert not strange, strange
+        for index in range(2):
+            assert "balanced=True" in job.latest("ps", index).wait_for(" ledger ")
+        for proc in job.procs:
+            assert "Traceback" not in proc.text and " defect " not in proc.text, proc.text
+            self.result.rollbacks += proc.text.count(" restored ")
+
+
+def _ask(job: Cluster, words: str) -> Reply:
+    """What becomes of a command; who asks waits for a coordinator that comes back."""
+    with closing(CoordinatorClient(job.coordinator)) as client:
+        try:
+            return ask(client, command_of(words.split()), REPLY_S)
+        except PsRuntimeError as error:
+            return Reply(Outcome.GIVEN_UP, 0, str(error))  # a coordinator that was lost before it answered once
+
+
+def _status(job: Cluster) -> JobStatus:
+    """As soon as there is one: ps 0 may be away."""
+
+    def status() -> JobStatus | None:
+        with suppress(PsRuntimeError):
+            return job.status()
+        return None
+
+    found = poll_until(status, REPLY_S, "a status")
+    assert found
+    return found
+
+
+def _await_steps(job: Cluster) -> None:
+    poll_until(lambda: _status(job).phase is Phase.TRAINING, REPLY_S, "training")
+    step = _status(job).global_step + STEPS
+    poll_until(lambda: _status(job).global_step >= step, REPLY_S, f"global step {step}")
+
+
+def _mode_in_force(job: Cluster) -> str:
+    settings = _status(job).steering.settings
+    return settings.mode if settings.bound is None else f"{settings.mode} {settings.bound}"
