@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
@@ -154,13 +155,15 @@ def _ends(folder: str) -> tuple[tuple[int, str], tuple[int, str]]:
 
 def _between(rounds: list[dict[str, Any]], first: int, last: int, log: str) -> list[dict[str, Any]]:
     """The rounds that lead from one global step to another."""
-    steps = [record["global_step"] for record in rounds]
-    if steps[0] > first + 1 or steps[-1] < last:
+    used = [record for record in rounds if first < record["global_step"] <= last]
+    steps, wanted = [record["global_step"] for record in used], list(range(first + 1, last + 1))
+    if steps != wanted:
+        missing = next(step for step, found in zip_longest(wanted, steps, fillvalue=last) if step != found)
         raise UsageError(
-            f"{log} has the rounds {steps[0]} to {steps[-1]}; those from {first + 1} to {last} are needed, "
-            "from the oldest checkpoint of the folder to its newest"
+            f"{log} has no round {missing}, which was a step of another mode, could not be written, or is not of this "
+            f"job; those from {first + 1} to {last} are needed, from the oldest checkpoint of the folder to its newest"
         )
-    return [record for record in rounds if first < record["global_step"] <= last]
+    return used
 
 
 class _Inputs:

@@ -51,12 +51,19 @@ def test_a_job_with_data_shards_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert said.count("\n") == 1 and "is of a job with data shards (context.shards), which cannot be repeated" in said
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 4), (1, 5), (0, 5)])
-def test_rounds_that_do_not_reach_from_one_checkpoint_to_the_other_are_named(first: int, last: int) -> None:
-    rounds = [{"global_step": step} for step in (2, 3, 4)]
-    assert [each["global_step"] for each in replay._between(rounds, 1, 4, "log")] == [2, 3, 4]
-    with pytest.raises(Exception, match=f"log has the rounds 2 to 4; those from {first + 1} to {last} are needed"):
+@pytest.mark.parametrize(("first", "last", "missing"), [(3, 6, 4), (4, 9, 9), (1, 6, 2), (0, 5, 1), (9, 12, 11)])
+def test_the_first_round_that_is_missing_between_two_checkpoints_is_named(first: int, last: int, missing: int) -> None:
+    """A job that was in another mode in between has none of its global steps 4 and 5."""
+    rounds = [{"global_step": step} for step in (3, 6, 7, 8, 10)]
+    assert [each["global_step"] for each in replay._between(rounds, 5, 8, "log")] == [6, 7, 8]
+    with pytest.raises(Exception, match=f"log has no round {missing}, .* those from {first + 1} to {last} are needed"):
         replay._between(rounds, first, last, "log")
+
+
+def test_a_round_that_is_there_twice_is_not_taken() -> None:
+    rounds = [{"global_step": step} for step in (1, 2, 2, 3)]
+    with pytest.raises(Exception, match="log has no round 3"):
+        replay._between(rounds, 0, 3, "log")
 
 
 @pytest.mark.parametrize(("largest", "code"), [(9e-6, 0), (2e-5, 1)])

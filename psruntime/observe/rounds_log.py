@@ -76,8 +76,10 @@ def records_of(path: str | Path) -> list[dict[str, Any]]:
 def rounds_of(path: str | Path) -> list[dict[str, Any]]:
     """The applied rounds that the last variables hold, in order: what a return to an older state undid is left out.
 
+    Not each global step has one: not those of another mode.
+
     Raises:
-        UsageError: the file cannot be read, is no rounds log, or a round is missing.
+        UsageError: the file cannot be read, is no rounds log, or has no round.
     """
     rounds: list[dict[str, Any]] = []
     try:
@@ -86,14 +88,8 @@ def rounds_of(path: str | Path) -> list[dict[str, Any]]:
                 rounds = [each for each in rounds if each["global_step"] <= record["global_step"]]
             elif record["record"] == "round" and record["applied"]:
                 rounds.append(record)
-        steps = [record["global_step"] for record in rounds]
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path} is no rounds log: a line has no {error}; give the file of --rounds-log") from error
     if not rounds:
         raise UsageError(f"{path} has no round that was applied; give the file of --rounds-log")
-    for step, expected in zip(steps, range(steps[0], steps[-1] + 1), strict=False):
-        if step != expected:
-            raise UsageError(
-                f"round {expected} is missing in {path}: the log could not be written, or the job ended then"
-            )
     return rounds

@@ -15,12 +15,14 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import tensorflow.compat.v1 as tf1
+
 from psruntime.control import ask, command_of
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Outcome, Reply
 from psruntime.errors import PsRuntimeError
-from psruntime.graph.checkpoint.listing import step_of
+from psruntime.graph.checkpoint.listing import CheckpointList, step_of
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from tests.chaos.storm import end_codes
 from tests.cluster.test_rounds import SIZES, start, write_model
@@ -62,10 +64,11 @@ class Switches:
         began_s = time.monotonic()
         model = write_model(self._folder, "switched", optimizer="momentum", table=True)
         mode, *bound = self._chance.choice(MODES).split()
+        started_as = {"mode": mode, **({"bound": int(bound[0])} if bound else {})}
         with cluster(
-            self._zygote, self._folder, mode=mode, bound=int(bound[0]) if bound else None, ps=2, min_workers=1,
-            lease_s=2, train_steps=1 << 40, save_steps=40, keep=1_000_000, checkpoint_dir=self._checkpoints,
-            rounds_log=self._log, ps_timeout_s=120, link_timeout_s=3,
+            self._zygote, self._folder, **started_as, ps=2, min_workers=1, train_steps=1 << 40, save_steps=40,
+            keep=1_000_000, checkpoint_dir=self._checkpoints, rounds_log=self._log, lease_s=2, ps_timeout_s=120,
+            link_timeout_s=3,
         ) as job, ThreadPoolExecutor(1) as asking:  # fmt: skip
             self._faults = Faults(job)
             for index in range(WORKERS):
@@ -80,9 +83,7 @@ class Switches:
             assert self._await(asking.submit(_ask, job, "drain")).outcome is Outcome.DONE
             job.wait_all()
             self._check_end(job)
-        for path in self._checkpoints.glob("model.ckpt-*.index"):
-            if step_of(str(path.with_suffix(""))) < saved.global_step:
-                path.unlink()
+        self._keep_from(saved.global_step)
         flags = [f"--model={model}", f"--checkpoint-dir={self._checkpoints}"]
         outcome = replayed(self._zygote, self._folder, self._log, SIZES, *flags)
         self.result.largest = max(outcome["differences"].values())
@@ -118,6 +119,12 @@ class Switches:
         said = reply.result(REPLY_S + 30)
         assert said.outcome is not Outcome.PENDING, (said, self.result.told)
         return said
+
+    def _keep_from(self, step: int) -> None:
+        """The replay begins at the oldest checkpoint of the folder's list."""
+        folder = str(self._checkpoints)
+        kept = [path for path in CheckpointList(folder).listed() if (step_of(path) or 0) >= step]
+        tf1.train.update_checkpoint_state(folder, kept[-1], kept)
 
     def _check_end(self, job: Cluster) -> None:
         strange = end_codes(job.procs)

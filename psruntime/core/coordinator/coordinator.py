@@ -265,8 +265,7 @@ class Coordinator:
                 self._note("position", **prepared.position.facts)
             state.duty.prepared(prepared.global_step)
             state.reliefs.forget_all()
-            if state.mode == "sync":
-                state.turns.begin(view, prepared.global_step, prepared.attempt)
+            state.turns.prepared(view, state.mode, prepared.global_step, prepared.attempt)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")
         self._reconsider()
         return self._answer(chief)

@@ -46,10 +46,12 @@ class Turns:
         self._warned = False  # of it
         self._records: list[Record] = []
 
-    def begin(self, view: int, global_step: int, attempt: int) -> None:
-        """A view is prepared: rounds are held in it.  `attempt`: the highest that its ps have seen."""
-        self._record_round(self.rounds.begin(global_step, attempt))  # only the word of its being applied was lost
-        self._records.append({"record": "prepared", "view": view, "global_step": global_step})
+    def prepared(self, view: int, mode: str, global_step: int, attempt: int) -> None:
+        """A view is prepared; in mode sync, rounds are held in it.  `attempt`: the highest that its ps have seen."""
+        if mode == "sync":
+            self._record_round(self.rounds.begin(global_step, attempt))  # only the word of its being applied was lost
+        if mode == "sync" or self.rounds.attempt:  # else there are no rounds that it could undo
+            self._records.append({"record": "prepared", "view": view, "mode": mode, "global_step": global_step})
 
     def take(self, incarnation: int, index: int, done: Done | None, rests_after: int | None = None) -> None:
         """A worker says what it has done since its last turn, and asks for the next.

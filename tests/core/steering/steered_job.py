@@ -76,6 +76,7 @@ class SteeredJob:
         self.steppers: dict[int, Stepper] = {}
         self.global_step = 0
         self.facts: list[tuple[str, dict[str, Any]]] = []
+        self.records: list[dict[str, Any]] = []  # of the rounds log
         self.seen = Seen()
         for role, index in ((Role.PS, 0), (Role.PS, 1), (Role.WORKER, 0), (Role.WORKER, 1)):
             self.join(role, index)
@@ -276,6 +277,7 @@ class SteeredJob:
     def collect(self) -> None:
         effects = self.core.take_effects()
         self.facts += [(event.name, event.facts) for event in effects.events]
+        self.records += [dict(record) for record in effects.records]
         for record in effects.records:
             if record["record"] == "round" and record["round"] in self.seen.rounds:
                 said = record.get("learning_rate_scale", 1.0)

@@ -345,3 +345,21 @@ def test_data_shards_are_known_before_the_first_is_asked_for() -> None:
     job.run(5)
     with pytest.raises(UsageError, match="data shards"):
         job.ask(Kind.MODE, mode="bounded", bound=4)
+
+
+@pytest.mark.parametrize("began_in", ["sync", "async"])
+def test_the_rounds_log_tells_what_another_mode_undoes(began_in: str) -> None:
+    """Else rounds would seem to be held that a return to an older state undid; a job without rounds logs nothing."""
+    job = SteeredJob(mode=began_in)
+    job.run(9)
+    job.ask(Kind.MODE, mode="async")
+    job.run(9)
+    job.lose(Role.PS, 1)
+    job.global_step = 1
+    job.join(Role.PS, 1)
+    job.run(9)
+    told = [record for record in job.records if record["record"] == "prepared"]
+    if began_in == "async":
+        assert not told
+    else:
+        assert [record["mode"] for record in told] == ["sync", "async", "async"] and told[-1]["global_step"] == 1
