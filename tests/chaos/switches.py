@@ -1,8 +1,8 @@
 """Random changes of mode, each with a SIGKILL of a worker, the chief, ps 1 or ps 0 within half a second of the command.
 
 Wherever the loss falls, the job goes on in the mode before or in the one that was asked for, and in the latter if the
-command said so.  The last change is to mode sync; from the checkpoint after it to the end the rounds, replayed in one
-process, give the same parameters.
+command said so.  In mode bounded no update is staler than the bound allows.  The last change is to mode sync; from the
+checkpoint after it to the end the rounds, replayed in one process, give the same parameters.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Outcome, Reply
 from psruntime.errors import PsRuntimeError
 from psruntime.graph.checkpoint.listing import CheckpointList, step_of
+from psruntime.observe.records import read_records
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from tests.chaos.storm import end_codes
 from tests.cluster.test_rounds import SIZES, start, write_model
@@ -47,6 +48,7 @@ class Switched:
     told: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     rollbacks: int = 0
+    bounded: int = 0  # updates in mode bounded
     largest: float = 0.0
     seconds: float = 0.0
 
@@ -59,6 +61,7 @@ class Switches:
         self._chance = random.Random(seed)
         self._changes, self._zygote, self._folder = changes, zygote, folder
         self._checkpoints, self._log = folder / "checkpoints", folder / "rounds.jsonl"
+        self._record = folder / "record.jsonl"
 
     def run(self) -> Switched:
         began_s = time.monotonic()
@@ -72,7 +75,7 @@ class Switches:
         ) as job, ThreadPoolExecutor(1) as asking:  # fmt: skip
             self._faults = Faults(job)
             for index in range(WORKERS):
-                start(job, index, model)
+                start(job, index, model, f"--record={self._record}", f"--slowdown={1 + 4 * (index == 1)}")
             job.wait_for_step(STEPS)
             for wanted in [*self._chance.choices(MODES, k=self._changes), "sync"]:
                 self._change(job, asking, wanted)
@@ -83,6 +86,7 @@ class Switches:
             assert self._await(asking.submit(_ask, job, "drain")).outcome is Outcome.DONE
             job.wait_all()
             self._check_end(job)
+        self._check_bounds()
         self._keep_from(saved.global_step)
         flags = [f"--model={model}", f"--checkpoint-dir={self._checkpoints}"]
         outcome = replayed(self._zygote, self._folder, self._log, SIZES, *flags)
@@ -119,6 +123,14 @@ class Switches:
         said = reply.result(REPLY_S + 30)
         assert said.outcome is not Outcome.PENDING, (said, self.result.told)
         return said
+
+    def _check_bounds(self) -> None:
+        """(2 bound + 1) updates of each other worker, one that was just lost among them; docs/modes.md says why."""
+        for each in read_records(str(self._record)):
+            assert each.outcome != "stale", each
+            if each.mode == "bounded" and each.staleness is not None:
+                assert each.bound is not None and each.staleness <= (2 * each.bound + 1) * WORKERS, each
+                self.result.bounded += 1
 
     def _keep_from(self, step: int) -> None:
         """The replay begins at the oldest checkpoint of the folder's list."""

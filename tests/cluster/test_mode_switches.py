@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from psruntime.core.members.view import Phase
+from psruntime.observe.records import read_records
 from psruntime.observe.rounds_log import rounds_of
 from tests.cluster.test_control import Control, asked, step_in  # noqa: F401 - a fixture
 from tests.cluster.test_rounds import replay, start, write_model
@@ -63,20 +64,34 @@ def test_sync_is_exact_from_the_switch_on(zygote: Zygote, tmp_path: Path, asked:
     assert max(outcome["differences"].values()) < 1e-5
 
 
+def check_bounds(record: str) -> None:
+    """An update sees at most (2 bound + 1) of each of the two other workers in between: docs/modes.md says why."""
+    measured: dict[int | None, list[int]] = {}
+    for each in read_records(record):
+        assert each.outcome in ("applied", "contributed")
+        if each.mode != "sync" and each.staleness is not None:
+            measured.setdefault(each.bound, []).append(each.staleness)
+    assert max(measured[0]) <= 2 and max(measured[2]) <= 10
+    assert max(measured[None]) > 2, (
+        "in mode async they are staler than under bound 0: the bound was not in force before"
+    )
+
+
 @pytest.mark.long
 def test_all_switches_lose_nothing_and_a_bound_holds(zygote: Zygote, tmp_path: Path, asked: Any) -> None:  # noqa: F811
     """All six between three modes, then the losses of a worker, a ps and ps 0, each beside a switch."""
-    checkpoints = tmp_path / "checkpoints"
+    checkpoints, record = tmp_path / "checkpoints", str(tmp_path / "record.jsonl")
     with cluster(
         zygote, tmp_path, ps=2, min_workers=2, train_steps=NEVER, save_steps=NEVER, checkpoint_dir=checkpoints,
         lease_s=3,
     ) as job:  # fmt: skip
         for index in range(3):
-            job.start_worker(index, SMALL)
+            job.start_worker(index, SMALL, f"--record={record}", f"--slowdown={1 + 7 * (index == 2)}")
         job.wait_for_step(30)
         ask = asked(job)
         steps = [switch(job, ask, mode) for mode in ("sync", "bounded 2", "async", "bounded 0", "sync", "async")]
         assert all(later >= earlier + 20 for earlier, later in pairwise(steps))
+        check_bounds(record)
         assert ask("mode", "bounded", "1")[0] == 0
         ps = [m.ps_stats for m in job.status().members if m.ps_stats]
         assert all(not any(stats.dropped.values()) for stats in ps), "no update was refused"
