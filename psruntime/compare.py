@@ -100,14 +100,12 @@ def _settings_of(request: ModeRequest, arguments: argparse.Namespace) -> dict[st
     of_mode = flags.Parser(f"{PROG}: --modes '{request.name}'", "")
     of_mode.add_settings(JobConfig)
     more = flags.given(of_mode.parse_args(request.more), JobConfig)
-    for name in ("mode", "bound"):
+    for name in ("mode", "bound", "schedule"):
         if name in more:
             raise UsageError(f"--modes '{request.name}': --{name} stands there already, without dashes")
-    bound = {} if request.bound is None else {"bound": request.bound}
     common = {"train_steps": TRAIN_STEPS, **flags.given(arguments, JobConfig)}
-    if request.mode == "sync":  # a round has a batch of every worker
-        common["train_steps"] = -(-common["train_steps"] // arguments.workers)
-    settings = {"mode": request.mode, **bound, "linger_s": 0.0, "min_workers": arguments.workers, **common, **more}
+    common["train_steps"] = request.schedule.steps_of(common["train_steps"], arguments.workers)
+    settings = {**request.settings, "linger_s": 0.0, "min_workers": arguments.workers, **common, **more}
     JobConfig(**settings)
     return settings
 

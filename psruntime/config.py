@@ -15,12 +15,13 @@ from typing import Any
 
 from psruntime.devices import device_names
 from psruntime.errors import UsageError
+from psruntime.modes import BOUNDED, MODES, named
+from psruntime.schedule import Schedule
 from psruntime.settings import at_least, check_choices, flag_of, setting
 from psruntime.staleness_lr import StalenessLr
 
 DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"
-MODES = ("async", "bounded", "sync")
 ON_NAN = ("stop", "continue")
 ON_PS_LOSS = ("rollback", "partial")
 PLANS = ("packed", "per-variable")
@@ -49,6 +50,10 @@ class JobConfig:
 
     mode: str = setting("consistency", "async", "how workers are kept together", choices=MODES)
     bound: int | None = setting("consistency", None, "mode bounded: steps that a worker may start ahead of the slowest")
+    schedule: str = setting(
+        "consistency", "", "modes by global step, instead of --mode, as 'async:500, bounded 4:2000, sync', "
+        "500 global steps of the first, then 2000 of the second, then the last to the end", metavar="MODES",
+    )  # fmt: skip
     ps: int = setting("job", 1, "number of ps processes")
     min_workers: int = setting("job", 1, "workers that must be there before training starts")
     max_workers: int = setting("job", 1024, "worker indices are below this; each costs 40 bytes per bucket on its ps")
@@ -153,6 +158,7 @@ class JobConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        self._begin_schedule()
         for name in FROM_ONE:
             at_least(name, getattr(self, name), 1)
         if self.wire_error_feedback == "on" and (self.wire == "float32" or self.pipeline > 1):
@@ -193,7 +199,30 @@ class JobConfig:
         at_least("link_timeout_s", self.link_timeout_s, 1.0)
         at_least("linger_s", self.linger_s, 0.0)
         at_least("stop_grace_s", self.stop_grace_s, 0.0)
+        self._check_stages()
         object.__setattr__(self, "job_id", check_job_id("job_id", self.job_id or _made_of(self)))
+
+    def _begin_schedule(self) -> None:
+        """The mode is that of its first stage."""
+        schedule = Schedule.of(self.schedule)
+        if schedule is None:
+            return
+        first = schedule.stages[0]
+        if (self.mode, self.bound) not in ((first.mode, first.bound), ("async", None)):
+            raise UsageError(f"schedule says the mode; leave out mode and bound, got {named(self.mode, self.bound)}")
+        if self.replicate_every:
+            raise UsageError("schedule is not for replicate_every: a replica is of one mode; leave out either")
+        object.__setattr__(self, "mode", first.mode)
+        object.__setattr__(self, "bound", first.bound)
+
+    def _check_stages(self) -> None:
+        """The job must be one that could be started in each of them."""
+        schedule = Schedule.of(self.schedule)
+        for stage in schedule.stages[1:] if schedule else ():
+            try:
+                as_started_so(self, stage.mode, stage.bound)
+            except UsageError as error:
+                raise UsageError(f"schedule has stage '{stage}': {error}") from error
 
     def _check_mode(self) -> None:
         self._check_backup_workers()
@@ -397,7 +426,7 @@ def as_started_so(job: JobConfig, mode: str, bound: int | None) -> JobConfig:
     Raises:
         UsageError: they do not fit each other.
     """
-    return replace(job, mode=mode, bound=bound if mode == "bounded" else None)
+    return replace(job, mode=mode, bound=bound if mode == BOUNDED else None, schedule="")
 
 
 def check_job_id(name: str, value: str) -> str:

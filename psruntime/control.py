@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from psruntime import flags
-from psruntime.config import DEFAULT_COORDINATOR, MODES, ProcessConfig, SecurityConfig, split_address
-from psruntime.core.steering.commands import BOUNDED, Command, Kind, Outcome, Reply
+from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
+from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
 from psruntime.core.steering.settings import check_bound, check_scale
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
+from psruntime.modes import BOUNDED, MODES
 from psruntime.process import usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
@@ -29,11 +30,12 @@ MARGIN_S = 5.0  # of a call's deadline over the time for which the coordinator m
 REACH_S = 5.0  # for the first answer; a busy machine may miss one call
 AGAIN_S = 0.3  # between two calls when one failed
 ARGUMENTS = {Kind.BOUND: "N", Kind.LEARNING_RATE_SCALE: "X", Kind.MODE: "M"}  # of the commands that have one
+SCHEDULED = "schedule"  # as a mode
 COMMANDS = """commands:
   pause                    no step begins; what is under way ends
   resume                   steps begin again
   save                     a checkpoint now
-  mode M                   steps are taken in mode async, bounded N or sync from now on
+  mode M                   steps are taken in mode async, bounded N or sync from now on, or as --schedule says
   bound N                  mode bounded: another bound
   learning-rate-scale X    multiplies every learning rate by X; 1 is as the model has it
   drain                    the job ends as at its end: last checkpoint, evaluation, DONE
@@ -118,12 +120,15 @@ def command_of(words: Sequence[str]) -> Command:
 def _mode(words: Sequence[str]) -> dict[str, Any]:
     """mode, and bound of mode bounded."""
     mode, *rest = words or [""]
-    if mode not in MODES:
-        hint = suggestion(mode, MODES) or f"; known are {', '.join(MODES)}"
-        raise UsageError(f"mode takes async, bounded N or sync, got '{mode}'{hint}")
+    known = (*MODES, SCHEDULED)
+    if mode not in known:
+        hint = suggestion(mode, known) or f"; known are {', '.join(known)}"
+        raise UsageError(f"mode takes async, bounded N, sync or schedule, got '{mode}'{hint}")
     if len(rest) != (mode == BOUNDED):
         takes = "one argument, how far a worker may be ahead of the slowest" if mode == BOUNDED else "no argument"
         raise UsageError(f"mode {mode} takes {takes}, got '{' '.join(rest)}'")
+    if mode == SCHEDULED:
+        return {"scheduled": True}
     return {"mode": mode, "bound": check_bound("bound", _index("bound", rest[0])) if rest else 0}
 
 
@@ -171,7 +176,8 @@ class _Asking:
             except UnreachableError as error:
                 if time.monotonic() >= self._reach_until_s:
                     raise
-                self._tell(f"{error}; it is asked again")
+                if self._reach_until_s == self._until_s:
+                    self._tell(f"{error}; it is asked again")
                 time.sleep(AGAIN_S)
                 continue
             self._reach_until_s = self._until_s  # it was taken: a new coordinator takes it again

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
@@ -158,7 +157,7 @@ def _between(rounds: list[dict[str, Any]], first: int, last: int, log: str) -> l
     used = [record for record in rounds if first < record["global_step"] <= last]
     steps, wanted = [record["global_step"] for record in used], list(range(first + 1, last + 1))
     if steps != wanted:
-        missing = next(step for step, found in zip_longest(wanted, steps, fillvalue=last) if step != found)
+        missing = next((step for step in wanted if step not in steps), last)
         raise UsageError(
             f"{log} has no round {missing}, which was a step of another mode, could not be written, or is not of this "
             f"job; those from {first + 1} to {last} are needed, from the oldest checkpoint of the folder to its newest"

@@ -19,13 +19,16 @@ GENERATED = "psruntime/v1"
 
 # What a part may import besides itself and the standard library.
 MAY_IMPORT: dict[str, set[str]] = {
-    "psruntime/core": {"psruntime.errors", "psruntime.config"},
+    "psruntime/core": {"psruntime.errors", "psruntime.config", "psruntime.modes", "psruntime.schedule"},
     "psruntime/errors.py": set(),
     "psruntime/settings.py": {"psruntime.errors"},
     "psruntime/devices.py": {"psruntime.errors"},
     "psruntime/staleness_lr.py": {"psruntime.errors"},
+    "psruntime/modes.py": set(),
+    "psruntime/schedule.py": {"psruntime.errors", "psruntime.modes"},
     "psruntime/config.py": {
-        "psruntime.errors", "psruntime.settings", "psruntime.devices", "psruntime.staleness_lr",
+        "psruntime.errors", "psruntime.settings", "psruntime.devices", "psruntime.staleness_lr", "psruntime.modes",
+        "psruntime.schedule",
     },
     "psruntime/usercode.py": {"psruntime.errors"},
     "psruntime/model.py": {"psruntime.errors", "psruntime.settings", "psruntime.usercode"},
@@ -33,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/launch": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
     "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config"},
     "psruntime/observe": {
-        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "rich", "pyarrow",
+        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "psruntime.schedule", "rich",
+        "pyarrow",
     },
 }  # fmt: skip
 

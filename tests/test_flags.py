@@ -61,7 +61,7 @@ def test_what_a_ps_is_given_is_the_job_file_and_over_it_the_flags(tmp_path: Path
 
 BAD_FILES: dict[str, Any] = {
     "unknown setting 'pss'; did you mean ps\\?": "pss = 3",
-    "unknown setting 'zzz'; known are mode, bound, ps, ": "zzz = 3",
+    "unknown setting 'zzz'; known are mode, bound, schedule, ps, ": "zzz = 3",
     "ps must be of type int, got '3'": 'ps = "3"',
     "ps must be of type int, got True": "ps = true",
     "lease_s must be of type float, got '4'": 'lease_s = "4"',

@@ -58,7 +58,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers"),
     ("usercode", "config"),
-    ("settings", "devices", "staleness_lr"),
+    ("settings", "devices", "staleness_lr", "schedule"),
+    ("modes",),
     ("errors", "v1"),
 )
 STRANGERS = ("rpc", "graph")  # packages that do not know each other

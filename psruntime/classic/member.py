@@ -81,6 +81,11 @@ class ScriptMember:
                 "MonitoredTrainingSession does not know staleness_lr, which the job sets: a script runs its own "
                 "updates; for that write the model as a psruntime.ModelSpec"
             )
+        if job.schedule:
+            raise UsageError(
+                "MonitoredTrainingSession does not know schedule, which the job sets: the mode of a script stays as it "
+                "is; for that write the model as a psruntime.ModelSpec"
+            )
         if job.delta_every:
             raise UsageError(
                 "MonitoredTrainingSession does not know delta_every, which the job sets: a script's saver writes all "

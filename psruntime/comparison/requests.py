@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from psruntime.config import MODES
 from psruntime.errors import UsageError
+from psruntime.modes import BOUNDED, MODES
+from psruntime.schedule import Schedule
 from psruntime.settings import suggestion
 
 MOST_TIMES = 1000.0
@@ -17,17 +18,25 @@ _SLOW = re.compile(r"(\d{1,6}):(\d{1,6}(?:\.\d{1,6})?)x")
 class ModeRequest:
     """One training.
 
-    name: as it was asked for.  mode, bound: of the job.  more: further flags of the job, as words.
+    name: as it was asked for.  schedule: its modes.  more: further flags of the job, as words.
     """
 
     name: str
-    mode: str
-    bound: int | None = None
+    schedule: Schedule
     more: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, str | int]:
+        """Those of the job that say its mode."""
+        first, *others = self.schedule.stages
+        if others:
+            return {"schedule": str(self.schedule)}
+        return {"mode": first.mode} if first.bound is None else {"mode": first.mode, "bound": first.bound}
 
 
 def modes_of(text: str) -> list[ModeRequest]:
-    """Of `async; bounded 4; sync`, each with further flags of the job behind it if wanted: `async --pipeline 2`.
+    """Of `async; bounded 4; async:500, sync`, the last a schedule, each with further flags of the job behind it if
+    wanted: `async --pipeline 2`.
 
     Raises:
         UsageError: there is no mode, an unknown one, one twice, or a bound that is none.
@@ -43,19 +52,30 @@ def modes_of(text: str) -> list[ModeRequest]:
 
 
 def _mode_of(name: str) -> ModeRequest:
-    mode, *words = name.split()
-    if mode not in MODES:
+    words = name.split()
+    flags = next((place for place, word in enumerate(words) if word.startswith("--")), len(words))
+    mode, more = " ".join(words[:flags]), tuple(words[flags:])
+    if not ({",", ":"} & set(mode)):
+        _check_mode(mode, name)
+    try:
+        schedule = Schedule.of(mode)
+    except UsageError as error:
+        raise UsageError(f"--modes '{name}': {error}") from error
+    if schedule is None:
+        raise UsageError(f"--modes: '{name}' has no mode before its flags")
+    return ModeRequest(name, schedule, more)
+
+
+def _check_mode(mode: str, name: str) -> None:
+    word, *words = mode.split() or [""]
+    if word not in MODES:
         raise UsageError(
-            f"--modes: '{mode}' is no mode{suggestion(mode, MODES) or '; there are async, bounded N and sync'}"
+            f"--modes: '{word}' is no mode{suggestion(word, MODES) or '; there are async, bounded N and sync'}"
         )
-    bound = None
-    if mode == "bounded":
-        if not words or not words[0].isdecimal():
-            raise UsageError(f"--modes: bounded needs its bound, as bounded 4, got '{name}'")
-        bound, *words = int(words[0]), *words[1:]
-    if words and not words[0].startswith("--"):
-        raise UsageError(f"--modes: '{words[0]}' is unexpected in '{name}'; separate modes by ;")
-    return ModeRequest(name, mode, bound, tuple(words))
+    if word == BOUNDED and (not words or not words[0].isdecimal()):
+        raise UsageError(f"--modes: bounded needs its bound, as bounded 4, got '{name}'")
+    if len(words) > (word == BOUNDED):
+        raise UsageError(f"--modes: '{words[-1]}' is unexpected in '{name}'; separate modes by ;")
 
 
 def slow_of(text: str, workers: int) -> dict[int, float]:

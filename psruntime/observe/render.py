@@ -17,6 +17,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Departure, JobStatus, MemberStatus, RowCounts
 from psruntime.core.members.view import Phase
 from psruntime.observe.tables import bytes_text, table
+from psruntime.schedule import Schedule
 
 UNKNOWN = "-"
 
@@ -94,9 +95,13 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
 def _steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
     """What an operator has changed, and what is about to change."""
     steering, settings = status.steering, status.steering.settings
+    if schedule := Schedule.of(job.schedule):
+        left = "left by control; psruntime control mode schedule follows it again"
+        yield f"schedule: {schedule.whole(status.global_step) if settings.scheduled else left}"
     if settings.revision:
-        mode = [f"mode {settings.mode}"] if settings.mode not in ("", job.mode) else []
-        bound = [f"bound {settings.bound}"] if settings.bound not in (None, job.bound) else []
+        by_hand = not settings.scheduled
+        mode = [f"mode {settings.mode}"] if by_hand and settings.mode not in ("", job.mode) else []
+        bound = [f"bound {settings.bound}"] if by_hand and settings.bound not in (None, job.bound) else []
         scale = settings.learning_rate_scale
         scaled = [f"learning rates times {scale:g}"] if scale != 1 else []
         changed = [*mode, *bound, *scaled, *(["paused"] if settings.paused else [])]

@@ -176,7 +176,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "epochs", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "staleness_lr", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "epochs", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "staleness_lr", "schedule", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +199,7 @@ class JobSettings(_message.Message):
     BATCH_POLICY_FIELD_NUMBER: _ClassVar[int]
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     STALENESS_LR_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     ON_NAN_FIELD_NUMBER: _ClassVar[int]
     ON_DATA_ERROR_FIELD_NUMBER: _ClassVar[int]
     START_OVER_FIELD_NUMBER: _ClassVar[int]
@@ -238,6 +239,7 @@ class JobSettings(_message.Message):
     batch_policy: BatchPolicy
     max_staleness: int
     staleness_lr: str
+    schedule: str
     on_nan: OnNan
     on_data_error: OnDataError
     start_over: bool
@@ -255,7 +257,7 @@ class JobSettings(_message.Message):
     replicate_every: int
     job_id: str
     drain_timeout: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., epochs: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., staleness_lr: _Optional[str] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., epochs: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., staleness_lr: _Optional[str] = ..., schedule: _Optional[str] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DynamicRows(_message.Message):
     __slots__ = ("admit_after", "expire_after")
@@ -318,20 +320,22 @@ class Past(_message.Message):
     def __init__(self, began: _Optional[bool] = ..., global_step: _Optional[int] = ..., saved_step: _Optional[int] = ..., attempt: _Optional[int] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ...) -> None: ...
 
 class Settings(_message.Message):
-    __slots__ = ("revision", "from_global_step", "bound", "learning_rate_scale", "paused", "mode")
+    __slots__ = ("revision", "from_global_step", "bound", "learning_rate_scale", "paused", "mode", "scheduled")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     FROM_GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     BOUND_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_SCALE_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_FIELD_NUMBER: _ClassVar[int]
     revision: int
     from_global_step: int
     bound: int
     learning_rate_scale: float
     paused: bool
     mode: Mode
-    def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ..., mode: _Optional[_Union[Mode, str]] = ...) -> None: ...
+    scheduled: bool
+    def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ..., mode: _Optional[_Union[Mode, str]] = ..., scheduled: _Optional[bool] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past")
@@ -902,7 +906,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("request_id", "command", "bound", "learning_rate_scale", "worker_index", "max_wait", "mode")
+    __slots__ = ("request_id", "command", "bound", "learning_rate_scale", "worker_index", "max_wait", "mode", "scheduled")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     BOUND_FIELD_NUMBER: _ClassVar[int]
@@ -910,6 +914,7 @@ class ControlRequest(_message.Message):
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     command: ControlCommand
     bound: int
@@ -917,7 +922,8 @@ class ControlRequest(_message.Message):
     worker_index: int
     max_wait: _duration_pb2.Duration
     mode: Mode
-    def __init__(self, request_id: _Optional[str] = ..., command: _Optional[_Union[ControlCommand, str]] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., worker_index: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., mode: _Optional[_Union[Mode, str]] = ...) -> None: ...
+    scheduled: bool
+    def __init__(self, request_id: _Optional[str] = ..., command: _Optional[_Union[ControlCommand, str]] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., worker_index: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., mode: _Optional[_Union[Mode, str]] = ..., scheduled: _Optional[bool] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
     __slots__ = ("outcome", "global_step", "text")

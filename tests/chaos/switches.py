@@ -15,18 +15,16 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import tensorflow.compat.v1 as tf1
-
 from psruntime.control import ask, command_of
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Outcome, Reply
 from psruntime.errors import PsRuntimeError
-from psruntime.graph.checkpoint.listing import CheckpointList, step_of
 from psruntime.observe.records import read_records
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from tests.chaos.storm import end_codes
 from tests.cluster.test_rounds import SIZES, start, write_model
+from tests.support.checkpoint_list import keep_from
 from tests.support.cluster import Cluster, Zygote, cluster, replayed
 from tests.support.faults import Faults
 from tests.support.polling import poll_until
@@ -87,7 +85,7 @@ class Switches:
             job.wait_all()
             self._check_end(job)
         self._check_bounds()
-        self._keep_from(saved.global_step)
+        keep_from(self._checkpoints, saved.global_step)
         flags = [f"--model={model}", f"--checkpoint-dir={self._checkpoints}"]
         outcome = replayed(self._zygote, self._folder, self._log, SIZES, *flags)
         self.result.largest = max(outcome["differences"].values())
@@ -131,12 +129,6 @@ class Switches:
             if each.mode == "bounded" and each.staleness is not None:
                 assert each.bound is not None and each.staleness <= (2 * each.bound + 1) * WORKERS, each
                 self.result.bounded += 1
-
-    def _keep_from(self, step: int) -> None:
-        """The replay begins at the oldest checkpoint of the folder's list."""
-        folder = str(self._checkpoints)
-        kept = [path for path in CheckpointList(folder).listed() if (step_of(path) or 0) >= step]
-        tf1.train.update_checkpoint_state(folder, kept[-1], kept)
 
     def _check_end(self, job: Cluster) -> None:
         strange = end_codes(job.procs)

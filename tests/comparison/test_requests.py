@@ -9,20 +9,30 @@ from typing import Any
 import pytest
 
 from psruntime import compare
-from psruntime.comparison.requests import ModeRequest, modes_of, slow_of
+from psruntime.comparison.requests import modes_of, slow_of
 from psruntime.errors import UsageError
 
 
 def test_modes_with_bounds_and_further_flags() -> None:
-    assert modes_of("async; bounded  0;bounded 4; sync ;async --staleness-lr inverse --pipeline 2;") == [
-        ModeRequest("async", "async"),
-        ModeRequest("bounded 0", "bounded", 0),
-        ModeRequest("bounded 4", "bounded", 4),
-        ModeRequest("sync", "sync"),
-        ModeRequest(
-            "async --staleness-lr inverse --pipeline 2", "async", None, ("--staleness-lr", "inverse", "--pipeline", "2")
+    requests = modes_of("async; bounded  0;bounded 4; sync ;async --staleness-lr inverse --pipeline 2;")
+    asked = [(request.name, request.settings, request.more) for request in requests]
+    assert asked == [
+        ("async", {"mode": "async"}, ()),
+        ("bounded 0", {"mode": "bounded", "bound": 0}, ()),
+        ("bounded 4", {"mode": "bounded", "bound": 4}, ()),
+        ("sync", {"mode": "sync"}, ()),
+        (
+            "async --staleness-lr inverse --pipeline 2",
+            {"mode": "async"},
+            ("--staleness-lr", "inverse", "--pipeline", "2"),
         ),
     ]
+
+
+def test_a_schedule_is_one_of_the_modes() -> None:
+    (request,) = modes_of("async:500, bounded 4: 200 ,sync --save-steps 100")
+    assert request.settings == {"schedule": "async:500, bounded 4:200, sync"}
+    assert request.more == ("--save-steps", "100")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +44,9 @@ def test_modes_with_bounds_and_further_flags() -> None:
         ("bounded", "bounded needs its bound, as bounded 4, got 'bounded'"),
         ("bounded --pipeline 2", "bounded needs its bound"),
         ("bounded -1", "bounded needs its bound"),
-        ("async, sync", "'async,' is no mode"),
+        ("async, sync", "--modes 'async, sync': schedule: 'async' needs how many global steps it lasts"),
+        ("async:5; sync", "--modes 'async:5': schedule: the last stage, 'async', lasts to the end"),
+        ("--pipeline 2", "--modes: '' is no mode"),
         ("async 4", "'4' is unexpected in 'async 4'"),
         ("sync; sync", "--modes has 'sync' twice"),
     ],
@@ -106,8 +118,11 @@ def test_a_page_that_cannot_be_written(tmp_path: Path, capsys: Any) -> None:
 
 def test_every_mode_has_as_many_batches() -> None:
     arguments = compare._parser().parse_args(["--train-steps=1002", "--workers=4"])
-    steps = {r.name: compare._settings_of(r, arguments)["train_steps"] for r in modes_of("async; bounded 2; sync")}
-    assert steps == {"async": 1002, "bounded 2": 1002, "sync": 251}
+    steps = {
+        r.name: compare._settings_of(r, arguments)["train_steps"]
+        for r in modes_of("async; bounded 2; sync; async:602,sync")
+    }
+    assert steps == {"async": 1002, "bounded 2": 1002, "sync": 251, "async:602,sync": 702}
     (own,) = modes_of("sync --train-steps 7")
     assert compare._settings_of(own, arguments)["train_steps"] == 7
 

@@ -212,9 +212,27 @@ def test_what_an_operator_has_changed_is_shown_with_what_is_about_to_be() -> Non
     data = json.loads(json.dumps(as_json(replace(STATUS, steering=STEERED), bounded)))["steering"]
     assert data["settings"] == {
         "revision": 3, "from_global_step": 480, "bound": 2, "learning_rate_scale": 0.5, "paused": True,
-        "mode": "",
+        "mode": "", "scheduled": False,
     }  # fmt: skip
     assert data["pending"] == ["bound 7", "save"]
+
+
+def test_a_schedule_is_shown_with_what_comes_next() -> None:
+    job = JobConfig(schedule="async:400, bounded 4:2000, sync")
+
+    def head(step: int, settings: Settings) -> str:
+        out = io.StringIO()
+        status = replace(STATUS, global_step=step, steering=SteeringStatus(settings))
+        Console(file=out, width=160).print(as_tables(status, job))
+        return out.getvalue()
+
+    followed = Settings(1, 400, 4, mode="bounded", scheduled=True)
+    text = head(500, followed)
+    assert "mode bounded," in text and "by control" not in text
+    assert "schedule: bounded 4 until global step 2400, then sync\n" in text
+    text = head(500, replace(followed, revision=2, mode="sync", bound=None, scheduled=False))
+    assert "schedule: left by control; psruntime control mode schedule follows it again\n" in text
+    assert "by control: mode sync; the latest change from global step 400\n" in text
 
 
 def test_down_weighted_updates_are_shown_where_there_are_any() -> None:

@@ -33,7 +33,9 @@ from psruntime.core.rounds.past_round import Part
 from psruntime.core.rounds.shares import Shares
 from psruntime.core.rounds.turns import Turns
 from psruntime.core.shards.shards import Shards
+from psruntime.core.steering.settings import Settings
 from psruntime.core.steering.steering import Steering
+from psruntime.schedule import Schedule
 
 
 class Timed(Protocol):
@@ -82,7 +84,8 @@ class JobState:
         )
         self.drain_timer = DrainTimer(job.drain_timeout_s)
         self.stop = StopRequests(job.stop_grace_s)
-        self.steering = Steering(job.mode, job.bound, note)
+        self.schedule = Schedule.of(job.schedule)
+        self.steering = Steering(Settings(mode=job.mode, bound=job.bound, scheduled=self.schedule is not None), note)
 
         # What has moved, and what became of it.
         self.accounts = Accounts()

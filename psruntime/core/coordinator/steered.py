@@ -6,6 +6,8 @@ nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from psruntime.config import as_started_so
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import can_save
@@ -14,10 +16,11 @@ from psruntime.core.members.messages import PsBeat
 from psruntime.core.members.view import Phase, listed, over_error
 from psruntime.core.rounds.rounds import NAMED
 from psruntime.core.steering.barrier import Look
-from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatus
+from psruntime.core.steering.commands import SCHEDULE, Command, Kind, Reply, SteeringStatus
 from psruntime.core.steering.settings import check_bound, check_scale
 from psruntime.core.steering.steering import Request
 from psruntime.errors import UnreachableError, UsageError
+from psruntime.modes import named
 
 JUDGED = (Kind.BOUND, Kind.MODE, Kind.LEARNING_RATE_SCALE, Kind.SAVE, Kind.DRAIN_WORKER)  # by what the job is
 HOLDS_IN = (Phase.FORMING, Phase.PREPARING, Phase.TRAINING)  # where a step may begin, or after which one may
@@ -34,6 +37,7 @@ def take(state: JobState, command: Command) -> None:
         return
     if state.phase.over:
         raise over_error(state.phase, state.reason)
+    command = _scheduled(state, command) if command.scheduled else command
     _require(state, command)
     worker = state.members.holder(Role.WORKER, command.worker) if command.kind is Kind.DRAIN_WORKER else None
     state.steering.take(command, state.global_step, worker.incarnation if worker else 0)
@@ -55,7 +59,7 @@ def steer(state: JobState) -> bool:
         holder = state.members.holder(Role.WORKER, request.command.worker)
         if holder is None or holder.incarnation != request.incarnation:
             steering.finish(request, state.global_step, f"worker {request.command.worker} has left")
-    while state.view.number and steering.begin_next(state.global_step):  # before the first view others may know more
+    while state.view.number and _begin_next(state):  # before the first view others may know more
         _take_up(state)
         move = barrier.decide(look_at(state)).move
         if not move:
@@ -67,6 +71,37 @@ def steer(state: JobState) -> bool:
             steering.release(state.global_step)
     _take_up(state)
     return before != (steering.revision, barrier.hold, barrier.stage)
+
+
+def _begin_next(state: JobState) -> bool:
+    """Begins the next change if none is under way, what the schedule wants before all; returns whether one is."""
+    steering, due = state.steering, _due(state)
+    if due and not steering.is_changing:
+        steering.take(due, state.global_step)
+    elif not due and steering.held and steering.held.is_due and state.phase is Phase.TRAINING:
+        steering.withdraw(f"not due any more: the job went back to global step {state.global_step}", state.global_step)
+    return steering.begin_next(state.global_step)
+
+
+def _due(state: JobState) -> Command | None:
+    """The change by which the mode is again that of the schedule, at the global step as it is now."""
+    settings = state.steering.settings
+    if state.schedule is None or not settings.scheduled or state.phase is not Phase.TRAINING:
+        return None
+    command = _scheduled(state, Command(Kind.MODE, f"{SCHEDULE} {state.steering.revision}", SCHEDULE, scheduled=True))
+    return None if command.change(settings) == settings else command
+
+
+def _scheduled(state: JobState, command: Command) -> Command:
+    """A command for the mode of the schedule, with that mode.
+
+    Raises:
+        UsageError: the job has no schedule.
+    """
+    if state.schedule is None:
+        raise UsageError(f"the job has no {SCHEDULE} that its mode could follow")
+    stage = state.schedule.at(state.global_step)
+    return replace(command, mode=stage.mode, bound=stage.bound or 0)
 
 
 def look_at(state: JobState) -> Look:
@@ -98,8 +133,7 @@ def reply(state: JobState, request_id: str) -> Reply:
 
 def mode_of(state: JobState) -> str:
     """The mode in force, for people."""
-    bound = state.steering.settings.bound
-    return state.mode if bound is None else f"{state.mode} {bound}"
+    return named(state.mode, state.steering.settings.bound)
 
 
 def hold_of(state: JobState) -> tuple[int, str]:
@@ -139,6 +173,10 @@ def _take_up(state: JobState) -> None:
     rounds, barrier = state.turns.rounds, state.steering.barrier
     rounds.stay_closed(barrier.hold > 0)
     rounds.learning_rate_scale = barrier.in_force.learning_rate_scale
+    ends = [state.job.train_steps]
+    if state.schedule is not None and barrier.in_force.scheduled:
+        ends.append(state.schedule.end_at(state.global_step))
+    rounds.limit = min((end for end in ends if end is not None), default=None)
 
 
 def _stepping(state: JobState) -> str:

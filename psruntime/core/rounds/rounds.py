@@ -34,7 +34,8 @@ NAMED = 10  # workers that a message names
 class Rounds:
     """The rounds of one coordinator.  `revision` grows whenever some worker's turn may have changed.
 
-    limit: the global step that ends the training, if there is one: the round that reaches it is closed by itself.
+    limit: the global step after which no round is known to follow, if there is one: the round that reaches it is closed
+        by itself, not by the contributions to the next.
     backup_workers: how many of its workers a round does not wait for.  shares: of its members; None: each computes
     its own batch size.
     """

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from psruntime.core.steering.settings import UNCHANGED, Settings
+from psruntime.modes import BOUNDED, named
 
 
 class Kind(str, Enum):
@@ -25,14 +26,16 @@ class Kind(str, Enum):
 
 
 CHANGES = (Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE, Kind.MODE)
-BOUNDED = "bounded"
+
+SCHEDULE = "--schedule"  # by whom a change is wanted that no operator has asked for
 
 
 @dataclass(frozen=True)
 class Command:
-    """request_id: random text, the same in every repeat of this request.  by: from where it came, for people.
+    """request_id: random text, the same in every repeat of this request.  by: from where it came, for people; SCHEDULE.
 
-    bound, scale, mode, worker: of the kind that needs one; bound also of mode bounded.
+    bound, scale, mode, worker: of the kind that needs one; bound also of mode bounded.  scheduled: it is the mode that
+    the job's schedule has now, and follows the schedule from then on.
     """
 
     kind: Kind
@@ -42,16 +45,30 @@ class Command:
     scale: float = 1.0
     mode: str = ""
     worker: int = 0
+    scheduled: bool = False
 
     def __str__(self) -> str:
-        """As it was typed."""
+        """As it was typed; one for the mode of the schedule with that mode, once it is known."""
+        mode = named(self.mode, self.of_mode)
+        if self.scheduled:
+            mode = f"{mode}, as scheduled" if mode else "schedule"
         argument: dict[Kind, object] = {
             Kind.BOUND: self.bound,
             Kind.LEARNING_RATE_SCALE: f"{self.scale:g}",
-            Kind.MODE: f"{self.mode} {self.bound}" if self.mode == BOUNDED else self.mode,
+            Kind.MODE: mode,
             Kind.DRAIN_WORKER: self.worker,
         }
         return f"{self.kind} {argument[self.kind]}" if self.kind in argument else str(self.kind)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is the schedule's change from one stage to the next."""
+        return self.by == SCHEDULE
+
+    @property
+    def of_mode(self) -> int | None:
+        """The bound that the settings have under this command for a mode."""
+        return self.bound if self.mode == BOUNDED else None
 
     def why_not(self, settings: Settings) -> str:
         """Why it cannot be done under these settings; empty if it can."""
@@ -62,11 +79,11 @@ class Command:
     def change(self, settings: Settings) -> Settings:
         """The settings as this command makes them of those."""
         if self.kind is Kind.BOUND:
-            return replace(settings, bound=self.bound)
+            return replace(settings, bound=self.bound, scheduled=False)
         if self.kind is Kind.LEARNING_RATE_SCALE:
             return replace(settings, learning_rate_scale=self.scale)
         if self.kind is Kind.MODE:
-            return replace(settings, mode=self.mode, bound=self.bound if self.mode == BOUNDED else None)
+            return replace(settings, mode=self.mode, bound=self.of_mode, scheduled=self.scheduled)
         return replace(settings, paused=self.kind is Kind.PAUSE)
 
 

@@ -17,7 +17,8 @@ class Settings:
 
     from_global_step: the change before which nobody took a step under these settings, and after which nobody did under
     those before.  bound: in mode bounded, else None.  learning_rate_scale: by which every learning rate is multiplied.
-    paused: no step begins.  mode: by which steps are taken; empty where that is not known.
+    paused: no step begins.  mode: by which steps are taken; empty where that is not known.  scheduled: mode and bound
+    follow the job's schedule.
     """
 
     revision: int = 0
@@ -26,6 +27,7 @@ class Settings:
     learning_rate_scale: float = 1.0
     paused: bool = False
     mode: str = ""
+    scheduled: bool = False
 
     def newer(self, other: Settings) -> Settings:
         """Those of both that were changed more often; of the same those that were in force, not only told to the ps."""

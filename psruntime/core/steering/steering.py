@@ -37,11 +37,11 @@ class Request:
 class Steering:
     """`note(name, **facts)` takes what an operator wants to read.  revision: grows with every change of a reply.
 
-    mode, bound: as the job was started; bound None unless it is mode bounded.
+    started_with: the settings of a job that nobody has steered yet.
     """
 
-    def __init__(self, mode: str, bound: int | None, note: Callable[..., None]) -> None:
-        self.barrier = Barrier(Settings(mode=mode, bound=bound))
+    def __init__(self, started_with: Settings, note: Callable[..., None]) -> None:
+        self.barrier = Barrier(started_with)
         self.revision = 0
         self._note = note
         self._requests: dict[str, Request] = {}  # by request id, the latest last
@@ -69,13 +69,14 @@ class Steering:
     def take(self, command: Command, global_step: int, incarnation: int = 0) -> None:
         """A command that can be carried out.  A repeat changes nothing.
 
-        `resume` withdraws the change that is under way, if no ps was told of it: somebody does not end its step.
+        `resume` withdraws the change that is under way, if no ps was told of it: somebody does not end its step.  What
+        the schedule wants it does not withdraw, since that would come again.
         """
         if self.knows(command.request_id):
             return
-        if command.kind is Kind.RESUME and self.barrier.stage is Stage.HOLD:
-            self.barrier.give_up()
-            self.finish(self._change(), global_step, "withdrawn by resume", Outcome.GIVEN_UP)
+        held = self.held
+        if command.kind is Kind.RESUME and held and not held.is_due:
+            self.withdraw("withdrawn by resume", global_step)
         request = Request(command, global_step, incarnation)
         self._requests[command.request_id] = request
         self._open.append(request)
@@ -84,6 +85,21 @@ class Steering:
             del self._requests[name]
         self.revision += 1
         self._note("control", command=str(command), by=command.by, global_step=global_step)
+
+    @property
+    def held(self) -> Command | None:
+        """The change for which workers hold, and of which no ps was told yet."""
+        return self._change().command if self.barrier.stage is Stage.HOLD else None
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a change has not taken effect."""
+        return any(request.command.kind in CHANGES for request in self._open)
+
+    def withdraw(self, why: str, global_step: int) -> None:
+        """Gives up the change that is held."""
+        self.barrier.give_up()
+        self.finish(self._change(), global_step, why, Outcome.GIVEN_UP)
 
     def reply(self, request_id: str) -> Reply:
         """What has become of a request that was taken; while it is pending `waits_for` says what for."""
@@ -150,7 +166,7 @@ class Steering:
 
     def begin_next(self, global_step: int) -> bool:
         """Begins the next change if none is under way; returns whether one is.  One that changes nothing is done."""
-        while self.barrier.stage is Stage.OPEN and any(r.command.kind in CHANGES for r in self._open):
+        while self.barrier.stage is Stage.OPEN and self.is_changing:
             request = self._change()
             change = request.command.change(self.settings)
             if why := request.command.why_not(self.settings):

@@ -46,6 +46,11 @@ def require_fit(job: JobConfig, inputs: InputStream) -> None:
             f"{inputs.name} calls context.shards, which is not for batch_policy throughput: fast workers read more "
             "shards anyway; leave out either"
         )
+    if job.schedule and inputs.shards is not None:
+        raise UsageError(
+            f"{inputs.name} calls context.shards, which is not for --schedule: with data shards the mode of a job "
+            "stays as it is; leave out either"
+        )
     if job.epochs is not None and inputs.shards is None:
         raise UsageError(f"{inputs.name} does not call context.shards: without data shards --epochs has no meaning")
     if job.mode == "bounded" and inputs.shards is not None:

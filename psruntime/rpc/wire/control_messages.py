@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from psruntime.core.steering.commands import BOUNDED, Command, Kind, Outcome, Reply, SteeringStatus
+from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
 from psruntime.core.steering.settings import Settings, check_bound, check_scale
 from psruntime.errors import UsageError
+from psruntime.modes import BOUNDED
 from psruntime.rpc.wire import field_checks
 from psruntime.v1 import coordination_pb2 as pb
 
@@ -33,6 +34,7 @@ def control_request_to_wire(request: ControlRequest) -> pb.ControlRequest:
         worker_index=command.worker if command.kind is Kind.DRAIN_WORKER else None,
         max_wait=field_checks.duration(request.max_wait_s) if request.max_wait_s > 0 else None,
         mode=_mode_to_wire(command.mode),
+        scheduled=command.scheduled,
     )
 
 
@@ -42,7 +44,9 @@ def control_request_from_wire(wire: pb.ControlRequest, by: str = "") -> ControlR
     request_id = field_checks.words("request_id", wire.request_id, field_checks.JOIN_ID_CHARS)
     field_checks.text("request_id", request_id, field_checks.JOIN_ID_CHARS, least=1)
     facts: dict[str, float | str] = {}
-    if kind is Kind.MODE:
+    if kind is Kind.MODE and wire.scheduled:
+        facts["scheduled"] = True
+    elif kind is Kind.MODE:
         facts["mode"] = field_checks.word("mode", pb.Mode, wire.mode).lower()
     if kind is Kind.BOUND or facts.get("mode") == BOUNDED:
         facts["bound"] = check_bound("bound", wire.bound)
@@ -78,6 +82,7 @@ def settings_to_wire(settings: Settings) -> pb.Settings:
         learning_rate_scale=settings.learning_rate_scale,
         paused=settings.paused,
         mode=_mode_to_wire(settings.mode),
+        scheduled=settings.scheduled,
     )
 
 
@@ -89,6 +94,7 @@ def settings_from_wire(wire: pb.Settings) -> Settings:
         check_scale("settings.learning_rate_scale", wire.learning_rate_scale),
         wire.paused,
         field_checks.word("settings.mode", pb.Mode, wire.mode).lower() if wire.mode else "",
+        wire.scheduled,
     )
 
 

@@ -16,6 +16,7 @@ from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.worker.shard_taker import ShardTaker
 from psruntime.rpc.worker.step_gate import Gate
 from psruntime.rpc.worker.worker_facts import WorkerFacts
+from psruntime.schedule import Schedule
 
 PAUSE_S = 0.3  # between two tries to open a session: a ps that comes back is noticed at once all the same
 CHECK_S = 0.1  # how often a worker at its bound checks whether it shall still wait
@@ -46,6 +47,7 @@ class WorkerControl:
         self._retried = ("", 0.0)  # what the log says of the latest pause, and since when
         self._turns_are_quick = False  # mode sync: whether the last was there at once
         self._while_held: Callable[[], None] = lambda: None
+        self._schedule, self._stage = Schedule.of(self._job.schedule), 0
 
     # The view.
 
@@ -230,8 +232,14 @@ class WorkerControl:
         self._facts.stepped(global_step)
         self._pass_clock()
         limit = self._job.train_steps
-        if limit is not None and global_step >= limit:
+        if (limit is not None and global_step >= limit) or self._is_another_stage(global_step):
             self._report_now()
+
+    def _is_another_stage(self, global_step: int) -> bool:
+        """Whether the job's schedule has another one than at the last step: the coordinator waits for that word."""
+        number = self._schedule.number_at(global_step) if self._schedule else 0
+        before, self._stage = self._stage, number
+        return number != before
 
     # The end.
 

@@ -112,6 +112,11 @@ class SteeredJob:
             self.core.confirm_lost(members.pop(index).incarnation, self.now_s)
             self.collect()
 
+    def go_back(self, steps: int) -> None:
+        """With the next view: what is lost is restored from a checkpoint."""
+        self.global_step = max(0, self.global_step - steps)
+        self.seen.rounds = {number: scale for number, scale in self.seen.rounds.items() if number <= self.global_step}
+
     def lose_the_coordinator(self) -> None:
         """With ps 0; the others join the next one, and tell it what they remember.  Their steps go on meanwhile."""
         pasts = {(Role.PS, i): ps.past for i, ps in self.ps.items() if i}

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from psruntime.core.coordinator import steered
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.barrier import Stage
@@ -36,12 +37,14 @@ PS = st.integers(0, 1)
 FLAG = st.booleans()
 CHANGES = st.sampled_from([Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE, Kind.MODE])
 MODES = ("async", "bounded", "sync")
+SCHEDULES = ("async:20, bounded 2:15, sync", "sync:12, bounded 0:20, bounded 3:9, async", "bounded 2:9, sync:9, async")
 MUST_HAPPEN = (
     *(f"{kind} done" for kind in Kind), "pause given up", "learning-rate-scale given up", "save given up",
     "ps lost at hold", "ps lost at apply", "worker lost at hold", "worker lost at apply", "worker joined at hold",
     "coordinator lost at hold", "coordinator lost at apply", "coordinator lost while paused", "settings survived",
     "refused", "asked too early", "over", "steps", "rounds", "scaled rounds", "mode given up",
-    *(f"from {before} to {after}" for before in MODES for after in MODES if before != after),
+    *(f"from {before} to {after}" for before in MODES for after in (*MODES, "schedule") if before != after),
+    "stage 0", "stage 1", "stage 2",
 )  # fmt: skip
 
 
@@ -55,10 +58,11 @@ class SteeringMachine(RuleBasedStateMachine):
 
     seen: Counter[str] = Counter()
 
-    @initialize(mode=st.sampled_from(MODES))
-    def begin(self, mode: str) -> None:
+    @initialize(mode=st.sampled_from(MODES), schedule=st.sampled_from([*SCHEDULES, ""]))
+    def begin(self, mode: str, schedule: str) -> None:
+        began: dict[str, object] = {"mode": mode, "bound": 4 if mode == "bounded" else None}
         self.job = SteeredJob(
-            mode=mode, bound=4 if mode == "bounded" else None, checkpoint_dir="/c", ps_timeout_s=1e6,
+            **({"schedule": schedule} if schedule else began), checkpoint_dir="/c", ps_timeout_s=1e6,
             drain_timeout_s=1e5, min_workers=1,
         )  # fmt: skip
         self.asked: dict[str, Kind] = {}
@@ -91,9 +95,12 @@ class SteeringMachine(RuleBasedStateMachine):
         elif kind is Kind.LEARNING_RATE_SCALE:
             self.ask(kind, repeated, scale=scale)
         elif kind is Kind.MODE:
-            mode = MODES[bound % 3]
+            mode = (*MODES, "schedule")[bound % 4]
             self.seen[f"from {self.job.core.state.mode} to {mode}"] += 1
-            self.ask(kind, repeated, mode=mode, bound=bound)
+            if mode == "schedule":
+                self.ask(kind, repeated, scheduled=True)
+            else:
+                self.ask(kind, repeated, mode=mode, bound=bound)
         else:
             self.ask(kind, repeated)
 
@@ -150,9 +157,11 @@ class SteeringMachine(RuleBasedStateMachine):
         self.seen[f"worker lost at {self.at}"] += worker in self.job.steppers
         self.job.lose(Role.WORKER, worker)
 
-    @rule(back=FLAG)
-    def ps_1_is_lost(self, back: bool) -> None:
+    @rule(back=FLAG, steps_lost=st.integers(0, 30))
+    def ps_1_is_lost(self, back: bool, steps_lost: int) -> None:
         self.seen[f"ps lost at {self.at}"] += 1 in self.job.ps
+        if 1 in self.job.ps:
+            self.job.go_back(steps_lost)
         self.job.lose(Role.PS, 1)
         if back:
             self.job.join(Role.PS, 1)
@@ -206,6 +215,23 @@ class SteeringMachine(RuleBasedStateMachine):
             ]
             assert not begun, f"workers {begun} are in a step, under {barrier.in_force}"
 
+    @invariant()
+    def no_step_begins_in_a_mode_that_the_schedule_does_not_have(self) -> None:
+        """At its global step the job is in the mode of the schedule, or nobody begins a step."""
+        if not hasattr(self, "job"):
+            return
+        state = self.job.core.state
+        settings = state.steering.settings
+        if state.schedule is None or not settings.scheduled or state.phase is not Phase.TRAINING:
+            return
+        stage = state.schedule.at(state.global_step)
+        is_due = (settings.mode, settings.bound) != (stage.mode, stage.bound)
+        assert not is_due or state.steering.barrier.hold, f"{settings} at global step {state.global_step}"
+        rounds = state.turns.rounds
+        if rounds.open and not is_due:
+            assert state.schedule.at(rounds.round - 1).mode == "sync", f"round {rounds.round} is one too many"
+        self.seen[f"stage {state.schedule.number_at(state.global_step)}"] += not is_due
+
     def count(self) -> None:
         """What became of what was asked of this coordinator."""
         for name, kind in self.asked.items():
@@ -224,6 +250,10 @@ class SteeringMachine(RuleBasedStateMachine):
         job.join(Role.WORKER, 0)
         job.run(40)
         self.count()
+        state = job.core.state
+        if state.schedule and state.steering.settings.scheduled and state.phase is Phase.TRAINING:
+            is_there = steered.mode_of(state) == str(state.schedule.at(state.global_step))
+            assert is_there or state.steering.is_changing, "the schedule was left by itself"
         left = {str(kind): job.reply(name).text for name, kind in self.asked.items() if name not in self.done}
         assert not left, f"commands hang: {left}"
         self.seen["steps"] += job.seen.steps

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psruntime.config import BATCH_POLICIES, MODES, ON_NAN, PLANS, JobConfig
+from psruntime.config import BATCH_POLICIES, ON_NAN, PLANS, JobConfig
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.membership import Member, Role, tag_of
 from psruntime.core.members.messages import (
@@ -35,6 +35,7 @@ from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, DynamicRows
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
 from psruntime.core.steering.settings import Settings
 from psruntime.errors import UsageError
+from psruntime.modes import MODES
 from psruntime.rpc.wire import (
     clock_messages,
     control_messages,
@@ -230,36 +231,40 @@ _of_mode = {  # settings that belong to one mode, and what does not go with them
         "top_k": st.none(),
     },
 }
-jobs = st.sampled_from(MODES).flatmap(
-    lambda mode: st.builds(
-        JobConfig,
-        job_id=st.just("") | job_ids,
-        mode=st.just(mode),
-        ps=st.integers(1, 2**31 - 1),
-        max_workers=st.integers(8, 2**31 - 1),
-        train_steps=st.none() | st.integers(1, field_checks.COUNT_LIMIT - 1),
-        epochs=st.none() | st.integers(1, field_checks.COUNT_LIMIT - 1),
-        checkpoint_dir=texts.filter(bool),
-        keep_best=st.sampled_from(["", "loss", "max:accuracy"]),
-        save_steps=st.integers(100, field_checks.COUNT_LIMIT - 1),
-        delta_every=st.integers(0, 99),
-        save_secs=spans,
-        start_over=st.sampled_from(["off", "on"]),
-        keep=st.integers(1, 2**31 - 1),
-        summary_steps=counts,
-        slice_bytes=st.integers(1, field_checks.COUNT_LIMIT - 1),
-        plan=st.sampled_from(PLANS),
-        on_nan=st.sampled_from(ON_NAN),
-        round_warn_s=spans,
-        lease_s=spans.map(lambda s: 0.5 + s / 10**6).map(lambda s: round(s, 9)),
-        ps_timeout_s=spans.map(lambda s: 20.0 + s),
-        drain_timeout_s=spans.map(lambda s: 1.0 + s),
-        link_timeout_s=spans.map(lambda s: 1.0 + s),
-        linger_s=spans,
-        stop_grace_s=spans,
-        **{**_of_every_mode, **_of_mode[mode]},
+jobs = (
+    st.sampled_from(MODES).flatmap(
+        lambda mode: st.builds(
+            JobConfig,
+            job_id=st.just("") | job_ids,
+            mode=st.just(mode),
+            ps=st.integers(1, 2**31 - 1),
+            max_workers=st.integers(8, 2**31 - 1),
+            train_steps=st.none() | st.integers(1, field_checks.COUNT_LIMIT - 1),
+            epochs=st.none() | st.integers(1, field_checks.COUNT_LIMIT - 1),
+            checkpoint_dir=texts.filter(bool),
+            keep_best=st.sampled_from(["", "loss", "max:accuracy"]),
+            save_steps=st.integers(100, field_checks.COUNT_LIMIT - 1),
+            delta_every=st.integers(0, 99),
+            save_secs=spans,
+            start_over=st.sampled_from(["off", "on"]),
+            keep=st.integers(1, 2**31 - 1),
+            summary_steps=counts,
+            slice_bytes=st.integers(1, field_checks.COUNT_LIMIT - 1),
+            plan=st.sampled_from(PLANS),
+            on_nan=st.sampled_from(ON_NAN),
+            round_warn_s=spans,
+            lease_s=spans.map(lambda s: 0.5 + s / 10**6).map(lambda s: round(s, 9)),
+            ps_timeout_s=spans.map(lambda s: 20.0 + s),
+            drain_timeout_s=spans.map(lambda s: 1.0 + s),
+            link_timeout_s=spans.map(lambda s: 1.0 + s),
+            linger_s=spans,
+            stop_grace_s=spans,
+            **{**_of_every_mode, **_of_mode[mode]},
+        )
     )
-) | st.builds(JobConfig, mode=st.just("sync"), batch_policy=st.sampled_from(BATCH_POLICIES))
+    | st.builds(JobConfig, mode=st.just("sync"), batch_policy=st.sampled_from(BATCH_POLICIES))
+    | st.builds(JobConfig, schedule=st.sampled_from(["bounded 3:9, sync", "sync:1,async:2,  bounded 0"]))
+)
 
 
 request_ids = words.filter(bool)

@@ -1,0 +1,153 @@
+"""A job with --schedule: its mode is that of its global step, and what operators and losses make of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from psruntime.core.coordinator import steered
+from psruntime.core.members.membership import Role
+from psruntime.core.members.view import Phase
+from psruntime.core.steering.barrier import Stage
+from psruntime.core.steering.commands import Kind, Outcome
+from psruntime.errors import UsageError
+from tests.core.steering.steered_job import SteeredJob
+
+TEXT = "async:20, bounded 2:16, sync"
+
+
+def job_of(schedule: str, **settings: Any) -> SteeredJob:
+    return SteeredJob(schedule=schedule, checkpoint_dir="/c", **settings)
+
+
+def run_until(job: SteeredJob, global_step: int) -> None:
+    for _ in range(200):
+        if job.core.state.global_step >= global_step:
+            return
+        job.run(1)
+    raise AssertionError(f"global step {job.core.state.global_step} after 200 s, not {global_step}")
+
+
+def mode(job: SteeredJob) -> str:
+    return steered.mode_of(job.core.state)
+
+
+def test_each_stage_begins_where_the_one_before_ends() -> None:
+    job = job_of(TEXT)
+    run_until(job, 60)
+    said = [(facts["command"], facts["global_step"]) for facts in job.take_facts("steered")[0]]
+    assert [command for command, _ in said] == ["mode bounded 2, as scheduled", "mode sync, as scheduled"]
+    assert all(begins <= step <= begins + 4 for begins, (_, step) in zip((20, 36), said, strict=True))
+    assert mode(job) == "sync" and job.core.state.steps_lost == 0
+
+
+def test_a_stage_of_rounds_ends_after_as_many() -> None:
+    job = job_of("sync:12, async")
+    run_until(job, 30)
+    assert max(job.seen.rounds) == 12
+    ((done,),) = job.take_facts("steered")
+    assert done["global_step"] == 12
+
+
+@pytest.mark.parametrize(("back_to", "stage"), [(30, "bounded 2"), (3, "async")])
+def test_a_job_that_goes_back_is_in_the_stage_of_its_global_step(back_to: int, stage: str) -> None:
+    job = job_of(TEXT)
+    run_until(job, 45)
+    assert mode(job) == "sync"
+    job.lose(Role.PS, 1)
+    job.go_back(job.global_step - back_to)
+    job.join(Role.PS, 1)
+    while job.core.state.phase is not Phase.TRAINING or job.core.state.steering.is_changing:
+        job.run(1)
+    assert mode(job) == stage
+    run_until(job, 60)
+    assert mode(job) == "sync"
+
+
+def test_a_change_that_is_not_due_any_more_is_given_up() -> None:
+    job = job_of(TEXT)
+    run_until(job, 15)
+    job.steppers[0].stuck = True
+    run_until(job, 20)
+    job.run(3)
+    assert job.core.state.steering.barrier.stage is Stage.HOLD
+    job.lose(Role.PS, 1)
+    job.go_back(12)
+    job.join(Role.PS, 1)
+    job.steppers[0].stuck = False
+    job.run(4)
+    ((withdrawn,),) = job.take_facts("steered")
+    assert withdrawn["outcome"] is Outcome.GIVEN_UP
+    assert withdrawn["reason"] == f"not due any more: the job went back to global step {withdrawn['global_step']}"
+    assert mode(job) == "async"
+    run_until(job, 60)
+    assert mode(job) == "sync", "it comes again"
+
+
+@pytest.mark.parametrize("facts", [{"kind": Kind.MODE, "mode": "async"}, {"kind": Kind.BOUND, "bound": 7}])
+def test_an_operator_leaves_the_schedule_and_follows_it_again(facts: dict[str, Any]) -> None:
+    job = job_of(TEXT)
+    run_until(job, 24)
+    by_hand = job.ask(**facts)
+    run_until(job, 50)
+    assert job.reply(by_hand).outcome is Outcome.DONE
+    assert mode(job) == ("async" if facts["kind"] is Kind.MODE else "bounded 7")
+    job.lose_the_coordinator()
+    run_until(job, 60)
+    assert not job.core.state.steering.settings.scheduled, "that outlives ps 0"
+    again = job.ask(Kind.MODE, scheduled=True)
+    run_until(job, 80)
+    assert job.reply(again).text.startswith("mode sync, as scheduled at global step ")
+    assert mode(job) == "sync" and job.core.state.steering.settings.scheduled
+
+
+def test_the_mode_that_it_has_is_taken_as_a_mode_of_its_own() -> None:
+    job = job_of(TEXT)
+    run_until(job, 5)
+    view = job.core.state.view.number
+    job.ask(Kind.MODE, mode="async")
+    run_until(job, 40)
+    assert mode(job) == "async" and job.core.state.view.number == view, "and no new view is formed for it"
+
+
+def test_ps_0_comes_back_to_the_stage_of_the_global_step() -> None:
+    job = job_of(TEXT)
+    run_until(job, 26)
+    job.lose_the_coordinator()
+    run_until(job, 33)
+    assert mode(job) == "bounded 2"
+    run_until(job, 60)
+    assert mode(job) == "sync"
+
+
+def test_resume_does_not_withdraw_what_the_schedule_wants() -> None:
+    job = job_of(TEXT)
+    run_until(job, 15)
+    job.steppers[0].stuck = True
+    run_until(job, 20)
+    job.run(3)
+    resume = job.ask(Kind.RESUME)
+    job.run(3)
+    assert job.core.state.steering.barrier.stage is Stage.HOLD
+    job.steppers[0].stuck = False
+    run_until(job, 30)
+    assert job.reply(resume).outcome is Outcome.DONE and mode(job) == "bounded 2"
+
+
+def test_a_paused_job_stays_in_its_stage() -> None:
+    job = job_of(TEXT)
+    run_until(job, 10)
+    job.ask(Kind.PAUSE)
+    job.run(30)
+    assert mode(job) == "async" and job.core.state.global_step < 20
+    job.ask(Kind.RESUME)
+    run_until(job, 30)
+    assert mode(job) == "bounded 2"
+
+
+def test_a_job_without_a_schedule_cannot_follow_it() -> None:
+    job = SteeredJob(mode="async")
+    job.run(5)
+    with pytest.raises(UsageError, match="the job has no --schedule that its mode could follow"):
+        job.ask(Kind.MODE, scheduled=True)

@@ -1,0 +1,112 @@
+"""--schedule: which mode a job has at which global step, and what is no schedule."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psruntime.config import JobConfig, as_started_so
+from psruntime.errors import UsageError
+from psruntime.schedule import MOST_STAGES, Schedule, Stage
+
+TEXT = "async:500, bounded 4:2000, sync"
+
+
+def schedule(text: str) -> Schedule:
+    found = Schedule.of(text)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("global_step", "mode"),
+    [
+        (0, "async"),
+        (499, "async"),
+        (500, "bounded 4"),
+        (2499, "bounded 4"),
+        (2500, "sync"),
+        (9**9, "sync"),
+    ],
+)
+def test_the_mode_follows_from_the_global_step(global_step: int, mode: str) -> None:
+    assert str(schedule(TEXT).at(global_step)) == mode
+
+
+def test_a_schedule_in_words() -> None:
+    assert schedule(TEXT).whole(499) == "async until global step 500, then bounded 4"
+    assert schedule(TEXT).whole(500) == "bounded 4 until global step 2500, then sync"
+    assert schedule(TEXT).whole(2500) == "sync to the end"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["async", "bounded 0", "bounded 3", "sync"]), st.integers(1, 9)), min_size=1),
+    st.integers(0, 99),
+)
+def test_stages_last_as_long_as_they_say(drawn: list[tuple[str, int]], global_step: int) -> None:
+    stages = [each for place, each in enumerate(drawn) if place == 0 or drawn[place - 1][0] != each[0]][:MOST_STAGES]
+    *limited, (last, _) = stages
+    made = schedule(", ".join([*(f"{mode}:{steps}" for mode, steps in limited), last]))
+    assert Schedule.of(str(made)) == made
+    modes = [mode for mode, steps in limited for _ in range(steps)]
+    assert str(made.at(global_step)) == (modes[global_step] if global_step < len(modes) else last)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("async:500 sync", "schedule: 'async:500 sync' is no stage; for example async:500, bounded 4:2000, sync"),
+        ("asyn:5, sync", "'asyn:5' is no stage"),
+        ("async:5,", "'' is no stage"),
+        ("async:-5, sync", "'async:-5' is no stage"),
+        ("async, sync", "'async' needs how many global steps it lasts"),
+        ("async:0, sync", "'async' needs how many global steps it lasts"),
+        ("async:5, sync:5", "the last stage, 'sync', lasts to the end of the job; leave out its steps"),
+        ("bounded:5, sync", "bounded needs its bound, as bounded 4, got 'bounded:5'"),
+        ("async 4:5, sync", "async has no bound, got 'async 4:5'"),
+        ("async:5, async:5, sync", "'async' follows itself; give one stage with the steps of both"),
+        (", ".join(["async:1", "sync:1"] * MOST_STAGES), f"at most {MOST_STAGES} stages, got {2 * MOST_STAGES}"),
+    ],
+)
+def test_what_is_no_schedule(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        JobConfig(schedule=text)
+
+
+def test_a_job_begins_in_its_first_stage() -> None:
+    job = JobConfig(schedule="bounded 3:9, async")
+    assert (job.mode, job.bound) == ("bounded", 3)
+    assert JobConfig(mode="bounded", bound=3, schedule="bounded 3:9, async") == job, "as it comes from the coordinator"
+    assert as_started_so(job, "sync", None).schedule == ""
+    assert Schedule.of("") is None and schedule("sync").stages == (Stage("sync"),)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"mode": "sync"}, "schedule says the mode; leave out mode and bound, got sync"),
+        ({"mode": "bounded", "bound": 2}, "schedule says the mode; leave out mode and bound, got bounded 2"),
+        ({"pipeline": 2}, "schedule has stage 'sync': pipeline is for mode async and bounded"),
+        ({"max_staleness": 9}, "schedule has stage 'bounded 4': max_staleness is for mode async, the mode is bounded"),
+        ({"replicate_every": 9, "ps": 2}, "schedule is not for replicate_every: a replica is of one mode"),
+        ({"ps": 0}, "ps must be"),
+    ],
+)
+def test_a_job_must_be_one_of_every_stage(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        JobConfig(schedule=TEXT, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "batches", "steps"),
+    [
+        ("async", 100, 100),
+        ("sync", 100, 25),
+        ("async:60, sync", 100, 70),
+        ("sync:10, async", 100, 70),
+        (TEXT, 100, 100),
+    ],
+)
+def test_as_many_batches_whatever_the_modes(text: str, batches: int, steps: int) -> None:
+    assert schedule(text).steps_of(batches, workers=4) == steps
