@@ -60,7 +60,7 @@ def training_of(name: str, records: Sequence[Record], held_out: Mapping[str, flo
     if not stands:
         raise UsageError(f"the record of '{name}' has no update; give more --train-steps")
     began_s, ended_s = min(r.time for r in records), max(r.time for r in records)
-    rounds = {r.global_step for r in stands} if stands[0].outcome == CONTRIBUTED else None
+    rounds = {r.global_step for r in stands if r.outcome == CONTRIBUTED}
     stale = Counter(r.staleness for r in stands if r.staleness is not None)
     waited: dict[int, float] = {}
     for record in sorted(records, key=lambda r: r.time):  # before its first update a worker waits for the job to begin
@@ -68,7 +68,7 @@ def training_of(name: str, records: Sequence[Record], held_out: Mapping[str, flo
     seconds = ended_s - began_s
     return Training(
         name=name,
-        steps=len(rounds) if rounds is not None else len(stands),
+        steps=len(rounds) + sum(r.outcome != CONTRIBUTED for r in stands),
         seconds=seconds,
         examples=sum(r.examples for r in stands),
         dropped=sum(r.outcome not in (APPLIED_NAME, CONTRIBUTED) for r in records),

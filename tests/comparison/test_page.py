@@ -50,6 +50,8 @@ def test_a_round_of_several_workers_is_one_step() -> None:
     records = [record(w, n, n + w / 10, outcome="contributed") for n in (1, 2, 3) for w in (0, 1)]
     training = training_of("sync", records, {})
     assert (training.steps, training.examples) == (3, 6 * 64)
+    before = [record(w, n, (n - 9) / 10) for n in (1, 2) for w in (0, 1)]
+    assert training_of("async:4, sync", [*before, *records], {}).steps == 4 + 3, "with a schedule: updates, then rounds"
 
 
 def test_nothing_that_was_trained_is_a_mistake() -> None:
