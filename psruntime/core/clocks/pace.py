@@ -66,6 +66,18 @@ class Pace:
         self._bound = self.clocks.bound = bound
         self.stragglers.rebound(bound)
 
+    def level(self, workers: Iterable[Member]) -> None:
+        """All workers stand at the furthest clock, while nobody is in a step: what was done without a bound is no lead.
+
+        So the floor rises, and with it the clocks at which they entered.
+        """
+        for worker in workers:
+            if worker.incarnation in self._base:
+                behind = self.clocks.furthest - self.clocks.clock(worker.index)
+                self._base[worker.incarnation] += behind
+                self.clocks.report(worker.index, self.clocks.furthest)
+                self.stragglers.progressed(worker.index, self.clocks.furthest, self.clocks.furthest)
+
     def begin(self, workers: Iterable[Member]) -> None:
         """A new view, in which all start at 0."""
         self.clocks = ClockTable(self._bound)
@@ -82,7 +94,8 @@ class Pace:
         self.stragglers.entered(worker.index, clock, self.clocks.furthest)
 
     def entered_at(self, incarnation: int) -> int:
-        """The clock at which an incarnation entered the view; 0 without a view, or once it has stopped."""
+        """The clock at which an incarnation entered the view, or would have, to stand where it does now; 0 without a
+        view, or once it has stopped."""
         return self._base.get(incarnation, 0)
 
     def report_every_s(self, worker: Member) -> float:
@@ -108,7 +121,8 @@ class Pace:
                     self.stragglers.update(self.clocks.clocks, self.clocks.floor, self.clocks.furthest)
                 for gone in self._gone:
                     gone.note_step(worker.incarnation)
-                self.max_lead = max(self.max_lead, self.clocks.furthest - 1 - clock)
+                if self._bound is not None:
+                    self.max_lead = max(self.max_lead, self.clocks.furthest - 1 - clock)
             if stopped:
                 self._retire(worker)
 

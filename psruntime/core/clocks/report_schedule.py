@@ -22,16 +22,19 @@ PAUSE_S = 0.2  # before a call is repeated that failed, or was answered although
 
 
 class ReportSchedule:
-    """The reports of one worker under one assignment.  `longest_poll_s`: the longest that a call may wait."""
+    """The reports of one worker under one assignment.
 
-    def __init__(self, bound: int, worker: int, assignment: Assignment, longest_poll_s: float) -> None:
+    longest_poll_s: the longest that a call may wait.  steps: that it has completed when it enters.
+    """
+
+    def __init__(self, bound: int, worker: int, assignment: Assignment, longest_poll_s: float, steps: int = 0) -> None:
         self.assignment = assignment
-        self.clock = self.floor = assignment.clock  # it enters at the floor, which rises only with it
+        self.clock = self.floor = assignment.clock + steps  # it enters at the floor, which rises only with it
         self._bound = bound
         self._worker = worker
         self._longest_poll_s = longest_poll_s
         self._every_s = REPORT_S
-        self._reported = assignment.clock  # the latest clock that the coordinator has
+        self._reported = self.clock  # the latest clock that the coordinator has
         self._short = -1  # the clock for which the floor was not there yet when the coordinator answered
         self._urgent = False  # until the next call: others may wait for it, or the worker itself
         self._began_s: float | None = None  # of the latest call

@@ -369,10 +369,10 @@ class Coordinator:
         self._note_the_loss_of_all_workers()
 
     def _steer(self) -> None:
-        """Moves the commands of operators on.  In another mode the job goes on in a view of its own."""
-        state, mode = self.state, self.state.mode
+        """Moves the commands of operators on.  To and from mode sync the job goes on in a view of its own."""
+        state, was_sync = self.state, self.state.mode == "sync"
         self._news |= steered.steer(state)
-        if state.mode != mode and state.phase is Phase.TRAINING:
+        if (state.mode == "sync") != was_sync and state.phase is Phase.TRAINING:
             self._move(Phase.FORMING, f"mode {steered.mode_of(state)} from global step {state.global_step}")
             self._form()
 

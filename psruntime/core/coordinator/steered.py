@@ -67,6 +67,8 @@ def steer(state: JobState) -> bool:
         if move == "tell":
             barrier.tell(state.fence.renew(), state.global_step)
             state.pace.rebound(barrier.for_ps.bound)
+            if barrier.for_ps.mode != barrier.in_force.mode:
+                state.pace.level(state.members.live(Role.WORKER))
         else:
             steering.release(state.global_step)
     _take_up(state)

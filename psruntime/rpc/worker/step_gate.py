@@ -46,7 +46,7 @@ class Gate:
         with self._changed:
             schedule, entered = self._schedule, False
             if schedule is None or not schedule.serves(assignment):
-                schedule, entered = ReportSchedule(self._bound, self._worker, assignment, self._longest_poll_s), True
+                schedule, entered = self._schedule_of(assignment, steps), True
                 schedule.space(self._every_s)
                 self._schedule, self.reason = schedule, ""
             if schedule.completed(steps) or entered:  # else the reporter is awake, or will be
@@ -54,6 +54,9 @@ class Gate:
         if self._reporter is None:
             self._reporter = threading.Thread(target=self._keep, name="clock-reports", daemon=True)
             self._reporter.start()
+
+    def _schedule_of(self, assignment: Assignment, steps: int) -> ReportSchedule:
+        return ReportSchedule(self._bound, self._worker, assignment, self._longest_poll_s, steps)
 
     def space(self, every_s: float) -> None:
         """The coordinator wants so much time between two reports for which nobody can wait."""
@@ -72,7 +75,8 @@ class Gate:
                 self._changed.notify_all()
 
     def rest(self) -> None:
-        """Nothing is to be reported until the next `completed`: the mode is another one."""
+        """Nothing is to be reported until the next `completed`, at which the worker stands at the floor: the mode is
+        another one, or was."""
         with self._changed:
             self._schedule = None
             self._changed.notify_all()

@@ -47,6 +47,7 @@ class WorkerControl:
         self._retried = ("", 0.0)  # what the log says of the latest pause, and since when
         self._turns_are_quick = False  # mode sync: whether the last was there at once
         self._while_held: Callable[[], None] = lambda: None
+        self._goes_by = ("", 0)  # the mode, and the clock at which this worker entered it or the view
         self._schedule, self._stage = Schedule.of(self._job.schedule), 0
 
     # The view.
@@ -95,9 +96,11 @@ class WorkerControl:
         """
         self._without = None
         self._facts.entered(assignment)
-        if self.mode != "bounded" and self._gate is not None:
+        mode = self.mode
+        self._goes_by = (mode, assignment.clock)
+        if mode != "bounded" and self._gate is not None:
             self._gate.rest()
-        self._pass_clock()
+        self._pass_clock(mode)
 
     @property
     def mode(self) -> str:
@@ -146,7 +149,7 @@ class WorkerControl:
             ends = phase in (Phase.DRAINING, Phase.DONE, Phase.STOPPED)
             mode = self._mode_of(answer)
             is_free = ends or mode == "sync" or self._is_lost(answer)  # in rounds the turns have the hold
-            gate = self._gate if mode == "bounded" else None
+            gate = None if is_free else self._gate_in(mode, answer)
             if not is_free and (hold := self._facts.hold):
                 if under_way:
                     return False
@@ -166,6 +169,19 @@ class WorkerControl:
                 return False
             if time.monotonic() - began_s >= LOG_AFTER_S:
                 self._note_gate(gate.reason)
+
+    def _gate_in(self, mode: str, answer: Answer) -> Gate | None:
+        """The gate if the mode is bounded.  Within a view the mode may be another now: then all stand at one clock."""
+        goes_by = (mode, answer.instructions.clock)
+        if goes_by != self._goes_by:
+            if mode != self._goes_by[0]:
+                self._log("mode", mode=mode, bound=answer.instructions.settings.bound)
+            self._goes_by = goes_by
+            self._facts.stands_at(answer.instructions.clock)
+            if self._gate is not None:
+                self._gate.rest()
+            self._pass_clock(mode)
+        return self._gate if mode == "bounded" else None
 
     def _keep_hold(self, hold: int, said: int) -> int:
         """Begins no step for a moment; says so at once, unless that was `said` already.  Returns what is said now."""
@@ -230,7 +246,7 @@ class WorkerControl:
 
     def stepped(self, global_step: int) -> None:
         self._facts.stepped(global_step)
-        self._pass_clock()
+        self._pass_clock(self._goes_by[0])
         limit = self._job.train_steps
         if (limit is not None and global_step >= limit) or self._is_another_stage(global_step):
             self._report_now()
@@ -274,9 +290,9 @@ class WorkerControl:
 
     # Reporting and waiting.
 
-    def _pass_clock(self) -> None:
+    def _pass_clock(self, mode: str) -> None:
         """The reporter of the gate tells the coordinator."""
-        if self.mode == "bounded" and self._gate is not None and self._facts.assignment is not None:
+        if mode == "bounded" and self._gate is not None and self._facts.assignment is not None:
             self._gate.completed(self._facts.assignment, self._facts.steps)
 
     def _is_lost(self, answer: Answer) -> bool:

@@ -118,6 +118,12 @@ class WorkerFacts:
             self._assignment = assignment
             self._stopped = False
 
+    def stands_at(self, clock: int) -> None:
+        """All workers of the view stand at one clock now, as if this one had entered at `clock`."""
+        with self._lock:
+            if self._assignment is not None:
+                self._assignment = replace(self._assignment, clock=clock)
+
     def prepares(self, view: int, incarnation: int) -> None:
         """As chief, under this incarnation."""
         with self._lock:

@@ -46,6 +46,7 @@ class Stepper:
     view: int = 0
     steps: int = 0
     began: list[Settings] | None = None
+    pulled: int = 0  # how many steps had ended then
     mode: str = ""
     stuck: bool = False  # in a step
     done: Done | None = None  # mode sync: what it says with its next turn
@@ -60,6 +61,7 @@ class Seen:
     """What a history has met."""
 
     steps: int = 0
+    bounded: int = 0  # of the steps
     rounds: dict[int, float] = field(default_factory=dict)  # round -> the learning rate scale that it was closed with
 
 
@@ -174,6 +176,7 @@ class SteeredJob:
                 again = worker.began is not None and "sync" not in (worker.mode, told.settings.mode)
                 worker.mode = told.settings.mode
                 worker.began = self.written() if again else None  # what was interrupted is begun anew
+                worker.pulled = self.seen.steps
             if told.phase.prepared and worker.view == told.view.number and not worker.stuck:
                 (self.take_turn if worker.mode == "sync" else self.step)(index, worker, told)
             self.say(index, worker)
@@ -208,14 +211,28 @@ class SteeredJob:
         if worker.began is not None:
             self.check_step(worker.began)
             worker.began = None
+            self.check_staleness(worker)
             worker.steps += 1
             self.global_step += 1
             self.seen.steps += 1
-        elif told.phase is Phase.TRAINING and not told.hold and not told.leave:
-            worker.began = self.written()
+        elif told.phase is Phase.TRAINING and not told.hold and not told.leave and self.opens(worker, told):
+            worker.began, worker.pulled = self.written(), self.seen.steps
+            worker.mode = told.settings.mode
             self.check_mode(worker)
             if worker.mode == "bounded":
                 assert {settings.bound for settings in worker.began} == {told.settings.bound}, "a ps has another bound"
+
+    def opens(self, worker: Stepper, told: Instructions) -> bool:
+        """Mode bounded: whether the worker is within the bound."""
+        lead = told.clock + worker.steps - self.core.state.pace.floor
+        return told.settings.mode != "bounded" or lead <= (told.settings.bound or 0)
+
+    def check_staleness(self, worker: Stepper) -> None:
+        """In mode bounded no step is staler than what the ps let pass."""
+        limit = self.core.state.pace.max_staleness(self.core.state.members.count(Role.WORKER))
+        if worker.mode == "bounded" and worker.view == self.core.state.view.number and limit is not None:
+            assert self.seen.steps - worker.pulled <= limit, f"{self.seen.steps - worker.pulled} steps of others"
+            self.seen.bounded += 1
 
     def take_turn(self, index: int, worker: Stepper, told: Instructions) -> None:
         """Mode sync: ends its work, says so, and begins what its next turn is."""

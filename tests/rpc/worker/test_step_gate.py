@@ -19,11 +19,13 @@ from psruntime.core.clocks.report_schedule import REPORT_S
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Assignment, LeaveKind, Prepared, PsBeat, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase, View
+from psruntime.core.steering.commands import Command, Kind, Outcome
 from psruntime.errors import JobFailedError, ReplacedError, StopRequested, UsageError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
+from psruntime.rpc.wire.control_messages import ControlRequest
 from psruntime.rpc.wire.member_messages import ChiefReport, Leave
 from psruntime.rpc.worker.join_worker import join_worker
 from psruntime.rpc.worker.step_gate import Gate
@@ -254,6 +256,34 @@ def test_after_mode_bounded_nothing_of_this_runs_any_more(job, monkeypatch):
     before = len(asked)
     time.sleep(3 * REPORT_S)
     assert len(asked) == before
+
+
+def test_mode_bounded_begins_within_a_view_with_all_at_one_clock(stage, pool):
+    """What a fast worker has done in mode async is no lead, and from then on the bound holds, also for who joins."""
+    job = Job(stage, replace(JOB, mode="async", bound=None))
+    fast, slow, other = job.workers(0, 1, 2)
+    fast.steps(50)
+    slow.steps(3)
+    command = Command(Kind.MODE, "request", "test", bound=BOUND, mode="bounded")
+    poll_until(lambda: job.client.control(ControlRequest(command), 10).text.startswith("waits for ps 0"), 10, "all hold")
+    job.write_fence()
+    job.write_fence()
+    assert job.client.control(ControlRequest(command, 5.0), 10).outcome is Outcome.DONE
+    poll_until(lambda: all(w.control.mode == "bounded" for w in (fast, slow, other)), 10, "the news")
+    status = job.client.get_status()[0]
+    assert status.view.number == 1 and status.floor == 50 and status.max_lead == 0
+    fast.steps(BOUND + 1)
+    turn = waits(pool, fast)
+    try:
+        slow.steps(1)
+        assert not turn.done()
+        other.steps(1)
+        assert turn.result(30) and fast.gate.max_lead == BOUND
+        (late,) = job.workers(3)
+        assert late.assignment.clock == job.floor() == 51
+        late.steps(1)
+    finally:
+        job.stop.set()
 
 
 def test_a_slowest_worker_that_leaves_lets_the_others_go_on(job, pool):
