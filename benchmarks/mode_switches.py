@@ -1,0 +1,125 @@
+"""How long nobody steps when an operator changes the mode of a running job.
+
+    python -m benchmarks.mode_switches [--runs 3] [--workers 4] [--quick] [--json]
+
+Each run changes a job on this machine through all six changes between the three modes, and looks for the longest time
+without an update in the workers' records about each.  Beside it stands the longest such time of a second in which
+nothing was changed, and the time of a step in mode async, from one update of a worker to its next.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from benchmarks.command_line import Progress, parser_of, print_result
+from benchmarks.processes import processes
+from psruntime.control import ask, command_of
+from psruntime.observe.records import read_records
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+
+CHANGES = (
+    "bounded 4",
+    "async",
+    "sync",
+    "async",
+    "bounded 4",
+    "sync",
+    "bounded 4",
+)  # all six, and one again
+APART_S = 2.0  # between two changes
+QUIET_S = 1.0  # of that, in which nothing was changed
+PS = 2
+
+
+def switched(workers: int) -> tuple[dict[str, float], float, float]:
+    """(seconds without an update by change, the same while nothing was changed, of a step)."""
+    with processes() as started:
+        record = str(started.folder / "record.jsonl")
+        job = [f"--ps={PS}", f"--min-workers={workers}", "--train-steps=100000000"]
+        first = started.start("ps-0", "psruntime.ps", "--index=0", "--coordinator=127.0.0.1:0", *job)
+        address = started.line_with(first, "READY coordinator").split()[3]
+        for index in range(1, PS):
+            started.start(f"ps-{index}", "psruntime.ps", f"--index={index}", f"--coordinator={address}")
+        for index in range(workers):
+            flags = [f"--index={index}", f"--coordinator={address}", f"--record={record}"]
+            log = started.start(f"worker-{index}", "psruntime.worker", *flags)
+        started.line_with(log, " first_step ")
+        asked = []
+        with closing(CoordinatorClient(address)) as client:
+            before = "async"
+            for mode in CHANGES:
+                time.sleep(APART_S)
+                began_s = time.time()
+                at = ask(client, command_of(["mode", *mode.split()]), 60.0).global_step
+                started.wait_for(f"steps in mode {mode}", lambda at=at: client.get_status()[0].global_step > at or None)
+                asked.append((f"{before} to {mode}", began_s))
+                before = mode
+            time.sleep(APART_S)
+            ask(client, command_of(["pause"]), 60.0)  # so that all records are written
+            time.sleep(QUIET_S)
+        records = read_records(record)
+    times = sorted(each.time for each in records)
+    gaps: dict[str, float] = {}
+    for (name, began_s), (_, next_s) in pairwise([*asked, ("", times[-1])]):
+        gaps.setdefault(name, _longest(times, began_s, next_s))
+    first_s = asked[0][1]
+    own = [each.time for each in records if each.worker == 0 and first_s - QUIET_S < each.time < first_s]
+    step_s = median(later - earlier for earlier, later in pairwise(own))
+    return gaps, _longest(times, first_s - QUIET_S, first_s), step_s
+
+
+def _longest(times: list[float], from_s: float, to_s: float) -> float:
+    """The longest time between two updates of which the second is in this span."""
+    between = [later - earlier for earlier, later in pairwise(times) if from_s < later <= to_s]
+    if not between:
+        raise ValueError(f"no update within {to_s - from_s:.1f} s: the machine is too busy to measure")
+    return max(between)
+
+
+def measure(runs: int, workers: int, say: Progress) -> dict[str, Any]:
+    gaps: dict[str, list[float]] = {}
+    quiet, steps = [], []
+    for run in range(runs):
+        found, without_s, step_s = switched(workers)
+        quiet.append(without_s)
+        steps.append(step_s)
+        for name, seconds in found.items():
+            gaps.setdefault(name, []).append(seconds)
+        say(f"run {run + 1} of {runs}: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.items()))
+    return {
+        "workload": f"mode_switches: digits, {workers} workers, {PS} ps",
+        "unit": "s",
+        "without_updates": {name: median(each) for name, each in gaps.items()},
+        "spread": {name: [min(each), max(each)] for name, each in gaps.items()},
+        "unchanged": median(quiet),
+        "step": median(steps),
+        "runs": runs,
+    }
+
+
+def text_of(result: dict[str, Any]) -> str:
+    lines = [
+        f"{result['workload']}, steps of {1e3 * result['step']:.1f} ms; longest time without an update: "
+        f"{1e3 * result['unchanged']:.0f} ms while nothing was changed"
+    ]
+    for name, seconds in result["without_updates"].items():
+        low, high = result["spread"][name]
+        lines.append(f"  {name}: {1e3 * seconds:.0f} ms ({1e3 * low:.0f} to {1e3 * high:.0f})")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = parser_of(__doc__, "one run, under 60 s")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=4)
+    arguments = parser.parse_args()
+    runs = 1 if arguments.quick else arguments.runs
+    print_result(arguments, lambda tell: measure(runs, arguments.workers, tell), text_of)
+
+
+if __name__ == "__main__":
+    main()
