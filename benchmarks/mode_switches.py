@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -55,7 +56,7 @@ def switched(workers: int) -> tuple[dict[str, float], float, float]:
                 time.sleep(APART_S)
                 began_s = time.time()
                 at = ask(client, command_of(["mode", *mode.split()]), 60.0).global_step
-                started.wait_for(f"steps in mode {mode}", lambda at=at: client.get_status()[0].global_step > at or None)
+                started.wait_for(f"steps in mode {mode}", partial(_is_beyond, client, at))
                 asked.append((f"{before} to {mode}", began_s))
                 before = mode
             time.sleep(APART_S)
@@ -70,6 +71,10 @@ def switched(workers: int) -> tuple[dict[str, float], float, float]:
     own = [each.time for each in records if each.worker == 0 and first_s - QUIET_S < each.time < first_s]
     step_s = median(later - earlier for earlier, later in pairwise(own))
     return gaps, _longest(times, first_s - QUIET_S, first_s), step_s
+
+
+def _is_beyond(client: CoordinatorClient, global_step: int) -> bool | None:
+    return client.get_status()[0].global_step > global_step or None
 
 
 def _longest(times: list[float], from_s: float, to_s: float) -> float:

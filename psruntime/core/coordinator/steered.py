@@ -6,9 +6,8 @@ nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from psruntime.config import as_started_so
+from psruntime.core.coordinator import scheduled
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import can_save
 from psruntime.core.members.membership import Role
@@ -37,7 +36,7 @@ def take(state: JobState, command: Command) -> None:
         return
     if state.phase.over:
         raise over_error(state.phase, state.reason)
-    command = _scheduled(state, command) if command.scheduled else command
+    command = scheduled.resolved(state, command) if command.scheduled else command
     _require(state, command)
     worker = state.members.holder(Role.WORKER, command.worker) if command.kind is Kind.DRAIN_WORKER else None
     state.steering.take(command, state.global_step, worker.incarnation if worker else 0)
@@ -46,7 +45,7 @@ def take(state: JobState, command: Command) -> None:
 def steer(state: JobState) -> bool:
     """Moves the commands on as far as they get; returns whether members have to be told."""
     steering, barrier = state.steering, state.steering.barrier
-    before = (steering.revision, barrier.hold, barrier.stage)
+    before = (steering.revision, barrier.hold, barrier.state)
     if state.phase not in HOLDS_IN:
         steering.end(f"{state.phase}: {state.reason}", state.global_step, state.phase is Phase.DONE)
         if state.phase.over:
@@ -59,7 +58,7 @@ def steer(state: JobState) -> bool:
         holder = state.members.holder(Role.WORKER, request.command.worker)
         if holder is None or holder.incarnation != request.incarnation:
             steering.finish(request, state.global_step, f"worker {request.command.worker} has left")
-    while state.view.number and _begin_next(state):  # before the first view others may know more
+    while state.view.number and scheduled.begin_next(state):  # before the first view others may know more
         _take_up(state)
         move = barrier.decide(look_at(state)).move
         if not move:
@@ -72,38 +71,7 @@ def steer(state: JobState) -> bool:
         else:
             steering.release(state.global_step)
     _take_up(state)
-    return before != (steering.revision, barrier.hold, barrier.stage)
-
-
-def _begin_next(state: JobState) -> bool:
-    """Begins the next change if none is under way, what the schedule wants before all; returns whether one is."""
-    steering, due = state.steering, _due(state)
-    if due and not steering.is_changing:
-        steering.take(due, state.global_step)
-    elif not due and steering.held and steering.held.is_due and state.phase is Phase.TRAINING:
-        steering.withdraw(f"not due any more: the job went back to global step {state.global_step}", state.global_step)
-    return steering.begin_next(state.global_step)
-
-
-def _due(state: JobState) -> Command | None:
-    """The change by which the mode is again that of the schedule, at the global step as it is now."""
-    settings = state.steering.settings
-    if state.schedule is None or not settings.scheduled or state.phase is not Phase.TRAINING:
-        return None
-    command = _scheduled(state, Command(Kind.MODE, f"{SCHEDULE} {state.steering.revision}", SCHEDULE, scheduled=True))
-    return None if command.change(settings) == settings else command
-
-
-def _scheduled(state: JobState, command: Command) -> Command:
-    """A command for the mode of the schedule, with that mode.
-
-    Raises:
-        UsageError: the job has no schedule.
-    """
-    if state.schedule is None:
-        raise UsageError(f"the job has no {SCHEDULE} that its mode could follow")
-    stage = state.schedule.at(state.global_step)
-    return replace(command, mode=stage.mode, bound=stage.bound or 0)
+    return before != (steering.revision, barrier.hold, barrier.state)
 
 
 def look_at(state: JobState) -> Look:
@@ -145,7 +113,8 @@ def hold_of(state: JobState) -> tuple[int, str]:
         return 0, ""
     if barrier.target is None:
         return barrier.hold, f"paused by control at global step {barrier.in_force.from_global_step}"
-    return barrier.hold, "a change by control"
+    changing = state.steering.held
+    return barrier.hold, f"a change by {SCHEDULE if changing and changing.is_due else 'control'}"
 
 
 def is_paused(state: JobState) -> bool:
@@ -175,10 +144,7 @@ def _take_up(state: JobState) -> None:
     rounds, barrier = state.turns.rounds, state.steering.barrier
     rounds.stay_closed(barrier.hold > 0)
     rounds.learning_rate_scale = barrier.in_force.learning_rate_scale
-    ends = [state.job.train_steps]
-    if state.schedule is not None and barrier.in_force.scheduled:
-        ends.append(state.schedule.end_at(state.global_step))
-    rounds.limit = min((end for end in ends if end is not None), default=None)
+    rounds.limit = scheduled.last_round(state)
 
 
 def _stepping(state: JobState) -> str:

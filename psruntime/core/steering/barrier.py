@@ -22,7 +22,7 @@ from enum import Enum
 from psruntime.core.steering.settings import Settings
 
 
-class Stage(str, Enum):
+class BarrierState(str, Enum):
     OPEN = "open"
     HOLD = "hold"
     APPLY = "apply"
@@ -31,7 +31,7 @@ class Stage(str, Enum):
         return self.value
 
 
-MOVES = {Stage.OPEN: "begin", Stage.HOLD: "tell", Stage.APPLY: "release"}  # the one that leads on
+MOVES = {BarrierState.OPEN: "begin", BarrierState.HOLD: "tell", BarrierState.APPLY: "release"}  # the one that leads on
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Barrier:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.stage = Stage.OPEN
+        self.state = BarrierState.OPEN
         self.in_force = settings
         self.target: Settings | None = None
         self.hold = 0
@@ -76,52 +76,57 @@ class Barrier:
     @property
     def for_ps(self) -> Settings:
         """What the ps are to write."""
-        return self.target if self.target is not None and self.stage is Stage.APPLY else self.in_force
+        return self.target if self.target is not None and self.state is BarrierState.APPLY else self.in_force
 
     def learn(self, settings: Settings) -> None:
         """Takes what an earlier coordinator had put into force, before anybody trains."""
-        self._require(Stage.OPEN, "learn")
+        self._require(BarrierState.OPEN, "learn")
         self.in_force = self.in_force.newer(settings)
         self._update_hold()
 
+    def note(self, change: Settings, global_step: int) -> None:
+        """Takes settings under which steps are taken as under those in force, so nobody has to hold for them."""
+        self._require(BarrierState.OPEN, "note")
+        self.in_force = replace(change, revision=self.in_force.revision + 1, from_global_step=global_step)
+
     def begin(self, change: Settings) -> None:
         """A change is accepted.  Its revision and its global step are given to it here, and when it is done."""
-        self._require(Stage.OPEN, "begin")
+        self._require(BarrierState.OPEN, "begin")
         self.target = replace(change, revision=self.in_force.revision + 1)
-        self.stage = Stage.HOLD
+        self.state = BarrierState.HOLD
         self._update_hold()
 
     def decide(self, look: Look) -> Decision:
         """Whether the change goes on, or what it waits for."""
-        if self.stage is Stage.OPEN:
+        if self.state is BarrierState.OPEN:
             return Decision("")
         if not look.trains:
             return Decision("", look.why_not)
         if look.stepping:
             return Decision("", look.stepping)
-        if self.stage is Stage.APPLY and look.written < self._told:
+        if self.state is BarrierState.APPLY and look.written < self._told:
             return Decision("", look.unwritten)
-        return Decision(MOVES[self.stage])
+        return Decision(MOVES[self.state])
 
     def tell(self, fence_revision: int, global_step: int) -> None:
         """Nobody is in a step: from this revision of the fence on the ps are told the new settings."""
-        self._require(Stage.HOLD, "tell")
+        self._require(BarrierState.HOLD, "tell")
         assert self.target is not None
         self.target = replace(self.target, from_global_step=global_step)
-        self.stage, self._told = Stage.APPLY, fence_revision
+        self.state, self._told = BarrierState.APPLY, fence_revision
 
     def release(self, global_step: int) -> None:
         """Every ps has written the new settings: they are in force from this global step on."""
-        self._require(Stage.APPLY, "release")
+        self._require(BarrierState.APPLY, "release")
         assert self.target is not None
         self.in_force, self.target = replace(self.target, from_global_step=global_step), None
-        self.stage = Stage.OPEN
+        self.state = BarrierState.OPEN
         self._update_hold()
 
     def give_up(self) -> None:
         """No ps was told anything yet, and the change does not come."""
-        self._require(Stage.HOLD, "give_up")
-        self.target, self.stage = None, Stage.OPEN
+        self._require(BarrierState.HOLD, "give_up")
+        self.target, self.state = None, BarrierState.OPEN
         self._update_hold()
 
     def _update_hold(self) -> None:
@@ -132,6 +137,6 @@ class Barrier:
         elif not holds:
             self.hold = 0
 
-    def _require(self, stage: Stage, move: str) -> None:
-        if self.stage is not stage:
-            raise ValueError(f"illegal move {move} at stage {self.stage}, of {self.in_force} to {self.target}")
+    def _require(self, state: BarrierState, move: str) -> None:
+        if self.state is not state:
+            raise ValueError(f"illegal move {move} at {self.state}, of {self.in_force} to {self.target}")

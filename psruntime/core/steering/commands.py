@@ -66,6 +66,15 @@ class Command:
         return self.by == SCHEDULE
 
     @property
+    def leaves_schedule(self) -> bool:
+        """Whether the job is in a mode by hand after it."""
+        return self.kind in (Kind.MODE, Kind.BOUND) and not self.scheduled
+
+    def wants_what(self, other: Command) -> bool:
+        """Whether both are for the same mode and bound."""
+        return (self.mode, self.of_mode) == (other.mode, other.of_mode)
+
+    @property
     def of_mode(self) -> int | None:
         """The bound that the settings have under this command for a mode."""
         return self.bound if self.mode == BOUNDED else None

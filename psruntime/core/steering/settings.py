@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psruntime.errors import UsageError
 
@@ -28,6 +28,10 @@ class Settings:
     paused: bool = False
     mode: str = ""
     scheduled: bool = False
+
+    def same_steps(self, other: Settings) -> bool:
+        """Whether steps are taken alike under both."""
+        return replace(self, scheduled=other.scheduled) == other
 
     def newer(self, other: Settings) -> Settings:
         """Those of both that were changed more often; of the same those that were in force, not only told to the ps."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from psruntime.core.steering.barrier import Barrier, Decision, Look, Stage
+from psruntime.core.steering.barrier import Barrier, BarrierState, Decision, Look
 from psruntime.core.steering.commands import CHANGES, Command, Kind, Outcome, Reply, SteeringStatus
 from psruntime.core.steering.settings import Settings
 
@@ -59,7 +59,7 @@ class Steering:
 
     def learn(self, settings: Settings) -> None:
         """A member was told these by an earlier coordinator; before anybody trains."""
-        if self.barrier.stage is Stage.OPEN:
+        if self.barrier.state is BarrierState.OPEN:
             self.barrier.learn(settings)
 
     def knows(self, request_id: str) -> bool:
@@ -69,14 +69,14 @@ class Steering:
     def take(self, command: Command, global_step: int, incarnation: int = 0) -> None:
         """A command that can be carried out.  A repeat changes nothing.
 
-        `resume` withdraws the change that is under way, if no ps was told of it: somebody does not end its step.  What
-        the schedule wants it does not withdraw, since that would come again.
+        While no ps was told of a change, and somebody does not end its step, `resume` withdraws it.  What the schedule
+        wants would come again; that is withdrawn by what leaves the schedule.
         """
         if self.knows(command.request_id):
             return
         held = self.held
-        if command.kind is Kind.RESUME and held and not held.is_due:
-            self.withdraw("withdrawn by resume", global_step)
+        if held and (command.leaves_schedule if held.is_due else command.kind is Kind.RESUME):
+            self.withdraw(f"withdrawn by {command}", global_step)
         request = Request(command, global_step, incarnation)
         self._requests[command.request_id] = request
         self._open.append(request)
@@ -89,7 +89,7 @@ class Steering:
     @property
     def held(self) -> Command | None:
         """The change for which workers hold, and of which no ps was told yet."""
-        return self._change().command if self.barrier.stage is Stage.HOLD else None
+        return self._change().command if self.barrier.state is BarrierState.HOLD else None
 
     @property
     def is_changing(self) -> bool:
@@ -132,9 +132,9 @@ class Steering:
 
         What the ps were told already is done: no step begins that could be under anything else.
         """
-        if self.barrier.stage is Stage.APPLY:
+        if self.barrier.state is BarrierState.APPLY:
             self.release(global_step)
-        if self.barrier.stage is Stage.HOLD:
+        if self.barrier.state is BarrierState.HOLD:
             self.barrier.give_up()
         for request in list(self._open):
             kind = request.command.kind
@@ -166,16 +166,19 @@ class Steering:
 
     def begin_next(self, global_step: int) -> bool:
         """Begins the next change if none is under way; returns whether one is.  One that changes nothing is done."""
-        while self.barrier.stage is Stage.OPEN and self.is_changing:
+        while self.barrier.state is BarrierState.OPEN and self.is_changing:
             request = self._change()
             change = request.command.change(self.settings)
             if why := request.command.why_not(self.settings):
                 self.finish(request, global_step, f"given up: {why}", Outcome.GIVEN_UP)
-            elif change != self.settings:
-                self.barrier.begin(change)
-            else:
+            elif change == self.settings:
                 self.finish(request, global_step, f"{_done(request.command)} already")
-        return self.barrier.stage is not Stage.OPEN
+            elif change.same_steps(self.settings):
+                self.barrier.note(change, global_step)
+                self.finish(request, global_step, _done(request.command))
+            else:
+                self.barrier.begin(change)
+        return self.barrier.state is not BarrierState.OPEN
 
 
 def _done(command: Command) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from psruntime.core.steering.barrier import Barrier, Decision, Look, Stage
+from psruntime.core.steering.barrier import Barrier, BarrierState, Decision, Look
 from psruntime.core.steering.settings import Settings
 
 START = Settings(bound=4)
@@ -22,7 +22,7 @@ def changed(**change: object) -> Barrier:
 
 def test_a_change_goes_through_hold_and_apply() -> None:
     barrier = changed(bound=2)
-    assert (barrier.stage, barrier.hold, barrier.for_ps) == (Stage.HOLD, 1, START)
+    assert (barrier.state, barrier.hold, barrier.for_ps) == (BarrierState.HOLD, 1, START)
     assert barrier.decide(replace(READY, stepping="waits for worker 1")) == Decision("", "waits for worker 1")
     assert barrier.decide(READY) == Decision("tell")
     barrier.tell(8, 30)
@@ -31,7 +31,7 @@ def test_a_change_goes_through_hold_and_apply() -> None:
     assert barrier.decide(replace(READY, written=8)) == Decision("release")
     barrier.release(31)
     assert barrier.in_force == barrier.for_ps == Settings(1, 31, 2)
-    assert (barrier.stage, barrier.hold, barrier.target) == (Stage.OPEN, 0, None)
+    assert (barrier.state, barrier.hold, barrier.target) == (BarrierState.OPEN, 0, None)
 
 
 def test_nothing_moves_while_nobody_trains() -> None:
@@ -62,7 +62,7 @@ def test_a_pause_keeps_its_hold_over_other_changes_and_ends_with_the_resume() ->
 def test_what_was_given_up_leaves_no_trace() -> None:
     barrier = changed(bound=2)
     barrier.give_up()
-    assert (barrier.in_force, barrier.for_ps, barrier.hold, barrier.stage) == (START, START, 0, Stage.OPEN)
+    assert (barrier.in_force, barrier.for_ps, barrier.hold, barrier.state) == (START, START, 0, BarrierState.OPEN)
 
 
 def test_the_settings_of_an_earlier_coordinator_are_taken_if_they_are_newer() -> None:
@@ -76,18 +76,29 @@ def test_the_settings_of_an_earlier_coordinator_are_taken_if_they_are_newer() ->
 
 
 @pytest.mark.parametrize(
-    ("stage", "moves"),
-    [(Stage.OPEN, {"begin", "learn"}), (Stage.HOLD, {"tell", "give_up"}), (Stage.APPLY, {"release"})],
+    ("state", "moves"),
+    [
+        (BarrierState.OPEN, {"begin", "learn", "note"}),
+        (BarrierState.HOLD, {"tell", "give_up"}),
+        (BarrierState.APPLY, {"release"}),
+    ],
 )
-def test_an_illegal_move_raises_and_changes_nothing(stage: Stage, moves: set[str]) -> None:
+def test_an_illegal_move_raises_and_changes_nothing(state: BarrierState, moves: set[str]) -> None:
     barrier = Barrier(START)
-    if stage is not Stage.OPEN:
+    if state is not BarrierState.OPEN:
         barrier.begin(replace(START, bound=2))
-    if stage is Stage.APPLY:
+    if state is BarrierState.APPLY:
         barrier.tell(8, 30)
     before = vars(barrier).copy()
-    arguments = {"begin": (START,), "learn": (START,), "tell": (1, 1), "give_up": (), "release": (1,)}
+    arguments = {
+        "begin": (START,),
+        "learn": (START,),
+        "tell": (1, 1),
+        "give_up": (),
+        "release": (1,),
+        "note": (START, 1),
+    }
     for move in arguments.keys() - moves:
-        with pytest.raises(ValueError, match=f"illegal move {move} at stage {stage}"):
+        with pytest.raises(ValueError, match=f"illegal move {move} at {state}"):
             getattr(barrier, move)(*arguments[move])
         assert vars(barrier) == before

@@ -9,7 +9,7 @@ import pytest
 from psruntime.core.coordinator import steered
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
-from psruntime.core.steering.barrier import Stage
+from psruntime.core.steering.barrier import BarrierState
 from psruntime.core.steering.commands import Kind, Outcome
 from psruntime.errors import UsageError
 from tests.core.steering.steered_job import SteeredJob
@@ -71,7 +71,7 @@ def test_a_change_that_is_not_due_any_more_is_given_up() -> None:
     job.steppers[0].stuck = True
     run_until(job, 20)
     job.run(3)
-    assert job.core.state.steering.barrier.stage is Stage.HOLD
+    assert job.core.state.steering.barrier.state is BarrierState.HOLD
     job.lose(Role.PS, 1)
     job.go_back(12)
     job.join(Role.PS, 1)
@@ -79,7 +79,7 @@ def test_a_change_that_is_not_due_any_more_is_given_up() -> None:
     job.run(4)
     ((withdrawn,),) = job.take_facts("steered")
     assert withdrawn["outcome"] is Outcome.GIVEN_UP
-    assert withdrawn["reason"] == f"not due any more: the job went back to global step {withdrawn['global_step']}"
+    assert withdrawn["reason"] == f"not due any more at global step {withdrawn['global_step']}"
     assert mode(job) == "async"
     run_until(job, 60)
     assert mode(job) == "sync", "it comes again"
@@ -129,10 +129,53 @@ def test_resume_does_not_withdraw_what_the_schedule_wants() -> None:
     job.run(3)
     resume = job.ask(Kind.RESUME)
     job.run(3)
-    assert job.core.state.steering.barrier.stage is Stage.HOLD
+    assert job.core.state.steering.barrier.state is BarrierState.HOLD
     job.steppers[0].stuck = False
     run_until(job, 30)
     assert job.reply(resume).outcome is Outcome.DONE and mode(job) == "bounded 2"
+
+
+@pytest.mark.parametrize("facts", [{"kind": Kind.MODE, "mode": "async"}, {"kind": Kind.MODE, "mode": "sync"}])
+def test_a_worker_that_hangs_at_the_end_of_a_stage_is_got_rid_of(facts: dict[str, Any]) -> None:
+    """In mode async nobody waits for it, but the change does; whoever leaves the schedule withdraws that."""
+    job = job_of("async:20, sync")
+    run_until(job, 15)
+    job.steppers[0].stuck = True
+    run_until(job, 20)
+    job.run(9)
+    still = job.global_step
+    by_hand = job.ask(**facts)
+    if facts["mode"] == "sync":  # which waits for it again
+        job.run(9)
+        assert job.reply(by_hand).outcome is Outcome.PENDING and job.global_step == still
+        job.ask(Kind.RESUME)
+        job.ask(Kind.MODE, mode="async")
+    job.run(9)
+    assert mode(job) == "async" and job.global_step > still
+    assert not job.core.state.steering.settings.scheduled
+
+
+@pytest.mark.parametrize(
+    "schedule", ["async:19, sync:1, async", "async:19, bounded 2:1, sync", "sync:5, async:1, sync"]
+)
+def test_a_stage_that_is_over_before_it_begins_is_passed_over(schedule: str) -> None:
+    job = job_of(schedule)
+    run_until(job, 60)
+    assert mode(job) == schedule.rsplit(" ", 1)[1]
+    assert job.core.state.view.number <= 3
+
+
+def test_a_stage_of_rounds_behind_another_ends_at_its_global_step() -> None:
+    job = job_of("async:19, sync:10, async")
+    run_until(job, 60)
+    assert max(job.seen.rounds) == 29 and min(job.seen.rounds) in range(20, 24)
+
+
+def test_a_job_that_begins_at_a_checkpoint_is_in_its_stage_at_once() -> None:
+    job = job_of(TEXT)
+    job.global_step = 45
+    run_until(job, 50)
+    assert mode(job) == "sync" and min(job.seen.rounds) == 46, "no step was taken in another mode"
 
 
 def test_a_paused_job_stays_in_its_stage() -> None:

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from psruntime.core.coordinator import steered
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
-from psruntime.core.steering.barrier import Stage
+from psruntime.core.steering.barrier import BarrierState
 from psruntime.core.steering.commands import Kind, Outcome
 from psruntime.core.steering.settings import Settings
 from psruntime.errors import JobOverError, UnreachableError, UsageError
@@ -37,14 +37,18 @@ PS = st.integers(0, 1)
 FLAG = st.booleans()
 CHANGES = st.sampled_from([Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE, Kind.MODE])
 MODES = ("async", "bounded", "sync")
-SCHEDULES = ("async:20, bounded 2:15, sync", "sync:12, bounded 0:20, bounded 3:9, async", "bounded 2:9, sync:9, async")
+SCHEDULES = (
+    "async:20, bounded 2:15, sync", "sync:12, bounded 0:20, bounded 3:9, async", "bounded 2:9, sync:9, async",
+    "async:6, sync:1, bounded 1:2, async:1, sync",
+)  # fmt: skip
+SETTLES_S, VIEWS = 60, 12  # until nothing changes any more, once nothing is lost; and the views that it takes at most
 MUST_HAPPEN = (
     *(f"{kind} done" for kind in Kind), "pause given up", "learning-rate-scale given up", "save given up",
     "ps lost at hold", "ps lost at apply", "worker lost at hold", "worker lost at apply", "worker joined at hold",
     "coordinator lost at hold", "coordinator lost at apply", "coordinator lost while paused", "settings survived",
     "refused", "asked too early", "over", "steps", "rounds", "scaled rounds", "mode given up",
     *(f"from {before} to {after}" for before in MODES for after in (*MODES, "schedule") if before != after),
-    "stage 0", "stage 1", "stage 2",
+    "stage 0", "stage 1", "stage 2", "due done", "due given up",
 )  # fmt: skip
 
 
@@ -70,8 +74,8 @@ class SteeringMachine(RuleBasedStateMachine):
         self.job.run(6)
 
     @property
-    def at(self) -> Stage:
-        return self.job.core.state.steering.barrier.stage
+    def at(self) -> BarrierState:
+        return self.job.core.state.steering.barrier.state
 
     def ask(self, kind: Kind, repeated: bool, **facts: object) -> None:
         known = [name for name, each in self.asked.items() if each is kind] if repeated else []
@@ -175,9 +179,9 @@ class SteeringMachine(RuleBasedStateMachine):
     def ps_0_is_lost_with_the_coordinator(self) -> None:
         """The change that was under way is given up or done, and nothing between."""
         barrier = self.job.core.state.steering.barrier
-        self.seen[f"coordinator lost at {barrier.stage}"] += 1
+        self.seen[f"coordinator lost at {barrier.state}"] += 1
         self.seen["coordinator lost while paused"] += barrier.in_force.paused
-        may_hold = {barrier.in_force, *([barrier.target] if barrier.stage is Stage.APPLY else [])}
+        may_hold = {barrier.in_force, *([barrier.target] if barrier.state is BarrierState.APPLY else [])}
         heard = any(member.past.settings == barrier.in_force for member in self.others())
         self.count()
         self.asked = {}
@@ -207,7 +211,7 @@ class SteeringMachine(RuleBasedStateMachine):
             return
         state = self.job.core.state
         barrier = state.steering.barrier
-        if state.phase is Phase.TRAINING and barrier.in_force.paused and barrier.stage is not Stage.HOLD:
+        if state.phase is Phase.TRAINING and barrier.in_force.paused and barrier.state is not BarrierState.HOLD:
             begun = [
                 index
                 for index, worker in self.job.steppers.items()
@@ -240,6 +244,21 @@ class SteeringMachine(RuleBasedStateMachine):
                 self.done.add(name)
                 self.seen[f"{kind} {reply.outcome}"] += 1
 
+    def settle(self) -> None:
+        """What is due takes effect in the end, and then the mode is that of the schedule."""
+        state = self.job.core.state
+        views = state.view.number
+        for _ in range(SETTLES_S):
+            if not state.steering.is_changing:
+                break
+            self.job.run(1)
+        assert not state.steering.is_changing, f"{steered.status(state)} does not end"
+        assert state.view.number <= views + VIEWS, "one view after the other"
+        if state.schedule and state.steering.settings.scheduled and state.phase is Phase.TRAINING:
+            assert steered.mode_of(state) == str(state.schedule.at(state.global_step)), (
+                "the schedule was left by itself"
+            )
+
     def teardown(self) -> None:
         if not hasattr(self, "job"):
             return
@@ -248,12 +267,14 @@ class SteeringMachine(RuleBasedStateMachine):
             worker.stuck = False
         job.join(Role.PS, 1)
         job.join(Role.WORKER, 0)
+        job.run(20)
+        job.join(Role.WORKER, 0)  # it may have been drained
         job.run(40)
         self.count()
-        state = job.core.state
-        if state.schedule and state.steering.settings.scheduled and state.phase is Phase.TRAINING:
-            is_there = steered.mode_of(state) == str(state.schedule.at(state.global_step))
-            assert is_there or state.steering.is_changing, "the schedule was left by itself"
+        self.settle()
+        due = [facts for facts in job.take_facts("steered")[0] if facts["command"].endswith(", as scheduled")]
+        for facts in due:
+            self.seen[f"due {facts['outcome']}"] += 1
         left = {str(kind): job.reply(name).text for name, kind in self.asked.items() if name not in self.done}
         assert not left, f"commands hang: {left}"
         self.seen["steps"] += job.seen.steps

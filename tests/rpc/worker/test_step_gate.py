@@ -265,7 +265,9 @@ def test_mode_bounded_begins_within_a_view_with_all_at_one_clock(stage, pool):
     fast.steps(50)
     slow.steps(3)
     command = Command(Kind.MODE, "request", "test", bound=BOUND, mode="bounded")
-    poll_until(lambda: job.client.control(ControlRequest(command), 10).text.startswith("waits for ps 0"), 10, "all hold")
+    poll_until(
+        lambda: job.client.control(ControlRequest(command), 10).text.startswith("waits for ps 0"), 10, "all hold"
+    )
     job.write_fence()
     job.write_fence()
     assert job.client.control(ControlRequest(command, 5.0), 10).outcome is Outcome.DONE
