@@ -205,6 +205,7 @@ class JobConfig:
     def _begin_schedule(self) -> None:
         """The mode is that of its first stage."""
         schedule = Schedule.of(self.schedule)
+        object.__setattr__(self, "schedule", str(schedule or ""))  # so that it is the same text, however it was typed
         if schedule is None:
             return
         first = schedule.stages[0]
@@ -212,12 +213,19 @@ class JobConfig:
             raise UsageError(f"schedule says the mode; leave out mode and bound, got {named(self.mode, self.bound)}")
         if self.replicate_every:
             raise UsageError("schedule is not for replicate_every: a replica is of one mode; leave out either")
+        if self.epochs is not None:
+            raise UsageError("schedule is not for epochs, which needs data shards; leave out either")
         object.__setattr__(self, "mode", first.mode)
         object.__setattr__(self, "bound", first.bound)
 
     def _check_stages(self) -> None:
         """The job must be one that could be started in each of them."""
         schedule = Schedule.of(self.schedule)
+        if schedule and schedule.ends and self.train_steps is not None and self.train_steps <= schedule.ends[-1]:
+            raise UsageError(
+                f"schedule: stage '{schedule.stages[-1]}' begins at global step {schedule.ends[-1]}, and the job ends "
+                f"at {self.train_steps} (train_steps)"
+            )
         for stage in schedule.stages[1:] if schedule else ():
             try:
                 as_started_so(self, stage.mode, stage.bound)
@@ -443,8 +451,17 @@ def check_job_id(name: str, value: str) -> str:
     return value
 
 
+def require_one_mode(given: Mapping[str, Any]) -> None:
+    """Raises UsageError if the settings that were given say the mode twice."""
+    twice = [flag_of(name) for name in ("mode", "bound") if name in given]
+    if given.get("schedule") and twice:
+        raise UsageError(f"--schedule says the modes and bounds; leave it out, or {' and '.join(twice)}")
+
+
 def contradictions(given: dict[str, Any], job: JobConfig) -> list[str]:
     """One text for each setting in `given` that differs from the job's."""
+    if given.get("schedule"):
+        given = {**given, "schedule": str(Schedule.of(given["schedule"]))}
     return [
         f"{flag_of(name)} {value} here, {getattr(job, name)} in the job"
         for name, value in given.items()

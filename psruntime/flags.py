@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig, whole_path
+from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig, require_one_mode, whole_path
 from psruntime.errors import EXIT_USAGE, UsageError
 from psruntime.settings import HEADINGS, default_text, flag_of, settings_of, suggestion
 
@@ -204,4 +204,6 @@ def job_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: as read_job_file.
     """
-    return {**resolved(read_job_file(arguments.job)), **given(arguments, JobConfig)}
+    settings = {**resolved(read_job_file(arguments.job)), **given(arguments, JobConfig)}
+    require_one_mode(settings)
+    return settings

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from psruntime import flags
-from psruntime.config import JobConfig, SecurityConfig, WorkerConfig
+from psruntime.config import JobConfig, SecurityConfig, WorkerConfig, require_one_mode
 from psruntime.errors import UsageError
 from psruntime.launch.children import END_S, PROG
 from psruntime.launch.config import LauncherConfig
@@ -68,6 +68,7 @@ def local_job(arguments: argparse.Namespace) -> tuple[LocalJob, Patience]:
     """
     launcher = flags.config_of(LauncherConfig, arguments)
     given = {**flags.read_job_file(arguments.job), **flags.given(arguments, JobConfig)}
+    require_one_mode(given)
     end = {} if "epochs" in given else {"train_steps": TRAIN_STEPS}
     settings = {**end, "linger_s": LINGER_S, "min_workers": launcher.workers, **given}
     job = JobConfig(**settings)

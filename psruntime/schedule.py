@@ -17,6 +17,7 @@ from itertools import accumulate, pairwise
 
 from psruntime.errors import UsageError
 from psruntime.modes import BOUNDED, MODES, named
+from psruntime.settings import suggestion
 
 EXAMPLE = "async:500, bounded 4:2000, sync"
 MOST_STAGES = 64
@@ -107,9 +108,12 @@ class Schedule:
 def _stage_of(text: str) -> Stage:
     found = _STAGE.fullmatch(text)
     if found is None or found[1] not in MODES:
-        raise UsageError(f"schedule: '{text[:80]}' is no stage; for example {EXAMPLE}")
+        word = text.replace(":", " ").split(" ")[0]
+        hint = "" if word in MODES else suggestion(word, MODES)
+        raise UsageError(f"schedule: '{text[:80]}' is no stage{hint or f'; for example {EXAMPLE}'}")
     mode, bound, steps = found[1], found[2], found[3]
     if (bound is not None) != (mode == BOUNDED):
-        takes = "needs its bound, as bounded 4" if mode == BOUNDED else "has no bound"
+        no_bound = f"has no bound; steps stand behind :, as {mode}:500"
+        takes = "needs its bound, as bounded 4" if mode == BOUNDED else no_bound
         raise UsageError(f"schedule: {mode} {takes}, got '{text}'")
     return Stage(mode, None if bound is None else int(bound), None if steps is None else int(steps))

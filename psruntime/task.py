@@ -63,7 +63,7 @@ def _parser() -> flags.Parser:
     flags.add_lifeline_flag(parser)
     parser.heading("job").add_argument(
         "--colocate-ps", action="store_true", help="give each worker a ps of its own, as its child: the cluster has "
-        "no others, worker 0's address is the coordinator's, and the mode is sync unless another is given",
+        "no others, worker 0's address is the coordinator's; mode sync unless another or a schedule is given",
     )  # fmt: skip
     parser.add_settings(SecurityConfig)
     flags.add_insecure_flag(parser)
@@ -79,7 +79,7 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
         UsageError: they contradict the cluster or are out of range, or others would reach the coordinator without TLS.
     """
     of_cluster = task.job_settings()
-    if task.colocated:
+    if task.colocated and not settings.get("schedule"):
         of_cluster["mode"] = "sync"
     if PS in of_cluster and settings.get(PS, of_cluster[PS]) != of_cluster[PS]:
         raise UsageError(f"--ps is {settings['ps']}, and {task.source} has {of_cluster['ps']} ps")

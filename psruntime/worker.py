@@ -48,6 +48,7 @@ from psruntime.rpc.client.join import Registration
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.worker.join_worker import join_worker
+from psruntime.schedule import Schedule
 
 if TYPE_CHECKING:
     from psruntime.core.accounting.update_outcome import SentUpdate
@@ -129,7 +130,8 @@ class _Trainer:
         model_fn is called for each of these graphs, in this order:
 
         1. Mode train, a scratch graph, to learn its variables; the plan is made from them.
-        2. Mode train, on the parameters that a step pulls: the training graph.
+        2. Mode train, on the parameters that a step pulls: the training graph.  With --schedule another one, if it has
+           both mode sync and one of the others.
         3. Mode eval, on pulled parameters, for the evaluation at the end (`_evaluation`).
         4. Mode eval, on variables of its own, to measure checkpoints; only with --keep-best.
 
@@ -151,6 +153,7 @@ class _Trainer:
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         self._graphs: dict[bool, TrainGraph] = {}  # of mode sync, and of the others
         graph = self._graph_for(job)  # 2
+        self._build_for_all_stages()
         is_first = self._where.index == 0
         if is_first:
             _ = self._evaluation  # 3
@@ -250,6 +253,12 @@ class _Trainer:
                 job = as_started_so(self._job, control_plane.mode, control_plane.bound)
                 self._step_tensors = None if job.mode == "sync" else self._tensors
                 log("mode", mode=job.mode, bound=job.bound)
+
+    def _build_for_all_stages(self) -> None:
+        """The graphs that the job's schedule needs: so a model that does not fit one of them ends before it trains."""
+        schedule = Schedule.of(self._job.schedule)
+        for stage in schedule.stages if schedule else ():
+            self._graph_for(as_started_so(self._job, stage.mode, stage.bound))
 
     def _graph_for(self, job: JobConfig) -> TrainGraph:
         """The training graph of the job's mode, built when it is needed first."""

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/devices.py": {"psruntime.errors"},
     "psruntime/staleness_lr.py": {"psruntime.errors"},
     "psruntime/modes.py": set(),
-    "psruntime/schedule.py": {"psruntime.errors", "psruntime.modes"},
+    "psruntime/schedule.py": {"psruntime.errors", "psruntime.modes", "psruntime.settings"},
     "psruntime/config.py": {
         "psruntime.errors", "psruntime.settings", "psruntime.devices", "psruntime.staleness_lr", "psruntime.modes",
         "psruntime.schedule",

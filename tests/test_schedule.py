@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psruntime.config import JobConfig, as_started_so
+from psruntime import ps, run
+from psruntime.config import JobConfig, as_started_so, contradictions
 from psruntime.errors import UsageError
 from psruntime.schedule import MOST_STAGES, Schedule, Stage
 
@@ -57,14 +60,14 @@ def test_stages_last_as_long_as_they_say(drawn: list[tuple[str, int]], global_st
     ("text", "said"),
     [
         ("async:500 sync", "schedule: 'async:500 sync' is no stage; for example async:500, bounded 4:2000, sync"),
-        ("asyn:5, sync", "'asyn:5' is no stage"),
+        ("asyn:5, sync", "'asyn:5' is no stage; did you mean async"),
         ("async:5,", "'' is no stage"),
         ("async:-5, sync", "'async:-5' is no stage"),
         ("async, sync", "'async' needs how many global steps it lasts"),
         ("async:0, sync", "'async' needs how many global steps it lasts"),
         ("async:5, sync:5", "the last stage, 'sync', lasts to the end of the job; leave out its steps"),
         ("bounded:5, sync", "bounded needs its bound, as bounded 4, got 'bounded:5'"),
-        ("async 4:5, sync", "async has no bound, got 'async 4:5'"),
+        ("async 500, sync", "async has no bound; steps stand behind :, as async:500, got 'async 500'"),
         ("async:5, async:5, sync", "'async' follows itself; give one stage with the steps of both"),
         (", ".join(["async:1", "sync:1"] * MOST_STAGES), f"at most {MOST_STAGES} stages, got {2 * MOST_STAGES}"),
     ],
@@ -79,6 +82,11 @@ def test_a_job_begins_in_its_first_stage() -> None:
     assert (job.mode, job.bound) == ("bounded", 3)
     assert JobConfig(mode="bounded", bound=3, schedule="bounded 3:9, async") == job, "as it comes from the coordinator"
     assert as_started_so(job, "sync", None).schedule == ""
+    typed = JobConfig(schedule="bounded 3 :9,async")
+    assert typed == job, "however it was typed it is the same job"
+    assert not contradictions({"schedule": "bounded 3 :9,async"}, job)
+    assert contradictions({"schedule": "async"}, job) == ["--schedule async here, bounded 3:9, async in the job"]
+    assert JobConfig(schedule=" ") == JobConfig()
     assert Schedule.of("") is None and schedule("sync").stages == (Stage("sync"),)
 
 
@@ -91,6 +99,8 @@ def test_a_job_begins_in_its_first_stage() -> None:
         ({"max_staleness": 9}, "schedule has stage 'bounded 4': max_staleness is for mode async, the mode is bounded"),
         ({"replicate_every": 9, "ps": 2}, "schedule is not for replicate_every: a replica is of one mode"),
         ({"ps": 0}, "ps must be"),
+        ({"epochs": 2}, "schedule is not for epochs, which needs data shards; leave out either"),
+        ({"train_steps": 2500}, "stage 'sync' begins at global step 2500, and the job ends at 2500"),
     ],
 )
 def test_a_job_must_be_one_of_every_stage(settings: dict[str, object], said: str) -> None:
@@ -110,3 +120,13 @@ def test_a_job_must_be_one_of_every_stage(settings: dict[str, object], said: str
 )
 def test_as_many_batches_whatever_the_modes(text: str, batches: int, steps: int) -> None:
     assert schedule(text).steps_of(batches, workers=4) == steps
+
+
+@pytest.mark.parametrize("flag", ["--mode=async", "--bound=3"])
+def test_the_mode_is_said_once(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for main in (run.main, ps.main):
+        own = ["--index=0"] if main is ps.main else []
+        with suppress(SystemExit):
+            assert main([*own, "--schedule=bounded 3:5, sync", flag]) == 2
+        said = capsys.readouterr().err
+        assert f"--schedule says the modes and bounds; leave it out, or {flag.split('=')[0]}" in said

@@ -127,6 +127,14 @@ def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], mon
     assert started[0] == ["worker", *of_worker]
 
 
+def test_colocated_ps_train_by_a_schedule(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[FakePs] = []
+    monkeypatch.setattr(task, "ColocatedPs", lambda *args: made.append(FakePs(*args)) or made[-1])
+    words = ["--colocate-ps", "--insecure", "--schedule=async:500, sync"]
+    assert run(monkeypatch, "worker", 0, *words, cluster={"worker": ["a:1"]}) == 0
+    assert "--schedule=async:500, sync" in made[0].calls[0] and "--mode=sync" not in made[0].calls[0]
+
+
 def test_a_colocated_ps_0_that_does_not_start_ends_its_worker_before_it_begins(
     started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

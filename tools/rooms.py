@@ -58,7 +58,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers"),
     ("usercode", "config"),
-    ("settings", "devices", "staleness_lr", "schedule"),
+    ("schedule",),
+    ("settings", "devices", "staleness_lr"),
     ("modes",),
     ("errors", "v1"),
 )

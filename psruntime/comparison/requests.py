@@ -61,8 +61,7 @@ def _mode_of(name: str) -> ModeRequest:
         schedule = Schedule.of(mode)
     except UsageError as error:
         raise UsageError(f"--modes '{name}': {error}") from error
-    if schedule is None:
-        raise UsageError(f"--modes: '{name}' has no mode before its flags")
+    assert schedule is not None, "its first word is a mode"
     return ModeRequest(name, schedule, more)
 
 

@@ -97,7 +97,8 @@ def _steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
     steering, settings = status.steering, status.steering.settings
     if schedule := Schedule.of(job.schedule):
         left = "left by control; psruntime control mode schedule follows it again"
-        yield f"schedule: {schedule.whole(status.global_step) if settings.scheduled else left}"
+        place = schedule.whole(status.global_step) if status.phase.prepared else str(schedule)
+        yield f"schedule: {place if settings.scheduled else left}"
     if settings.revision:
         by_hand = not settings.scheduled
         mode = [f"mode {settings.mode}"] if by_hand and settings.mode not in ("", job.mode) else []

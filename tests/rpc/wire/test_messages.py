@@ -108,7 +108,10 @@ worker_stats = st.builds(
     step_tensors=st.none() | counts,
     skipped=counts,
 )
-steered = st.builds(Settings, counts, counts, st.none() | counts, st.floats(1e-30, 1e30), st.booleans())
+modes = st.sampled_from(["", *MODES])
+steered = st.builds(
+    Settings, counts, counts, st.none() | counts, st.floats(1e-30, 1e30), st.booleans(), modes, st.booleans()
+)
 instructions = st.builds(
     Instructions,
     st.sampled_from(Phase),
@@ -273,7 +276,10 @@ controls = st.builds(
     st.builds(Command, st.sampled_from([Kind.PAUSE, Kind.RESUME, Kind.SAVE, Kind.DRAIN]), request_ids)
     | st.builds(Command, st.just(Kind.BOUND), request_ids, bound=counts)
     | st.builds(Command, st.just(Kind.LEARNING_RATE_SCALE), request_ids, scale=st.floats(1e-30, 1e30))
-    | st.builds(Command, st.just(Kind.DRAIN_WORKER), request_ids, worker=indices),
+    | st.builds(Command, st.just(Kind.DRAIN_WORKER), request_ids, worker=indices)
+    | st.builds(Command, st.just(Kind.MODE), request_ids, mode=st.sampled_from(["async", "sync"]))
+    | st.builds(Command, st.just(Kind.MODE), request_ids, mode=st.just("bounded"), bound=counts)
+    | st.builds(Command, st.just(Kind.MODE), request_ids, scheduled=st.just(True)),
     spans,
 )
 
