@@ -29,12 +29,12 @@ from tests.chaos.facts import facts_of
 from tests.chaos.hardships import KINDS, Hardship, read_promises
 from tests.chaos.joins import join_and_kill
 from tests.chaos.outcomes import MODES, read_table
-from tests.chaos.switches import Switches
+from tests.chaos.switches import Stages, Switches
 from tests.chaos.torture import Torture
 from tests.chaos.weather import Weather
 from tests.support.cluster import ROOT, Zygote
 
-PARTS = ("cells", "hardships", "schedules", "rounds", "exact", "torture", "joins", "switches")
+PARTS = ("cells", "hardships", "schedules", "rounds", "exact", "torture", "joins", "switches", "stages")
 REPORT = ROOT / "docs" / "chaos.json"
 SCHEDULES, FAULTS = 6, 6  # random schedules, and the faults of each
 ROUNDS, ROUNDS_FAULTS = 200, 3  # the same in mode sync, with their replays
@@ -139,11 +139,17 @@ class Chaos:
         return self.run("torture", lambda folder: Torture(self._seed, SAVES, self.zygote, folder).run())
 
     def switches(self) -> list[dict[str, Any]]:
+        return self._switched("switches", Switches)
+
+    def stages(self) -> list[dict[str, Any]]:
+        return self._switched("stages", Stages)
+
+    def _switched(self, part: str, kind: type[Switches]) -> list[dict[str, Any]]:
         def play(number: int) -> dict[str, Any]:
             def job(folder: Path) -> Any:
-                return Switches(self._seed + number, CHANGES, self.zygote, folder).run()
+                return kind(self._seed + number, CHANGES, self.zygote, folder).run()
 
-            return self.run(f"switches {number}", job)
+            return self.run(f"{part} {number}", job)
 
         with ThreadPoolExecutor(self._at_once) as players:
             return list(players.map(play, range(SWITCHES)))
@@ -189,7 +195,7 @@ def main() -> int:
         "--at-once",
         type=int,
         default=1,
-        help="schedules of parts schedules, rounds and switches that are played side by side",
+        help="schedules of parts schedules, rounds, switches and stages that are played side by side",
     )
     parser.add_argument("--schedules", type=int, default=SCHEDULES, help="of part schedules, in turn of each mode")
     parser.add_argument("--report", type=Path, default=REPORT, help="the file that is written")

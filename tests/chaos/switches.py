@@ -2,7 +2,8 @@
 
 Wherever the loss falls, the job goes on in the mode before or in the one that was asked for, and in the latter if the
 command said so.  In mode bounded no update is staler than the bound allows.  The last change is to mode sync; from the
-checkpoint after it to the end the rounds, replayed in one process, give the same parameters.
+checkpoint after it to the end the rounds, replayed in one process, give the same parameters.  The same is played with
+the stages of a schedule in place of commands.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from psruntime.control import ask, command_of
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Outcome, Reply
 from psruntime.errors import PsRuntimeError
+from psruntime.modes import named
 from psruntime.observe.records import read_records
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.schedule import Schedule, Stage
 from tests.chaos.storm import end_codes
 from tests.cluster.test_rounds import SIZES, start, write_model
 from tests.support.checkpoint_list import keep_from
@@ -36,6 +41,8 @@ STEPS = 15  # that are taken after each change
 MODES = ("async", "bounded 0", "bounded 3", "sync")
 VICTIMS = ("worker", "chief", "ps 1", "ps 0")
 TOLERANCE = 1e-5
+SCHEDULE = Schedule((Stage("async", None, 150), Stage("sync", None, 60), Stage("bounded", 1, 150), Stage("sync")))
+EARLY = 30  # global steps before the end of a stage, from which on a loss may fall
 
 
 @dataclass
@@ -64,10 +71,8 @@ class Switches:
     def run(self) -> Switched:
         began_s = time.monotonic()
         model = write_model(self._folder, "switched", optimizer="momentum", table=True)
-        mode, *bound = self._chance.choice(MODES).split()
-        started_as = {"mode": mode, **({"bound": int(bound[0])} if bound else {})}
         with cluster(
-            self._zygote, self._folder, **started_as, ps=2, min_workers=1, train_steps=1 << 40, save_steps=40,
+            self._zygote, self._folder, **self._started_as(), ps=2, min_workers=1, train_steps=1 << 40, save_steps=40,
             keep=1_000_000, checkpoint_dir=self._checkpoints, rounds_log=self._log, lease_s=2, ps_timeout_s=120,
             link_timeout_s=3,
         ) as job, ThreadPoolExecutor(1) as asking:  # fmt: skip
@@ -75,10 +80,7 @@ class Switches:
             for index in range(WORKERS):
                 start(job, index, model, f"--record={self._record}", f"--slowdown={1 + 4 * (index == 1)}")
             job.wait_for_step(STEPS)
-            for wanted in [*self._chance.choices(MODES, k=self._changes), "sync"]:
-                self._change(job, asking, wanted)
-            while _mode_in_force(job) != "sync":  # the last change was given up
-                self._await(asking.submit(_ask, job, "mode sync"))
+            self._play(job, asking)
             saved = self._await(asking.submit(_ask, job, "save"))
             _await_steps(job)
             assert self._await(asking.submit(_ask, job, "drain")).outcome is Outcome.DONE
@@ -92,6 +94,17 @@ class Switches:
         assert self.result.largest < TOLERANCE, outcome
         self.result.seconds = round(time.monotonic() - began_s, 1)
         return self.result
+
+    def _started_as(self) -> dict[str, Any]:
+        mode, *bound = self._chance.choice(MODES).split()
+        return {"mode": mode, **({"bound": int(bound[0])} if bound else {})}
+
+    def _play(self, job: Cluster, asking: ThreadPoolExecutor) -> None:
+        """Until the job is in mode sync."""
+        for wanted in [*self._chance.choices(MODES, k=self._changes), "sync"]:
+            self._change(job, asking, wanted)
+        while _mode_in_force(job) != "sync":  # the last change was given up
+            self._await(asking.submit(_ask, job, "mode sync"))
 
     def _change(self, job: Cluster, asking: ThreadPoolExecutor, wanted: str) -> None:
         before, victim = _mode_in_force(job), self._chance.choice(VICTIMS)
@@ -138,6 +151,35 @@ class Switches:
         for proc in job.procs:
             assert "Traceback" not in proc.text and " defect " not in proc.text, proc.text
             self.result.rollbacks += proc.text.count(" restored ")
+
+
+class Stages(Switches):
+    """A schedule, with a loss within half a second of the end of each stage."""
+
+    def _started_as(self) -> dict[str, Any]:
+        return {"schedule": str(SCHEDULE)}
+
+    def _play(self, job: Cluster, asking: ThreadPoolExecutor) -> None:
+        for end in SCHEDULE.ends:
+            victim, after_s = self._chance.choice(VICTIMS), self._chance.uniform(0, LATE_S)
+            poll_until(partial(_has_reached, job, end - EARLY), REPLY_S, f"the end at {end}")
+            time.sleep(after_s)
+            self.result.told.append(f"{victim} is killed at global step {_status(job).global_step}")
+            self._kill(job, victim)
+            _await_steps(job)
+            poll_until(lambda: _is_as_scheduled(_status(job)), REPLY_S, "the mode of the schedule")
+        poll_until(lambda: _mode_in_force(job) == "sync", REPLY_S, "the last stage")
+        assert _status(job).steering.settings.scheduled
+        _await_steps(job)
+
+
+def _has_reached(job: Cluster, global_step: int) -> bool:
+    return _status(job).global_step >= global_step
+
+
+def _is_as_scheduled(status: JobStatus) -> bool:
+    settings = status.steering.settings
+    return named(settings.mode, settings.bound) == str(SCHEDULE.at(status.global_step))
 
 
 def _ask(job: Cluster, words: str) -> Reply:

@@ -272,6 +272,7 @@ def test_each_mistake_of_a_script_is_one_line(zygote: Zygote, tmp_path: Path) ->
         ({"top_k": 0.01}, "neither local_steps nor pipeline nor wire nor top_k"),
         ({"delta_every": 10, "checkpoint_dir": "/saved"}, "MonitoredTrainingSession does not know delta_every"),
         ({"staleness_lr": "inverse"}, "MonitoredTrainingSession does not know staleness_lr"),
+        ({"schedule": "async:9, bounded 1"}, "MonitoredTrainingSession does not know schedule"),
         ({"wire": "bfloat16"}, "for these write the model as a psruntime.ModelSpec"),
     ],
 )

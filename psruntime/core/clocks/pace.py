@@ -63,6 +63,8 @@ class Pace:
         Who is further ahead than a smaller one allows waits until the floor is there, so between a pull of a worker and
         its push the others still apply at most 2s+1 updates each.
         """
+        if self._bound is None and bound is not None:
+            self.max_lead = 0  # what it was without a bound says nothing of this one
         self._bound = self.clocks.bound = bound
         self.stragglers.rebound(bound)
 
@@ -121,8 +123,7 @@ class Pace:
                     self.stragglers.update(self.clocks.clocks, self.clocks.floor, self.clocks.furthest)
                 for gone in self._gone:
                     gone.note_step(worker.incarnation)
-                if self._bound is not None:
-                    self.max_lead = max(self.max_lead, self.clocks.furthest - 1 - clock)
+                self.max_lead = max(self.max_lead, self.clocks.furthest - 1 - clock)
             if stopped:
                 self._retire(worker)
 

@@ -203,6 +203,8 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         require_fit(JobConfig(mode="sync", batch_policy="throughput"), sharded)
     with pytest.raises(UsageError, match="which mode bounded does not know yet"):
         require_fit(JobConfig(mode="bounded", bound=1), sharded)
+    with pytest.raises(UsageError, match="which is not for --schedule: with data shards the mode of a job stays"):
+        require_fit(JobConfig(schedule="async:9, sync"), sharded)
 
 
 def test_an_input_without_a_batch_in_any_shard_is_refused() -> None:
