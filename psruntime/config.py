@@ -454,14 +454,14 @@ def check_job_id(name: str, value: str) -> str:
 def require_one_mode(given: Mapping[str, Any]) -> None:
     """Raises UsageError if the settings that were given say the mode twice."""
     twice = [flag_of(name) for name in ("mode", "bound") if name in given]
-    if given.get("schedule") and twice:
+    if given.get("schedule", "").strip() and twice:
         raise UsageError(f"--schedule says the modes and bounds; leave it out, or {' and '.join(twice)}")
 
 
 def contradictions(given: dict[str, Any], job: JobConfig) -> list[str]:
     """One text for each setting in `given` that differs from the job's."""
     if given.get("schedule"):
-        given = {**given, "schedule": str(Schedule.of(given["schedule"]))}
+        given = {**given, "schedule": str(Schedule.of(given["schedule"]) or "")}
     return [
         f"{flag_of(name)} {value} here, {getattr(job, name)} in the job"
         for name, value in given.items()

@@ -19,7 +19,7 @@ from psruntime.errors import UsageError
 from psruntime.modes import BOUNDED, MODES, named
 from psruntime.settings import suggestion
 
-EXAMPLE = "async:500, bounded 4:2000, sync"
+EXAMPLE = "async:200, bounded 4:500, sync"
 MOST_STAGES = 64
 _STAGE = re.compile(r"([a-z]+)(?: +([0-9]{1,15}))? *(?:: *([0-9]{1,15}))?")
 

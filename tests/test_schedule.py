@@ -59,7 +59,7 @@ def test_stages_last_as_long_as_they_say(drawn: list[tuple[str, int]], global_st
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("async:500 sync", "schedule: 'async:500 sync' is no stage; for example async:500, bounded 4:2000, sync"),
+        ("async:500 sync", "schedule: 'async:500 sync' is no stage; for example async:200, bounded 4:500, sync"),
         ("asyn:5, sync", "'asyn:5' is no stage; did you mean async"),
         ("async:5,", "'' is no stage"),
         ("async:-5, sync", "'async:-5' is no stage"),

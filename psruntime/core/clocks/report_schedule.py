@@ -41,9 +41,11 @@ class ReportSchedule:
         self._pause_s = 0.0  # after it
 
     def serves(self, assignment: Assignment) -> bool:
-        """Whether steps under this assignment count here: it has the same incarnation and the same view."""
+        """Whether steps under this assignment count here: it has the same incarnation and view, and began at the same
+        clock, which is another one once all workers of the view were set to one clock.
+        """
         mine = self.assignment
-        return (mine.view, mine.incarnation) == (assignment.view, assignment.incarnation)
+        return (mine.view, mine.incarnation, mine.clock) == (assignment.view, assignment.incarnation, assignment.clock)
 
     @property
     def lead(self) -> int:

@@ -113,8 +113,7 @@ def hold_of(state: JobState) -> tuple[int, str]:
         return 0, ""
     if barrier.target is None:
         return barrier.hold, f"paused by control at global step {barrier.in_force.from_global_step}"
-    changing = state.steering.held
-    return barrier.hold, f"a change by {SCHEDULE if changing and changing.is_due else 'control'}"
+    return barrier.hold, f"a change by {SCHEDULE if state.steering.changing.is_due else 'control'}"
 
 
 def is_paused(state: JobState) -> bool:

@@ -89,7 +89,12 @@ class Steering:
     @property
     def held(self) -> Command | None:
         """The change for which workers hold, and of which no ps was told yet."""
-        return self._change().command if self.barrier.state is BarrierState.HOLD else None
+        return self.changing if self.barrier.state is BarrierState.HOLD else None
+
+    @property
+    def changing(self) -> Command:
+        """The change that is under way, or comes next; there is one."""
+        return self._change().command
 
     @property
     def is_changing(self) -> bool:

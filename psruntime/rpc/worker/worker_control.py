@@ -83,7 +83,7 @@ class WorkerControl:
         reason = f"no session on view {view.number}: {why}"
         if for_s >= UNREACHED_LEASES * self._job.lease_s:
             reason = f"no session on view {view.number} for {for_s:.0f} s: {why}; are the ps reached from this machine?"
-            if assignment.prepare or self.mode != "async":
+            if assignment.prepare or self.mode != "async" or self._facts.keeps_from_holding:
                 raise UnreachableError(reason)
         self._facts.waits(reason)
         self.pause(reason)
@@ -158,6 +158,9 @@ class WorkerControl:
             if is_free or gate is None or gate.opens(CHECK_S, under_way):
                 if not is_free and not self._facts.begins(answer.incarnation):
                     continue  # it was told of a hold in this moment
+                if not is_free and _rules_of(self._membership.answer) != _rules_of(answer):
+                    self._facts.has_under_way(under_way)
+                    continue  # a whole change came between the answer and the step
                 if gate is not None:
                     self._note_gate("")
                     self._facts.led(gate.max_lead)
@@ -374,6 +377,11 @@ def _is_of(answer: Answer, assignment: Assignment) -> bool:
     told = answer.instructions
     same = (told.view, answer.incarnation) == (assignment.view, assignment.incarnation)
     return told.phase.prepared and same
+
+
+def _rules_of(answer: Answer) -> tuple[int, int]:
+    """What a step goes by: the number of the settings, and the clock of this worker."""
+    return answer.instructions.settings.revision, answer.instructions.clock
 
 
 def _ends(answer: Answer) -> bool:

@@ -87,6 +87,11 @@ class WorkerFacts:
         """The number of the hold that this worker was told; 0: none."""
         return self._hold[1]
 
+    @property
+    def keeps_from_holding(self) -> bool:
+        """Whether all others wait until a step of this worker has ended."""
+        return self._hold[1] != 0 and self._under_way > 0
+
     def has_under_way(self, steps: int) -> None:
         """So many steps were begun and have not ended."""
         with self._lock:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.clocks.report_schedule import FIRST_POLL_S, PAUSE_S, REPORT_S, ReportSchedule
 from psruntime.core.members.messages import Assignment
-from psruntime.core.members.view import View
+from psruntime.core.members.view import PsEntry, View
 
 BOUND = 8
 LONGEST_S = 3.0
@@ -120,3 +122,11 @@ def test_a_late_answer_does_not_lower_the_floor():
     reports.end(report, ClockAnswer(2))
     reports.end(report, ClockAnswer(1))
     assert reports.floor == 2
+
+
+def test_another_clock_in_the_same_view_begins_anew() -> None:
+    """Two changes of mode may come while a worker has no session; its clock is another one then."""
+    assignment = Assignment(View(3, (PsEntry(0, "10.0.0.1:1", 5),)), 9, prepare=False, clock=50)
+    schedule = ReportSchedule(4, 0, assignment, 3.0, steps=6)
+    assert schedule.serves(replace(assignment, prepare=True)) and not schedule.serves(replace(assignment, clock=950))
+    assert (schedule.clock, schedule.floor, schedule.lead) == (56, 56, 0) and schedule.wait_s(0.0) is None

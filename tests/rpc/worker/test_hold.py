@@ -10,7 +10,8 @@ import pytest
 from psruntime.core.members.messages import WorkerStats
 from psruntime.core.members.view import Phase
 from psruntime.core.rounds.round_messages import Duty, Turn
-from psruntime.errors import StopRequested
+from psruntime.core.steering.settings import Settings
+from psruntime.errors import StopRequested, UnreachableError
 from psruntime.rpc.worker.worker_facts import WorkerFacts
 from tests.rpc.worker.test_worker_control import ASSIGNMENT, OTHER, ScriptedMembership, Stage, answer
 
@@ -131,6 +132,42 @@ def test_a_signal_ends_it() -> None:
     stage.asked.set()
     with pytest.raises(StopRequested):
         stage.control.may_step()
+
+
+@pytest.mark.parametrize("news", [{"clock": 7}, {"settings": Settings(2)}])
+def test_a_change_that_comes_between_the_answer_and_the_step_is_taken_up_first(news: dict[str, Any]) -> None:
+    """The step would else be taken by rules that are over, and its clock be counted from the wrong one."""
+    stage = held(answer(Phase.TRAINING))
+    begins, seen = stage.facts.begins, []
+
+    def while_it_changes(incarnation: int) -> bool:
+        seen.append(stage.membership.answer.instructions)
+        if len(seen) == 1:
+            stage.membership.answers = [answer(Phase.TRAINING, **news)]
+        return begins(incarnation)
+
+    stage.facts.begins = while_it_changes  # type: ignore[method-assign]
+    assert stage.control.may_step()
+    assert len(seen) == 2 and seen[1] != seen[0]
+    stage.control.stepped(1)
+    stage.facts.told(9, 3)
+    assert stage.beat().holds == 3, "one step was begun, and has ended"
+
+
+def test_who_lost_its_session_in_a_step_lets_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In mode async nobody waits for it, but a change waits for its step."""
+    now_s = [100.0]
+    monkeypatch.setattr("psruntime.rpc.worker.worker_control.time.monotonic", lambda: now_s[0])
+    stage = held(answer(Phase.TRAINING), lease_s=4.0)
+    assert stage.control.may_step()
+    for _ in range(4):
+        stage.control.no_session(ASSIGNMENT, "ps 1 is not reached")
+        now_s[0] += 6.0
+    stage.facts.told(9, 3)
+    with pytest.raises(UnreachableError, match="no session on view 1 for 24 s"):
+        stage.control.no_session(ASSIGNMENT, "ps 1 is not reached")
+    stage.facts.has_under_way(0)
+    stage.control.no_session(ASSIGNMENT, "ps 1 is not reached")  # a paused job waits as long as you like
 
 
 def test_in_rounds_the_turns_hold() -> None:
