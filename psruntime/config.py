@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
+from psruntime.bound_range import BoundRange, bound_of
 from psruntime.devices import device_names
 from psruntime.errors import UsageError
 from psruntime.modes import BOUNDED, MODES, named
@@ -49,7 +50,12 @@ class JobConfig:
     """
 
     mode: str = setting("consistency", "async", "how workers are kept together", choices=MODES)
-    bound: int | None = setting("consistency", None, "mode bounded: steps that a worker may start ahead of the slowest")
+    bound: int | None = setting(
+        "consistency", None, "mode bounded: steps that a worker may start ahead of the slowest; auto:1-8 lets the "
+        "coordinator choose it from 1 to 8, by how long the steps of the workers take", metavar="N|auto:LOW-HIGH",
+        reads=bound_of,
+    )  # fmt: skip
+    max_bound: int | None = field(default=None)  # with bound auto:LOW-HIGH HIGH, and bound is LOW
     schedule: str = setting(
         "consistency", "", "modes by global step, instead of --mode, as 'async:500, bounded 4:2000, sync', "
         "500 global steps of the first, then 2000 of the second, then the last to the end", metavar="MODES",
@@ -158,6 +164,7 @@ class JobConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        self._begin_range()
         self._begin_schedule()
         for name in FROM_ONE:
             at_least(name, getattr(self, name), 1)
@@ -202,6 +209,20 @@ class JobConfig:
         self._check_stages()
         object.__setattr__(self, "job_id", check_job_id("job_id", self.job_id or _made_of(self)))
 
+    def _begin_range(self) -> None:
+        """The bound is the least of a range that was given."""
+        if isinstance(self.bound, str):  # as users give it
+            found = BoundRange.of(self.bound)
+            object.__setattr__(self, "bound", found.least)
+            object.__setattr__(self, "max_bound", found.most)
+        if self.max_bound is not None and (self.bound is None or self.max_bound <= self.bound):
+            raise UsageError(f"max_bound ({self.max_bound}) must be above bound ({self.bound})")
+
+    @property
+    def bound_range(self) -> BoundRange | None:
+        """In which the coordinator chooses the bound; None: it does not."""
+        return None if self.bound is None or self.max_bound is None else BoundRange(self.bound, self.max_bound)
+
     def _begin_schedule(self) -> None:
         """The mode is that of its first stage."""
         schedule = Schedule.of(self.schedule)
@@ -211,6 +232,8 @@ class JobConfig:
         first = schedule.stages[0]
         if (self.mode, self.bound) not in ((first.mode, first.bound), ("async", None)):
             raise UsageError(f"schedule says the mode; leave out mode and bound, got {named(self.mode, self.bound)}")
+        if self.bound_range:
+            raise UsageError(f"schedule says the bounds; leave out bound {self.bound_range}")
         if self.replicate_every:
             raise UsageError("schedule is not for replicate_every: a replica is of one mode; leave out either")
         if self.epochs is not None:
@@ -434,7 +457,7 @@ def as_started_so(job: JobConfig, mode: str, bound: int | None) -> JobConfig:
     Raises:
         UsageError: they do not fit each other.
     """
-    return replace(job, mode=mode, bound=bound if mode == BOUNDED else None, schedule="")
+    return replace(job, mode=mode, bound=bound if mode == BOUNDED else None, max_bound=None, schedule="")
 
 
 def check_job_id(name: str, value: str) -> str:
@@ -462,10 +485,11 @@ def contradictions(given: dict[str, Any], job: JobConfig) -> list[str]:
     """One text for each setting in `given` that differs from the job's."""
     if given.get("schedule"):
         given = {**given, "schedule": str(Schedule.of(given["schedule"]) or "")}
+    job_has = {**vars(job), "bound": job.bound if job.bound_range is None else str(job.bound_range)}
     return [
-        f"{flag_of(name)} {value} here, {getattr(job, name)} in the job"
+        f"{flag_of(name)} {value} here, {job_has[name]} in the job"
         for name, value in given.items()
-        if value != getattr(job, name)
+        if value != job_has[name]
     ]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from psruntime import flags
+from psruntime.bound_range import AUTO
 from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
 from psruntime.core.steering.settings import check_bound, check_scale
@@ -36,7 +37,7 @@ COMMANDS = """commands:
   resume                   steps begin again
   save                     a checkpoint now
   mode M                   steps are taken in mode async, bounded N or sync from now on, or as --schedule says
-  bound N                  mode bounded: another bound
+  bound N                  mode bounded: another bound, or auto, one that the job chooses as --bound auto:LOW-HIGH says
   learning-rate-scale X    multiplies every learning rate by X; 1 is as the model has it
   drain                    the job ends as at its end: last checkpoint, evaluation, DONE
   drain worker N           worker N leaves after its step; the others go on"""
@@ -110,6 +111,8 @@ def command_of(words: Sequence[str]) -> Command:
     if len(rest) != (kind in ARGUMENTS):
         takes = f"takes one argument, {ARGUMENTS[kind]}" if kind in ARGUMENTS else "takes no argument"
         raise UsageError(f"{kind} {takes}, got '{' '.join(rest)}'")
+    if kind is Kind.BOUND and rest[0] == AUTO:
+        return Command(kind, request_id, automatic=True)
     if kind is Kind.BOUND:
         return Command(kind, request_id, bound=check_bound("bound", _index("bound", rest[0])))
     if kind is Kind.LEARNING_RATE_SCALE:
@@ -128,7 +131,7 @@ def _mode(words: Sequence[str]) -> dict[str, Any]:
         takes = "one argument, how far a worker may be ahead of the slowest" if mode == BOUNDED else "no argument"
         raise UsageError(f"mode {mode} takes {takes}, got '{' '.join(rest)}'")
     if mode == SCHEDULED:
-        return {"scheduled": True}
+        return {"automatic": True}
     return {"mode": mode, "bound": check_bound("bound", _index("bound", rest[0])) if rest else 0}
 
 

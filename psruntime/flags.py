@@ -86,7 +86,7 @@ def _add(heading: argparse._ArgumentGroup, setting: Field[Any], default: str) ->
     heading.add_argument(
         flag_of(setting.name),
         dest=setting.name,
-        type=_TYPES[str(setting.type)],
+        type=_reader(setting),
         nargs="?" if switch else None,
         const="on" if switch else None,
         default=argparse.SUPPRESS,
@@ -94,6 +94,21 @@ def _add(heading: argparse._ArgumentGroup, setting: Field[Any], default: str) ->
         metavar=_metavar(setting),
         help=f"{text} ({default})" if default else text,
     )
+
+
+def _reader(setting: Field[Any]) -> Any:
+    """What makes the value of a word."""
+    reads = setting.metadata["reads"]
+    if reads is None:
+        return _TYPES[str(setting.type)]
+
+    def read(word: str) -> Any:
+        try:
+            return reads(word)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
 
 
 def _metavar(setting: Field[Any]) -> str:
@@ -183,11 +198,15 @@ def read_job_file(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"job file {path} is not TOML: {error}") from error
     known = {setting.name: str(setting.type) for setting in settings_of(JobConfig)}
-    for name, value in settings.items():
+    readers = {setting.name: setting.metadata["reads"] for setting in settings_of(JobConfig)}
+    for name, value in list(settings.items()):
         if name not in known:
             hint = suggestion(name, known) or f"; known are {', '.join(known)}"
             raise UsageError(f"job file {path}: unknown setting '{name}'{hint}")
         wanted = _TYPES[known[name]]
+        if readers[name] and isinstance(value, str):
+            settings[name] = readers[name](value)
+            continue
         if isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
             raise UsageError(f"job file {path}: {name} must be of type {wanted.__name__}, got {value!r}")
     return settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from difflib import SequenceMatcher
 from typing import Any
@@ -22,12 +22,17 @@ def setting(
     choices: Sequence[str] | None = None,
     metavar: str | None = None,
     default_is: str = "",
+    reads: Callable[[str], Any] | None = None,
 ) -> Any:
     """A field of a config that has a flag.
 
-    default: MISSING makes the flag required.  default_is: what the help says instead of the default.
+    default: MISSING makes the flag required.  default_is: what the help says instead of the default.  reads: makes the
+    value of a text, where a text can say more than the type of the field; raises UsageError.
     """
-    metadata = {"heading": heading, "help": help, "choices": choices, "metavar": metavar, "default_is": default_is}
+    metadata = {
+        "heading": heading, "help": help, "choices": choices, "metavar": metavar, "default_is": default_is,
+        "reads": reads,
+    }  # fmt: skip
     return field(default=default, metadata=metadata)
 
 

@@ -19,16 +19,19 @@ GENERATED = "psruntime/v1"
 
 # What a part may import besides itself and the standard library.
 MAY_IMPORT: dict[str, set[str]] = {
-    "psruntime/core": {"psruntime.errors", "psruntime.config", "psruntime.modes", "psruntime.schedule"},
+    "psruntime/core": {
+        "psruntime.errors", "psruntime.config", "psruntime.modes", "psruntime.schedule", "psruntime.bound_range",
+    },
     "psruntime/errors.py": set(),
     "psruntime/settings.py": {"psruntime.errors"},
     "psruntime/devices.py": {"psruntime.errors"},
     "psruntime/staleness_lr.py": {"psruntime.errors"},
+    "psruntime/bound_range.py": {"psruntime.errors"},
     "psruntime/modes.py": set(),
     "psruntime/schedule.py": {"psruntime.errors", "psruntime.modes", "psruntime.settings"},
     "psruntime/config.py": {
         "psruntime.errors", "psruntime.settings", "psruntime.devices", "psruntime.staleness_lr", "psruntime.modes",
-        "psruntime.schedule",
+        "psruntime.schedule", "psruntime.bound_range",
     },
     "psruntime/usercode.py": {"psruntime.errors"},
     "psruntime/model.py": {"psruntime.errors", "psruntime.settings", "psruntime.usercode"},

@@ -18,7 +18,8 @@ TYPED = {
     "learning-rate-scale 0.5": Command(Kind.LEARNING_RATE_SCALE, "x", scale=0.5),
     "learning-rate-scale 1e-3": Command(Kind.LEARNING_RATE_SCALE, "x", scale=0.001),
     "mode sync": Command(Kind.MODE, "x", mode="sync"),
-    "mode schedule": Command(Kind.MODE, "x", scheduled=True),
+    "bound auto": Command(Kind.BOUND, "x", automatic=True),
+    "mode schedule": Command(Kind.MODE, "x", automatic=True),
     "mode bounded 4": Command(Kind.MODE, "x", mode="bounded", bound=4),
     "drain worker 3": Command(Kind.DRAIN_WORKER, "x", worker=3),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import Field, fields
+from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from psruntime import errors
 from psruntime.config import JobConfig, flag_of
 from psruntime.launch.backoff import crashed
+from psruntime.settings import settings_of
 from tests.support import docs
 
 # Functions that log, or hand an event on -> which of their arguments it is.
@@ -28,7 +29,7 @@ def test_the_table_of_exit_codes_is_what_the_launcher_goes_by() -> None:
 
 def test_the_table_of_settings_has_them_all_with_their_defaults() -> None:
     rows = {row[0].strip("`"): row[1] for row in docs.table("docs/operations.md", "settings")}
-    assert rows == {flag_of(setting.name): shown(setting) for setting in fields(JobConfig)}
+    assert rows == {flag_of(setting.name): shown(setting) for setting in settings_of(JobConfig)}
 
 
 def shown(setting: Field[Any]) -> str:

@@ -59,7 +59,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("model", "optimizers"),
     ("usercode", "config"),
     ("schedule",),
-    ("settings", "devices", "staleness_lr"),
+    ("settings", "devices", "staleness_lr", "bound_range"),
     ("modes",),
     ("errors", "v1"),
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from psruntime.bound_range import AUTO, BoundRange
 from psruntime.errors import UsageError
-from psruntime.modes import BOUNDED, MODES
+from psruntime.modes import BOUNDED, MODES, named
 from psruntime.schedule import Schedule
 from psruntime.settings import suggestion
 
@@ -18,11 +19,13 @@ _SLOW = re.compile(r"(\d{1,6}):(\d{1,6}(?:\.\d{1,6})?)x")
 class ModeRequest:
     """One training.
 
-    name: as it was asked for.  schedule: its modes.  more: further flags of the job, as words.
+    name: as it was asked for.  schedule: its modes.  within: the range of its bounds, of mode bounded alone; then the
+    schedule has the least of them.  more: further flags of the job, as words.
     """
 
     name: str
     schedule: Schedule
+    within: BoundRange | None = None
     more: tuple[str, ...] = ()
 
     @property
@@ -31,12 +34,14 @@ class ModeRequest:
         first, *others = self.schedule.stages
         if others:
             return {"schedule": str(self.schedule)}
+        if self.within:
+            return {"mode": first.mode, "bound": str(self.within)}
         return {"mode": first.mode} if first.bound is None else {"mode": first.mode, "bound": first.bound}
 
 
 def modes_of(text: str) -> list[ModeRequest]:
-    """Of `async; bounded 4; async:500, sync`, the last a schedule, each with further flags of the job behind it if
-    wanted: `async --pipeline 2`.
+    """Of `async; bounded 4; bounded auto:1-8; async:500, sync`, the last a schedule, each with further flags of the job
+    behind it if wanted: `async --pipeline 2`.
 
     Raises:
         UsageError: there is no mode, an unknown one, one twice, or a bound that is none.
@@ -55,14 +60,18 @@ def _mode_of(name: str) -> ModeRequest:
     words = name.split()
     flags = next((place for place, word in enumerate(words) if word.startswith("--")), len(words))
     mode, more = " ".join(words[:flags]), tuple(words[flags:])
-    if not ({",", ":"} & set(mode)):
+    within, is_range = None, mode.startswith(f"{BOUNDED} {AUTO}")
+    if not is_range and not {",", ":"} & set(mode):
         _check_mode(mode, name)
     try:
+        if is_range:
+            within = BoundRange.of(mode.removeprefix(f"{BOUNDED} "))
+            mode = named(BOUNDED, within.least)
         schedule = Schedule.of(mode)
     except UsageError as error:
         raise UsageError(f"--modes '{name}': {error}") from error
     assert schedule is not None, "its first word is a mode"
-    return ModeRequest(name, schedule, more)
+    return ModeRequest(name, schedule, within, more)
 
 
 def _check_mode(mode: str, name: str) -> None:

@@ -98,9 +98,13 @@ def _steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
     if schedule := Schedule.of(job.schedule):
         left = "left by control; psruntime control mode schedule follows it again"
         place = schedule.whole(status.global_step) if status.phase.prepared else str(schedule)
-        yield f"schedule: {place if settings.scheduled else left}"
+        yield f"schedule: {place if settings.automatic else left}"
+    if job.bound_range:
+        left = "left by control; psruntime control bound auto chooses again"
+        now = f"{settings.bound} now" + (f": {steering.bound_reason}" if steering.bound_reason else "")
+        yield f"bound: {job.bound_range}, {now if settings.automatic else left}"
     if settings.revision:
-        by_hand = not settings.scheduled
+        by_hand = not settings.automatic
         mode = [f"mode {settings.mode}"] if by_hand and settings.mode not in ("", job.mode) else []
         bound = [f"bound {settings.bound}"] if by_hand and settings.bound not in (None, job.bound) else []
         scale = settings.learning_rate_scale

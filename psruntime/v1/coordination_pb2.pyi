@@ -176,7 +176,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "epochs", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "staleness_lr", "schedule", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "epochs", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "staleness_lr", "schedule", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "max_bound", "rounds_log", "round_warn", "summary_steps", "keep_best", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +209,7 @@ class JobSettings(_message.Message):
     LINGER_FIELD_NUMBER: _ClassVar[int]
     STOP_GRACE_FIELD_NUMBER: _ClassVar[int]
     BOUND_FIELD_NUMBER: _ClassVar[int]
+    MAX_BOUND_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_LOG_FIELD_NUMBER: _ClassVar[int]
     ROUND_WARN_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +250,7 @@ class JobSettings(_message.Message):
     linger: _duration_pb2.Duration
     stop_grace: _duration_pb2.Duration
     bound: int
+    max_bound: int
     rounds_log: str
     round_warn: _duration_pb2.Duration
     summary_steps: int
@@ -257,7 +259,7 @@ class JobSettings(_message.Message):
     replicate_every: int
     job_id: str
     drain_timeout: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., epochs: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., staleness_lr: _Optional[str] = ..., schedule: _Optional[str] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., epochs: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., staleness_lr: _Optional[str] = ..., schedule: _Optional[str] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., max_bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., keep_best: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DynamicRows(_message.Message):
     __slots__ = ("admit_after", "expire_after")
@@ -320,22 +322,22 @@ class Past(_message.Message):
     def __init__(self, began: _Optional[bool] = ..., global_step: _Optional[int] = ..., saved_step: _Optional[int] = ..., attempt: _Optional[int] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ...) -> None: ...
 
 class Settings(_message.Message):
-    __slots__ = ("revision", "from_global_step", "bound", "learning_rate_scale", "paused", "mode", "scheduled")
+    __slots__ = ("revision", "from_global_step", "bound", "learning_rate_scale", "paused", "mode", "automatic")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     FROM_GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     BOUND_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_SCALE_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
-    SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    AUTOMATIC_FIELD_NUMBER: _ClassVar[int]
     revision: int
     from_global_step: int
     bound: int
     learning_rate_scale: float
     paused: bool
     mode: Mode
-    scheduled: bool
-    def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ..., mode: _Optional[_Union[Mode, str]] = ..., scheduled: _Optional[bool] = ...) -> None: ...
+    automatic: bool
+    def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ..., mode: _Optional[_Union[Mode, str]] = ..., automatic: _Optional[bool] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past")
@@ -476,7 +478,7 @@ class PsBeat(_message.Message):
     def __init__(self, fence_revision: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ..., asked_to_stop: _Optional[bool] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "holds")
+    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "holds", "step_times")
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -488,6 +490,7 @@ class WorkerBeat(_message.Message):
     PREPARES_VIEW_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
     view_number: int
     completed_steps: int
     global_step: int
@@ -499,7 +502,8 @@ class WorkerBeat(_message.Message):
     prepares_view: int
     saves: bool
     holds: int
-    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., holds: _Optional[int] = ...) -> None: ...
+    step_times: _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]
+    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., holds: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ...) -> None: ...
 
 class BytesMoved(_message.Message):
     __slots__ = ("sent_bytes", "received_bytes")
@@ -906,7 +910,7 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("request_id", "command", "bound", "learning_rate_scale", "worker_index", "max_wait", "mode", "scheduled")
+    __slots__ = ("request_id", "command", "bound", "learning_rate_scale", "worker_index", "max_wait", "mode", "automatic")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     BOUND_FIELD_NUMBER: _ClassVar[int]
@@ -914,7 +918,7 @@ class ControlRequest(_message.Message):
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
-    SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    AUTOMATIC_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     command: ControlCommand
     bound: int
@@ -922,8 +926,8 @@ class ControlRequest(_message.Message):
     worker_index: int
     max_wait: _duration_pb2.Duration
     mode: Mode
-    scheduled: bool
-    def __init__(self, request_id: _Optional[str] = ..., command: _Optional[_Union[ControlCommand, str]] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., worker_index: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., mode: _Optional[_Union[Mode, str]] = ..., scheduled: _Optional[bool] = ...) -> None: ...
+    automatic: bool
+    def __init__(self, request_id: _Optional[str] = ..., command: _Optional[_Union[ControlCommand, str]] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., worker_index: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., mode: _Optional[_Union[Mode, str]] = ..., automatic: _Optional[bool] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
     __slots__ = ("outcome", "global_step", "text")
@@ -936,14 +940,16 @@ class ControlResponse(_message.Message):
     def __init__(self, outcome: _Optional[_Union[ControlOutcome, str]] = ..., global_step: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class SteeringStatus(_message.Message):
-    __slots__ = ("settings", "pending", "waits_for")
+    __slots__ = ("settings", "pending", "waits_for", "bound_reason")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    BOUND_REASON_FIELD_NUMBER: _ClassVar[int]
     settings: Settings
     pending: _containers.RepeatedScalarFieldContainer[str]
     waits_for: str
-    def __init__(self, settings: _Optional[_Union[Settings, _Mapping]] = ..., pending: _Optional[_Iterable[str]] = ..., waits_for: _Optional[str] = ...) -> None: ...
+    bound_reason: str
+    def __init__(self, settings: _Optional[_Union[Settings, _Mapping]] = ..., pending: _Optional[_Iterable[str]] = ..., waits_for: _Optional[str] = ..., bound_reason: _Optional[str] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -169,7 +169,7 @@ class Stages(Switches):
             _await_steps(job)
             poll_until(lambda: _is_as_scheduled(_status(job)), REPLY_S, "the mode of the schedule")
         poll_until(lambda: _mode_in_force(job) == "sync", REPLY_S, "the last stage")
-        assert _status(job).steering.settings.scheduled
+        assert _status(job).steering.settings.automatic
         _await_steps(job)
 
 

@@ -14,12 +14,15 @@ from psruntime.errors import UsageError
 
 
 def test_modes_with_bounds_and_further_flags() -> None:
-    requests = modes_of("async; bounded  0;bounded 4; sync ;async --staleness-lr inverse --pipeline 2;")
+    requests = modes_of(
+        "async; bounded  0;bounded 4; bounded auto:1-8; sync ;async --staleness-lr inverse --pipeline 2;"
+    )
     asked = [(request.name, request.settings, request.more) for request in requests]
     assert asked == [
         ("async", {"mode": "async"}, ()),
         ("bounded 0", {"mode": "bounded", "bound": 0}, ()),
         ("bounded 4", {"mode": "bounded", "bound": 4}, ()),
+        ("bounded auto:1-8", {"mode": "bounded", "bound": "auto:1-8"}, ()),
         ("sync", {"mode": "sync"}, ()),
         (
             "async --staleness-lr inverse --pipeline 2",
@@ -44,6 +47,12 @@ def test_a_schedule_is_one_of_the_modes() -> None:
         ("bounded", "bounded needs its bound, as bounded 4, got 'bounded'"),
         ("bounded --pipeline 2", "bounded needs its bound"),
         ("bounded -1", "bounded needs its bound"),
+        (
+            "bounded auto",
+            "--modes 'bounded auto': bound must be a whole number or auto:LOW-HIGH, as auto:1-8, got 'auto'",
+        ),
+        ("bounded auto:8-1", "bound auto:LOW-HIGH needs a LOW that is below HIGH, got 'auto:8-1'"),
+        ("bounded auto:1-8, sync", "bound must be a whole number or auto:LOW-HIGH"),
         ("async, sync", "--modes 'async, sync': schedule: 'async' needs how many global steps it lasts"),
         ("async:5; sync", "--modes 'async:5': schedule: the last stage, 'async', lasts to the end"),
         ("--pipeline 2", "--modes: '' is no mode"),

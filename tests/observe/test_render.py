@@ -212,7 +212,7 @@ def test_what_an_operator_has_changed_is_shown_with_what_is_about_to_be() -> Non
     data = json.loads(json.dumps(as_json(replace(STATUS, steering=STEERED), bounded)))["steering"]
     assert data["settings"] == {
         "revision": 3, "from_global_step": 480, "bound": 2, "learning_rate_scale": 0.5, "paused": True,
-        "mode": "", "scheduled": False,
+        "mode": "", "automatic": False,
     }  # fmt: skip
     assert data["pending"] == ["bound 7", "save"]
 
@@ -226,13 +226,31 @@ def test_a_schedule_is_shown_with_what_comes_next() -> None:
         Console(file=out, width=160).print(as_tables(status, job))
         return out.getvalue()
 
-    followed = Settings(1, 400, 4, mode="bounded", scheduled=True)
+    followed = Settings(1, 400, 4, mode="bounded", automatic=True)
     text = head(500, followed)
     assert "mode bounded," in text and "by control" not in text
     assert "schedule: bounded 4 until global step 2400, then sync\n" in text
-    text = head(500, replace(followed, revision=2, mode="sync", bound=None, scheduled=False))
+    text = head(500, replace(followed, revision=2, mode="sync", bound=None, automatic=False))
     assert "schedule: left by control; psruntime control mode schedule follows it again\n" in text
     assert "by control: mode sync; the latest change from global step 400\n" in text
+
+
+def test_an_adaptive_bound_is_shown_with_its_reason() -> None:
+    job = JobConfig(mode="bounded", bound="auto:1-8")  # type: ignore[arg-type]
+
+    def head(steering: SteeringStatus) -> str:
+        out = io.StringIO()
+        Console(file=out, width=160).print(as_tables(replace(STATUS, steering=steering), job))
+        return out.getvalue()
+
+    chosen = Settings(1, 400, 6, mode="bounded", automatic=True)
+    assert "bound: auto:1-8, 1 now\n" in head(SteeringStatus(replace(chosen, revision=0, bound=1)))
+    text = head(SteeringStatus(chosen, bound_reason="by the last 50 steps of each worker"))
+    assert "bound: auto:1-8, 6 now: by the last 50 steps of each worker\n" in text and "by control" not in text
+    assert "largest lead 0 of 6" in text
+    text = head(SteeringStatus(replace(chosen, bound=3, automatic=False)))
+    assert "bound: auto:1-8, left by control; psruntime control bound auto chooses again\n" in text
+    assert "by control: bound 3; the latest change from global step 400\n" in text
 
 
 def test_down_weighted_updates_are_shown_where_there_are_any() -> None:

@@ -13,6 +13,7 @@ from psruntime.config import JobConfig
 from psruntime.core.accounting.accounts import Accounts
 from psruntime.core.accounting.refused_pushes import RefusedPushes
 from psruntime.core.accounting.traffic import TrafficRates
+from psruntime.core.clocks.adaptive_bound import AdaptiveBound
 from psruntime.core.clocks.pace import Pace
 from psruntime.core.coordinator.chief_duty import ChiefDuty
 from psruntime.core.coordinator.drain_timer import DrainTimer
@@ -85,7 +86,9 @@ class JobState:
         self.drain_timer = DrainTimer(job.drain_timeout_s)
         self.stop = StopRequests(job.stop_grace_s)
         self.schedule = Schedule.of(job.schedule)
-        self.steering = Steering(Settings(mode=job.mode, bound=job.bound, scheduled=self.schedule is not None), note)
+        self.adaptive_bound = AdaptiveBound(job.bound_range, note) if job.bound_range else None
+        is_automatic = self.schedule is not None or self.adaptive_bound is not None
+        self.steering = Steering(Settings(mode=job.mode, bound=job.bound, automatic=is_automatic), note)
 
         # What has moved, and what became of it.
         self.accounts = Accounts()
@@ -94,6 +97,7 @@ class JobState:
 
         self.timed: list[Timed] = [
             self.turns, self.pace, self.grace, self.failures, self.duty, self.drain_timer, self.stop, self.reliefs,
+            *([self.adaptive_bound] if self.adaptive_bound else []),
         ]  # fmt: skip
 
     def _count(self, part: Part) -> None:

@@ -6,8 +6,10 @@ nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from psruntime.config import as_started_so
-from psruntime.core.coordinator import scheduled
+from psruntime.core.coordinator import automatic
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import can_save
 from psruntime.core.members.membership import Role
@@ -15,7 +17,7 @@ from psruntime.core.members.messages import PsBeat
 from psruntime.core.members.view import Phase, listed, over_error
 from psruntime.core.rounds.rounds import NAMED
 from psruntime.core.steering.barrier import Look
-from psruntime.core.steering.commands import SCHEDULE, Command, Kind, Reply, SteeringStatus
+from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatus
 from psruntime.core.steering.settings import check_bound, check_scale
 from psruntime.core.steering.steering import Request
 from psruntime.errors import UnreachableError, UsageError
@@ -36,7 +38,7 @@ def take(state: JobState, command: Command) -> None:
         return
     if state.phase.over:
         raise over_error(state.phase, state.reason)
-    command = scheduled.resolved(state, command) if command.scheduled else command
+    command = automatic.resolved(state, command) if command.automatic else command
     _require(state, command)
     worker = state.members.holder(Role.WORKER, command.worker) if command.kind is Kind.DRAIN_WORKER else None
     state.steering.take(command, state.global_step, worker.incarnation if worker else 0)
@@ -58,7 +60,7 @@ def steer(state: JobState) -> bool:
         holder = state.members.holder(Role.WORKER, request.command.worker)
         if holder is None or holder.incarnation != request.incarnation:
             steering.finish(request, state.global_step, f"worker {request.command.worker} has left")
-    while state.view.number and scheduled.begin_next(state):  # before the first view others may know more
+    while state.view.number and automatic.begin_next(state):  # before the first view others may know more
         _take_up(state)
         move = barrier.decide(look_at(state)).move
         if not move:
@@ -92,7 +94,8 @@ def look_at(state: JobState) -> Look:
 
 def status(state: JobState) -> SteeringStatus:
     """What is in force, what is pending, and what that waits for."""
-    return state.steering.status(lambda: look_at(state), lambda request: _waits_for(state, request))
+    said = state.steering.status(lambda: look_at(state), lambda request: _waits_for(state, request))
+    return replace(said, bound_reason=state.adaptive_bound.reason) if state.adaptive_bound else said
 
 
 def reply(state: JobState, request_id: str) -> Reply:
@@ -113,7 +116,8 @@ def hold_of(state: JobState) -> tuple[int, str]:
         return 0, ""
     if barrier.target is None:
         return barrier.hold, f"paused by control at global step {barrier.in_force.from_global_step}"
-    return barrier.hold, f"a change by {SCHEDULE if state.steering.changing.is_due else 'control'}"
+    changing = state.steering.changing
+    return barrier.hold, f"a change by {changing.by if changing.is_due else 'control'}"
 
 
 def is_paused(state: JobState) -> bool:
@@ -143,7 +147,7 @@ def _take_up(state: JobState) -> None:
     rounds, barrier = state.turns.rounds, state.steering.barrier
     rounds.stay_closed(barrier.hold > 0)
     rounds.learning_rate_scale = barrier.in_force.learning_rate_scale
-    rounds.limit = scheduled.last_round(state)
+    rounds.limit = automatic.last_round(state)
 
 
 def _stepping(state: JobState) -> str:

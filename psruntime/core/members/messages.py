@@ -137,7 +137,8 @@ class WorkerBeat:
     `closed_parts` grows while it gets on with the end of the job as chief: a checkpoint written, a batch measured.
     `saved_step`: of the newest checkpoint, if it has written one in this view.  `asked_to_stop`: as in PsBeat.
     `prepares`: number of the view that it prepares as chief, 0 for none; `saves`: it is writing a checkpoint.
-    `holds`: number of the hold that it was told and under which it has no step under way, 0 for none.
+    `holds`: number of the hold that it was told and under which it has no step under way, 0 for none.  `step_s`: where
+    the coordinator chooses the bound, how long its last steps took without waiting for others, the newest last.
     """
 
     view: int = 0
@@ -151,6 +152,7 @@ class WorkerBeat:
     prepares: int = 0
     saves: bool = False
     holds: int = 0
+    step_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

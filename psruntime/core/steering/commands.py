@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from psruntime.bound_range import AUTO
 from psruntime.core.steering.settings import UNCHANGED, Settings
 from psruntime.modes import BOUNDED, named
 
@@ -27,15 +28,16 @@ class Kind(str, Enum):
 
 CHANGES = (Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RATE_SCALE, Kind.MODE)
 
-SCHEDULE = "--schedule"  # by whom a change is wanted that no operator has asked for
+SCHEDULE, ADAPTIVE_BOUND = "--schedule", f"--bound {AUTO}"  # by what a change is wanted that no operator asked for
 
 
 @dataclass(frozen=True)
 class Command:
-    """request_id: random text, the same in every repeat of this request.  by: from where it came, for people; SCHEDULE.
+    """request_id: random text, the same in every repeat of this request.
 
-    bound, scale, mode, worker: of the kind that needs one; bound also of mode bounded.  scheduled: it is the mode that
-    the job's schedule has now, and follows the schedule from then on.
+    by: from where it came, for people; SCHEDULE or ADAPTIVE_BOUND.  bound, scale, mode, worker: of the kind that needs
+    one; bound also of mode bounded.  automatic: it is the mode that the job's schedule has now, or the bound that the
+    job chooses itself, and from then on it follows them.
     """
 
     kind: Kind
@@ -45,15 +47,16 @@ class Command:
     scale: float = 1.0
     mode: str = ""
     worker: int = 0
-    scheduled: bool = False
+    automatic: bool = False
 
     def __str__(self) -> str:
-        """As it was typed; one for the mode of the schedule with that mode, once it is known."""
-        mode = named(self.mode, self.of_mode)
-        if self.scheduled:
+        """As it was typed; one for the mode of the schedule with that mode, once it is known, and so for the bound."""
+        mode, bound = named(self.mode, self.of_mode), str(self.bound)
+        if self.automatic:
             mode = f"{mode}, as scheduled" if mode else "schedule"
+            bound = f"{bound}, {AUTO}" if self.is_due else AUTO
         argument: dict[Kind, object] = {
-            Kind.BOUND: self.bound,
+            Kind.BOUND: bound,
             Kind.LEARNING_RATE_SCALE: f"{self.scale:g}",
             Kind.MODE: mode,
             Kind.DRAIN_WORKER: self.worker,
@@ -62,17 +65,17 @@ class Command:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is the schedule's change from one stage to the next."""
-        return self.by == SCHEDULE
+        """Whether the job makes this change itself."""
+        return self.by in (SCHEDULE, ADAPTIVE_BOUND)
 
     @property
-    def leaves_schedule(self) -> bool:
+    def is_by_hand(self) -> bool:
         """Whether the job is in a mode by hand after it."""
-        return self.kind in (Kind.MODE, Kind.BOUND) and not self.scheduled
+        return self.kind in (Kind.MODE, Kind.BOUND) and not self.automatic
 
     def wants_what(self, other: Command) -> bool:
         """Whether both are for the same mode and bound."""
-        return (self.mode, self.of_mode) == (other.mode, other.of_mode)
+        return (self.kind, self.mode, self.bound) == (other.kind, other.mode, other.bound)
 
     @property
     def of_mode(self) -> int | None:
@@ -88,11 +91,11 @@ class Command:
     def change(self, settings: Settings) -> Settings:
         """The settings as this command makes them of those."""
         if self.kind is Kind.BOUND:
-            return replace(settings, bound=self.bound, scheduled=False)
+            return replace(settings, bound=self.bound, automatic=self.automatic)
         if self.kind is Kind.LEARNING_RATE_SCALE:
             return replace(settings, learning_rate_scale=self.scale)
         if self.kind is Kind.MODE:
-            return replace(settings, mode=self.mode, bound=self.of_mode, scheduled=self.scheduled)
+            return replace(settings, mode=self.mode, bound=self.of_mode, automatic=self.automatic)
         return replace(settings, paused=self.kind is Kind.PAUSE)
 
 
@@ -121,12 +124,13 @@ class SteeringStatus:
     """What of a job was changed while it runs, and what is about to be.
 
     settings: in force.  pending: each command that has not taken effect.  waits_for: what the first of them waits for;
-    empty while there is none.
+    empty while there is none.  bound_reason: why the bound is what it is, where the job chooses it.
     """
 
     settings: Settings = UNCHANGED
     pending: tuple[str, ...] = ()
     waits_for: str = ""
+    bound_reason: str = ""
 
 
 UNSTEERED = SteeringStatus()

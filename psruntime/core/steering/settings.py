@@ -17,8 +17,8 @@ class Settings:
 
     from_global_step: the change before which nobody took a step under these settings, and after which nobody did under
     those before.  bound: in mode bounded, else None.  learning_rate_scale: by which every learning rate is multiplied.
-    paused: no step begins.  mode: by which steps are taken; empty where that is not known.  scheduled: mode and bound
-    follow the job's schedule.
+    paused: no step begins.  mode: by which steps are taken; empty where that is not known.  automatic: mode and bound
+    are what the job makes them itself, by its schedule, or the bound that it chooses; else an operator's.
     """
 
     revision: int = 0
@@ -27,11 +27,11 @@ class Settings:
     learning_rate_scale: float = 1.0
     paused: bool = False
     mode: str = ""
-    scheduled: bool = False
+    automatic: bool = False
 
     def same_steps(self, other: Settings) -> bool:
         """Whether steps are taken alike under both."""
-        return replace(self, scheduled=other.scheduled) == other
+        return replace(self, automatic=other.automatic) == other
 
     def newer(self, other: Settings) -> Settings:
         """Those of both that were changed more often; of the same those that were in force, not only told to the ps."""

@@ -69,13 +69,13 @@ class Steering:
     def take(self, command: Command, global_step: int, incarnation: int = 0) -> None:
         """A command that can be carried out.  A repeat changes nothing.
 
-        While no ps was told of a change, and somebody does not end its step, `resume` withdraws it.  What the schedule
-        wants would come again; that is withdrawn by what leaves the schedule.
+        While no ps was told of a change, and somebody does not end its step, `resume` withdraws it.  What the job
+        wants itself would come again; that is withdrawn by what an operator wants instead.
         """
         if self.knows(command.request_id):
             return
         held = self.held
-        if held and (command.leaves_schedule if held.is_due else command.kind is Kind.RESUME):
+        if held and (command.is_by_hand if held.is_due else command.kind is Kind.RESUME):
             self.withdraw(f"withdrawn by {command}", global_step)
         request = Request(command, global_step, incarnation)
         self._requests[command.request_id] = request

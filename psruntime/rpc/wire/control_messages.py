@@ -34,7 +34,7 @@ def control_request_to_wire(request: ControlRequest) -> pb.ControlRequest:
         worker_index=command.worker if command.kind is Kind.DRAIN_WORKER else None,
         max_wait=field_checks.duration(request.max_wait_s) if request.max_wait_s > 0 else None,
         mode=_mode_to_wire(command.mode),
-        scheduled=command.scheduled,
+        automatic=command.automatic,
     )
 
 
@@ -44,11 +44,11 @@ def control_request_from_wire(wire: pb.ControlRequest, by: str = "") -> ControlR
     request_id = field_checks.words("request_id", wire.request_id, field_checks.JOIN_ID_CHARS)
     field_checks.text("request_id", request_id, field_checks.JOIN_ID_CHARS, least=1)
     facts: dict[str, float | str] = {}
-    if kind is Kind.MODE and wire.scheduled:
-        facts["scheduled"] = True
+    if kind in (Kind.MODE, Kind.BOUND) and wire.automatic:
+        facts["automatic"] = True
     elif kind is Kind.MODE:
         facts["mode"] = field_checks.word("mode", pb.Mode, wire.mode).lower()
-    if kind is Kind.BOUND or facts.get("mode") == BOUNDED:
+    if (kind is Kind.BOUND and not wire.automatic) or facts.get("mode") == BOUNDED:
         facts["bound"] = check_bound("bound", wire.bound)
     if kind is Kind.LEARNING_RATE_SCALE:
         facts["scale"] = check_scale("learning-rate-scale", wire.learning_rate_scale)
@@ -82,7 +82,7 @@ def settings_to_wire(settings: Settings) -> pb.Settings:
         learning_rate_scale=settings.learning_rate_scale,
         paused=settings.paused,
         mode=_mode_to_wire(settings.mode),
-        scheduled=settings.scheduled,
+        automatic=settings.automatic,
     )
 
 
@@ -94,7 +94,7 @@ def settings_from_wire(wire: pb.Settings) -> Settings:
         check_scale("settings.learning_rate_scale", wire.learning_rate_scale),
         wire.paused,
         field_checks.word("settings.mode", pb.Mode, wire.mode).lower() if wire.mode else "",
-        wire.scheduled,
+        wire.automatic,
     )
 
 
@@ -108,6 +108,7 @@ def steering_to_wire(status: SteeringStatus) -> pb.SteeringStatus:
         settings=settings_to_wire(status.settings),
         pending=status.pending,
         waits_for=field_checks.clipped(status.waits_for),
+        bound_reason=field_checks.clipped(status.bound_reason),
     )
 
 
@@ -118,4 +119,5 @@ def steering_from_wire(wire: pb.SteeringStatus) -> SteeringStatus:
         settings_from_wire(wire.settings),
         tuple(field_checks.words("steering.pending", command, COMMAND_CHARS) for command in wire.pending),
         field_checks.words("steering.waits_for", wire.waits_for),
+        field_checks.words("steering.bound_reason", wire.bound_reason),
     )

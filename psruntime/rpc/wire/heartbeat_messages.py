@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from google.protobuf.duration_pb2 import Duration
+
+from psruntime.core.clocks.adaptive_bound import STEPS
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import BytesMoved, PsBeat, PsStats, RowCounts, WorkerBeat, WorkerStats
 from psruntime.errors import UsageError
@@ -53,6 +56,7 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         wire.worker.prepares_view = beat.prepares
         wire.worker.saves = beat.saves
         wire.worker.holds = beat.holds
+        wire.worker.step_times.extend(map(field_checks.duration, beat.step_s))
     return wire
 
 
@@ -94,7 +98,14 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
         field_checks.number("worker.prepares_view", wire.prepares_view),
         wire.saves,
         field_checks.number("worker.holds", wire.holds),
+        _step_s_from_wire(wire.step_times),
     )
+
+
+def _step_s_from_wire(wire: Sequence[Duration]) -> tuple[float, ...]:
+    if len(wire) > STEPS:
+        raise UsageError(f"worker.step_times must be at most {STEPS}, got {len(wire)}")
+    return tuple(field_checks.seconds("worker.step_times", time) for time in wire)
 
 
 def ps_stats_to_wire(stats: PsStats) -> pb.PsStats:

@@ -15,6 +15,7 @@ from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.worker.shard_taker import ShardTaker
 from psruntime.rpc.worker.step_gate import Gate
+from psruntime.rpc.worker.step_timer import StepTimer
 from psruntime.rpc.worker.worker_facts import WorkerFacts
 from psruntime.schedule import Schedule
 
@@ -47,6 +48,7 @@ class WorkerControl:
         self._retried = ("", 0.0)  # what the log says of the latest pause, and since when
         self._turns_are_quick = False  # mode sync: whether the last was there at once
         self._while_held: Callable[[], None] = lambda: None
+        self._timer = StepTimer()
         self._goes_by = ("", 0)  # the mode, and the clock at which this worker entered it or the view
         self._schedule, self._stage = Schedule.of(self._job.schedule), 0
 
@@ -95,6 +97,7 @@ class WorkerControl:
         holds all the same: here its clock is as it was, and a floor never falls; elsewhere the lead is 0.
         """
         self._without = None
+        self._timer.restart()
         self._facts.entered(assignment)
         mode = self.mode
         self._goes_by = (mode, assignment.clock)
@@ -136,7 +139,14 @@ class WorkerControl:
         self._while_held = act
 
     def may_step(self, under_way: int = 0) -> bool:
-        began_s, said = time.monotonic(), 0
+        began_s = time.monotonic()
+        try:
+            return self._may_step(under_way, began_s)
+        finally:
+            self._timer.waited(time.monotonic() - began_s)
+
+    def _may_step(self, under_way: int, began_s: float) -> bool:
+        said = 0
         self._facts.has_under_way(under_way)
         while True:
             if self._stop.is_set():
@@ -248,6 +258,8 @@ class WorkerControl:
         self._facts.pushed()
 
     def stepped(self, global_step: int) -> None:
+        if self._job.bound_range and (step_s := self._timer.ended(time.monotonic())) is not None:
+            self._facts.took(step_s)
         self._facts.stepped(global_step)
         self._pass_clock(self._goes_by[0])
         limit = self._job.train_steps

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from psruntime.core.clocks.adaptive_bound import STEPS
 from psruntime.core.members.messages import Assignment, WorkerBeat, WorkerStats
 
 WORK_S = 10.0  # a step, a batch or a checkpoint that takes longer is worth a word in the status
@@ -35,6 +37,7 @@ class WorkerFacts:
         self._max_lead = 0
         self._hold = (0, 0)  # incarnation that was told it, and its number, 0 for none
         self._under_way = 0  # steps that were begun and have not ended
+        self._step_s: deque[float] = deque(maxlen=STEPS)  # as WorkerBeat.step_s
         self._waiting = "starting"
         self._works_since_s = 0.0  # while there is no reason to wait; monotonic
 
@@ -52,6 +55,7 @@ class WorkerFacts:
             return WorkerBeat(
                 self._assignment.view.number, self._steps, self._global_step, self._stopped, stats, self._closed_parts,
                 self._saved_step, self._asked.is_set(), prepares, self._saves, self._holds(incarnation),
+                tuple(self._step_s),
             )  # fmt: skip
 
     # Read by the training, which alone changes them.
@@ -144,6 +148,11 @@ class WorkerFacts:
             self._steps += 1
             self._global_step = max(self._global_step, global_step)  # steps beside each other may end in another order
             self._under_way = max(0, self._under_way - 1)
+
+    def took(self, step_s: float) -> None:
+        """How long a step took without waiting for others."""
+        with self._lock:
+            self._step_s.append(step_s)
 
     def pushed(self) -> None:
         with self._lock:

@@ -250,12 +250,18 @@ class RoundsMachine(RuleBasedStateMachine):
                 bucket.applied, bucket.summed, bucket.last = [], [], {}
             self.recorded = []
             if restart:
-                self.rounds, self.floor = self.new_rounds(), seen  # ps 0 was lost, and the coordinator with it
+                self.restart(seen)
         self.closes = self.closes[-1:]  # only the newest can be under way still
         self.keep(self.rounds.begin(len(self.buckets[0].applied), seen))
         for incarnation in self.live:
             self.rounds.enter(incarnation, incarnation % 4)
         assert self.recorded == self.buckets[0].applied, "what the next view holds is on record"
+
+    def restart(self, seen: int) -> None:
+        """Ps 0 was lost, and the coordinator: workers are admitted anew, and what was pushed before is refused."""
+        self.rounds, self.floor, self.late = self.new_rounds(), seen, []
+        self.live = [self.all + number for number in range(1, 1 + len(self.live))]
+        self.all += len(self.live)
 
     @invariant()
     def time_passes(self) -> None:

@@ -54,6 +54,7 @@ class Stepper:
     batches: int = 0
     saved: int | None = None
     heard: Instructions | None = None
+    step_s: tuple[float, ...] = ()  # how long it says that its last steps took
 
 
 @dataclass
@@ -194,8 +195,9 @@ class SteeredJob:
         holds = told.hold if worker.began is None else 0
         step = self.global_step if worker.view == told.view.number else 0
         beat = WorkerBeat(
-            worker.view, worker.steps, step, stopped, saved_step=worker.saved, asked_to_stop=told.leave, holds=holds
-        )
+            worker.view, worker.steps, step, stopped, saved_step=worker.saved, asked_to_stop=told.leave, holds=holds,
+            step_s=worker.step_s,
+        )  # fmt: skip
         self.core.heartbeat(Role.WORKER, index, worker.incarnation, beat, self.now_s)
 
     def prepare_or_close(self, index: int, worker: Stepper, told: Instructions) -> None:
@@ -282,9 +284,9 @@ class SteeredJob:
         """Every ps goes by the same settings while a step is under way, and they are those in force when it began."""
         now = self.written()
         if len(now) == len(began) == self.job.ps:
-            rules = [replace(settings, revision=0, from_global_step=0, scheduled=False) for settings in (*began, *now)]
+            rules = [replace(settings, revision=0, from_global_step=0, automatic=False) for settings in (*began, *now)]
             assert len(set(rules)) == 1, f"begun under {began}, ended under {now}"
-            if not self.job.schedule:  # by leaving which nothing changes but the revision
+            if not (self.job.schedule or self.job.bound_range):  # by leaving which only the revision changes
                 assert len({settings.revision for settings in (*began, *now)}) == 1, f"begun under {began}: {now}"
 
     # Time.

@@ -95,11 +95,11 @@ def test_an_operator_leaves_the_schedule_and_follows_it_again(facts: dict[str, A
     assert mode(job) == ("async" if facts["kind"] is Kind.MODE else "bounded 7")
     job.lose_the_coordinator()
     run_until(job, 60)
-    assert not job.core.state.steering.settings.scheduled, "that outlives ps 0"
-    again = job.ask(Kind.MODE, scheduled=True)
+    assert not job.core.state.steering.settings.automatic, "that outlives ps 0"
+    again = job.ask(Kind.MODE, automatic=True)
     run_until(job, 80)
     assert job.reply(again).text.startswith("mode sync, as scheduled at global step ")
-    assert mode(job) == "sync" and job.core.state.steering.settings.scheduled
+    assert mode(job) == "sync" and job.core.state.steering.settings.automatic
 
 
 def test_the_mode_that_it_has_is_taken_as_a_mode_of_its_own() -> None:
@@ -152,7 +152,7 @@ def test_a_worker_that_hangs_at_the_end_of_a_stage_is_got_rid_of(facts: dict[str
         job.ask(Kind.MODE, mode="async")
     job.run(9)
     assert mode(job) == "async" and job.global_step > still
-    assert not job.core.state.steering.settings.scheduled
+    assert not job.core.state.steering.settings.automatic
 
 
 @pytest.mark.parametrize(
@@ -193,4 +193,4 @@ def test_a_job_without_a_schedule_cannot_follow_it() -> None:
     job = SteeredJob(mode="async")
     job.run(5)
     with pytest.raises(UsageError, match="the job has no --schedule that its mode could follow"):
-        job.ask(Kind.MODE, scheduled=True)
+        job.ask(Kind.MODE, automatic=True)

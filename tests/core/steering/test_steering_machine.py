@@ -22,11 +22,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from psruntime.core.clocks import adaptive_bound
 from psruntime.core.coordinator import steered
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.barrier import BarrierState
-from psruntime.core.steering.commands import Kind, Outcome
+from psruntime.core.steering.commands import ADAPTIVE_BOUND, Kind, Outcome
 from psruntime.core.steering.settings import Settings
 from psruntime.errors import JobOverError, UnreachableError, UsageError
 from tests.core.steering.steered_job import SteeredJob
@@ -41,6 +42,11 @@ SCHEDULES = (
     "async:20, bounded 2:15, sync", "sync:12, bounded 0:20, bounded 3:9, async", "bounded 2:9, sync:9, async",
     "async:6, sync:1, bounded 1:2, async:1, sync",
 )  # fmt: skip
+BEGINNINGS: tuple[dict[str, object], ...] = (
+    *({"schedule": schedule} for schedule in SCHEDULES),
+    *({"mode": mode} for mode in ("async", "sync")),
+    *({"mode": "bounded", "bound": bound} for bound in (4, "auto:0-3", "auto:2-9", "auto:1-2")),
+)
 SETTLES_S, VIEWS = 60, 12  # until nothing changes any more, once nothing is lost; and the views that it takes at most
 MUST_HAPPEN = (
     *(f"{kind} done" for kind in Kind), "pause given up", "learning-rate-scale given up", "save given up",
@@ -48,7 +54,7 @@ MUST_HAPPEN = (
     "coordinator lost at hold", "coordinator lost at apply", "coordinator lost while paused", "settings survived",
     "refused", "asked too early", "over", "steps", "rounds", "scaled rounds", "mode given up",
     *(f"from {before} to {after}" for before in MODES for after in (*MODES, "schedule") if before != after),
-    "stage 0", "stage 1", "stage 2", "due done", "due given up",
+    "stage 0", "stage 1", "stage 2", "due done", "due given up", "choice done", "choice given up",
 )  # fmt: skip
 
 
@@ -62,13 +68,9 @@ class SteeringMachine(RuleBasedStateMachine):
 
     seen: Counter[str] = Counter()
 
-    @initialize(mode=st.sampled_from(MODES), schedule=st.sampled_from([*SCHEDULES, ""]))
-    def begin(self, mode: str, schedule: str) -> None:
-        began: dict[str, object] = {"mode": mode, "bound": 4 if mode == "bounded" else None}
-        self.job = SteeredJob(
-            **({"schedule": schedule} if schedule else began), checkpoint_dir="/c", ps_timeout_s=1e6,
-            drain_timeout_s=1e5, min_workers=1,
-        )  # fmt: skip
+    @initialize(began=st.sampled_from(BEGINNINGS))
+    def begin(self, began: dict[str, object]) -> None:
+        self.job = SteeredJob(**began, checkpoint_dir="/c", ps_timeout_s=1e6, drain_timeout_s=1e5, min_workers=1)
         self.asked: dict[str, Kind] = {}
         self.done: set[str] = set()
         self.job.run(6)
@@ -94,7 +96,9 @@ class SteeringMachine(RuleBasedStateMachine):
 
     @rule(kind=CHANGES, bound=st.integers(0, 9), scale=st.sampled_from([0.1, 0.5, 1.0, 3.0]), repeated=FLAG)
     def a_change(self, kind: Kind, bound: int, scale: float, repeated: bool) -> None:
-        if kind is Kind.BOUND:
+        if kind is Kind.BOUND and bound > 7:
+            self.ask(kind, repeated, automatic=True)
+        elif kind is Kind.BOUND:
             self.ask(kind, repeated, bound=bound)
         elif kind is Kind.LEARNING_RATE_SCALE:
             self.ask(kind, repeated, scale=scale)
@@ -102,7 +106,7 @@ class SteeringMachine(RuleBasedStateMachine):
             mode = (*MODES, "schedule")[bound % 4]
             self.seen[f"from {self.job.core.state.mode} to {mode}"] += 1
             if mode == "schedule":
-                self.ask(kind, repeated, scheduled=True)
+                self.ask(kind, repeated, automatic=True)
             else:
                 self.ask(kind, repeated, mode=mode, bound=bound)
         else:
@@ -134,6 +138,27 @@ class SteeringMachine(RuleBasedStateMachine):
     @rule(seconds=st.integers(1, 3))
     def all_go_on(self, seconds: int) -> None:
         self.job.run(seconds)
+
+    @rule(late=FLAG, seconds=st.integers(3, 20))
+    def steps_take_otherwise(self, late: bool, seconds: int) -> None:
+        for index, worker in self.job.steppers.items():
+            worker.step_s = tuple(9.0 if late and step % 5 == index else 1.0 for step in range(50))
+        self.job.run(seconds)
+
+    @rule(late=FLAG, kind=st.sampled_from([Kind.BOUND, Kind.MODE, None]), bound=st.integers(0, 7))
+    def a_change_comes_while_workers_hold_for_a_choice(self, late: bool, kind: Kind | None, bound: int) -> None:
+        self.steps_take_otherwise(late, 0)
+        for beat in range(40):
+            held = self.job.core.state.steering.held
+            if held and held.by == ADAPTIVE_BOUND:
+                if kind is None:
+                    self.job.run(4)
+                else:
+                    self.a_change(kind, bound, 1.0, False)
+                return
+            self.job.now_s += 0.5
+            self.job.beat_worker(beat % 4)
+            self.job.beat_ps(beat % 2)
 
     @rule(worker=WORKERS, stuck=FLAG)
     def a_step_takes_long(self, worker: int, stuck: bool) -> None:
@@ -226,7 +251,7 @@ class SteeringMachine(RuleBasedStateMachine):
             return
         state = self.job.core.state
         settings = state.steering.settings
-        if state.schedule is None or not settings.scheduled or state.phase is not Phase.TRAINING:
+        if state.schedule is None or not settings.automatic or state.phase is not Phase.TRAINING:
             return
         stage = state.schedule.at(state.global_step)
         is_due = (settings.mode, settings.bound) != (stage.mode, stage.bound)
@@ -254,7 +279,7 @@ class SteeringMachine(RuleBasedStateMachine):
             self.job.run(1)
         assert not state.steering.is_changing, f"{steered.status(state)} does not end"
         assert state.view.number <= views + VIEWS, "one view after the other"
-        if state.schedule and state.steering.settings.scheduled and state.phase is Phase.TRAINING:
+        if state.schedule and state.steering.settings.automatic and state.phase is Phase.TRAINING:
             assert steered.mode_of(state) == str(state.schedule.at(state.global_step)), (
                 "the schedule was left by itself"
             )
@@ -272,9 +297,9 @@ class SteeringMachine(RuleBasedStateMachine):
         job.run(40)
         self.count()
         self.settle()
-        due = [facts for facts in job.take_facts("steered")[0] if facts["command"].endswith(", as scheduled")]
-        for facts in due:
-            self.seen[f"due {facts['outcome']}"] += 1
+        for facts in job.take_facts("steered")[0]:
+            self.seen[f"due {facts['outcome']}"] += facts["command"].endswith(", as scheduled")
+            self.seen[f"choice {facts['outcome']}"] += facts["command"].endswith(", auto")
         left = {str(kind): job.reply(name).text for name, kind in self.asked.items() if name not in self.done}
         assert not left, f"commands hang: {left}"
         self.seen["steps"] += job.seen.steps
@@ -283,12 +308,14 @@ class SteeringMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(900)  # it takes seconds, but the smallest history that breaks a law is worth some minutes
-def test_no_step_is_between_two_settings_and_no_command_hangs() -> None:
+def test_no_step_is_between_two_settings_and_no_command_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive_bound, "STEPS_BETWEEN", 2)  # so that short histories have choices
+    monkeypatch.setattr(adaptive_bound, "SECONDS_BETWEEN", 1.0)
     SteeringMachine.seen.clear()
     run_state_machine_as_test(
         SteeringMachine,
         settings=settings(
-            max_examples=examples(400), stateful_step_count=40, deadline=None, derandomize=True,
+            max_examples=examples(600), stateful_step_count=40, deadline=None, derandomize=True,
             report_multiple_bugs=False,
         ),
     )  # fmt: skip

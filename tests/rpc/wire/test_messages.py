@@ -175,6 +175,7 @@ beats = st.builds(
         counts,
         st.booleans(),
         counts,
+        st.lists(spans, max_size=50).map(tuple),
     ),
     counts,
     spans,
@@ -217,7 +218,7 @@ job_statuses = st.builds(
     counts,
     st.booleans(),
     by_worker,
-    steering=st.builds(SteeringStatus, steered, st.lists(words, max_size=3).map(tuple), words),
+    steering=st.builds(SteeringStatus, steered, st.lists(words, max_size=3).map(tuple), words, words),
 )
 clock_reports = st.builds(ClockReport, indices, incarnations, counts.map(lambda n: n + (n == 0)), counts, counts, spans)
 _of_every_mode = {  # unless the next say otherwise
@@ -266,6 +267,7 @@ jobs = (
         )
     )
     | st.builds(JobConfig, mode=st.just("sync"), batch_policy=st.sampled_from(BATCH_POLICIES))
+    | st.builds(JobConfig, mode=st.just("bounded"), bound=st.sampled_from(["auto:0-1", "auto:2-999999"]))
     | st.builds(JobConfig, schedule=st.sampled_from(["bounded 3:9, sync", "sync:1,async:2,  bounded 0"]))
 )
 
@@ -279,7 +281,7 @@ controls = st.builds(
     | st.builds(Command, st.just(Kind.DRAIN_WORKER), request_ids, worker=indices)
     | st.builds(Command, st.just(Kind.MODE), request_ids, mode=st.sampled_from(["async", "sync"]))
     | st.builds(Command, st.just(Kind.MODE), request_ids, mode=st.just("bounded"), bound=counts)
-    | st.builds(Command, st.just(Kind.MODE), request_ids, scheduled=st.just(True)),
+    | st.builds(Command, st.sampled_from([Kind.MODE, Kind.BOUND]), request_ids, automatic=st.just(True)),
     spans,
 )
 

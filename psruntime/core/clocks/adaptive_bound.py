@@ -1,0 +1,103 @@
+"""The bound that the coordinator chooses, in a job with --bound auto:LOW-HIGH.
+
+A larger bound lets workers go on while another one is late for a while, and makes updates staler.  So the bound is the
+smallest one of the range with which the workers would be nearly as fast as with the largest: their last steps, as long
+as each took without waiting for others, are played under one bound after the other.  A worker that is slower than the
+others in every step holds them up under any bound, so on its account none is raised.
+
+After DSSP (Zhao, Zhou, Liu, Xu and Li, Dynamic stale synchronous parallel distributed training for deep learning, ICDCS
+2019), whose server predicts from the times between two pushes, each time that the fastest worker is at the lower end of
+a range, how many more steps it may take.  Here one bound is for all workers, and changes rarely, so that the ps can
+enforce the limit of staleness that belongs to it.
+
+Law: a bound is chosen from steps that were taken under the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from psruntime.bound_range import BoundRange
+
+STEPS = 50  # of each worker that are played; more would see a change later, fewer take noise for one
+FEWEST = 10  # of a worker of which less is known, nothing is
+STEPS_BETWEEN = (
+    64  # that the slowest worker takes from one choice to the next; a change costs all about one of its steps
+)
+SECONDS_BETWEEN = 5.0  # at least
+MOST_PLAYED = 64  # workers, the slowest; the others hardly hold anybody up
+TOO_SLOW, GOOD = 0.02, 0.005  # part of the time of the largest bound that another loses: to leave it, and to take it
+
+Durations = Sequence[Sequence[float]]  # of each worker, in seconds, the newest last
+
+
+class AdaptiveBound:
+    """Of one job.  `note(name, **facts)` takes what an operator wants to read.  reason: of the bound as it is."""
+
+    def __init__(self, within: BoundRange, note: Callable[..., None]) -> None:
+        self.range = within
+        self.reason = ""
+        self._note = note
+        self._now_s = 0.0
+        self._chosen: int | None = None  # under the bound that is in force; None: not looked yet
+        self._of = (-1, 0)  # that bound, and the view in which it was looked last
+        self._next_floor, self._next_s = 0, 0.0  # from which on it is looked again
+
+    def advance(self, now_s: float, pause_s: float) -> None:  # noqa: ARG002
+        """Moves the time on."""
+        self._now_s = now_s
+
+    def wanted(self, bound: int, view: int, floor: int, steps: Callable[[], Durations]) -> int:
+        """The bound to be in force, where `bound` is.  It stays the same until that is so.
+
+        floor: of the view of this number.  steps: how long the last steps of each live worker took.
+        """
+        if self._of != (bound, view):
+            self._of, self._chosen = (bound, view), None
+            self._look_later(floor)
+        elif self._chosen in (None, bound) and floor >= self._next_floor and self._now_s >= self._next_s:
+            self._look_later(floor)
+            self._choose(bound, steps())
+        return bound if self._chosen is None else self._chosen
+
+    def _look_later(self, floor: int) -> None:
+        self._next_floor, self._next_s = floor + STEPS_BETWEEN, self._now_s + SECONDS_BETWEEN
+
+    def _choose(self, bound: int, steps: Durations) -> None:
+        if choice := choose(self.range, bound, steps):
+            self._chosen, self.reason = choice
+            if self._chosen != bound:
+                self._note("bound_chosen", bound=self._chosen, was=bound, reason=self.reason)
+
+
+def choose(within: BoundRange, bound: int, steps: Durations) -> tuple[int, str] | None:
+    """The bound to go on with, and why; None: too little is known."""
+    known = sorted((each[-STEPS:] for each in steps if len(each) >= FEWEST), key=sum)[-MOST_PLAYED:]
+    if len(known) < 2:
+        return None
+    shortest_s = played_s(known, within.most)
+    if not shortest_s > 0:
+        return None
+
+    def lost(bound: int) -> float:
+        return played_s(known, bound) / shortest_s - 1
+
+    good, least = within.most, within.least
+    while least < good:  # the time falls with the bound
+        middle = (least + good) // 2
+        least, good = (least, middle) if lost(middle) <= GOOD else (middle + 1, good)
+    chosen = good if good < bound or lost(bound) > TOO_SLOW else bound
+    first, *others = dict.fromkeys(each for each in (chosen, bound, chosen - 1) if within.least <= each < within.most)
+    compared = "".join(f", bound {each} {lost(each):.1%}" for each in others)
+    told = f"bound {first} would be {lost(first):.1%} slower than bound {within.most}{compared}"
+    return chosen, f"by the last {min(map(len, known))} steps of each worker {told}"
+
+
+def played_s(steps: Durations, bound: int) -> float:
+    """Seconds in which all workers take STEPS steps under this bound; who has fewer repeats them."""
+    ends, floor_at = [0.0] * len(steps), [0.0]  # of the steps so far; when the floor came to 0, 1, 2, ...
+    for step in range(STEPS):
+        opens_s = floor_at[max(0, step - bound)]
+        ends = [max(end, opens_s) + each[step % len(each)] for end, each in zip(ends, steps, strict=True)]
+        floor_at.append(max(ends))
+    return floor_at[-1]
