@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import cycle, islice
 
 from psruntime.config import JobConfig
+from psruntime.control import command_of
+from psruntime.core.clocks.adaptive_bound import STEPS
+from psruntime.core.coordinator import steered
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Closed, Contribution, Done, Duty, Torn
+from psruntime.core.steering.commands import SteeringStatus
 from psruntime.errors import PsRuntimeError
+from psruntime.modes import named
 
 FLAGS = ("chief", "restore", "fenced_in", "close", "stopping", "save", "leave")  # of the instructions
 VARIABLES = "w[3,4]b[4]"  # of a worker of which nothing is said
@@ -22,7 +30,7 @@ class Scenario:
     """A coordinator, and what its members have heard and said so far."""
 
     def __init__(self, settings: str) -> None:
-        pairs = (pair.split("=") for pair in settings.split())
+        pairs = (pair.split("=", 1) for pair in shlex.split(settings))
         values = {k: float(v) if k.endswith("_s") else int(v) if v.isdecimal() else v for k, v in pairs}
         self.core = Coordinator(JobConfig(**values), 0.0)  # type: ignore[arg-type]
         self.now_s = 0.0
@@ -31,6 +39,7 @@ class Scenario:
         self.told: dict[int, Answer] = {}  # by incarnation
         self.said: dict[int, str] = {}  # by incarnation: the facts of its last heartbeat
         self.revision = 0  # of the rounds
+        self.commands = 0
 
     def act(self, line: str) -> list[str]:
         """The answer to one input, and the events."""
@@ -44,6 +53,8 @@ class Scenario:
         try:
             if verb in ("wait", "pause", "status"):
                 return getattr(self, verb)(rest)
+            if verb == "control":
+                return self.control(rest) + self.events()
             role, index, *facts = rest.split(" ", 2)
             return getattr(self, verb)(f"{role} {index}", " ".join(facts)) + self.events()
         except PsRuntimeError as error:
@@ -53,7 +64,7 @@ class Scenario:
         effects = self.core.take_effects()
         lines = [f"* {e.name} " + " ".join(f"{k}={v}" for k, v in e.facts.items()) for e in effects.events]
         lines += [f"> {' '.join(f'{k}={v}' for k, v in record.items())}" for record in effects.records]
-        if self.core.state.job.mode == "sync" and self.revision != effects.turns_revision:
+        if self.core.state.mode == "sync" and self.revision != effects.turns_revision:
             self.revision = effects.turns_revision
             lines.append("! look at your turns")
         return lines
@@ -89,7 +100,7 @@ class Scenario:
             beat = WorkerBeat(
                 told.view.number, facts.get("steps", 0), step, "stopped" in said, closed_parts=facts.get("parts", 0),
                 saved_step=facts.get("saved"), asked_to_stop=asked, prepares=facts.get("prepares", 0),
-                saves="saving" in said,
+                saves="saving" in said, holds=facts.get("holds", 0), step_s=took(said),
             )  # fmt: skip
         return [self.heard(member, self.core.heartbeat(role, index, incarnation, beat, self.now_s))]
 
@@ -119,9 +130,26 @@ class Scenario:
             )
         return [text + (f"; {turn.reason}" if turn.reason else "")]
 
+    def control(self, words: str) -> list[str]:
+        self.commands += words != "again"
+        name = f"command {self.commands}"
+        if words == "again":
+            reply = self.core.control_reply(name)
+        else:
+            command = replace(command_of(words.split()), request_id=name, by="host-o:9")
+            reply = self.core.control(command, self.now_s)
+        return [f"{reply.outcome}: {reply.text}"]
+
     def status(self, _: str) -> list[str]:
         status = job_status(self.core.state, self.now_s)
-        return [f"{status.phase}, global step {status.global_step}, lost {status.steps_lost}; {status.reason}"]
+        line = f"{status.phase}, global step {status.global_step}, lost {status.steps_lost}; {status.reason}"
+        return [line, *self.in_force(status.steering)]
+
+    def in_force(self, status: SteeringStatus) -> list[str]:
+        if not (status.settings.revision or status.pending):
+            return []
+        pending = f"; pending: {', '.join(status.pending)}: {status.waits_for}" if status.pending else ""
+        return [f"mode {steered.mode_of(self.core.state)} from global step {status.settings.from_global_step}{pending}"]
 
     def leave(self, member: str, facts: str) -> list[str]:
         kind, _, reason = facts.partition(": ")
@@ -162,7 +190,17 @@ class Scenario:
         flags = [flag.replace("_", " ") for flag in FLAGS if getattr(s, flag)]
         table = " ".join(f"worker {index}#{n}" for index, n in s.admitted)
         fence = [f"admits {table or 'nobody'}"] if member.startswith("ps") else []
+        if s.settings.revision:
+            fence.append(f"mode {named(s.settings.mode, s.settings.bound)} of settings {s.settings.revision}")
+        if s.hold:
+            fence.append(f"hold {s.hold} ({s.hold_reason})")
         return f"{name}: {', '.join([s.phase.value, view, *flags, *fence, f'floor {floor}'])}; {s.reason}"
+
+
+def took(said: str) -> tuple[float, ...]:
+    """What a worker says of its last steps: `took=80,10,10` in milliseconds, again and again."""
+    found = re.search(r"took=([\d,]+)", said)
+    return tuple(islice(cycle(int(ms) / 1000 for ms in found[1].split(",")), STEPS)) if found else ()
 
 
 def done_of(text: str) -> Done | None:

@@ -13,6 +13,8 @@ bring; `>` is a record of the rounds, `!` tells the calls that are held to look 
     prepared MEMBER step=N [attempt=N]          the chief's reports
     finished MEMBER
     leave MEMBER KIND: REASON                   a farewell
+                                                or `holds=N`; its last steps `took=80,10,10` ms, again and again
+    control COMMAND                             an operator's, as typed; `control again` asks what has become of it
     turn MEMBER [DONE] [in view N]              mode sync; DONE is one of `contributed R/A batch=N examples=N [apart]`,
                                                 `closed R/A step=N`, `torn R/A REASON`, of round R and attempt A
     status                                      what an operator reads
