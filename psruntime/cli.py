@@ -22,6 +22,7 @@ COMMANDS = {  # name -> what it does; psruntime.NAME has its main()
     "ps": "start one parameter server; ps 0 hosts the coordinator",
     "worker": "start one worker",
     "evaluator": "measure each new checkpoint of a job",
+    "evaluate": "measure the checkpoints of a folder, without a job",
     "task": "start one task of a cluster: its role and index from TF_CONFIG, Slurm or lists of hosts",
     "status": "show a running job",
     "control": "steer a running job: pause, save, change its mode or learning rates, end it",

@@ -16,6 +16,7 @@ from typing import Any
 from psruntime.bound_range import BoundRange, bound_of
 from psruntime.devices import device_names
 from psruntime.errors import UsageError
+from psruntime.metric import Metric
 from psruntime.modes import BOUNDED, MODES, named
 from psruntime.schedule import Schedule
 from psruntime.settings import at_least, check_choices, flag_of, setting
@@ -314,17 +315,14 @@ class JobConfig:
             )
 
     def _check_best(self) -> None:
-        which, colon, name = self.keep_best.partition(":")
-        if colon and (which not in ("min", "max") or not name):
-            raise UsageError(f"keep_best must be NAME, min:NAME or max:NAME, got '{self.keep_best}'")
+        Metric.of("keep_best", self.keep_best)
         if self.keep_best and not self.checkpoint_dir:
             raise UsageError("keep_best needs checkpoint_dir, the folder of the checkpoints")
 
     @property
-    def best_metric(self) -> tuple[str, bool]:
-        """(name of the metric by which the best checkpoint is kept, whether the greatest is best)."""
-        which, colon, name = self.keep_best.partition(":")
-        return (name, which == "max") if colon else (self.keep_best, self.keep_best != "loss")
+    def best_metric(self) -> Metric:
+        """By which the best checkpoint is kept."""
+        return Metric.of("keep_best", self.keep_best)
 
     @property
     def pack_bytes(self) -> int:

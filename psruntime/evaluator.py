@@ -3,11 +3,13 @@
 psruntime evaluator [--model MODULE] [--coordinator HOST:PORT]
 
 It reads the checkpoints' files, so the training does not wait for it, and ends without it.  The last one is always
-measured: the job's end is learnt from the coordinator, and before the folder is looked at for the last time.
+measured: the job's end is learnt from the coordinator, and before the folder is looked at for the last time.  With
+--patience it ends the job whose metric gets no better.
 """
 
 from __future__ import annotations
 
+import secrets
 import sys
 import threading
 import time
@@ -18,16 +20,21 @@ from typing import TYPE_CHECKING, Any
 from psruntime import flags
 from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.core.members.view import over_error
+from psruntime.core.steering.commands import Command, Kind, Outcome
 from psruntime.errors import (
     EXIT_DONE,
     JobDoneError,
     JobFailedError,
+    JobOverError,
     OtherJobError,
     PsRuntimeError,
     StopRequested,
     UnreachableError,
     UsageError,
 )
+from psruntime.evaluation.early_stopping import EarlyStopping
+from psruntime.evaluation.history import read
+from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
@@ -36,13 +43,16 @@ from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import serve_health
+from psruntime.rpc.wire.control_messages import ControlRequest
 
 if TYPE_CHECKING:
+    from psruntime.graph.checkpoint.best import BestCheckpoint
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
 
 PROG = "psruntime evaluator"
 ROLE = "evaluator"
 LOOK_S = 1.0  # between two looks at the folder, and at the job
+DRAIN_S, MARGIN_S = 2.0, 5.0  # a wait for the end of the job that was asked for, and of the call over that
 STOP_S = 0.2  # for health calls under way at the end
 OF_PROCESS = ("coordinator", "host", "health_port", "connect_timeout_s", "log_format")
 
@@ -52,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         where = ProcessConfig(index=0, **flags.given(arguments, ProcessConfig))
-        worker = flags.worker_config(arguments)
+        worker, wanted = flags.worker_config(arguments), flags.config_of(EvaluatorConfig, arguments)
         security = load_security(flags.security_config(arguments))
     except UsageError as error:
         return usage_error(PROG, error)
-    work = partial(_work, where, worker, flags.given(arguments, JobConfig), security)
+    work = partial(_work, where, worker, wanted, flags.given(arguments, JobConfig), security)
     return run(Log(ROLE, 0, where.log_format), work, arguments.lifeline)
 
 
@@ -65,9 +75,10 @@ def _parser() -> flags.Parser:
         PROG,
         "An evaluator: measures each new checkpoint of a job by the model's metrics, and the last one always.  It is "
         "no member of the job, which does not wait for it.",
-        first=("coordinator", "model", "data_dir", "batch_size"),
+        first=("coordinator", "model", "data_dir", "batch_size", "metric", "patience"),
     )
     parser.add_settings(WorkerConfig)
+    parser.add_settings(EvaluatorConfig)
     parser.add_settings(ProcessConfig, only=OF_PROCESS)
     flags.add_lifeline_flag(parser)
     parser.add_settings(SecurityConfig)
@@ -76,13 +87,14 @@ def _parser() -> flags.Parser:
 
 
 def _work(
-    where: ProcessConfig, worker: WorkerConfig, given: dict[str, Any], security: Security, process: Process
-) -> int:
+    where: ProcessConfig, worker: WorkerConfig, wanted: EvaluatorConfig, given: dict[str, Any], security: Security,
+    process: Process,
+) -> int:  # fmt: skip
     await_names(where, process.stop, process.log)
     client = CoordinatorClient(where.coordinator, security)
     process.at_exit.callback(client.close)
     job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
-    end = JobEnd(client, job)
+    end = JobEnd(client, job, process.log)
     end.watch(process.stop)
     if not job.checkpoint_dir:
         raise UsageError("the job has no --checkpoint-dir: there are no checkpoints to measure")
@@ -92,13 +104,21 @@ def _work(
     from psruntime.graph.base import environment
 
     process.log("environment", **environment.prepare())
-    from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
+    from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
+    from psruntime.graph.checkpoint.measured import MeasuredCheckpoints, history_of
     from psruntime.graph.model.evaluate import CheckpointEvaluation
 
     context = Context(EVAL, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed)
     evaluation = CheckpointEvaluation(load_model(worker.model), context, partial(_go_on, process.stop))
     process.log("measures", metrics=", ".join(evaluation.names), checkpoints=job.checkpoint_dir)
-    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, partial(_tell, process.log), process.log)
+    metric = wanted.metric_of(job.keep_best)
+    if wanted.compares:
+        require_metric("metric" if wanted.metric else "patience", metric.name, evaluation.names)
+    keeps = wanted.compares and not job.keep_best  # else the chief does
+    best = BestCheckpoint(evaluation, job.checkpoint_dir, metric, process.log) if keeps else None
+    stopping = EarlyStopping(metric, wanted.patience, read(history_of(job.checkpoint_dir)) if wanted.compares else ())
+    consequences = Consequences(stopping, best, end.drain, process.log)
+    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, consequences.measured, process.log)
     process.at_exit.callback(checkpoints.close)
     process.has_started()
     health.set_serving(True)
@@ -134,12 +154,28 @@ def _require_all_measured(checkpoints: MeasuredCheckpoints, folder: str) -> None
         raise JobFailedError(f"the job is done, but {folder} has no checkpoint here; is it the same folder everywhere?")
 
 
-def _tell(log: Log, global_step: int, values: dict[str, float]) -> None:
-    """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
-    text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
-    sys.stdout.write(f"held out, at global step {global_step}: {text}\n")
-    sys.stdout.flush()
-    log("evaluation", global_step=global_step, **values)
+class Consequences:
+    """What comes of the metrics of a checkpoint: they are told, it may be the best, and the job may be ended."""
+
+    def __init__(
+        self, stopping: EarlyStopping, best: BestCheckpoint | None, drain: Callable[[], None], log: Callable[..., None]
+    ) -> None:
+        self._stopping, self._best, self._drain, self._log = stopping, best, drain, log
+        self._ends = False  # whether the job was asked to
+
+    def measured(self, path: str, global_step: int, values: dict[str, float]) -> None:
+        """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
+        text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+        sys.stdout.write(f"held out, at global step {global_step}: {text}\n")
+        sys.stdout.flush()
+        self._log("evaluation", global_step=global_step, **values)
+        self._stopping.saw(global_step, values)
+        if self._best:
+            self._best.keep_if_best(path, global_step, values)
+        if not self._ends and (reason := self._stopping.reason):
+            self._ends = True
+            self._log("stops_early", reason=reason)
+            self._drain()
 
 
 def _go_on(stop: threading.Event) -> None:
@@ -148,15 +184,22 @@ def _go_on(stop: threading.Event) -> None:
 
 
 class JobEnd:
-    """Whether the job has ended, as a thread of its own hears from the coordinator.
+    """Whether the job has ended, as a thread of its own hears from the coordinator; and its end, if that is wanted.
 
     error: what a process raises that finds the job over, another job in its place, or the coordinator silent for
         `ps_timeout_s`; None before.
     """
 
-    def __init__(self, client: CoordinatorClient, job: JobConfig, time_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        job: JobConfig,
+        log: Callable[..., None],
+        time_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.error: PsRuntimeError | None = None
-        self._client = client
+        self._client, self._log = client, log
+        self._command: Command | None = None  # by which the job is to end
         self._job_id = job.job_id
         self._timeout_s = job.ps_timeout_s
         self._time_s = time_s
@@ -166,9 +209,15 @@ class JobEnd:
         """Begins to ask, until the end or `stop`."""
         threading.Thread(target=self._watch, args=(stop,), name="job end", daemon=True).start()
 
+    def drain(self) -> None:
+        """Ends the job, as `psruntime control drain` does.  While the coordinator is not reached it is asked again."""
+        self._command = Command(Kind.DRAIN, secrets.token_hex(16))
+
     def ask(self) -> None:
-        """Asks once."""
+        """Asks once; if the job is to end, with a wait for that: its processes are gone soon afterwards."""
         try:
+            if self._command and self._is_drained(self._command):
+                return
             status, job = self._client.get_status()
         except PsRuntimeError as error:
             if self._time_s() - self._heard_s >= self._timeout_s:
@@ -183,8 +232,25 @@ class JobEnd:
         elif status.phase.over:
             self.error = over_error(status.phase, status.reason)
 
+    def _is_drained(self, command: Command) -> bool:
+        try:
+            reply = self._client.control(ControlRequest(command, DRAIN_S), DRAIN_S + MARGIN_S)
+        except UsageError as error:
+            self._command = None
+            self._log("not_drained", reason=error)
+            return False
+        except (JobOverError, JobFailedError) as error:
+            self.error = error
+            return True
+        if reply.outcome is Outcome.DONE:
+            self.error = JobDoneError(reply.text)
+        elif reply.outcome is Outcome.GIVEN_UP:
+            self._command = None
+            self._log("not_drained", reason=reply.text)
+        return self.error is not None
+
     def _watch(self, stop: threading.Event) -> None:
-        while self.error is None and not stop.wait(LOOK_S):
+        while self.error is None and not stop.wait(0.0 if self._command else LOOK_S):
             self.ask()
 
 

@@ -22,6 +22,7 @@ from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask
 from psruntime.cluster.sources import ClusterConfig, find_task
 from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
+from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, START_S, ColocatedPs, code_of_both
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.process import usage_error
@@ -57,6 +58,7 @@ def _parser() -> flags.Parser:
     )
     parser.add_settings(ClusterConfig)
     parser.add_settings(WorkerConfig)
+    parser.add_settings(EvaluatorConfig)
     parser.add_settings(ProcessConfig, only=OF_PROCESS, defaults={"connect_timeout_s": f"{CONNECT_TIMEOUT_S:g}"})
     parser.add_settings(JobConfig, defaults={"ps": "that of the cluster", "min_workers": "all workers of the cluster"})
     flags.add_job_file_flag(parser)
@@ -93,7 +95,8 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     if not arguments.insecure and not flags.security_config(arguments).tls_ca:
         require_loopback(task.coordinator)
     if task.role in (WORKER, EVALUATOR):
-        return [*words, *as_flags({**flags.given(arguments, WorkerConfig), **job})]
+        more = flags.given(arguments, EvaluatorConfig) if task.role == EVALUATOR else {}
+        return [*words, *as_flags({**flags.given(arguments, WorkerConfig), **more, **job})]
     if task.index == 0:
         job = {**{name: value for name, value in of_cluster.items() if name not in settings}, **job}
         words += as_flags({"job": arguments.job}) if arguments.job else ()

@@ -289,7 +289,7 @@ class _Trainer:
         name, _ = self._job.best_metric
         evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda: self._control_plane.closed_part())
         if check:
-            require_metric(name, evaluation.names)
+            require_metric("keep_best", name, evaluation.names)
         return BestCheckpoint(evaluation, self._job.checkpoint_dir, self._job.best_metric, self._process.log)
 
     def _stats(self, waiting: str) -> WorkerStats:

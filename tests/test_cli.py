@@ -47,8 +47,8 @@ def test_the_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]
         ("stats", "unknown command 'stats'; did you mean status?"),
         (
             "xyz",
-            "unknown command 'xyz'; known are init, run, compare, ps, worker, evaluator, task, status, control, "
-            "replay, plan, tables",
+            "unknown command 'xyz'; known are init, run, compare, ps, worker, evaluator, evaluate, task, status, "
+            "control, replay, plan, tables",
         ),
         ("--verson", "unknown argument '--verson'; did you mean --version?"),
         ("--xyz", "unknown argument '--xyz'; known are --help, --version"),

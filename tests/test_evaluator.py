@@ -11,6 +11,7 @@ import pytest
 from psruntime import evaluator
 from psruntime.config import JobConfig
 from psruntime.core.members.view import Phase
+from psruntime.core.steering.commands import Kind, Outcome, Reply
 from psruntime.errors import (
     JobDoneError,
     JobFailedError,
@@ -19,11 +20,18 @@ from psruntime.errors import (
     PsRuntimeError,
     StopRequested,
     UnreachableError,
+    UsageError,
 )
+from psruntime.evaluation.early_stopping import EarlyStopping
 from psruntime.evaluator import JobEnd
+from psruntime.metric import Metric
 
 TRAIN_STEPS = 100
 JOB = JobConfig(train_steps=TRAIN_STEPS, ps_timeout_s=30, checkpoint_dir="/folder")
+
+
+def log(*_: Any, **__: Any) -> None:
+    pass
 
 
 class Coordinator:
@@ -66,7 +74,7 @@ def measure_all(checkpoints: Checkpoints, end: Any, stop: threading.Event | None
 )
 def test_the_end_of_the_job_is_heard(phase: Phase, error: type[PsRuntimeError]) -> None:
     coordinator = Coordinator()
-    end = JobEnd(cast(Any, coordinator), JOB)
+    end = JobEnd(cast(Any, coordinator), JOB, log)
     end.ask()
     assert end.error is None
     coordinator.phase = phase
@@ -76,7 +84,7 @@ def test_the_end_of_the_job_is_heard(phase: Phase, error: type[PsRuntimeError]) 
 
 def test_a_coordinator_that_is_silent_for_the_ps_timeout_is_given_up() -> None:
     now_s, coordinator = [0.0], Coordinator()
-    end = JobEnd(cast(Any, coordinator), JOB, lambda: now_s[0])
+    end = JobEnd(cast(Any, coordinator), JOB, log, lambda: now_s[0])
     coordinator.phase = None
     now_s[0] = 29.0
     end.ask()
@@ -123,7 +131,7 @@ def test_a_job_that_is_done_and_has_no_checkpoint_here_fails_the_evaluation() ->
 
 def test_another_job_in_its_place_ends_it() -> None:
     coordinator = Coordinator()
-    end = JobEnd(cast(Any, coordinator), JOB)
+    end = JobEnd(cast(Any, coordinator), JOB, log)
     coordinator.job = JobConfig(job_id="other")
     end.ask()
     assert isinstance(end.error, OtherJobError)
@@ -135,3 +143,73 @@ def test_a_signal_ends_it() -> None:
     stop.set()
     with pytest.raises(StopRequested):
         measure_all(Checkpoints(), ended(None), stop)
+
+
+class Steered(Coordinator):
+    """A coordinator that answers a command with what comes next in `outcomes`."""
+
+    def __init__(self, *outcomes: Outcome | PsRuntimeError) -> None:
+        super().__init__()
+        self.outcomes, self.asked = list(outcomes), []
+
+    def control(self, request: Any, deadline_s: float) -> Any:
+        assert deadline_s > request.max_wait_s > 0
+        self.asked.append((request.command.kind, request.command.request_id))
+        said = self.outcomes.pop(0)
+        if isinstance(said, PsRuntimeError):
+            raise said
+        return Reply(said, 7, str(said))
+
+
+def drained(*outcomes: Outcome | PsRuntimeError) -> tuple[JobEnd, Steered, list[tuple[str, dict[str, Any]]]]:
+    """After as many questions as there are outcomes."""
+    coordinator, events = Steered(*outcomes), []
+    end = JobEnd(cast(Any, coordinator), JOB, lambda name, **facts: events.append((name, facts)))
+    end.drain()
+    for _ in outcomes:
+        end.ask()
+    return end, coordinator, events
+
+
+def test_the_end_of_a_job_that_it_ends_itself_is_waited_for() -> None:
+    end, coordinator, _ = drained(Outcome.PENDING, UnreachableError("no answer"), Outcome.PENDING, Outcome.DONE)
+    assert isinstance(end.error, JobDoneError)
+    assert len(set(coordinator.asked)) == 1 and coordinator.asked[0][0] is Kind.DRAIN, "repeats of one request"
+
+
+@pytest.mark.parametrize("error", [JobDoneError("done"), JobFailedError("failed"), JobStoppedError("stopped")])
+def test_a_job_that_ended_before_it_was_asked_to(error: PsRuntimeError) -> None:
+    assert drained(error)[0].error is error
+
+
+@pytest.mark.parametrize("refusal", [UsageError("the job is about to end"), Outcome.GIVEN_UP])
+def test_a_job_that_does_not_end_is_watched_as_before(refusal: Any) -> None:
+    end, coordinator, events = drained(refusal)
+    assert end.error is None and events == [("not_drained", {"reason": refusal})]
+    coordinator.phase = Phase.STOPPED
+    end.ask()
+    assert isinstance(end.error, JobStoppedError) and len(coordinator.asked) == 1
+
+
+def consequences_of(values: list[float], patience: int | None) -> tuple[int, list[dict[str, Any]]]:
+    """After how many of these losses the job was ended, -1 for never, and what the log says of it."""
+    events, kept, ended_after = [], [], []
+    best = SimpleNamespace(keep_if_best=lambda path, step, metrics: kept.append((path, step)))
+    consequences = evaluator.Consequences(
+        EarlyStopping(Metric("loss", False), patience), cast(Any, best), lambda: ended_after.append(len(kept)),
+        lambda name, **facts: events.append({"name": name, **facts}),
+    )  # fmt: skip
+    for number, value in enumerate(values):
+        consequences.measured(f"model.ckpt-{number}", number, {"loss": value})
+    assert kept == [(f"model.ckpt-{number}", number) for number in range(len(values))], "the folder decides"
+    assert len(ended_after) <= 1
+    return (ended_after or [-1])[0], [event for event in events if event["name"] != "evaluation"]
+
+
+def test_a_job_whose_metric_gets_no_better_is_drained_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert consequences_of([3, 2, 2, 1, 1.5, 0.9], 2) == (-1, [])
+    after, log = consequences_of([3, 2, 2.5, 2.25, 2.25, 2.5], 2)
+    why = "loss got no better in 2 checkpoints: best was 2.0000 at global step 1"
+    assert (after, log) == (4, [{"name": "stops_early", "reason": why}])
+    assert "held out, at global step 3: loss 2.2500\n" in capsys.readouterr().out
+    assert consequences_of([3, 4, 5, 6], None) == (-1, []), "nobody asked for it"

@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),  # finds the entry points by their names
     ("task",),  # becomes one of the next by its name
-    ("ps", "worker", "evaluator", "status", "control", "plan", "replay", "tables", "run", "compare", "init"),
+    ("ps", "worker", "evaluator", "evaluate", "status", "control", "plan", "replay", "tables", "run", "compare", "init"),
     ("examples", "templates"),
     ("psruntime",),  # the public names
     ("classic",),
@@ -57,9 +57,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.members",),
     ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers"),
-    ("usercode", "config"),
+    ("usercode", "config", "evaluation"),
     ("schedule",),
-    ("settings", "devices", "staleness_lr", "bound_range"),
+    ("settings", "devices", "staleness_lr", "bound_range", "metric"),
     ("modes",),
     ("errors", "v1"),
 )

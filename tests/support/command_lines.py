@@ -14,7 +14,22 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from psruntime import cli, compare, control, evaluator, init, plan, ps, replay, run, status, tables, task, worker
+from psruntime import (
+    cli,
+    compare,
+    control,
+    evaluate,
+    evaluator,
+    init,
+    plan,
+    ps,
+    replay,
+    run,
+    status,
+    tables,
+    task,
+    worker,
+)
 from psruntime.config import SecurityConfig
 from psruntime.errors import UnreachableError
 from psruntime.rpc.security.credentials import Security
@@ -81,6 +96,11 @@ def _tables(argv: list[str]) -> int:
         return tables.main(argv)
 
 
+def _evaluate(argv: list[str]) -> int:
+    with patch.multiple(evaluate, _measure=lambda *_: 0):
+        return evaluate.main(argv)
+
+
 def _compare(argv: list[str]) -> int:
     nothing = {name: lambda *_: None for name in ("require_bokeh", "_writable", "_train")}
     with patch.multiple(compare, find_model=lambda _: None, _show=lambda *_: 0, **nothing):
@@ -99,6 +119,7 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime.ps": ps.main,
     "psruntime.worker": worker.main,
     "psruntime.evaluator": evaluator.main,
+    "psruntime.evaluate": _evaluate,
     "psruntime.task": _task,
     "psruntime.status": _status,
     "psruntime.control": _control,

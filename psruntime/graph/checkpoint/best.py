@@ -7,7 +7,6 @@ exactly these parameters, and the training goes on.  `best.json` says which one 
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import threading
@@ -23,6 +22,7 @@ from psruntime.graph.base.background import await_end
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished, names_of
 from psruntime.graph.checkpoint.listing import DELTA
+from psruntime.metric import Metric
 
 
 class Evaluation(Protocol):
@@ -33,16 +33,16 @@ class Evaluation(Protocol):
 
 
 class BestCheckpoint:
-    """Keeps the best checkpoint of `folder` in `folder`/best.  metric: (its name, whether the greatest is best).
+    """Keeps the best checkpoint of `folder` by a metric in `folder`/best.
 
     An evaluation that fails is logged, and the checkpoint passed over.
     """
 
-    def __init__(self, evaluation: Evaluation, folder: str, metric: tuple[str, bool], log: Callable[..., None]) -> None:
+    def __init__(self, evaluation: Evaluation, folder: str, metric: Metric, log: Callable[..., None]) -> None:
         self._evaluation = evaluation
         self._folder = CheckpointFolder(os.path.join(folder, "best"), keep=1)
         self._path = os.path.join(self._folder.path, "best.json")
-        self._metric, self._greatest = metric
+        self._metric = metric
         self._log = log
         self._thread: threading.Thread | None = None
 
@@ -56,6 +56,14 @@ class BestCheckpoint:
             thread = threading.Thread(target=self._consider, args=(new, stack.pop_all()), name="best", daemon=True)
             thread.start()
             self._thread = thread
+
+    def keep_if_best(self, path: str, global_step: int, values: dict[str, float]) -> None:
+        """Keeps the checkpoint `path`, of these values, if it is the best."""
+        with self._failing(global_step):
+            self._folder.require_writable()
+            with self._folder.unfinished(global_step) as new:
+                _link(path, new.merged)
+                self._compare(new, values)
 
     def wait(self) -> None:
         """Waits until the last checkpoint that was offered is measured, and kept or not."""
@@ -71,14 +79,15 @@ class BestCheckpoint:
 
     def _consider(self, new: Unfinished, stack: ExitStack) -> None:
         with self._failing(new.global_step), stack:
-            values = self._evaluation.measure(new.merged)
-            require_metric(self._metric, values)
-            value, best = values[self._metric], self._best()
-            is_better = best is None or (value > best if self._greatest else value < best)
-            kept = math.isfinite(value) and is_better
-            if kept:
-                self._keep(new, value)
-            self._log("measured", global_step=new.global_step, kept=kept, **values)
+            self._compare(new, self._evaluation.measure(new.merged))
+
+    def _compare(self, new: Unfinished, values: dict[str, float]) -> None:
+        require_metric("keep_best", self._metric.name, values)
+        value = values[self._metric.name]
+        kept = self._metric.is_better(value, self._best())
+        if kept:
+            self._keep(new, value)
+        self._log("measured", global_step=new.global_step, kept=kept, **values)
 
     def _best(self) -> float | None:
         """The value of the best one so far; None if there is none, or it was kept for another metric."""
@@ -86,7 +95,7 @@ class BestCheckpoint:
         noted = self._noted()
         while isinstance(noted, dict):
             try:
-                of_this = (noted["metric"], noted["greatest_is_best"]) == (self._metric, self._greatest)
+                of_this = (noted["metric"], noted["greatest_is_best"]) == self._metric
                 if of_this and listed.intersection(names_of(noted["global_step"])):
                     return float(noted["value"])
             except (ValueError, KeyError, TypeError):
@@ -97,8 +106,8 @@ class BestCheckpoint:
     def _keep(self, new: Unfinished, value: float) -> None:
         """Keeps the new one.  Until it is listed, the note names the one before too: a kill may come at any time."""
         facts = {
-            "metric": self._metric,
-            "greatest_is_best": self._greatest,
+            "metric": self._metric.name,
+            "greatest_is_best": self._metric.greatest,
             "value": value,
             "global_step": new.global_step,
         }
@@ -120,15 +129,15 @@ class BestCheckpoint:
         os.replace(unfinished, self._path)
 
 
-def require_metric(name: str, measured: Iterable[str]) -> None:
-    """Checks that the metric `name` is among those that the evaluation measures.
+def require_metric(setting: str, name: str, measured: Iterable[str]) -> None:
+    """Checks that the metric `name`, which a setting names, is among those that the evaluation measures.
 
     Raises:
         UsageError: it is not.
     """
     names = list(measured)
     if name not in names:
-        raise UsageError(f"keep_best names {name}, which the model does not measure; it has {', '.join(names)}")
+        raise UsageError(f"{setting} names {name}, which the model does not measure; it has {', '.join(names)}")
 
 
 def _link(path: str, to: str) -> None:

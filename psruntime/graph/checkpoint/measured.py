@@ -1,26 +1,36 @@
-"""The checkpoints of a job as an evaluator measures them: each new one, its values also as summaries of TensorBoard."""
+"""The checkpoints of a job as an evaluator measures them: each new one.  Its values are also written beside the
+checkpoints, as summaries of TensorBoard and as lines of JSON.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError
+from psruntime.evaluation import history
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.checkpoint.best import Evaluation
 from psruntime.graph.checkpoint.listing import step_of
 from psruntime.graph.checkpoint.new_checkpoints import NewCheckpoints
 
 FOLDER = "eval"  # beside the checkpoints, as stock's estimators have it
+HISTORY = "evaluations.jsonl"
+
+
+def history_of(folder: str) -> str:
+    """Where the values of a folder of checkpoints are."""
+    return os.path.join(folder, FOLDER, HISTORY)
 
 
 class MeasuredCheckpoints:
     """Measures the checkpoints of `folder` one after the other.
 
-    on_values: called with the global step of each and its metrics by name.
+    on_values: called with the path of each, its global step and its metrics by name.
 
     global_step: of the last one that has values; -1 before.  failure: why the newest has none; empty if it has.
     """
@@ -29,7 +39,7 @@ class MeasuredCheckpoints:
         self,
         evaluation: Evaluation,
         folder: str,
-        on_values: Callable[[int, dict[str, float]], None],
+        on_values: Callable[[str, int, dict[str, float]], None],
         log: Callable[..., None],
     ) -> None:
         self.global_step = -1
@@ -62,7 +72,7 @@ class MeasuredCheckpoints:
                 self._log("evaluation_failed", global_step=global_step, reason=self.failure)
             return True
         self.global_step, self.failure = global_step, ""
-        self._on_values(global_step, values)
+        self._on_values(path, global_step, values)
         self._write(global_step, values)
         return True
 
@@ -97,5 +107,7 @@ class MeasuredCheckpoints:
                     self._writer = tf1.summary.FileWriter(self._folder)
             self._writer.add_summary(summary, global_step)
             self._writer.flush()
+            if os.path.isdir(self._folder):  # else it is one that only TensorFlow reaches, as gs://
+                history.append(os.path.join(self._folder, HISTORY), global_step, time.time(), values)
         except (tf1.errors.OpError, OSError) as error:
             self._log("summaries_failed", reason=first_line(error))

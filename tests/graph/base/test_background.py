@@ -15,6 +15,7 @@ from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.loop import checkpoint_hook
 from psruntime.graph.loop.checkpoint_hook import CheckpointHook
+from psruntime.metric import Metric
 from tests.graph.checkpoint.test_folder import write
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, linear_model, train
@@ -91,7 +92,7 @@ def test_the_best_checkpoint_says_that_it_waits_for_the_one_before(tmp_path: Pat
         log.append((event, facts))
         told.set()
 
-    best = BestCheckpoint(Slow(), str(tmp_path), ("loss", False), note)
+    best = BestCheckpoint(Slow(), str(tmp_path), Metric("loss", False), note)
     best.offer(write(CheckpointFolder(str(tmp_path), keep=1), 1, "1"), 1)
     best.wait()
     assert log[0] == ("waiting", {"reason": "the checkpoint before to be measured"})

@@ -17,6 +17,7 @@ from psruntime.errors import UsageError
 from psruntime.graph.checkpoint.best import BestCheckpoint
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.model.evaluate import CheckpointEvaluation
+from psruntime.metric import Metric
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.checkpoint.test_folder import text_of, write
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
@@ -44,7 +45,7 @@ def test_the_best_of_a_training_is_kept(tmp_path: Path) -> None:
     evaluation = CheckpointEvaluation(model, Context("eval", 0, 1, 8, "", 3))
     assert evaluation.names == ["loss", "error"]
     best = BestCheckpoint(
-        evaluation, str(tmp_path), ("error", False), lambda event, **facts: log.append((event, facts))
+        evaluation, str(tmp_path), Metric("error", False), lambda event, **facts: log.append((event, facts))
     )
     settings = {"save_steps": 2, "keep": 1, "slice_bytes": 64, "checkpoint_dir": str(tmp_path)}
     train(LocalCluster(2), model, 10, saved=best.offer, **settings)
@@ -78,7 +79,7 @@ class Told:
 def offer(folder: Path, values: list[str], metric: tuple[str, bool] = ("loss", False)) -> list[tuple[str, bool | str]]:
     """Writes a checkpoint of each value and offers it to a new process's keeper; what it logs of each."""
     log: list[tuple[str, Any]] = []
-    best = BestCheckpoint(Told(), str(folder), metric, lambda event, **facts: log.append((event, facts)))
+    best = BestCheckpoint(Told(), str(folder), Metric(*metric), lambda event, **facts: log.append((event, facts)))
     checkpoints = CheckpointFolder(str(folder), keep=1)
     for value in values:
         step = next(STEPS)
@@ -152,7 +153,7 @@ def test_the_best_stays_known_when_the_next_is_not_listed(tmp_path: Path, monkey
     better = write(CheckpointFolder(str(tmp_path), keep=1), 99, "1")
     with monkeypatch.context() as context:
         context.setattr(CheckpointFolder, "publish", fail)
-        best = BestCheckpoint(Told(), str(tmp_path), ("loss", False), lambda *_, **__: None)
+        best = BestCheckpoint(Told(), str(tmp_path), Metric("loss", False), lambda *_, **__: None)
         best.offer(better, 99)
         best.wait()
     assert json.loads((tmp_path / "best" / "best.json").read_text())["global_step"] == 99

@@ -9,7 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UserCodeError
-from psruntime.graph.checkpoint.measured import FOLDER, MeasuredCheckpoints
+from psruntime.evaluation import history
+from psruntime.graph.checkpoint.measured import FOLDER, MeasuredCheckpoints, history_of
 
 
 class Folder:
@@ -43,7 +44,7 @@ class Folder:
 
     def evaluator(self) -> MeasuredCheckpoints:
         return MeasuredCheckpoints(
-            self, str(self.path), lambda step, values: self.told.append((step, values)),
+            self, str(self.path), lambda _, step, values: self.told.append((step, values)),
             lambda event, **facts: self.log.append((event, facts)),
         )  # fmt: skip
 
@@ -74,12 +75,13 @@ def test_it_begins_with_the_newest_and_measures_each_new_one_in_turn(folder: Fol
     again.close()
 
 
-def test_the_values_are_summaries_beside_the_checkpoints(folder: Folder) -> None:
+def test_the_values_are_written_beside_the_checkpoints(folder: Folder) -> None:
     checkpoints = folder.evaluator()
     folder.write(7)
     all_of(checkpoints)
     checkpoints.close()
-    (events,) = (folder.path / FOLDER).iterdir()
+    assert history.read(history_of(str(folder.path))) == [(7, {"value": 7.0})]
+    (events,) = (folder.path / FOLDER).glob("events*")
     found = [(e.step, v.tag, v.simple_value) for e in tf1.train.summary_iterator(str(events)) for v in e.summary.value]
     assert found == [(7, "value", 7.0)]
 

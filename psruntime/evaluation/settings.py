@@ -1,0 +1,40 @@
+"""What a user can set of an evaluator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psruntime.metric import Metric
+from psruntime.settings import at_least, setting
+
+
+@dataclass(frozen=True)
+class EvaluatorConfig:
+    """metric: empty, or as --keep-best.  patience: in checkpoints; None: the job is not ended.
+
+    Raises:
+        UsageError: one of them cannot be.
+    """
+
+    metric: str = setting(
+        "checkpoints", "", "evaluator: held-out metric by which it keeps the best checkpoint, in best/, and has "
+        "--patience; written as for --keep-best", metavar="METRIC", default_is="that of --keep-best, or loss",
+    )  # fmt: skip
+    patience: int | None = setting(
+        "checkpoints", None, "evaluator: end the job, as psruntime control drain does, when the metric got no better "
+        "in so many checkpoints in a row", default_is="it is not ended",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        Metric.of("metric", self.metric)
+        if self.patience is not None:
+            at_least("patience", self.patience, 1)
+
+    @property
+    def compares(self) -> bool:
+        """Whether one checkpoint is better than another for it."""
+        return bool(self.metric) or self.patience is not None
+
+    def metric_of(self, keep_best: str) -> Metric:
+        """keep_best: the job's setting."""
+        return Metric.of("metric", self.metric or keep_best or "loss")

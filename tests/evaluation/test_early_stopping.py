@@ -1,0 +1,105 @@
+"""When a metric has got no better for long enough."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psruntime.errors import UsageError
+from psruntime.evaluation import history
+from psruntime.evaluation.early_stopping import EarlyStopping
+from psruntime.evaluation.settings import EvaluatorConfig
+from psruntime.metric import Metric
+
+LOSS, ACCURACY = Metric("loss", False), Metric("accuracy", True)
+
+
+def first_reason(metric: Metric, patience: int | None, values: list[float]) -> tuple[int, str]:
+    """(how many values it took, why); (-1, "") if the job goes on."""
+    stopping = EarlyStopping(metric, patience)
+    for number, value in enumerate(values, start=1):
+        stopping.saw(number * 100, {metric.name: value, "other": 0.0})
+        if stopping.reason:
+            return number, stopping.reason
+    return -1, ""
+
+
+@given(values=st.lists(st.floats(-9, 9), min_size=1, max_size=20), patience=st.integers(1, 5), greatest=st.booleans())
+def test_it_ends_after_so_many_in_a_row_that_are_no_better(values: list[float], patience: int, greatest: bool) -> None:
+    best, since, expected = values[0], 0, -1
+    for number, value in enumerate(values[1:], start=2):
+        better = value > best if greatest else value < best
+        best, since = (value, 0) if better else (best, since + 1)
+        if since == patience:
+            expected = number
+            break
+    assert first_reason(Metric("m", greatest), patience, values)[0] == expected
+
+
+def test_what_is_said() -> None:
+    said = first_reason(ACCURACY, 2, [0.5, 0.75, 0.75, 0.7])
+    assert said == (4, "accuracy got no better in 2 checkpoints: best was 0.7500 at global step 200")
+    assert first_reason(LOSS, 2, [math.nan, math.inf]) == (
+        2, "loss got no better in 2 checkpoints: no value was finite",
+    )  # fmt: skip
+    assert first_reason(LOSS, None, [1.0] * 50) == (-1, "")
+
+
+def test_a_value_that_is_not_finite_is_no_better_and_one_after_it_may_be() -> None:
+    stopping = EarlyStopping(LOSS, 3)
+    assert [stopping.saw(step, {"loss": value}) for step, value in enumerate([math.nan, 2.0, math.nan, 1.0])] == [
+        False, True, False, True,
+    ]  # fmt: skip
+
+
+def test_another_process_goes_on_where_the_one_before_was(tmp_path: Path) -> None:
+    path = str(tmp_path / "evaluations.jsonl")
+    assert history.read(path) == []
+    for step, loss in ((100, 1.0), (200, 0.5), (300, 0.7)):
+        history.append(path, step, 1.5, {"loss": loss})
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('{"global_step": 400, "metr')  # of a process that was killed
+    assert history.read(path) == [(100, {"loss": 1.0}), (200, {"loss": 0.5}), (300, {"loss": 0.7})]
+    stopping = EarlyStopping(LOSS, 2, history.read(path))
+    assert not stopping.reason
+    stopping.saw(300, {"loss": 0.7})  # the newest is measured again
+    assert not stopping.reason
+    stopping.saw(400, {"loss": 0.6})
+    assert stopping.reason == "loss got no better in 2 checkpoints: best was 0.5000 at global step 200"
+
+
+def test_a_job_that_went_back_is_judged_by_what_it_did_then(tmp_path: Path) -> None:
+    path = str(tmp_path / "evaluations.jsonl")
+    for step, loss in ((100, 1.0), (200, 0.1), (300, 0.2), (100, 0.9), (200, 0.8)):
+        history.append(path, step, 1.5, {"loss": loss})
+    assert history.read(path) == [(100, {"loss": 0.9}), (200, {"loss": 0.8})]
+    assert EarlyStopping(LOSS, 1, history.read(path)).saw(300, {"loss": 0.7})
+
+
+def test_lines_of_another_metric_are_passed_over() -> None:
+    stopping = EarlyStopping(LOSS, 1, [(100, {"accuracy": 0.9})])
+    assert stopping.saw(200, {"loss": 1.0}) and not stopping.reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"patience": 0}, "patience must be at least 1, got 0"),
+        ({"metric": "best:loss"}, "metric must be NAME, min:NAME or max:NAME, got 'best:loss'"),
+        ({"metric": "max:"}, "metric must be NAME, min:NAME or max:NAME, got 'max:'"),
+    ],
+)
+def test_what_cannot_be(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        EvaluatorConfig(**settings)  # type: ignore[arg-type]
+    assert str(refused.value) == said
+
+
+def test_the_metric_is_that_of_the_job_unless_another_is_named() -> None:
+    assert EvaluatorConfig().metric_of("") == LOSS and not EvaluatorConfig().compares
+    assert EvaluatorConfig(patience=3).metric_of("accuracy") == ACCURACY
+    assert EvaluatorConfig(metric="min:error").metric_of("accuracy") == Metric("error", False)

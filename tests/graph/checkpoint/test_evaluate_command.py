@@ -1,0 +1,109 @@
+"""psruntime evaluate: the checkpoints of a folder, without a job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime import evaluate
+from psruntime.evaluation import history
+from psruntime.graph.checkpoint.measured import history_of
+
+MODEL = """
+import tensorflow.compat.v1 as tf1
+from psruntime import ModelSpec
+
+def input_fn(context):
+    return tf1.data.Dataset.from_tensor_slices(([[1.0], [2.0], [3.0]], [[2.0], [4.0], [6.0]])).batch(context.batch_size)
+
+def model_fn(features, labels, mode):
+    slope = tf1.get_variable("slope", [])
+    loss = tf1.reduce_mean(tf1.abs(slope * features - labels))
+    return ModelSpec(loss, tf1.train.GradientDescentOptimizer(0.1))
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], None]:
+    """Writes a checkpoint of a model that is called line_of_three."""
+    (tmp_path / "line_of_three.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "line_of_three", raising=False)
+
+    def write(step: int, slope: float) -> None:
+        with tf1.Graph().as_default(), tf1.Session() as session:
+            session.run(tf1.get_variable("slope", initializer=np.float32(slope)).initializer)
+            tf1.train.Saver().save(session, str(tmp_path / "saved" / "model.ckpt"), step, write_meta_graph=False)
+
+    return write
+
+
+def test_the_newest_is_measured(
+    write: Callable[[int, float], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "saved"
+    argv = [f"--checkpoint-dir={folder}", "--model=line_of_three", "--batch-size=2"]
+    assert evaluate.main(argv) == 2
+    assert capsys.readouterr().err == f"psruntime evaluate: {folder} has no checkpoint\n"
+    write(10, 1.0)
+    write(20, 1.5)
+    assert evaluate.main(argv) == 0
+    assert capsys.readouterr().out == "held out, at global step 20: loss 1.0000\n"
+    assert evaluate.main([*argv, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"global_step": 20, "checkpoint": str(folder / "model.ckpt-20"), "metrics": {"loss": 1.0}}
+    assert history.read(history_of(str(folder))) == [(20, {"loss": 1.0})]
+
+
+def test_what_comes_is_measured_until_somebody_has_seen_enough(
+    write: Callable[[int, float], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = iter([20, 30])
+
+    def sleep(_: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        write(step, step / 10)
+
+    write(10, 1.0)
+    monkeypatch.setattr(evaluate.time, "sleep", sleep)
+    assert evaluate.main([f"--checkpoint-dir={tmp_path / 'saved'}", "--model=line_of_three", "--follow"]) == 130
+    assert capsys.readouterr().out == (
+        "held out, at global step 10: loss 2.0000\n"
+        "held out, at global step 20: loss 0.0000\n"
+        "held out, at global step 30: loss 2.0000\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "--checkpoint-dir is missing: the folder of the checkpoints"),
+        (["--checkpoint-dir=x", "--model=no_such_model_of_mine"], "no_such_model_of_mine"),
+        (["--checkpoint-dir=x", "--batch-size=0"], "batch_size must be at least 1, got 0"),
+    ],
+)
+def test_a_mistake_is_one_line(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and err.count("\n") == 1
+
+
+def test_a_checkpoint_of_another_model_is_one_line(
+    write: Callable[[int, float], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(10, 1.0)
+    (tmp_path / "line_of_three.py").write_text(MODEL.replace('"slope"', '"tilt"'))
+    assert evaluate.main([f"--checkpoint-dir={tmp_path / 'saved'}", "--model=line_of_three"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "tilt" in err and err.count("\n") == 1 and "Traceback" not in err
