@@ -30,7 +30,20 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),  # finds the entry points by their names
     ("task",),  # becomes one of the next by its name
-    ("ps", "worker", "evaluator", "evaluate", "status", "control", "plan", "replay", "tables", "run", "compare", "init"),
+    (
+        "ps",
+        "worker",
+        "evaluator",
+        "evaluate",
+        "status",
+        "control",
+        "plan",
+        "replay",
+        "tables",
+        "run",
+        "compare",
+        "init",
+    ),
     ("examples", "templates"),
     ("psruntime",),  # the public names
     ("classic",),
