@@ -28,6 +28,7 @@ COMMANDS = {  # name -> what it does; psruntime.NAME has its main()
     "control": "steer a running job: pause, save, change its mode or learning rates, end it",
     "replay": "train one process on the batches of a sync job, and compare",
     "plan": "show where a model's variables would live, without a job",
+    "export": "write a SavedModel of a checkpoint, for serving",
     "tables": "show the dynamic tables of a checkpoint, and export them",
 }
 OPTIONS = ("--help", "--version")

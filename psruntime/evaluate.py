@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ def _measure(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) -
     from psruntime.graph.base import environment
 
     environment.prepare()
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of what is old, which is no user's business
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
     from psruntime.graph.model.evaluate import CheckpointEvaluation
 

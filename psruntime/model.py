@@ -80,7 +80,7 @@ class ModelSpec:
             "train".
         learning_rate: A number, or a function from the global step (int) to one, evaluated outside the graph. With
             several optimizers also a mapping with the same patterns. Default 1e-3.
-        predictions: Anything, for your own use, for example in an export.
+        predictions: A tensor, or tensors by name: what `psruntime export` serves.
         metrics: Name to (value, update) as `tf.compat.v1.metrics` makes them; measured with mode "eval".
         clip_norm: Limit of the global norm of all gradients, greater than 0, as `tf.clip_by_global_norm` takes it. Of
             the joint gradient in mode sync, else of each push.
@@ -111,11 +111,15 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Model:
-    """The two functions of a model module.  `input_fn` gives a tf.data.Dataset of (features, labels)."""
+    """The functions of a model module.  `input_fn` gives a tf.data.Dataset of (features, labels).
+
+    serving_input_fn: what a served model is given, see `psruntime export`; None: its features.
+    """
 
     name: str
     input_fn: Callable[[Context], Any]
     model_fn: Callable[[Any, Any, str], ModelSpec]
+    serving_input_fn: Callable[[], Any] | None = None
 
 
 def find_model(name: str) -> None:
@@ -153,7 +157,7 @@ def load_model(name: str) -> Model:
     for function in ("input_fn", "model_fn"):
         if not callable(getattr(module, function, None)):
             raise UsageError(f"model module '{name}' ({module.__file__}) has no function {function}")
-    return Model(name, module.input_fn, module.model_fn)
+    return Model(name, module.input_fn, module.model_fn, getattr(module, "serving_input_fn", None))
 
 
 def _check_name(name: str) -> None:

@@ -20,6 +20,7 @@ from psruntime import (
     control,
     evaluate,
     evaluator,
+    export,
     init,
     plan,
     ps,
@@ -101,6 +102,11 @@ def _evaluate(argv: list[str]) -> int:
         return evaluate.main(argv)
 
 
+def _export(argv: list[str]) -> int:
+    with patch.multiple(export, _export=lambda *_: 0):
+        return export.main(argv)
+
+
 def _compare(argv: list[str]) -> int:
     nothing = {name: lambda *_: None for name in ("require_bokeh", "_writable", "_train")}
     with patch.multiple(compare, find_model=lambda _: None, _show=lambda *_: 0, **nothing):
@@ -120,6 +126,7 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime.worker": worker.main,
     "psruntime.evaluator": evaluator.main,
     "psruntime.evaluate": _evaluate,
+    "psruntime.export": _export,
     "psruntime.task": _task,
     "psruntime.status": _status,
     "psruntime.control": _control,

@@ -1,0 +1,79 @@
+"""Writes a SavedModel of a checkpoint: of the serving graph, with the values that the checkpoint has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.errors import CheckpointError
+from psruntime.graph.base.errors import first_line
+from psruntime.graph.export.serving_graph import ServingGraph
+
+
+def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str) -> int:
+    """Writes the folder, all of it or nothing; returns how many bytes it has.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or one of another model.
+        OSError: the folder is there already, or cannot be written.
+    """
+    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+        raise FileExistsError(f"{folder} is there already")
+    parent = os.path.dirname(os.path.abspath(folder))
+    os.makedirs(parent, exist_ok=True)
+    unfinished = tempfile.mkdtemp(prefix=f".{os.path.basename(folder)}-", dir=parent)
+    try:
+        written = os.path.join(unfinished, "model")
+        _write(serving, checkpoint, written)
+        size = sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(written) for name in names)
+        if os.path.isdir(folder):
+            os.rmdir(folder)
+        os.rename(written, folder)
+        return size
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _write(serving: ServingGraph, checkpoint: str, folder: str) -> None:
+    config = tf1.ConfigProto(device_count={"GPU": 0})
+    with serving.graph.as_default(), tf1.Session(config=config) as session:
+        if variables := tf1.global_variables():
+            try:
+                _require_its_own(variables, checkpoint)
+                tf1.train.Saver(variables).restore(session, checkpoint)
+            except (tf1.errors.OpError, ValueError) as error:
+                raise CheckpointError(f"checkpoint {checkpoint}: {first_line(error)}") from error
+        info = tf1.saved_model.build_tensor_info
+        signatures = {
+            name: tf1.saved_model.build_signature_def(
+                {key: info(tensor) for key, tensor in given.items()},
+                {key: info(tensor) for key, tensor in outputs.items()},
+                tf1.saved_model.signature_constants.PREDICT_METHOD_NAME,
+            )
+            for name, (given, outputs) in serving.signatures.items()
+        }
+        builder = tf1.saved_model.Builder(folder)
+        builder.add_meta_graph_and_variables(
+            session, [tf1.saved_model.tag_constants.SERVING], signatures, main_op=tf1.tables_initializer(),
+            strip_default_attrs=True,
+        )  # fmt: skip
+        builder.save()
+
+
+def _require_its_own(variables: Sequence[Any], checkpoint: str) -> None:
+    """Raises CheckpointError unless the checkpoint has these variables: restoring does not look at their shapes."""
+    shapes = tf1.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    for variable in variables:
+        part = variable._save_slice_info
+        name = part.full_name if part else variable.op.name
+        wanted = list(part.full_shape) if part else variable.shape.as_list()
+        if shapes.get(name) != wanted:
+            found = f"{name} of shape {shapes[name]}" if name in shapes else f"no {name}"
+            raise CheckpointError(
+                f"checkpoint {checkpoint} has {found}, and the model has it of shape {wanted}; is --model the job's?"
+            )

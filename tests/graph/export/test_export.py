@@ -1,0 +1,213 @@
+"""psruntime export: a SavedModel gives the predictions of its checkpoint, to whoever loads it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+from psruntime import export
+from psruntime.model import Context, load_model
+
+MODEL = """
+import numpy as np
+import tensorflow.compat.v1 as tf1
+from psruntime import ModelSpec, embedding
+
+def input_fn(context):
+    numbers = np.arange(24, dtype="float32").reshape(12, 2)
+    words = np.array([b"a", b"b", b"c"] * 4)
+    features = {"numbers": numbers, "kind": np.arange(12) % 5, "word": words, "unused": numbers}
+    return tf1.data.Dataset.from_tensor_slices((features, numbers[:, 0])).batch(context.batch_size)
+
+def model_fn(features, labels, mode):
+    table = tf1.get_variable("table", [5, 3], initializer=tf1.random_normal_initializer(seed=3))
+    weights = tf1.get_variable("weights", [2, 3], initializer=tf1.random_normal_initializer(seed=4))
+    words = tf1.lookup.StaticHashTable(tf1.lookup.KeyValueTensorInitializer(["a", "b"], [1.0, 2.0]), -1.0)
+    hidden = tf1.nn.embedding_lookup(table, features["kind"]) + tf1.matmul(features["numbers"], weights)
+    score = tf1.reduce_sum(hidden, axis=1) + words.lookup(features["word"])
+    loss = tf1.reduce_mean(tf1.square(score - labels))
+    return ModelSpec(loss, tf1.train.GradientDescentOptimizer, predictions=PREDICTIONS)
+"""
+ALL = '{"score": score, "hidden": hidden}'
+
+
+class Served:
+    """A model module, a checkpoint of it, and what its model gives in plain TensorFlow."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.argv = [f"--checkpoint-dir={folder / 'saved'}", f"--out={folder / 'out' / '1'}", "--batch-size=5"]
+
+    def write(self, text: str) -> None:
+        sys.modules.pop("a_served_model", None)
+        (self.folder / "a_served_model.py").write_text(text)
+        self.argv = [*[word for word in self.argv if "--model" not in word], "--model=a_served_model"]
+
+    def trained(self, model: str = "a_served_model") -> tuple[dict[str, Any], dict[str, Any]]:
+        """Writes a checkpoint; returns the features of all held-out data, and the predictions for them."""
+        loaded = load_model(model)
+        with tf1.Graph().as_default(), tf1.Session() as session:
+            batch = tf1.data.make_one_shot_iterator(loaded.input_fn(Context("eval", 0, 1, 12, "", 0))).get_next()
+            features, labels = session.run(batch)
+            spec = loaded.model_fn(tf.nest.map_structure(tf1.constant, features), tf1.constant(labels), "eval")
+            session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
+            tf1.train.Saver().save(session, str(self.folder / "saved" / "model.ckpt"), 40, write_meta_graph=False)
+            predictions = session.run(spec.predictions)
+        as_dict = predictions if isinstance(predictions, dict) else {"predictions": predictions}
+        return features if isinstance(features, dict) else {"features": features}, as_dict
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "a_served_model", raising=False)
+    return Served(tmp_path)
+
+
+def loaded(served: Served, *more: str) -> Any:
+    """The SavedModel as TensorFlow 2 loads it."""
+    assert export.main([*served.argv, *more]) == 0
+    return tf.saved_model.load(str(served.folder / "out" / "1"))
+
+
+def call(signature: Any, features: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.numpy() for name, value in signature(**features).items()}
+
+
+def examples_of(features: dict[str, Any]) -> Any:
+    def feature(value: Any) -> tf1.train.Feature:
+        flat = np.ravel(value)
+        if flat.dtype.kind == "f":
+            return tf1.train.Feature(float_list=tf1.train.FloatList(value=flat))
+        if flat.dtype.kind in "iu":
+            return tf1.train.Feature(int64_list=tf1.train.Int64List(value=flat))
+        return tf1.train.Feature(bytes_list=tf1.train.BytesList(value=flat))
+
+    count = len(next(iter(features.values())))
+    rows = [{name: feature(values[row]) for name, values in features.items()} for row in range(count)]
+    return tf.constant([
+        tf1.train.Example(features=tf1.train.Features(feature=row)).SerializeToString() for row in rows
+    ])  # fmt: skip
+
+
+@pytest.mark.usefixtures("graphs_as_built")
+@pytest.mark.parametrize("model", ["psruntime.examples.digits", "psruntime.examples.wide_deep"])
+def test_an_example_gives_what_its_checkpoint_gives(model: str, served: Served) -> None:
+    served.argv += [f"--model={model}"]
+    features, expected = served.trained(model)
+    signatures = loaded(served).signatures
+    assert set(signatures) == {"serving_default", "tf_example"}
+    given = {name: tf.constant(values) for name, values in features.items()}
+    for found in (
+        call(signatures["serving_default"], given),
+        call(signatures["tf_example"], {"examples": examples_of(features)}),
+    ):
+        assert set(found) == {"predictions"}
+        np.testing.assert_allclose(found["predictions"], expected["predictions"], rtol=1e-6, atol=1e-6)
+
+
+def test_features_of_many_kinds_and_predictions_by_name(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.write(MODEL.replace("PREDICTIONS", ALL))
+    features, expected = served.trained()
+    signatures = loaded(served, "--json").signatures
+    said = json.loads(capsys.readouterr().out)
+    assert said["global_step"] == 40 and said["checkpoint"].endswith("model.ckpt-40") and said["bytes"] > 0
+    assert said["signatures"]["serving_default"] == {
+        "inputs": {"kind": "int64 (None,)", "numbers": "float32 (None, 2)", "word": "string (None,)"},
+        "outputs": {"hidden": "float32 (None, 3)", "score": "float32 (None,)"},
+    }, "what no prediction depends on is not asked for"
+    del features["unused"]
+    given = {name: tf.constant(values) for name, values in features.items()}
+    for found in (
+        call(signatures["serving_default"], given),
+        call(signatures["tf_example"], {"examples": examples_of(features)}),
+    ):
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=1e-6)
+    one = {name: values[:1] for name, values in given.items()}
+    assert call(signatures["serving_default"], one)["hidden"].shape == (1, 3), "a batch of any size"
+
+
+def test_what_a_server_is_given_may_be_said_by_the_model(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.write(
+        MODEL.replace("PREDICTIONS", "score")
+        + """
+def serving_input_fn():
+    kind = tf1.placeholder(tf1.int32, [None], name="kind_only")
+    words = tf1.fill(tf1.shape(kind), "b")
+    numbers = tf1.ones(tf1.stack([tf1.shape(kind)[0], 2]))
+    return {"numbers": numbers, "kind": kind, "word": words, "unused": numbers}, {"kind": kind}
+"""
+    )
+    served.trained()
+    signatures = loaded(served).signatures
+    out = capsys.readouterr().out
+    assert "signature serving_default: kind int32 (None,) -> predictions float32 (None,)\n" in out
+    assert "no signature for tf.Examples: serving_input_fn says what is given\n" in out
+    assert list(signatures) == ["serving_default"]
+    assert call(signatures["serving_default"], {"kind": tf.constant([1, 4])})["predictions"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda text: text.replace("PREDICTIONS", "None"),
+            "returns no predictions, which are what a served model is asked",
+        ),
+        (
+            lambda text: text.replace("PREDICTIONS", "score - labels"),
+            "predictions depends on the labels, which a server has not",
+        ),
+        (lambda text: text.replace("PREDICTIONS", '{"a": score, "error": loss}'), "error depends on the labels"),
+        (
+            lambda text: text.replace("PREDICTIONS", "score") + "def serving_input_fn():\n    return 3\n",
+            "serving_input_fn of a_served_model must return (features, tensors that are given, by name), got 3",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_one_line(
+    change: Callable[[str], str], said: str, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.write(MODEL.replace("PREDICTIONS", "score"))
+    served.trained()
+    served.write(change(MODEL))
+    assert export.main(served.argv) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and err.count("\n") == 1
+    assert not (served.folder / "out").exists()
+
+
+def test_a_checkpoint_of_another_model_writes_nothing(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.write(MODEL.replace("PREDICTIONS", "score"))
+    served.trained()
+    served.write(MODEL.replace("PREDICTIONS", "score").replace("[5, 3]", "[7, 3]"))
+    assert export.main(served.argv) == 1
+    assert capsys.readouterr().err.endswith(
+        "model.ckpt-40 has table of shape [5, 3], and the model has it of shape [7, 3]; is --model the job's?\n"
+    )
+    served.write(MODEL.replace("PREDICTIONS", "score").replace('"weights"', '"w"'))
+    assert export.main(served.argv) == 1
+    assert "model.ckpt-40 has no w, and the model has it of shape [2, 3]" in capsys.readouterr().err
+    assert list((served.folder / "out").iterdir()) == []
+
+
+def test_a_folder_that_is_there_is_kept(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.write(MODEL.replace("PREDICTIONS", "score"))
+    assert export.main(served.argv) == 2
+    assert capsys.readouterr().err.endswith("saved has no checkpoint\n")
+    served.trained()
+    kept = served.folder / "out" / "1" / "mine"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("x")
+    assert export.main(served.argv) == 2
+    assert f"--out: {kept.parent} is there already" in capsys.readouterr().err
+    assert kept.read_text() == "x"
