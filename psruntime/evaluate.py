@@ -1,14 +1,11 @@
 """Measures the checkpoints of a folder on held-out data, without a job.
 
-psruntime evaluate --checkpoint-dir FOLDER [--model MODULE] [--follow] [--json]
-
-The values are also written to `eval` in that folder, as an evaluator does.
+psruntime evaluate --checkpoint-dir FOLDER [--model MODULE] [--follow] [--metric METRIC] [--out FOLDER] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 import time
@@ -16,8 +13,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from psruntime import flags
-from psruntime.config import JobConfig, WorkerConfig
+from psruntime.config import JobConfig, WorkerConfig, whole_path
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, UsageError
+from psruntime.evaluation.history import as_line
+from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.model import EVAL, Context, load_model
 from psruntime.process import usage_error
 
@@ -35,11 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = flags.config_of(JobConfig, arguments).checkpoint_dir
         if not folder:
             raise UsageError("--checkpoint-dir is missing: the folder of the checkpoints")
-        return _measure(folder, flags.worker_config(arguments), arguments)
+        wanted = flags.config_of(EvaluatorConfig, arguments)
+        return _measure(folder, flags.worker_config(arguments), wanted, arguments)
     except UsageError as error:
         return usage_error(PROG, error)
     except PsRuntimeError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
+        _tell(str(error))
         return error.exit_code or EXIT_FAILED
     except KeyboardInterrupt:
         return 130
@@ -55,52 +55,81 @@ def _parser() -> flags.Parser:
     parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size", "seed"))
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument("--follow", action="store_true", help="go on with each new one, until Ctrl-C")
+    most_used.add_argument(
+        "--metric", default=argparse.SUPPRESS, metavar="METRIC",
+        help="keep the checkpoint that is best by it in best/, as --keep-best of a job does",
+    )  # fmt: skip
+    most_used.add_argument(
+        "--out", default="", metavar="FOLDER", help="write summaries for TensorBoard and evaluations.jsonl there"
+    )
     most_used.add_argument("--json", action="store_true", help="a line of JSON on stdout for each")
     return parser
 
 
-def _measure(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) -> int:
+def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, arguments: argparse.Namespace) -> int:
     """TensorFlow is imported here only, after its environment is set."""
     from psruntime.graph.base import environment
 
     environment.prepare()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of what is old, which is no user's business
+    from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
     from psruntime.graph.model.evaluate import CheckpointEvaluation
 
     context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed)
     evaluation = CheckpointEvaluation(load_model(worker.model), context)
-    _ = evaluation.names  # a model that fails does so before anything is looked for
+    metric, names = wanted.metric_of(""), evaluation.names  # a model that fails does so before anything is looked for
+    if wanted.compares:
+        require_metric("metric", metric.name, names)
+    best = BestCheckpoint(evaluation, folder, metric, _log) if wanted.compares else None
 
     def tell(path: str, global_step: int, values: dict[str, float]) -> None:
+        line = f"held out, at global step {global_step}: " + ", ".join(f"{k} {v:.4f}" for k, v in values.items())
         if arguments.json:
-            line = json.dumps({"global_step": global_step, "checkpoint": path, "metrics": values})
-        else:
-            metrics = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
-            line = f"held out, at global step {global_step}: {metrics}"
+            line = as_line({"global_step": global_step, "checkpoint": path}, values)
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
+        if best:
+            best.keep_if_best(path, global_step, values)
 
-    def log(event: str, **facts: object) -> None:
-        sys.stderr.write(f"{PROG}: {event.replace('_', ' ')}: {facts.get('reason', '')}\n")
-
-    checkpoints = MeasuredCheckpoints(evaluation, folder, tell, log)
+    checkpoints = MeasuredCheckpoints(
+        evaluation, folder, whole_path(arguments.out) if arguments.out else "", tell, _log
+    )
     try:
-        return _follow(checkpoints) if arguments.follow else _newest(checkpoints, folder)
+        return _follow(checkpoints, folder) if arguments.follow else _newest(checkpoints, folder)
     finally:
         checkpoints.close()
 
 
 def _newest(checkpoints: MeasuredCheckpoints, folder: str) -> int:
-    if not checkpoints.measure_next():
-        raise UsageError(f"{folder} has no checkpoint")
+    """One that is removed meanwhile is followed by the next."""
+    while checkpoints.global_step < 0 and not checkpoints.failure:
+        if not checkpoints.measure_next():
+            if checkpoints.is_unreadable:
+                return EXIT_FAILED
+            raise UsageError(f"{folder} has no checkpoint")
     return EXIT_FAILED if checkpoints.failure else EXIT_DONE
 
 
-def _follow(checkpoints: MeasuredCheckpoints) -> int:
+def _follow(checkpoints: MeasuredCheckpoints, folder: str) -> int:
+    said = False
     while True:
         if not checkpoints.measure_next():
+            if checkpoints.global_step < 0 and not said:
+                _tell(f"waits for a checkpoint in {folder}")
+                said = True
             time.sleep(LOOK_S)
+
+
+def _log(event: str, **facts: object) -> None:
+    if "reason" in facts:  # else it is told already
+        _tell(f"{event.replace('_', ' ')}: {facts['reason']}")
+    elif facts.get("kept"):
+        _tell(f"the best one so far is kept: global step {facts['global_step']}")
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{PROG}: {text}\n")
 
 
 if __name__ == "__main__":

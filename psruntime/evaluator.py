@@ -9,11 +9,13 @@ measured: the job's end is learnt from the coordinator, and before the folder is
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +34,8 @@ from psruntime.errors import (
     UnreachableError,
     UsageError,
 )
+from psruntime.evaluation import history
 from psruntime.evaluation.early_stopping import EarlyStopping
-from psruntime.evaluation.history import read
 from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
@@ -105,7 +107,7 @@ def _work(
 
     process.log("environment", **environment.prepare())
     from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
-    from psruntime.graph.checkpoint.measured import MeasuredCheckpoints, history_of
+    from psruntime.graph.checkpoint.measured import FOLDER, HISTORY, MeasuredCheckpoints
     from psruntime.graph.model.evaluate import CheckpointEvaluation
 
     context = Context(EVAL, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed)
@@ -116,9 +118,10 @@ def _work(
         require_metric("metric" if wanted.metric else "patience", metric.name, evaluation.names)
     keeps = wanted.compares and not job.keep_best  # else the chief does
     best = BestCheckpoint(evaluation, job.checkpoint_dir, metric, process.log) if keeps else None
-    stopping = EarlyStopping(metric, wanted.patience, read(history_of(job.checkpoint_dir)) if wanted.compares else ())
-    consequences = Consequences(stopping, best, end.drain, process.log)
-    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, consequences.measured, process.log)
+    folder = os.path.join(job.checkpoint_dir, FOLDER)
+    stopping = EarlyStopping(metric, wanted.patience, history.read(os.path.join(folder, HISTORY)))
+    consequences = Consequences(stopping, best, end.drain, os.path.join(folder, HISTORY), process.log)
+    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, folder, consequences.measured, process.log)
     process.at_exit.callback(checkpoints.close)
     process.has_started()
     health.set_serving(True)
@@ -158,10 +161,15 @@ class Consequences:
     """What comes of the metrics of a checkpoint: they are told, it may be the best, and the job may be ended."""
 
     def __init__(
-        self, stopping: EarlyStopping, best: BestCheckpoint | None, drain: Callable[[], None], log: Callable[..., None]
+        self,
+        stopping: EarlyStopping,
+        best: BestCheckpoint | None,
+        drain: Callable[[], bool],
+        path: str,
+        log: Callable[..., None],
     ) -> None:
-        self._stopping, self._best, self._drain, self._log = stopping, best, drain, log
-        self._ends = False  # whether the job was asked to
+        """drain: ends the job; returns False if it is about to.  path: where it is written that it was ended."""
+        self._stopping, self._best, self._drain, self._path, self._log = stopping, best, drain, path, log
 
     def measured(self, path: str, global_step: int, values: dict[str, float]) -> None:
         """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
@@ -172,10 +180,12 @@ class Consequences:
         self._stopping.saw(global_step, values)
         if self._best:
             self._best.keep_if_best(path, global_step, values)
-        if not self._ends and (reason := self._stopping.reason):
-            self._ends = True
+        reason = self._stopping.reason
+        if reason and self._drain():
             self._log("stops_early", reason=reason)
-            self._drain()
+        if reason:  # so that the last checkpoint of the job does not count for one that goes on
+            with suppress(OSError):  # where only TensorFlow writes, as to gs://, an evaluator begins to count anew
+                history.append_stop(self._path, global_step, time.time(), reason)
 
 
 def _go_on(stop: threading.Event) -> None:
@@ -200,6 +210,7 @@ class JobEnd:
         self.error: PsRuntimeError | None = None
         self._client, self._log = client, log
         self._command: Command | None = None  # by which the job is to end
+        self._is_pending = False  # whether the coordinator has taken it
         self._job_id = job.job_id
         self._timeout_s = job.ps_timeout_s
         self._time_s = time_s
@@ -209,15 +220,20 @@ class JobEnd:
         """Begins to ask, until the end or `stop`."""
         threading.Thread(target=self._watch, args=(stop,), name="job end", daemon=True).start()
 
-    def drain(self) -> None:
-        """Ends the job, as `psruntime control drain` does.  While the coordinator is not reached it is asked again."""
+    def drain(self) -> bool:
+        """Ends the job, as `psruntime control drain` does; returns False if it was asked to, and has not refused.
+
+        While the coordinator is not reached it is asked again.
+        """
+        if self._command is not None:
+            return False
         self._command = Command(Kind.DRAIN, secrets.token_hex(16))
+        return True
 
     def ask(self) -> None:
         """Asks once; if the job is to end, with a wait for that: its processes are gone soon afterwards."""
+        self._is_pending = False
         try:
-            if self._command and self._is_drained(self._command):
-                return
             status, job = self._client.get_status()
         except PsRuntimeError as error:
             if self._time_s() - self._heard_s >= self._timeout_s:
@@ -231,26 +247,33 @@ class JobEnd:
             self.error = OtherJobError(f"{self._client.name} serves job {job.job_id} now, and not {self._job_id}")
         elif status.phase.over:
             self.error = over_error(status.phase, status.reason)
+        elif self._command:
+            self._end(self._command)
 
-    def _is_drained(self, command: Command) -> bool:
+    def _end(self, command: Command) -> None:
+        """Sends it, or asks what has become of it.  One that is refused may be given anew."""
         try:
             reply = self._client.control(ControlRequest(command, DRAIN_S), DRAIN_S + MARGIN_S)
-        except UsageError as error:
-            self._command = None
-            self._log("not_drained", reason=error)
-            return False
+        except UnreachableError:
+            return  # it is asked again, and for how long it may be silent `ask` knows
         except (JobOverError, JobFailedError) as error:
             self.error = error
-            return True
+            return
+        except PsRuntimeError as error:
+            self._refused(str(error))
+            return
+        self._is_pending = reply.outcome is Outcome.PENDING
         if reply.outcome is Outcome.DONE:
             self.error = JobDoneError(reply.text)
         elif reply.outcome is Outcome.GIVEN_UP:
-            self._command = None
-            self._log("not_drained", reason=reply.text)
-        return self.error is not None
+            self._refused(reply.text)
+
+    def _refused(self, reason: str) -> None:
+        self._command = None
+        self._log("not_drained", reason=reason)
 
     def _watch(self, stop: threading.Event) -> None:
-        while self.error is None and not stop.wait(0.0 if self._command else LOOK_S):
+        while self.error is None and not stop.wait(0.0 if self._is_pending else LOOK_S):
             self.ask()
 
 

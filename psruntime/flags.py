@@ -205,7 +205,10 @@ def read_job_file(path: str) -> dict[str, Any]:
             raise UsageError(f"job file {path}: unknown setting '{name}'{hint}")
         wanted = _TYPES[known[name]]
         if readers[name] and isinstance(value, str):
-            settings[name] = readers[name](value)
+            try:
+                settings[name] = readers[name](value)
+            except UsageError as error:
+                raise UsageError(f"job file {path}: {error}") from error
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
             raise UsageError(f"job file {path}: {name} must be of type {wanted.__name__}, got {value!r}")

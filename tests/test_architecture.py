@@ -41,8 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/launch": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
     "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config"},
     "psruntime/observe": {
-        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "psruntime.schedule", "rich",
-        "pyarrow",
+        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "psruntime.schedule",
+        "psruntime.modes", "rich", "pyarrow",
     },
 }  # fmt: skip
 

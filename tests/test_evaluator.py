@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from psruntime.errors import (
     UnreachableError,
     UsageError,
 )
+from psruntime.evaluation import history
 from psruntime.evaluation.early_stopping import EarlyStopping
 from psruntime.evaluator import JobEnd
 from psruntime.metric import Metric
@@ -185,31 +187,53 @@ def test_a_job_that_ended_before_it_was_asked_to(error: PsRuntimeError) -> None:
 @pytest.mark.parametrize("refusal", [UsageError("the job is about to end"), Outcome.GIVEN_UP])
 def test_a_job_that_does_not_end_is_watched_as_before(refusal: Any) -> None:
     end, coordinator, events = drained(refusal)
-    assert end.error is None and events == [("not_drained", {"reason": refusal})]
+    told = [(name, str(facts["reason"])) for name, facts in events]
+    assert end.error is None and told == [("not_drained", str(refusal))]
+    assert end.drain() and not end.drain(), "it may be asked again, once"
     coordinator.phase = Phase.STOPPED
     end.ask()
     assert isinstance(end.error, JobStoppedError) and len(coordinator.asked) == 1
 
 
-def consequences_of(values: list[float], patience: int | None) -> tuple[int, list[dict[str, Any]]]:
-    """After how many of these losses the job was ended, -1 for never, and what the log says of it."""
-    events, kept, ended_after = [], [], []
+def test_another_job_in_its_place_is_not_ended() -> None:
+    coordinator = Steered(Outcome.DONE)
+    coordinator.job = JobConfig(job_id="other")
+    end = JobEnd(cast(Any, coordinator), JOB, log)
+    end.drain()
+    end.ask()
+    assert isinstance(end.error, OtherJobError) and not coordinator.asked
+
+
+def test_it_does_not_ask_without_a_pause_unless_the_coordinator_makes_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Steered(Outcome.PENDING, UnreachableError("no answer"), Outcome.DONE)
+    end, waits = JobEnd(cast(Any, coordinator), JOB, log), []
+    end.drain()
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return False
+
+    end._watch(cast(Any, SimpleNamespace(wait=wait)))
+    assert waits == [evaluator.LOOK_S, 0.0, evaluator.LOOK_S] and isinstance(end.error, JobDoneError)
+
+
+def test_a_job_whose_metric_gets_no_better_is_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events, kept, ended_after, path = [], [], [], tmp_path / "evaluations.jsonl"
     best = SimpleNamespace(keep_if_best=lambda path, step, metrics: kept.append((path, step)))
+
+    def drain() -> bool:
+        ended_after.append(len(kept))
+        return len(ended_after) != 2  # the second time it is about to end
+
     consequences = evaluator.Consequences(
-        EarlyStopping(Metric("loss", False), patience), cast(Any, best), lambda: ended_after.append(len(kept)),
-        lambda name, **facts: events.append({"name": name, **facts}),
+        EarlyStopping(Metric("loss", False), 2), cast(Any, best), drain, str(path),
+        lambda name, **facts: events.append((name, facts)),
     )  # fmt: skip
-    for number, value in enumerate(values):
+    for number, value in enumerate([3, 2, 2, 1, 1.5, 1, 2, 0.5, 0.75]):
         consequences.measured(f"model.ckpt-{number}", number, {"loss": value})
-    assert kept == [(f"model.ckpt-{number}", number) for number in range(len(values))], "the folder decides"
-    assert len(ended_after) <= 1
-    return (ended_after or [-1])[0], [event for event in events if event["name"] != "evaluation"]
-
-
-def test_a_job_whose_metric_gets_no_better_is_drained_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert consequences_of([3, 2, 2, 1, 1.5, 0.9], 2) == (-1, [])
-    after, log = consequences_of([3, 2, 2.5, 2.25, 2.25, 2.5], 2)
-    why = "loss got no better in 2 checkpoints: best was 2.0000 at global step 1"
-    assert (after, log) == (4, [{"name": "stops_early", "reason": why}])
-    assert "held out, at global step 3: loss 2.2500\n" in capsys.readouterr().out
-    assert consequences_of([3, 4, 5, 6], None) == (-1, []), "nobody asked for it"
+    assert kept == [(f"model.ckpt-{number}", number) for number in range(9)], "the folder decides"
+    assert ended_after == [6, 7]
+    why = "loss got no better in 2 checkpoints: best was 1.0000 at global step 3"
+    assert [facts["reason"] for name, facts in events if name == "stops_early"] == [why]
+    assert history.read(str(path)).stopped_at == 6
+    assert "held out, at global step 4: loss 1.5000\n" in capsys.readouterr().out

@@ -1,50 +1,90 @@
-"""The metrics of each checkpoint that was measured, as a file of JSON lines beside the checkpoints.
+"""The metrics of each checkpoint that an evaluator has measured, as a file of JSON lines beside the checkpoints.
 
-    {"global_step": 200, "time": 1764064000.1, "metrics": {"loss": 0.31, "accuracy": 0.9}}
+    {"global_step": 200, "time": 1764064000.1, "metrics": {"loss": 0.31, "accuracy": null}}
+    {"global_step": 200, "time": 1764064000.2, "stopped_early": "loss got no better in 5 checkpoints: ..."}
 
-time: when it was measured, in seconds since 1970.
+time: in seconds since 1970.  A value that is not finite is null.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-Evaluation = tuple[int, dict[str, float]]  # global step, metrics by name
+
+@dataclass
+class History:
+    """By global step, without what a job did again that had gone back.
+
+    evaluations: global step -> metrics by name, in order.  stopped_at: the last step at which the job was ended for
+    them; -1: it was not.
+    """
+
+    evaluations: dict[int, dict[str, float]] = field(default_factory=dict)
+    stopped_at: int = -1
+
+    def add(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """What was measured at this step or later belongs to a past that the job has left."""
+        while self.evaluations and next(reversed(self.evaluations)) >= global_step:
+            self.evaluations.popitem()
+        self.stopped_at = self.stopped_at if self.stopped_at <= global_step else -1
+        self.evaluations[global_step] = dict(metrics)
 
 
 def append(path: str, global_step: int, time_s: float, metrics: Mapping[str, float]) -> None:
-    """Adds a line.
+    """Adds what was measured.
 
     Raises:
         OSError: the file cannot be written.
     """
-    line = json.dumps({"global_step": global_step, "time": time_s, "metrics": dict(metrics)})
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    _append(path, as_line({"global_step": global_step, "time": time_s}, metrics))
 
 
-def read(path: str) -> list[Evaluation]:
-    """By global step, without what a job did again that had gone back; nothing without a file.
+def append_stop(path: str, global_step: int, time_s: float, reason: str) -> None:
+    """Adds that the job was ended early; as `append`."""
+    _append(path, json.dumps({"global_step": global_step, "time": time_s, "stopped_early": reason}))
 
-    A line that is none, as a crash may leave one, is passed over.
-    """
-    found: list[Evaluation] = []
+
+def as_line(facts: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
+    """Facts and metrics as JSON, which knows no NaN."""
+    finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    return json.dumps({**facts, "metrics": finite})
+
+
+def read(path: str) -> History:
+    """Nothing without a file.  A line that is none, as a crash may leave one, is passed over."""
+    history = History()
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.readlines()
     except OSError:
-        return []
+        return history
     for line in lines:
         try:
             said = json.loads(line)
-            each = int(said["global_step"]), {str(name): float(value) for name, value in said["metrics"].items()}
+            step = int(said["global_step"])
+            if "stopped_early" in said:
+                history.stopped_at = step
+            else:
+                history.add(step, {str(name): _value(value) for name, value in said["metrics"].items()})
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
-        found = followed_by(found, each)
-    return found
+    return history
 
 
-def followed_by(before: list[Evaluation], evaluation: Evaluation) -> list[Evaluation]:
-    """With one more; what was measured at its step or later belongs to a past that the job has left."""
-    return [*(each for each in before if each[0] < evaluation[0]), evaluation]
+def _value(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _append(path: str, line: str) -> None:
+    """On a line of its own, whatever a killed process has left behind the last one."""
+    with open(path, "ab+") as file:
+        is_torn = False
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            is_torn = file.read(1) != b"\n"
+        file.write((b"\n" if is_torn else b"") + line.encode() + b"\n")

@@ -16,6 +16,7 @@ from psruntime.core.accounting.traffic import why_heavy
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Departure, JobStatus, MemberStatus, RowCounts
 from psruntime.core.members.view import Phase
+from psruntime.modes import BOUNDED
 from psruntime.observe.tables import bytes_text, table
 from psruntime.schedule import Schedule
 
@@ -49,7 +50,7 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
         again = f", {shards.again} handed out again" if shards.again else ""
         epoch = f"epoch {shards.epoch}{_of_epochs(shards.epoch, job)}"
         head.append(f", {epoch}: {shards.done} of {shards.of} shards done{again}")
-    if _mode(status, job) == "bounded":
+    if _mode(status, job) == BOUNDED:
         head.append(f", largest lead {status.max_lead} of {_bound(status, job)}")
     if status.steps_lost:
         head.append(f", {status.steps_lost} steps lost to failures")
@@ -100,7 +101,8 @@ def _steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
         place = schedule.whole(status.global_step) if status.phase.prepared else str(schedule)
         yield f"schedule: {place if settings.automatic else left}"
     if job.bound_range:
-        left = "left by control; psruntime control bound auto chooses again"
+        back = "bound auto" if _mode(status, job) == BOUNDED else "mode bounded N, and then bound auto,"
+        left = f"left by control; psruntime control {back} chooses again"
         now = f"{settings.bound} now" + (f": {steering.bound_reason}" if steering.bound_reason else "")
         yield f"bound: {job.bound_range}, {now if settings.automatic else left}"
     if settings.revision:

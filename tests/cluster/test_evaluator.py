@@ -32,7 +32,8 @@ def test_a_job_whose_accuracy_gets_no_better_ends_with_its_best_checkpoint(zygot
         )
         assert why and "drained by control" in job.latest("ps", 0).text
     lines = [json.loads(line) for line in (folder / "eval" / "evaluations.jsonl").read_text().splitlines()]
-    accuracy = {line["global_step"]: line["metrics"]["accuracy"] for line in lines}
+    accuracy = {line["global_step"]: line["metrics"]["accuracy"] for line in lines if "metrics" in line}
+    assert "stopped_early" in lines[-1] and lines[-1]["global_step"] == max(accuracy), "it counts for no other job"
     best = json.loads((folder / "best" / "best.json").read_text())
     assert best["value"] == max(accuracy.values()) and accuracy[best["global_step"]] == best["value"]
     assert (folder / "best" / f"{best['checkpoint']}.index").exists()

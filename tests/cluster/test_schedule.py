@@ -25,7 +25,7 @@ LATE = 20  # updates that end behind their stage: what three workers have under 
 @pytest.mark.long
 def test_each_stage_is_in_its_place(zygote: Zygote, tmp_path: Path) -> None:
     """Three stages with the loss of ps 0 in the second; the rounds at the end are those that a replay repeats."""
-    model = write_model(tmp_path, "automatic", optimizer="adam", table=True)
+    model = write_model(tmp_path, "scheduled", optimizer="adam", table=True)
     checkpoints, log, record = tmp_path / "checkpoints", tmp_path / "rounds.jsonl", tmp_path / "record.jsonl"
     with cluster(
         zygote, tmp_path, ps=2, min_workers=WORKERS, schedule=SCHEDULE, train_steps=STEPS, save_steps=20, keep=1000,

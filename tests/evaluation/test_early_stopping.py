@@ -49,40 +49,68 @@ def test_what_is_said() -> None:
     assert first_reason(LOSS, None, [1.0] * 50) == (-1, "")
 
 
+def stopping_after(*values: float, patience: int = 2, before: history.History | None = None) -> EarlyStopping:
+    """After these losses, at global steps 100, 200, ..."""
+    stopping = EarlyStopping(LOSS, patience, before)
+    for number, value in enumerate(values, start=1):
+        stopping.saw(number * 100, {"loss": value})
+    return stopping
+
+
 def test_a_value_that_is_not_finite_is_no_better_and_one_after_it_may_be() -> None:
-    stopping = EarlyStopping(LOSS, 3)
-    assert [stopping.saw(step, {"loss": value}) for step, value in enumerate([math.nan, 2.0, math.nan, 1.0])] == [
-        False, True, False, True,
-    ]  # fmt: skip
+    assert not stopping_after(math.nan, 2.0, math.nan).reason
+    assert stopping_after(math.nan, 2.0, math.nan, math.inf).reason
+    assert not stopping_after(math.nan, 2.0, math.nan, 1.0, 2.0).reason
+
+
+def written(path: Path, *evaluations: tuple[int, float]) -> str:
+    for step, loss in evaluations:
+        history.append(str(path), step, 1.5, {"loss": loss})
+    return str(path)
 
 
 def test_another_process_goes_on_where_the_one_before_was(tmp_path: Path) -> None:
-    path = str(tmp_path / "evaluations.jsonl")
-    assert history.read(path) == []
-    for step, loss in ((100, 1.0), (200, 0.5), (300, 0.7)):
-        history.append(path, step, 1.5, {"loss": loss})
-    with open(path, "a", encoding="utf-8") as file:
-        file.write('{"global_step": 400, "metr')  # of a process that was killed
-    assert history.read(path) == [(100, {"loss": 1.0}), (200, {"loss": 0.5}), (300, {"loss": 0.7})]
-    stopping = EarlyStopping(LOSS, 2, history.read(path))
-    assert not stopping.reason
+    path = tmp_path / "evaluations.jsonl"
+    assert history.read(str(path)) == history.History()
+    written(path, (100, 1.0), (200, 0.5), (300, 0.7))
+    with open(path, "ab") as file:
+        file.write(b'\xff{"global_step": 400, "metr')  # of a process that was killed
+    stopping = EarlyStopping(LOSS, 2, history.read(str(path)))
     stopping.saw(300, {"loss": 0.7})  # the newest is measured again
     assert not stopping.reason
     stopping.saw(400, {"loss": 0.6})
     assert stopping.reason == "loss got no better in 2 checkpoints: best was 0.5000 at global step 200"
+    written(path, (400, math.nan))
+    found = history.read(str(path)).evaluations
+    assert list(found) == [100, 200, 300, 400] and math.isnan(found[400]["loss"]), "nothing is lost behind a torn line"
+    assert "NaN" not in path.read_text(errors="replace")
 
 
 def test_a_job_that_went_back_is_judged_by_what_it_did_then(tmp_path: Path) -> None:
-    path = str(tmp_path / "evaluations.jsonl")
-    for step, loss in ((100, 1.0), (200, 0.1), (300, 0.2), (100, 0.9), (200, 0.8)):
-        history.append(path, step, 1.5, {"loss": loss})
-    assert history.read(path) == [(100, {"loss": 0.9}), (200, {"loss": 0.8})]
-    assert EarlyStopping(LOSS, 1, history.read(path)).saw(300, {"loss": 0.7})
+    path = written(tmp_path / "x", (100, 1.0), (200, 0.1), (300, 0.2), (100, 0.9), (200, 0.8))
+    assert history.read(path).evaluations == {100: {"loss": 0.9}, 200: {"loss": 0.8}}
 
 
-def test_lines_of_another_metric_are_passed_over() -> None:
-    stopping = EarlyStopping(LOSS, 1, [(100, {"accuracy": 0.9})])
-    assert stopping.saw(200, {"loss": 1.0}) and not stopping.reason
+def test_a_job_that_goes_on_after_its_early_stop_has_all_its_patience_again(tmp_path: Path) -> None:
+    path = written(tmp_path / "x", (100, 1.0), (200, 2.0), (300, 2.0))
+    history.append_stop(path, 300, 1.5, "loss got no better")
+    stopping = EarlyStopping(LOSS, 2, history.read(path))
+    for step, ends in ((300, False), (400, False), (500, True)):
+        stopping.saw(step, {"loss": 1.5})
+        assert bool(stopping.reason) == ends, step
+    assert stopping.reason.endswith("in 2 checkpoints: best was 1.0000 at global step 100"), (
+        "the best one is still known"
+    )
+    written(tmp_path / "x", (100, 3.0))  # another job in the same folder
+    assert history.read(path) == history.History({100: {"loss": 3.0}})
+
+
+def test_values_of_another_metric_are_passed_over() -> None:
+    before = history.History({100: {"accuracy": 0.9}, 200: {"accuracy": 0.9}})
+    stopping = EarlyStopping(LOSS, 1, before)
+    assert not stopping.reason
+    stopping.saw(300, {"loss": 1.0})
+    assert not stopping.reason
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ Law: a bound is chosen from steps that were taken under the one before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from psruntime.bound_range import BoundRange
 
@@ -24,7 +25,7 @@ FEWEST = 10  # of a worker of which less is known, nothing is
 STEPS_BETWEEN = (
     64  # that the slowest worker takes from one choice to the next; a change costs all about one of its steps
 )
-SECONDS_BETWEEN = 5.0  # at least
+SECONDS_BETWEEN = 5.0  # at least, and two heartbeats
 MOST_PLAYED = 64  # workers, the slowest; the others hardly hold anybody up
 TOO_SLOW, GOOD = 0.02, 0.005  # part of the time of the largest bound that another loses: to leave it, and to take it
 
@@ -32,20 +33,32 @@ Durations = Sequence[Sequence[float]]  # of each worker, in seconds, the newest 
 
 
 class AdaptiveBound:
-    """Of one job.  `note(name, **facts)` takes what an operator wants to read.  reason: of the bound as it is."""
+    """Of one job.  `note(name, **facts)` takes what an operator wants to read.
 
-    def __init__(self, within: BoundRange, note: Callable[..., None]) -> None:
+    told_every_s: time from one word of a worker to the next.
+    """
+
+    def __init__(self, within: BoundRange, told_every_s: float, note: Callable[..., None]) -> None:
         self.range = within
-        self.reason = ""
+        self._between_s = max(SECONDS_BETWEEN, 2 * told_every_s)  # so that everybody has said something meanwhile
         self._note = note
         self._now_s = 0.0
-        self._chosen: int | None = None  # under the bound that is in force; None: not looked yet
-        self._of = (-1, 0)  # that bound, and the view in which it was looked last
-        self._next_floor, self._next_s = 0, 0.0  # from which on it is looked again
+        self.forget()
 
     def advance(self, now_s: float, pause_s: float) -> None:  # noqa: ARG002
         """Moves the time on."""
         self._now_s = now_s
+
+    def forget(self) -> None:
+        """Somebody else decides about the bound."""
+        self._chosen: int | None = None  # under the bound that is in force; None: not looked yet
+        self._of = (-1, 0)  # that bound, and the view in which it was looked last
+        self._next_floor, self._next_s = 0, 0.0  # from which on it is looked again
+        self._why = (-1, "")  # a bound that was chosen, and the reason
+
+    def reason(self, bound: int | None) -> str:
+        """Why it is the bound in force; empty if it was not chosen."""
+        return self._why[1] if bound == self._why[0] else ""
 
     def wanted(self, bound: int, view: int, floor: int, steps: Callable[[], Durations]) -> int:
         """The bound to be in force, where `bound` is.  It stays the same until that is so.
@@ -61,18 +74,18 @@ class AdaptiveBound:
         return bound if self._chosen is None else self._chosen
 
     def _look_later(self, floor: int) -> None:
-        self._next_floor, self._next_s = floor + STEPS_BETWEEN, self._now_s + SECONDS_BETWEEN
+        self._next_floor, self._next_s = floor + STEPS_BETWEEN, self._now_s + self._between_s
 
     def _choose(self, bound: int, steps: Durations) -> None:
         if choice := choose(self.range, bound, steps):
-            self._chosen, self.reason = choice
+            self._chosen, self._why = choice[0], choice
             if self._chosen != bound:
-                self._note("bound_chosen", bound=self._chosen, was=bound, reason=self.reason)
+                self._note("bound_chosen", bound=self._chosen, was=bound, reason=choice[1])
 
 
 def choose(within: BoundRange, bound: int, steps: Durations) -> tuple[int, str] | None:
     """The bound to go on with, and why; None: too little is known."""
-    known = sorted((each[-STEPS:] for each in steps if len(each) >= FEWEST), key=sum)[-MOST_PLAYED:]
+    known = sorted((each[-STEPS:] for each in steps if len(each) >= FEWEST), key=fmean)[-MOST_PLAYED:]
     if len(known) < 2:
         return None
     shortest_s = played_s(known, within.most)

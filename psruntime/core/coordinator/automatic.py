@@ -56,7 +56,9 @@ def last_round(state: JobState) -> int | None:
 
 def _due(state: JobState) -> Command | None:
     """The change by which mode and bound are again what the job makes of them itself."""
-    settings = state.steering.settings
+    settings, adaptive = state.steering.settings, state.adaptive_bound
+    if adaptive is not None and not (settings.automatic and settings.mode == BOUNDED):
+        adaptive.forget()
     if not settings.automatic or state.phase is not Phase.TRAINING:
         return None
     command = _stage(state) or _bound(state)
@@ -82,5 +84,6 @@ def _bound(state: JobState) -> Command | None:
 
 
 def _durations(state: JobState) -> list[tuple[float, ...]]:
-    """How long the last steps of each live worker took, without waiting for others, in seconds."""
-    return [state.worker_beats.get(worker.incarnation).step_s for worker in state.members.live(Role.WORKER)]
+    """How long the last steps of each worker that steps took, without waiting for others, in seconds."""
+    beats, workers = state.worker_beats, state.members.live(Role.WORKER)
+    return [beats.get(each.incarnation).step_s for each in workers if not beats.has_stopped(each.incarnation)]

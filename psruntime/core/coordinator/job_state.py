@@ -86,7 +86,7 @@ class JobState:
         self.drain_timer = DrainTimer(job.drain_timeout_s)
         self.stop = StopRequests(job.stop_grace_s)
         self.schedule = Schedule.of(job.schedule)
-        self.adaptive_bound = AdaptiveBound(job.bound_range, note) if job.bound_range else None
+        self.adaptive_bound = AdaptiveBound(job.bound_range, job.heartbeat_s, note) if job.bound_range else None
         is_automatic = self.schedule is not None or self.adaptive_bound is not None
         self.steering = Steering(Settings(mode=job.mode, bound=job.bound, automatic=is_automatic), note)
 

@@ -95,7 +95,8 @@ def look_at(state: JobState) -> Look:
 def status(state: JobState) -> SteeringStatus:
     """What is in force, what is pending, and what that waits for."""
     said = state.steering.status(lambda: look_at(state), lambda request: _waits_for(state, request))
-    return replace(said, bound_reason=state.adaptive_bound.reason) if state.adaptive_bound else said
+    adaptive = state.adaptive_bound
+    return replace(said, bound_reason=adaptive.reason(said.settings.bound)) if adaptive else said
 
 
 def reply(state: JobState, request_id: str) -> Reply:

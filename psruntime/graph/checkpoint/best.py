@@ -141,8 +141,13 @@ def require_metric(setting: str, name: str, measured: Iterable[str]) -> None:
 
 
 def _link(path: str, to: str) -> None:
-    """The files of the checkpoint `path` under another prefix: hard links, copies where there are none."""
-    for file in glob(escape(path) + ".*"):
+    """The files of the checkpoint `path` under another prefix: hard links, copies where there are none.
+
+    Raises:
+        FileNotFoundError: it is removed, or was meanwhile.
+    """
+    index = f"{path}.index"  # it is removed first, so while it is there all others are
+    for file in [*(file for file in glob(escape(path) + ".*") if file != index), index]:
         if file.startswith(path + DELTA):
             continue
         name = to + file.removeprefix(path)

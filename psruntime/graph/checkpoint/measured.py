@@ -22,32 +22,29 @@ FOLDER = "eval"  # beside the checkpoints, as stock's estimators have it
 HISTORY = "evaluations.jsonl"
 
 
-def history_of(folder: str) -> str:
-    """Where the values of a folder of checkpoints are."""
-    return os.path.join(folder, FOLDER, HISTORY)
-
-
 class MeasuredCheckpoints:
-    """Measures the checkpoints of `folder` one after the other.
+    """Measures the checkpoints of `folder` one after the other.  What is written goes to the folder `out`, if any.
 
     on_values: called with the path of each, its global step and its metrics by name.
 
     global_step: of the last one that has values; -1 before.  failure: why the newest has none; empty if it has.
+    is_unreadable: whether the list of checkpoints could not be read last.
     """
 
     def __init__(
         self,
         evaluation: Evaluation,
         folder: str,
+        out: str,
         on_values: Callable[[str, int, dict[str, float]], None],
         log: Callable[..., None],
     ) -> None:
         self.global_step = -1
         self.failure = ""
-        self._is_unreadable = False
+        self.is_unreadable = False
         self._evaluation, self._on_values, self._log = evaluation, on_values, log
         self._new = NewCheckpoints(folder)
-        self._folder = os.path.join(folder, FOLDER)
+        self._out = out
         self._writer: Any = None
 
     def measure_next(self) -> bool:
@@ -72,8 +69,9 @@ class MeasuredCheckpoints:
                 self._log("evaluation_failed", global_step=global_step, reason=self.failure)
             return True
         self.global_step, self.failure = global_step, ""
+        if self._out:
+            self._write(global_step, values)
         self._on_values(path, global_step, values)
-        self._write(global_step, values)
         return True
 
     def close(self) -> None:
@@ -86,11 +84,11 @@ class MeasuredCheckpoints:
         try:
             path = self._new.next()
         except CheckpointError as error:
-            if not self._is_unreadable:
+            if not self.is_unreadable:
                 self._log("checkpoints_unreadable", reason=error)
-            self._is_unreadable = True
+            self.is_unreadable = True
             return None
-        self._is_unreadable = False
+        self.is_unreadable = False
         return path
 
     def _is_gone(self, path: str) -> bool:
@@ -104,10 +102,10 @@ class MeasuredCheckpoints:
         try:
             if self._writer is None:
                 with tf1.Graph().as_default():  # it refuses where operations run at once
-                    self._writer = tf1.summary.FileWriter(self._folder)
+                    self._writer = tf1.summary.FileWriter(self._out)
             self._writer.add_summary(summary, global_step)
             self._writer.flush()
-            if os.path.isdir(self._folder):  # else it is one that only TensorFlow reaches, as gs://
-                history.append(os.path.join(self._folder, HISTORY), global_step, time.time(), values)
+            if os.path.isdir(self._out):  # else it is one that only TensorFlow reaches, as gs://
+                history.append(os.path.join(self._out, HISTORY), global_step, time.time(), values)
         except (tf1.errors.OpError, OSError) as error:
             self._log("summaries_failed", reason=first_line(error))

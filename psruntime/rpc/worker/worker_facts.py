@@ -85,6 +85,8 @@ class WorkerFacts:
         """The latest answer has this hold.  Written by the heartbeats, before the next of them."""
         with self._lock:
             self._hold = (incarnation, hold)
+            if hold:  # what comes next may be under another bound
+                self._step_s.clear()
 
     @property
     def hold(self) -> int:

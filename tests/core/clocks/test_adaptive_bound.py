@@ -123,11 +123,13 @@ def test_many_workers_are_played_in_no_time() -> None:
 class Chosen:
     """A choice in a job; `look` is at a floor and a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, told_every_s: float = 1.0) -> None:
         self.notes: list[dict[str, Any]] = []
         self.asked = 0
         self.steps = hiccups()
-        self.adaptive = AdaptiveBound(WITHIN, lambda name, **facts: self.notes.append({"name": name, **facts}))
+        self.adaptive = AdaptiveBound(
+            WITHIN, told_every_s, lambda name, **facts: self.notes.append({"name": name, **facts})
+        )
 
     def look(self, bound: int, floor: int, now_s: float, view: int = 1) -> int:
         def steps() -> list[list[float]]:
@@ -145,7 +147,8 @@ def test_it_is_chosen_after_some_steps_of_the_slowest_and_some_seconds() -> None
     wanted = job.look(1, STEPS_BETWEEN, 102.0)
     assert wanted == bound_of(hiccups()) and job.asked == 1
     assert [(note["name"], note["bound"], note["was"]) for note in job.notes] == [("bound_chosen", wanted, 1)]
-    assert job.notes[0]["reason"] == job.adaptive.reason != ""
+    assert job.notes[0]["reason"] == job.adaptive.reason(wanted) != ""
+    assert job.adaptive.reason(1) == job.adaptive.reason(None) == "", "of another bound than the one that is in force"
 
 
 def test_the_choice_stays_until_it_is_in_force_and_then_steps_under_it_decide() -> None:
@@ -167,6 +170,29 @@ def test_a_new_view_begins_anew_and_what_was_chosen_before_an_operator_came_coun
     assert job.look(6, STEPS_BETWEEN, 11.0) == 6, "somebody has set it"
     assert job.look(6, 0, 12.0, view=2) == 6
     assert job.look(6, STEPS_BETWEEN, 20.0, view=2) == bound_of(hiccups(), 6)
+
+
+def test_who_speaks_seldom_is_heard_before_the_next_choice() -> None:
+    job = Chosen(told_every_s=20.0)
+    job.look(1, 0, 0.0)
+    assert job.look(1, 9 * STEPS_BETWEEN, 39.0) == 1 and not job.asked
+    assert job.look(1, 9 * STEPS_BETWEEN, 40.0) > 1
+
+
+def test_a_choice_that_somebody_else_has_put_aside_does_not_come_back() -> None:
+    job = Chosen()
+    job.look(1, 0, 0.0)
+    assert job.look(1, STEPS_BETWEEN, 10.0) > 1
+    job.adaptive.forget()
+    assert job.look(1, 9 * STEPS_BETWEEN, 100.0) == 1 and job.adaptive.reason(1) == ""
+    assert job.look(1, 10 * STEPS_BETWEEN - 1, 200.0) == 1 and job.asked == 1
+    assert job.look(1, 10 * STEPS_BETWEEN, 200.0) > 1
+
+
+def test_few_steps_of_a_slow_worker_count_as_those_of_the_slow() -> None:
+    newcomers = [each[:FEWEST] for each in hiccups(workers=6)]
+    fast = [[0.001] * STEPS] * 70
+    assert bound_of([*fast, *newcomers]) == bound_of([*fast[:10], *newcomers]) > 1
 
 
 @given(seed=st.integers(0, 999))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from psruntime.core.clocks.adaptive_bound import STEPS, STEPS_BETWEEN
-from psruntime.core.coordinator import steered
+from psruntime.core.coordinator import automatic, steered
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Kind, Outcome
@@ -121,6 +121,39 @@ def test_a_view_begins_a_new_count_and_nobody_is_judged_by_what_is_not_told() ->
         worker.step_s = ()
     job.run(4 * STEPS_BETWEEN)
     assert bound(job) == 1
+
+
+def test_who_has_stopped_raises_no_bound() -> None:
+    job = job_of()
+    job.run(3)
+    for worker in job.core.state.members.live(Role.WORKER):
+        job.steppers[worker.index].step_s = late(worker.index)
+    job.run(2)
+    state = job.core.state
+    assert len(automatic._durations(state)) == 2
+    state.worker_beats.stop(job.steppers[1].incarnation)
+    assert automatic._durations(state) == [late(0)]
+
+
+def test_what_was_chosen_before_an_operator_came_does_not_come_back() -> None:
+    job = job_of()
+    job.run(3)
+    run_until_it_is_chosen(job, is_late=True)
+    chosen = bound(job)
+    assert steered.status(job.core.state).bound_reason
+    job.ask(Kind.BOUND, bound=chosen)
+    job.run(3)
+    assert steered.status(job.core.state).bound_reason == "", "an operator wants it so"
+    job.ask(Kind.MODE, mode="async")
+    tell(job, is_late=True)
+    job.run(STEPS_BETWEEN)
+    job.ask(Kind.MODE, mode="bounded", bound=1)
+    job.run(3)
+    job.ask(Kind.BOUND, automatic=True)
+    job.take_all()
+    job.run(STEPS_BETWEEN // 2)
+    assert bound(job) == 1, "of steps that were taken in mode async"
+    run_until_it_is_chosen(job, is_late=True)
 
 
 def test_a_job_without_a_range_has_no_bound_to_choose() -> None:

@@ -13,7 +13,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime import evaluate
 from psruntime.evaluation import history
-from psruntime.graph.checkpoint.measured import history_of
+from psruntime.graph.checkpoint.best import BestCheckpoint
+from psruntime.graph.checkpoint.measured import HISTORY
+from psruntime.graph.model.evaluate import CheckpointEvaluation
+from psruntime.metric import Metric
 
 MODEL = """
 import tensorflow.compat.v1 as tf1
@@ -58,7 +61,61 @@ def test_the_newest_is_measured(
     assert evaluate.main([*argv, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said == {"global_step": 20, "checkpoint": str(folder / "model.ckpt-20"), "metrics": {"loss": 1.0}}
-    assert history.read(history_of(str(folder))) == [(20, {"loss": 1.0})]
+    assert {path.name.partition(".")[0] for path in folder.iterdir()} == {"checkpoint", "model"}, "nothing is written"
+    assert evaluate.main([*argv, f"--out={tmp_path / 'out'}"]) == 0
+    assert history.read(str(tmp_path / "out" / HISTORY)).evaluations == {20: {"loss": 1.0}}
+
+
+def test_one_that_is_removed_meanwhile_is_followed_by_the_next_and_a_damaged_list_is_one_line(
+    write: Callable[[int, float], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "saved"
+    argv = [f"--checkpoint-dir={folder}", "--model=line_of_three"]
+    write(10, 1.0)
+    measure = CheckpointEvaluation.measure
+
+    def late(self: CheckpointEvaluation, path: str) -> dict[str, float]:
+        if path.endswith("-10"):
+            for file in folder.glob("model.ckpt-10.*"):
+                file.unlink()
+            write(20, 1.5)
+        return measure(self, path)
+
+    monkeypatch.setattr(CheckpointEvaluation, "measure", late)
+    assert evaluate.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert out == "held out, at global step 20: loss 1.0000\n" and "passed over" in err and err.count("\n") == 1
+    (folder / "checkpoint").write_text("what is this")
+    assert evaluate.main(argv) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "checkpoints unreadable" in err and err.count("\n") == 1
+
+
+def test_the_best_is_kept_and_one_that_is_gone_takes_its_place_from_nobody(
+    write: Callable[[int, float], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "saved"
+    argv = [f"--checkpoint-dir={folder}", "--model=line_of_three", "--metric=loss"]
+    write(10, 1.0)
+    assert evaluate.main(argv) == 0
+    assert "the best one so far is kept: global step 10" in capsys.readouterr().err
+    kept = {path.name for path in (folder / "best").iterdir()}
+    assert "model.ckpt-10.index" in kept
+    events: list[tuple[str, dict[str, object]]] = []
+    best = BestCheckpoint(
+        None,
+        str(folder),
+        Metric("loss", False),
+        lambda name, **facts: events.append((name, facts)),  # type: ignore[arg-type]
+    )
+    best.keep_if_best(str(folder / "model.ckpt-20"), 20, {"loss": 0.0})
+    assert [name for name, _ in events] == ["best_failed"]
+    assert {path.name for path in (folder / "best").iterdir()} == kept
+    assert evaluate.main([*argv[:2], "--metric=accuracy"]) == 2
+    assert "metric names accuracy, which the model does not measure; it has loss" in capsys.readouterr().err
 
 
 def test_what_comes_is_measured_until_somebody_has_seen_enough(
@@ -67,18 +124,18 @@ def test_what_comes_is_measured_until_somebody_has_seen_enough(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    steps = iter([20, 30])
-
     def sleep(_: float) -> None:
         step = next(steps, None)
         if step is None:
             raise KeyboardInterrupt
         write(step, step / 10)
 
-    write(10, 1.0)
+    steps = iter([10, 20, 30])
     monkeypatch.setattr(evaluate.time, "sleep", sleep)
     assert evaluate.main([f"--checkpoint-dir={tmp_path / 'saved'}", "--model=line_of_three", "--follow"]) == 130
-    assert capsys.readouterr().out == (
+    out, err = capsys.readouterr()
+    assert err == f"psruntime evaluate: waits for a checkpoint in {tmp_path / 'saved'}\n"
+    assert out == (
         "held out, at global step 10: loss 2.0000\n"
         "held out, at global step 20: loss 0.0000\n"
         "held out, at global step 30: loss 2.0000\n"

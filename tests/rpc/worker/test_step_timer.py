@@ -47,3 +47,13 @@ def test_steps_are_told_where_the_bound_is_chosen() -> None:
     assert told(3) == ()
     steps = told("auto:1-8")
     assert len(steps) == 3 and all(0.005 < step_s < 5 for step_s in steps)
+
+
+def test_what_was_taken_before_a_hold_is_not_told_after_it() -> None:
+    stage = Stage(answer(Phase.TRAINING, fenced_in=True), mode="bounded", bound="auto:1-8")
+    stage.control.entered(stage.control.await_view())
+    stage.facts.took(1.0)
+    stage.facts.told(9, 0)
+    assert stage.beat().step_s == (1.0,)
+    stage.facts.told(9, 1)
+    assert stage.beat().step_s == ()
