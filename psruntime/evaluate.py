@@ -17,6 +17,7 @@ from psruntime.config import JobConfig, WorkerConfig, whole_path
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, UsageError
 from psruntime.evaluation.history import as_line
 from psruntime.evaluation.settings import EvaluatorConfig
+from psruntime.metric import told
 from psruntime.model import EVAL, Context, load_model
 from psruntime.process import usage_error
 
@@ -84,10 +85,8 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     best = BestCheckpoint(evaluation, folder, metric, _log) if wanted.compares else None
 
     def tell(path: str, global_step: int, values: dict[str, float]) -> None:
-        line = f"held out, at global step {global_step}: " + ", ".join(f"{k} {v:.4f}" for k, v in values.items())
-        if arguments.json:
-            line = as_line({"global_step": global_step, "checkpoint": path}, values)
-        sys.stdout.write(f"{line}\n")
+        facts = {"global_step": global_step, "checkpoint": path}
+        sys.stdout.write(f"{as_line(facts, values) if arguments.json else told(global_step, values)}\n")
         sys.stdout.flush()
         if best:
             best.keep_if_best(path, global_step, values)

@@ -37,6 +37,7 @@ from psruntime.errors import (
 from psruntime.evaluation import history
 from psruntime.evaluation.early_stopping import EarlyStopping
 from psruntime.evaluation.settings import EvaluatorConfig
+from psruntime.metric import told
 from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
@@ -173,8 +174,7 @@ class Consequences:
 
     def measured(self, path: str, global_step: int, values: dict[str, float]) -> None:
         """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
-        text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
-        sys.stdout.write(f"held out, at global step {global_step}: {text}\n")
+        sys.stdout.write(f"{told(global_step, values)}\n")
         sys.stdout.flush()
         self._log("evaluation", global_step=global_step, **values)
         self._stopping.saw(global_step, values)

@@ -66,9 +66,12 @@ def _export(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) ->
     from psruntime.graph.export.saved_model import write_saved_model
     from psruntime.graph.export.serving_graph import build_serving_graph
 
-    newest = CheckpointList(folder).newest()
+    checkpoints = CheckpointList(folder)
+    newest = checkpoints.newest()
     if newest is None:
         raise UsageError(f"{folder} has no checkpoint")
+    if delta := checkpoints.delta_of(newest):
+        sys.stderr.write(f"{PROG}: this is {newest}; the rows of the newer {delta} are not in it\n")
     context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed)
     serving = build_serving_graph(load_model(worker.model), context)
     out = whole_path(arguments.out)

@@ -1,22 +1,23 @@
-"""A held-out metric by which checkpoints are compared, as users name it: NAME, min:NAME or max:NAME."""
+"""Held-out metrics: how users name one by which checkpoints are compared, and how the values are told."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from psruntime.errors import UsageError
 
 
 class Metric(NamedTuple):
-    """greatest: whether the greatest value is best; else the least."""
+    """One by which checkpoints are compared.  greatest: whether the greatest value is best; else the least."""
 
     name: str
     greatest: bool
 
     @classmethod
     def of(cls, setting: str, text: str) -> Metric:
-        """Of a loss the least is best, of any other the greatest, unless the text says which.
+        """NAME, min:NAME or max:NAME; by default of a loss the least is best, of any other the greatest.
 
         Raises:
             UsageError: it says neither min nor max, or no name.
@@ -31,3 +32,9 @@ class Metric(NamedTuple):
         if not math.isfinite(value):
             return False
         return best is None or (value > best if self.greatest else value < best)
+
+
+def told(global_step: int, values: Mapping[str, float]) -> str:
+    """The values at a global step, in a line for people."""
+    text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+    return f"held out, at global step {global_step}: {text}"

@@ -33,6 +33,7 @@ from psruntime.errors import (
     UserCodeError,
 )
 from psruntime.graph.base import allocator
+from psruntime.metric import told
 from psruntime.model import EVAL, TRAIN, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
@@ -301,19 +302,18 @@ class _Trainer:
         """Measures the final variables on held-out data; prints the metrics for the user and logs them."""
         from psruntime.graph.loop.session import open_session
 
-        told = self._membership.answer.instructions
-        if told.stopping:
+        instructions = self._membership.answer.instructions
+        if instructions.stopping:
             return
         if self._best:
             self._best.wait()
         try:
-            with closing(open_session(self._server, self._evaluation.graph, told.view)) as session:
+            with closing(open_session(self._server, self._evaluation.graph, instructions.view)) as session:
                 values = self._evaluation.measure(session, self._control_plane.closed_part)
         except (UsageError, UserCodeError) as error:  # the training is complete and saved: this is not its failure
             self._evaluation_error = str(error)
             return
-        text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
-        sys.stdout.write(f"held out, at global step {global_step}: {text}\n")
+        sys.stdout.write(f"{told(global_step, values)}\n")
         sys.stdout.flush()
         self._process.log("evaluation", global_step=global_step, **values)
 

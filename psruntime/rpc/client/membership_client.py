@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from psruntime.config import JobConfig
-from psruntime.core.members.membership import tag_of
+from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import Answer, Assignment, LeaveKind, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import over_error
@@ -34,16 +34,19 @@ from psruntime.rpc.wire.turn_messages import TurnRequest
 
 LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does the same later
 MARGIN_S = 2.0  # of a call's deadline over the time for which the coordinator may keep it waiting
+FRESH_S = 1.0  # how old the global step is at most that the coordinator knows, in mode async and bounded
 QUICK_MARGIN_S = 0.4  # of one that cannot be called off
 SHORTEST_POLL = 0.5  # of the longest: the polls of all members spread over half of it, for a third more heartbeats
 
 
-def a_poll_s(job: JobConfig) -> float:
+def a_poll_s(job: JobConfig, role: Role, index: int) -> float:
     """How long the next heartbeat may wait for news: a different time for each member.
 
-    News for all members ends all polls in the same moment; with equal times they would end together ever after.
+    News for all members ends all polls in the same moment; with equal times they would end together ever after.  Ps 0
+    has the global step, and is beside the coordinator: whoever looks at the job sees a step of the last second.
     """
-    return job.heartbeat_s * random.uniform(SHORTEST_POLL, 1.0)
+    longest_s = min(job.heartbeat_s, FRESH_S) if (role, index) == (Role.PS, 0) else job.heartbeat_s
+    return longest_s * random.uniform(SHORTEST_POLL, 1.0)
 
 
 class MembershipClient:
@@ -246,7 +249,7 @@ class MembershipClient:
             self._end(over_error(phase, reason))
         try:
             retrying(
-                lambda: self._send_heartbeat(answer, a_poll_s(self._job)),
+                lambda: self._send_heartbeat(answer, a_poll_s(self._job, self._me.role, self._me.index)),
                 0.0 if phase.over else self._job.ps_timeout_s,
                 self._leaving,
                 self._client.name,

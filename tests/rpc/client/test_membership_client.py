@@ -24,6 +24,7 @@ from psruntime.errors import (
     UnreachableError,
 )
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.membership_client import a_poll_s
 from psruntime.rpc.wire.member_messages import Leave
 from tests.rpc.client.membership_clients import joined, phase_is
 from tests.rpc.conftest import JOB_ID, LONG, PAIR, SPECS, a_beat, a_join
@@ -249,3 +250,12 @@ def test_another_model_is_refused(stage, client):
     member = stage.membership(client, PAIR, Role.WORKER, 0, specs=SPECS[:1])
     with pytest.raises(ModelDiffersError, match="dense/bias"):
         member.start(30.0)
+
+
+def test_ps_0_says_the_global_step_every_second_and_the_others_as_the_lease_wants_it() -> None:
+    job = JobConfig(lease_s=30.0)
+    others = [a_poll_s(job, role, index) for role, index in ((Role.PS, 1), (Role.WORKER, 0)) for _ in range(50)]
+    assert 0.5 * job.heartbeat_s <= min(others) < max(others) <= job.heartbeat_s
+    first = [a_poll_s(job, Role.PS, 0) for _ in range(50)]
+    assert 0.5 <= min(first) < max(first) <= 1.0
+    assert a_poll_s(JobConfig(lease_s=0.6, ps_timeout_s=1.0), Role.PS, 0) <= 0.2
