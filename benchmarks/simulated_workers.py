@@ -130,7 +130,7 @@ class Ps(SimulatedMember):
         while self.answer is not None:
             instructions = self.answer.instructions
             view = instructions.view.number if instructions.phase is Phase.TRAINING else 0
-            await self.beat(PsBeat(instructions.fence_revision, view), a_poll_s(self.job.settings))
+            await self.beat(PsBeat(instructions.fence_revision, view), a_poll_s(self.job.settings, Role.WORKER, 1))
 
 
 class Worker(SimulatedMember):
@@ -170,7 +170,7 @@ class Worker(SimulatedMember):
                     view_number=self.answer.instructions.view.number, global_step=Prepared(0).global_step,
                 )  # fmt: skip
                 await self.call("prepared", "ReportPrepared", request)
-            await self.beat(WorkerBeat(view, self.steps, self.steps), a_poll_s(self.job.settings))
+            await self.beat(WorkerBeat(view, self.steps, self.steps), a_poll_s(self.job.settings, Role.WORKER, 1))
             if self.reports and self.reports.space(self.answer.instructions.report_every_s):
                 self.stirred.set()
 

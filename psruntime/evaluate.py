@@ -74,6 +74,7 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     environment.prepare()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of what is old, which is no user's business
     from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
+    from psruntime.graph.checkpoint.listing import CheckpointList
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
     from psruntime.graph.model.evaluate import CheckpointEvaluation
 
@@ -82,20 +83,28 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     metric, names = wanted.metric_of(""), evaluation.names  # a model that fails does so before anything is looked for
     if wanted.compares:
         require_metric("metric", metric.name, names)
-    best = BestCheckpoint(evaluation, folder, metric, _log) if wanted.compares else None
+    failed: list[str] = []  # what was asked for and could not be written
+
+    def log(event: str, **facts: object) -> None:
+        failed.extend([event] if event in ("summaries_failed", "best_failed") else [])
+        _log(event, **facts)
+
+    best = BestCheckpoint(evaluation, folder, metric, log) if wanted.compares else None
+    lists = CheckpointList(folder)
 
     def tell(path: str, global_step: int, values: dict[str, float]) -> None:
         facts = {"global_step": global_step, "checkpoint": path}
         sys.stdout.write(f"{as_line(facts, values) if arguments.json else told(global_step, values)}\n")
         sys.stdout.flush()
+        if delta := lists.delta_of(path):
+            _tell(f"this is {path}; the rows of the newer {delta} are not in it")
         if best:
             best.keep_if_best(path, global_step, values)
 
-    checkpoints = MeasuredCheckpoints(
-        evaluation, folder, whole_path(arguments.out) if arguments.out else "", tell, _log
-    )
+    checkpoints = MeasuredCheckpoints(evaluation, folder, whole_path(arguments.out) if arguments.out else "", tell, log)
     try:
-        return _follow(checkpoints, folder) if arguments.follow else _newest(checkpoints, folder)
+        code = _follow(checkpoints, folder) if arguments.follow else _newest(checkpoints, folder)
+        return code or (EXIT_FAILED if failed else EXIT_DONE)
     finally:
         checkpoints.close()
 

@@ -127,7 +127,12 @@ def _work(
     process.has_started()
     health.set_serving(True)
     process.announce(ROLE, 0, f"{host}:{health.port}")
-    return _measure_all(checkpoints, end, job, process.stop)
+    try:
+        return _measure_all(checkpoints, end, job, process.stop)
+    except JobDoneError:
+        if end.drained:
+            consequences.ended(checkpoints.global_step)
+        raise
 
 
 def _measure_all(checkpoints: MeasuredCheckpoints, end: JobEnd, job: JobConfig, stop: threading.Event) -> int:
@@ -169,7 +174,7 @@ class Consequences:
         path: str,
         log: Callable[..., None],
     ) -> None:
-        """drain: ends the job; returns False if it is about to.  path: where it is written that it was ended."""
+        """drain: ends the job; returns False if it ends anyway.  path: where it is written that it has ended so."""
         self._stopping, self._best, self._drain, self._path, self._log = stopping, best, drain, path, log
 
     def measured(self, path: str, global_step: int, values: dict[str, float]) -> None:
@@ -180,12 +185,13 @@ class Consequences:
         self._stopping.saw(global_step, values)
         if self._best:
             self._best.keep_if_best(path, global_step, values)
-        reason = self._stopping.reason
-        if reason and self._drain():
+        if (reason := self._stopping.reason) and self._drain():
             self._log("stops_early", reason=reason)
-        if reason:  # so that the last checkpoint of the job does not count for one that goes on
-            with suppress(OSError):  # where only TensorFlow writes, as to gs://, an evaluator begins to count anew
-                history.append_stop(self._path, global_step, time.time(), reason)
+
+    def ended(self, global_step: int) -> None:
+        """The job has ended for that, and its last checkpoint, of this step, is measured: none counts after it."""
+        with suppress(OSError):  # where only TensorFlow writes, as to gs://, an evaluator begins to count anew
+            history.append_stop(self._path, global_step, time.time(), self._stopping.reason)
 
 
 def _go_on(stop: threading.Event) -> None:
@@ -211,6 +217,7 @@ class JobEnd:
         self._client, self._log = client, log
         self._command: Command | None = None  # by which the job is to end
         self._is_pending = False  # whether the coordinator has taken it
+        self.drained = False  # whether the job has ended by it
         self._job_id = job.job_id
         self._timeout_s = job.ps_timeout_s
         self._time_s = time_s
@@ -221,11 +228,11 @@ class JobEnd:
         threading.Thread(target=self._watch, args=(stop,), name="job end", daemon=True).start()
 
     def drain(self) -> bool:
-        """Ends the job, as `psruntime control drain` does; returns False if it was asked to, and has not refused.
+        """Ends the job, as `psruntime control drain` does; returns False if it was asked to, or has ended already.
 
         While the coordinator is not reached it is asked again.
         """
-        if self._command is not None:
+        if self._command is not None or self.error is not None:
             return False
         self._command = Command(Kind.DRAIN, secrets.token_hex(16))
         return True
@@ -264,7 +271,7 @@ class JobEnd:
             return
         self._is_pending = reply.outcome is Outcome.PENDING
         if reply.outcome is Outcome.DONE:
-            self.error = JobDoneError(reply.text)
+            self.drained, self.error = True, JobDoneError(reply.text)
         elif reply.outcome is Outcome.GIVEN_UP:
             self._refused(reply.text)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
 from psruntime.config import JobConfig, WorkerConfig, whole_path
-from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, UsageError
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, PsRuntimeError, UsageError
 from psruntime.model import EVAL, Context, load_model
 from psruntime.process import usage_error
 
@@ -34,11 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _export(folder, flags.worker_config(arguments), arguments)
     except UsageError as error:
         return usage_error(PROG, error)
-    except OSError as error:
-        return usage_error(PROG, UsageError(f"--out: {error.strerror or error}"))
     except PsRuntimeError as error:
         sys.stderr.write(f"{PROG}: {error}\n")
         return error.exit_code or EXIT_FAILED
+    except KeyboardInterrupt:
+        return 130
 
 
 def _parser() -> flags.Parser:
@@ -51,7 +51,9 @@ def _parser() -> flags.Parser:
     parser.add_settings(JobConfig, only=("checkpoint_dir",))
     parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size", "seed"))
     most_used = parser.heading(flags.MOST_USED)
-    most_used.add_argument("--out", required=True, metavar="FOLDER", help="where to; it must be new (required)")
+    most_used.add_argument(
+        "--out", required=True, metavar="FOLDER", help="where to; it must be new or empty (required)"
+    )
     most_used.add_argument("--json", action="store_true", help="say what was written as one JSON object on stdout")
     return parser
 
@@ -62,26 +64,51 @@ def _export(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) ->
 
     environment.prepare()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of what is old, which is no user's business
-    from psruntime.graph.checkpoint.listing import CheckpointList, step_of
-    from psruntime.graph.export.saved_model import write_saved_model
+    from psruntime.graph.checkpoint.listing import step_of
+    from psruntime.graph.export.saved_model import require_new
     from psruntime.graph.export.serving_graph import build_serving_graph
 
-    checkpoints = CheckpointList(folder)
-    newest = checkpoints.newest()
-    if newest is None:
-        raise UsageError(f"{folder} has no checkpoint")
-    if delta := checkpoints.delta_of(newest):
-        sys.stderr.write(f"{PROG}: this is {newest}; the rows of the newer {delta} are not in it\n")
+    out = whole_path(arguments.out)
+    require_new(out)
+    _newest(folder)
     context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed)
     serving = build_serving_graph(load_model(worker.model), context)
-    out = whole_path(arguments.out)
-    size = write_saved_model(serving, newest, out)
+    newest, size = _write(serving, folder, out)
     facts = {"out": out, "checkpoint": newest, "global_step": step_of(newest), "bytes": size}
     if arguments.json:
-        sys.stdout.write(json.dumps({**facts, "signatures": _as_json(serving)}) + "\n")
+        sys.stdout.write(json.dumps({**facts, "signatures": _as_json(serving), "left_out": serving.left_out}) + "\n")
     else:
         sys.stdout.write(_as_text(facts, serving))
     return EXIT_DONE
+
+
+def _newest(folder: str) -> str:
+    from psruntime.graph.checkpoint.listing import CheckpointList
+
+    newest = CheckpointList(folder).newest()
+    if newest is None:
+        raise UsageError(f"{folder} has no checkpoint")
+    return newest
+
+
+def _write(serving: ServingGraph, folder: str, out: str) -> tuple[str, int]:
+    """(the checkpoint, bytes that were written).  One that is removed meanwhile is followed by the next."""
+    from psruntime.graph.checkpoint.listing import CheckpointList
+    from psruntime.graph.export.saved_model import write_saved_model
+
+    checkpoints, newest = CheckpointList(folder), _newest(folder)
+    while True:
+        try:
+            checkpoints.require(newest)
+            size = write_saved_model(serving, newest, out)
+        except CheckpointError:
+            before, newest = newest, _newest(folder)
+            if newest == before:
+                raise
+            continue
+        if delta := checkpoints.delta_of(newest):
+            sys.stderr.write(f"{PROG}: this is {newest}; the rows of the newer {delta} are not in it\n")
+        return newest, size
 
 
 def _as_json(serving: ServingGraph) -> dict[str, Any]:

@@ -175,13 +175,14 @@ def drained(*outcomes: Outcome | PsRuntimeError) -> tuple[JobEnd, Steered, list[
 
 def test_the_end_of_a_job_that_it_ends_itself_is_waited_for() -> None:
     end, coordinator, _ = drained(Outcome.PENDING, UnreachableError("no answer"), Outcome.PENDING, Outcome.DONE)
-    assert isinstance(end.error, JobDoneError)
+    assert isinstance(end.error, JobDoneError) and end.drained
     assert len(set(coordinator.asked)) == 1 and coordinator.asked[0][0] is Kind.DRAIN, "repeats of one request"
 
 
 @pytest.mark.parametrize("error", [JobDoneError("done"), JobFailedError("failed"), JobStoppedError("stopped")])
 def test_a_job_that_ended_before_it_was_asked_to(error: PsRuntimeError) -> None:
-    assert drained(error)[0].error is error
+    end, _, _ = drained(error)
+    assert end.error is error and not end.drained and not end.drain()
 
 
 @pytest.mark.parametrize("refusal", [UsageError("the job is about to end"), Outcome.GIVEN_UP])
@@ -235,5 +236,7 @@ def test_a_job_whose_metric_gets_no_better_is_ended(tmp_path: Path, capsys: pyte
     assert ended_after == [6, 7]
     why = "loss got no better in 2 checkpoints: best was 1.0000 at global step 3"
     assert [facts["reason"] for name, facts in events if name == "stops_early"] == [why]
-    assert history.read(str(path)).stopped_at == 6
+    assert history.read(str(path)).stopped_at == -1, "it has not ended yet"
+    consequences.ended(8)
+    assert history.read(str(path)).stopped_at == 8
     assert "held out, at global step 4: loss 1.5000\n" in capsys.readouterr().out

@@ -31,7 +31,7 @@ class History:
         """What was measured at this step or later belongs to a past that the job has left."""
         while self.evaluations and next(reversed(self.evaluations)) >= global_step:
             self.evaluations.popitem()
-        self.stopped_at = self.stopped_at if self.stopped_at <= global_step else -1
+        self.stopped_at = min(self.stopped_at, global_step)
         self.evaluations[global_step] = dict(metrics)
 
 

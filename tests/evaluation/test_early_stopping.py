@@ -102,7 +102,16 @@ def test_a_job_that_goes_on_after_its_early_stop_has_all_its_patience_again(tmp_
         "the best one is still known"
     )
     written(tmp_path / "x", (100, 3.0))  # another job in the same folder
-    assert history.read(path) == history.History({100: {"loss": 3.0}})
+    assert history.read(path) == history.History({100: {"loss": 3.0}}, stopped_at=100)
+
+
+def test_a_job_that_goes_on_from_before_its_early_stop_has_its_patience_too(tmp_path: Path) -> None:
+    path = written(tmp_path / "x", (100, 1.0), (200, 2.0), (300, 2.0))
+    history.append_stop(path, 300, 1.5, "loss got no better")
+    stopping = EarlyStopping(LOSS, 2, history.read(path))
+    for step, ends in ((250, False), (350, False), (450, True)):
+        stopping.saw(step, {"loss": 1.5})
+        assert bool(stopping.reason) == ends, step
 
 
 def test_values_of_another_metric_are_passed_over() -> None:

@@ -52,7 +52,7 @@ class AdaptiveBound:
     def forget(self) -> None:
         """Somebody else decides about the bound."""
         self._chosen: int | None = None  # under the bound that is in force; None: not looked yet
-        self._of = (-1, 0)  # that bound, and the view in which it was looked last
+        self._of = (-1, 0, 0)  # that bound, the number of the settings and the view in which it was looked last
         self._next_floor, self._next_s = 0, 0.0  # from which on it is looked again
         self._why = (-1, "")  # a bound that was chosen, and the reason
 
@@ -60,13 +60,14 @@ class AdaptiveBound:
         """Why it is the bound in force; empty if it was not chosen."""
         return self._why[1] if bound == self._why[0] else ""
 
-    def wanted(self, bound: int, view: int, floor: int, steps: Callable[[], Durations]) -> int:
+    def wanted(self, bound: int, revision: int, view: int, floor: int, steps: Callable[[], Durations]) -> int:
         """The bound to be in force, where `bound` is.  It stays the same until that is so.
 
+        revision: of the settings in force, before which steps tell nothing: nobody is known to have stepped meanwhile.
         floor: of the view of this number.  steps: how long the last steps of each live worker took.
         """
-        if self._of != (bound, view):
-            self._of, self._chosen = (bound, view), None
+        if self._of != (bound, revision, view):
+            self._of, self._chosen = (bound, revision, view), None
             self._look_later(floor)
         elif self._chosen in (None, bound) and floor >= self._next_floor and self._now_s >= self._next_s:
             self._look_later(floor)

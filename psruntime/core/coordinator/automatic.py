@@ -78,7 +78,8 @@ def _bound(state: JobState) -> Command | None:
     settings, adaptive = state.steering.settings, state.adaptive_bound
     if adaptive is None or settings.mode != BOUNDED or settings.bound is None:
         return None
-    wanted = adaptive.wanted(settings.bound, state.view.number, state.pace.floor, lambda: _durations(state))
+    at = settings.bound, settings.revision, state.view.number, state.pace.floor
+    wanted = adaptive.wanted(*at, lambda: _durations(state))
     request_id = f"{ADAPTIVE_BOUND} {state.steering.revision}"
     return Command(Kind.BOUND, request_id, ADAPTIVE_BOUND, bound=wanted, automatic=True)
 

@@ -10,9 +10,18 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import CheckpointError
+from psruntime.errors import CheckpointError, UsageError
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.checkpoint.listing import is_remote
 from psruntime.graph.export.serving_graph import ServingGraph
+
+
+def require_new(folder: str) -> None:
+    """Raises UsageError unless the folder can be made here."""
+    if is_remote(folder):
+        raise UsageError(f"--out {folder} is no folder of this machine; export to one, and copy it")
+    if os.path.lexists(folder) and (os.path.islink(folder) or not os.path.isdir(folder) or os.listdir(folder)):
+        raise UsageError(f"--out {folder} is there already; give one that is new or empty")
 
 
 def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str) -> int:
@@ -20,23 +29,24 @@ def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str) -> in
 
     Raises:
         CheckpointError: the checkpoint is damaged, or one of another model.
-        OSError: the folder is there already, or cannot be written.
+        UsageError: the folder cannot be written.
     """
-    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        raise FileExistsError(f"{folder} is there already")
-    parent = os.path.dirname(os.path.abspath(folder))
-    os.makedirs(parent, exist_ok=True)
-    unfinished = tempfile.mkdtemp(prefix=f".{os.path.basename(folder)}-", dir=parent)
     try:
-        written = os.path.join(unfinished, "model")
-        _write(serving, checkpoint, written)
-        size = sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(written) for name in names)
-        if os.path.isdir(folder):
-            os.rmdir(folder)
-        os.rename(written, folder)
-        return size
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        parent = os.path.dirname(os.path.abspath(folder))
+        os.makedirs(parent, exist_ok=True)
+        unfinished = tempfile.mkdtemp(prefix=f".{os.path.basename(folder)}-", dir=parent)
+        try:
+            written = os.path.join(unfinished, "model")
+            _write(serving, checkpoint, written)
+            size = sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(written) for name in names)
+            if os.path.isdir(folder):
+                os.rmdir(folder)
+            os.rename(written, folder)
+            return size
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    except (OSError, tf1.errors.OpError) as error:
+        raise UsageError(f"--out {folder} cannot be written: {first_line(error)}") from error
 
 
 def _write(serving: ServingGraph, checkpoint: str, folder: str) -> None:
@@ -59,9 +69,13 @@ def _write(serving: ServingGraph, checkpoint: str, folder: str) -> None:
         }
         builder = tf1.saved_model.Builder(folder)
         builder.add_meta_graph_and_variables(
-            session, [tf1.saved_model.tag_constants.SERVING], signatures, main_op=tf1.tables_initializer(),
+            session,
+            [tf1.saved_model.tag_constants.SERVING],
+            signatures,
+            assets_collection=tf1.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),  # files of vocabularies
+            main_op=tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer()),
             strip_default_attrs=True,
-        )  # fmt: skip
+        )
         builder.save()
 
 

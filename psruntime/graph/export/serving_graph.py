@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.model import EVAL, Context, Model
+from psruntime.model import EVAL, Context, Model, ModelSpec
 from psruntime.usercode import blame
 
 FEATURES, PREDICTIONS, EXAMPLES = "features", "predictions", "examples"
@@ -27,8 +27,8 @@ class ServingGraph:
     """
 
     graph: Any
-    signatures: dict[str, tuple[Tensors, Tensors]] = field(default_factory=dict)
-    left_out: str = ""
+    signatures: dict[str, tuple[Tensors, Tensors]]
+    left_out: str
 
 
 def build_serving_graph(model: Model, context: Context) -> ServingGraph:
@@ -38,40 +38,36 @@ def build_serving_graph(model: Model, context: Context) -> ServingGraph:
     returns (features, tensors that are given, by name) and makes its placeholders itself.
 
     Raises:
-        UsageError: input_fn, serving_input_fn or model_fn fails, there are no predictions, or they need labels.
+        UsageError: input_fn, serving_input_fn or model_fn fails, or the predictions cannot be served.
     """
     inputs = InputStream(model, context)
     inputs.close()
-    whole = _build(model, inputs, None)
-    if not whole.left_out:
-        return _build(model, inputs, whole.signatures[DEFAULT][0])  # a tf.Example need not hold any other
-    return whole
+    serving = _build(model, inputs, None)
+    if model.serving_input_fn is not None:
+        return serving
+    return _build(model, inputs, serving.signatures[DEFAULT][0])  # a tf.Example need not hold any other
 
 
 def _build(model: Model, inputs: InputStream, used: Container[str] | None) -> ServingGraph:
     """used: names of the features on which predictions depend; None: that is not known yet."""
     with tf1.Graph().as_default() as graph:
-        features, labels, fed = inputs.layout.placeholders(any_size=inputs.layout.is_dense)
+        features, labels, _ = inputs.layout.placeholders(any_size=True)
         if model.serving_input_fn is not None:
             features, given = _of_user(model)
             signatures, left_out = {DEFAULT: given}, "serving_input_fn says what is given"
         else:
-            signatures, features, left_out = _with_examples(features, used)
+            signatures, features, left_out = _with_examples(model, features, used)
         with blame(f"model_fn of {model.name} (mode {EVAL})"):
             spec = model.model_fn(features, labels, EVAL)
-        outputs = _named(PREDICTIONS, spec.predictions)
-        if not outputs:
+        outputs = _outputs(model, spec)
+        needed = ancestors(part for tensor in outputs.values() for part in _parts(tensor))
+        _require_given(model, needed, signatures[DEFAULT], labels)
+        asked = {name: (_only(needed, given), outputs) for name, given in signatures.items()}
+        if not asked[DEFAULT][0]:
             raise UsageError(
-                f"model_fn of {model.name} returns no predictions, which are what a served model is asked for: give "
-                "ModelSpec(predictions=...)"
+                f"model_fn of {model.name}: the predictions depend on no feature, so there is nothing to ask"
             )
-        only_labels = ancestors(_flat(labels))
-        for name, tensor in outputs.items():
-            if any(each.op in only_labels for each in fed if each.op in ancestors([tensor])):
-                raise UsageError(f"model_fn of {model.name}: {name} depends on the labels, which a server has not")
-        needed = ancestors(outputs.values())
-        asked = {name: _only(needed, given) for name, given in signatures.items()}
-        return ServingGraph(graph, {name: (given, outputs) for name, given in asked.items() if given}, left_out)
+        return ServingGraph(graph, asked, left_out)
 
 
 def _of_user(model: Model) -> tuple[Any, Tensors]:
@@ -81,16 +77,23 @@ def _of_user(model: Model) -> tuple[Any, Tensors]:
         made = model.serving_input_fn()
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping) and made[1]):
         raise UsageError(f"{what} must return (features, tensors that are given, by name), got {made!r:.200}")
+    for name, tensor in made[1].items():
+        if not isinstance(tensor, tf1.Tensor | tf1.SparseTensor):
+            raise UsageError(f"{what}: {name} must be a placeholder, got {type(tensor).__name__}")
     return made[0], dict(made[1])
 
 
-def _with_examples(features: Any, used: Container[str] | None) -> tuple[dict[str, Tensors], Any, str]:
+def _with_examples(model: Model, features: Any, used: Container[str] | None) -> tuple[dict[str, Tensors], Any, str]:
     """(what is given for each signature, features that may be given in both ways, why only in one)."""
-    named = {name: t for name, t in _paths(FEATURES, features) if used is None or name in used}
+    what = f"input_fn of {model.name}"
+    named = {name: t for name, t in _named(FEATURES, features, what).items() if used is None or name in used}
     layout, why = {}, ""
     for name, tensor in named.items():
-        if not isinstance(tensor, tf1.Tensor) or not tensor.shape[1:].is_fully_defined():
-            why = f"feature {name} is sparse, ragged or of a shape that is not known"
+        if isinstance(tensor, tf.RaggedTensor) and used is not None:
+            raise UsageError(f"{what}: feature {name} is ragged, which no signature has; write a serving_input_fn")
+        is_dense = isinstance(tensor, tf1.Tensor) and tensor.shape.rank
+        if not is_dense or not tensor.shape[1:].is_fully_defined():
+            why = f"feature {name} is sparse, a scalar or of a shape that is not known"
         elif (as_stored := _stored(tensor.dtype)) is None:
             why = f"feature {name} is {tensor.dtype.name}, which a tf.Example cannot hold"
         else:
@@ -116,18 +119,56 @@ def _stored(dtype: Any) -> Any:
     return tf1.float32 if dtype.is_floating else None
 
 
+def _outputs(model: Model, spec: Any) -> Tensors:
+    """The predictions by name."""
+    what = f"model_fn of {model.name}"
+    if not isinstance(spec, ModelSpec):
+        raise UsageError(f"{what} must return a ModelSpec, got {type(spec).__name__}")
+    if spec.predictions is None:
+        raise UsageError(
+            f"{what} returns no predictions, which are what a served model is asked for: give "
+            "ModelSpec(predictions=...)"
+        )
+    outputs = _named(PREDICTIONS, spec.predictions, what)
+    for name, each in outputs.items():
+        if isinstance(each, tf.Variable):
+            outputs[name] = tf1.convert_to_tensor(each)
+        elif not isinstance(each, tf1.Tensor | tf1.SparseTensor):
+            raise UsageError(f"{what}: {name} must be a dense or sparse tensor, got {type(each).__name__}")
+    return outputs
+
+
+def _require_given(model: Model, needed: set[Any], given: Tensors, labels: Any) -> None:
+    """Raises UsageError if predictions depend on what nobody gives."""
+    known = {part.op for tensor in given.values() for part in _parts(tensor)}
+    of_labels = {part.op for part in _parts(labels)}
+    for op in needed - known:
+        if op in of_labels:
+            raise UsageError(f"model_fn of {model.name}: the predictions depend on the labels, which a server has not")
+        if op.type == "Placeholder" and op.name != EXAMPLES:
+            raise UsageError(
+                f"model_fn of {model.name}: the predictions depend on placeholder {op.name}, which is not given"
+            )
+
+
 def _only(needed: set[Any], tensors: Tensors) -> Tensors:
     """Those on which predictions depend."""
-    return {name: tensor for name, tensor in tensors.items() if any(part.op in needed for part in _flat(tensor))}
+    return {name: tensor for name, tensor in tensors.items() if any(part.op in needed for part in _parts(tensor))}
 
 
-def _flat(structure: Any) -> list[Any]:
-    return [t for t in tf.nest.flatten(structure, expand_composites=True) if t is not None]
+def _parts(structure: Any) -> list[Any]:
+    """Its dense tensors."""
+    return [t for t in tf.nest.flatten(structure, expand_composites=True) if isinstance(t, tf1.Tensor)]
 
 
-def _named(name: str, structure: Any) -> Tensors:
-    """Tensors by name: those of a mapping by its keys, of a sequence by their numbers."""
-    return {} if structure is None else dict(_paths(name, structure))
+def _named(name: str, structure: Any, what: str) -> Tensors:
+    """Tensors by name: those of a mapping by its keys, of a sequence by their numbers, deeper ones by both."""
+    named: Tensors = {}
+    for path, leaf in _paths(name, structure):
+        if path in named:
+            raise UsageError(f"{what}: two tensors would both be called {path}; give one of them another name")
+        named[path] = leaf
+    return named
 
 
 def _paths(name: str, structure: Any, is_top: bool = True) -> Iterator[tuple[str, Any]]:

@@ -44,10 +44,10 @@ class BatchLayout:
         """(features, labels, what to feed) for the current graph.  Without labels in the data, None.
 
         after: tensors before which nothing is computed of features and labels.
-        any_size: for a dense batch of any number of examples.
+        any_size: for a batch of any number of examples, of which those tensors have the shape that are dense and have
+            an axis of them.
         """
-        any_size = any_size or self._any_size
-        shapes = [tf1.TensorShape([None, *t.shape[1:]]) if any_size else t.shape for t in self.tensors]
+        shapes = self._any_sizes() if any_size or self._any_size else [t.shape for t in self.tensors]
         flat = fed = [
             tf1.placeholder(t.dtype, shape, name=f"batch_{i}")
             for i, (t, shape) in enumerate(zip(self.tensors, shapes, strict=True))
@@ -58,6 +58,12 @@ class BatchLayout:
         element = tf.nest.pack_sequence_as(self._element, flat, expand_composites=True)
         features, labels = element if isinstance(element, tuple) and len(element) == 2 else (element, None)
         return features, labels, fed
+
+    def _any_sizes(self) -> list[Any]:
+        dense = {
+            id(leaf) for leaf in tf.nest.flatten(self._element) if isinstance(leaf, tf1.Tensor) and leaf.shape.rank
+        }
+        return [tf1.TensorShape([None, *t.shape[1:]]) if id(t) in dense else t.shape for t in self.tensors]
 
     def examples(self, batch: list[Any], shape: Any) -> Any:
         """How many examples a batch holds: the length of its first dense tensor, or else of its first tensor.

@@ -131,13 +131,13 @@ class Chosen:
             WITHIN, told_every_s, lambda name, **facts: self.notes.append({"name": name, **facts})
         )
 
-    def look(self, bound: int, floor: int, now_s: float, view: int = 1) -> int:
+    def look(self, bound: int, floor: int, now_s: float, view: int = 1, revision: int = 0) -> int:
         def steps() -> list[list[float]]:
             self.asked += 1
             return self.steps
 
         self.adaptive.advance(now_s, 0.0)
-        return self.adaptive.wanted(bound, view, floor, steps)
+        return self.adaptive.wanted(bound, revision, view, floor, steps)
 
 
 def test_it_is_chosen_after_some_steps_of_the_slowest_and_some_seconds() -> None:
@@ -170,6 +170,14 @@ def test_a_new_view_begins_anew_and_what_was_chosen_before_an_operator_came_coun
     assert job.look(6, STEPS_BETWEEN, 11.0) == 6, "somebody has set it"
     assert job.look(6, 0, 12.0, view=2) == 6
     assert job.look(6, STEPS_BETWEEN, 20.0, view=2) == bound_of(hiccups(), 6)
+
+
+def test_after_a_hold_for_something_else_it_is_looked_anew() -> None:
+    job = Chosen()
+    job.look(1, 0, 0.0)
+    assert job.look(1, STEPS_BETWEEN, 10.0, revision=1) == 1 and not job.asked
+    assert job.look(1, 2 * STEPS_BETWEEN - 1, 20.0, revision=1) == 1 and not job.asked
+    assert job.look(1, 2 * STEPS_BETWEEN, 20.0, revision=1) > 1
 
 
 def test_who_speaks_seldom_is_heard_before_the_next_choice() -> None:

@@ -64,6 +64,13 @@ def test_the_newest_is_measured(
     assert {path.name.partition(".")[0] for path in folder.iterdir()} == {"checkpoint", "model"}, "nothing is written"
     assert evaluate.main([*argv, f"--out={tmp_path / 'out'}"]) == 0
     assert history.read(str(tmp_path / "out" / HISTORY)).evaluations == {20: {"loss": 1.0}}
+    capsys.readouterr()
+    assert evaluate.main([*argv, f"--out={tmp_path / 'out' / HISTORY / 'below_a_file'}"]) == 1
+    assert "summaries failed" in capsys.readouterr().err
+    for file in folder.glob("model.ckpt-20.*"):
+        (folder / file.name.replace("ckpt-20", "ckpt-20.delta-25")).write_bytes(file.read_bytes())
+    assert evaluate.main(argv) == 0
+    assert "the rows of the newer" in capsys.readouterr().err
 
 
 def test_one_that_is_removed_meanwhile_is_followed_by_the_next_and_a_damaged_list_is_one_line(

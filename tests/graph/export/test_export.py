@@ -14,12 +14,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime import export
+from psruntime.graph.export import serving_graph
 from psruntime.model import Context, load_model
 
 MODEL = """
 import numpy as np
 import tensorflow.compat.v1 as tf1
-from psruntime import ModelSpec, embedding
+from psruntime import ModelSpec
 
 def input_fn(context):
     numbers = np.arange(24, dtype="float32").reshape(12, 2)
@@ -37,6 +38,12 @@ def model_fn(features, labels, mode):
     return ModelSpec(loss, tf1.train.GradientDescentOptimizer, predictions=PREDICTIONS)
 """
 ALL = '{"score": score, "hidden": hidden}'
+
+
+def as_tensor(value: Any) -> Any:
+    return (
+        tf.ragged.constant(value.to_list()) if isinstance(value, tf1.ragged.RaggedTensorValue) else tf1.constant(value)
+    )
 
 
 class Served:
@@ -57,8 +64,10 @@ class Served:
         with tf1.Graph().as_default(), tf1.Session() as session:
             batch = tf1.data.make_one_shot_iterator(loaded.input_fn(Context("eval", 0, 1, 12, "", 0))).get_next()
             features, labels = session.run(batch)
-            spec = loaded.model_fn(tf.nest.map_structure(tf1.constant, features), tf1.constant(labels), "eval")
-            session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
+            spec = loaded.model_fn(tf.nest.map_structure(as_tensor, features), tf1.constant(labels), "eval")
+            session.run(
+                [tf1.global_variables_initializer(), tf1.local_variables_initializer(), tf1.tables_initializer()]
+            )
             tf1.train.Saver().save(session, str(self.folder / "saved" / "model.ckpt"), 40, write_meta_graph=False)
             predictions = session.run(spec.predictions)
         as_dict = predictions if isinstance(predictions, dict) else {"predictions": predictions}
@@ -156,21 +165,36 @@ def serving_input_fn():
     assert call(signatures["serving_default"], {"kind": tf.constant([1, 4])})["predictions"].shape == (2,)
 
 
+def predicting(what: str) -> Callable[[str], str]:
+    return lambda text: text.replace("PREDICTIONS", what)
+
+
+def serving(body: str) -> Callable[[str], str]:
+    return lambda text: text.replace("PREDICTIONS", "score") + f"def serving_input_fn():\n    {body}\n"
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (predicting("None"), "returns no predictions, which are what a served model is asked for"),
+        (predicting("score - labels"), "the predictions depend on the labels, which a server has not"),
+        (predicting('{"a": score, "error": loss}'), "the predictions depend on the labels"),
+        (predicting("weights * 2"), "the predictions depend on no feature, so there is nothing to ask"),
+        (predicting('{"a": score, "b": None}'), "b must be a dense or sparse tensor, got NoneType"),
+        (predicting('{"a": {"b": score}, "a_b": score}'), "two tensors would both be called a_b"),
         (
-            lambda text: text.replace("PREDICTIONS", "None"),
-            "returns no predictions, which are what a served model is asked",
+            predicting('score * tf1.placeholder(tf1.float32, [], "extra")'),
+            "depend on placeholder extra, which is not given",
         ),
+        (lambda text: text.replace("return ModelSpec", "return 3; ModelSpec"), "must return a ModelSpec, got int"),
+        (serving("return 3"), "must return (features, tensors that are given, by name), got 3"),
+        (serving('return {}, {"n": 3}'), "n must be a placeholder, got int"),
         (
-            lambda text: text.replace("PREDICTIONS", "score - labels"),
-            "predictions depends on the labels, which a server has not",
-        ),
-        (lambda text: text.replace("PREDICTIONS", '{"a": score, "error": loss}'), "error depends on the labels"),
-        (
-            lambda text: text.replace("PREDICTIONS", "score") + "def serving_input_fn():\n    return 3\n",
-            "serving_input_fn of a_served_model must return (features, tensors that are given, by name), got 3",
+            serving(
+                'ids = tf1.placeholder(tf1.int64, [None]); lost = tf1.placeholder(tf1.float32, [None, 2], "lost"); '
+                'return {"numbers": lost, "kind": ids, "word": tf1.fill(tf1.shape(ids), "a")}, {"kind": ids}'
+            ),
+            "depend on placeholder lost, which is not given",
         ),
     ],
 )
@@ -209,5 +233,105 @@ def test_a_folder_that_is_there_is_kept(served: Served, capsys: pytest.CaptureFi
     kept.parent.mkdir(parents=True)
     kept.write_text("x")
     assert export.main(served.argv) == 2
-    assert f"--out: {kept.parent} is there already" in capsys.readouterr().err
+    assert f"--out {kept.parent} is there already; give one that is new or empty" in capsys.readouterr().err
     assert kept.read_text() == "x"
+    served.argv[1] = "--out=gs://bucket/served/1"
+    assert export.main(served.argv) == 2
+    assert "--out gs://bucket/served/1 is no folder of this machine" in capsys.readouterr().err
+    served.argv[1] = f"--out={kept}/1"
+    assert export.main(served.argv) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_vocabulary_and_local_variables_go_with_it(served: Served) -> None:
+    vocabulary = served.folder / "words.txt"
+    vocabulary.write_text("a\nc\nb\n")
+    served.write(
+        MODEL.replace("PREDICTIONS", "score + scale")
+        .replace('tf1.lookup.KeyValueTensorInitializer(["a", "b"], [1.0, 2.0]), -1.0)', "AS_FILE, -1)")
+        .replace("words.lookup", "0.5 * tf1.to_float(words.lookup")
+        .replace('features["word"])\n', 'features["word"]))\n')
+        .replace("    loss = ", "    scale = tf1.get_local_variable('scale', initializer=3.0)\n    loss = ")
+        .replace(
+            "AS_FILE",
+            f"tf1.lookup.TextFileInitializer({str(vocabulary)!r}, tf1.string, tf1.lookup.TextFileIndex.WHOLE_LINE, "
+            "tf1.int64, tf1.lookup.TextFileIndex.LINE_NUMBER)",
+        )
+    )
+    features, expected = served.trained()
+    assert export.main(served.argv) == 0
+    vocabulary.unlink()
+    del features["unused"]
+    signature = tf.saved_model.load(str(served.folder / "out" / "1")).signatures["tf_example"]
+    found = call(signature, {"examples": examples_of(features)})["predictions"]
+    np.testing.assert_allclose(found, expected["predictions"], rtol=1e-6, atol=1e-6)
+
+
+def test_features_without_a_batch_axis_or_of_no_known_shape_are_given_as_they_are(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.write(
+        MODEL.replace("PREDICTIONS", "tf1.cond(features['flag'] > 0, lambda: score, lambda: -score)")
+        .replace(
+            ".batch(context.batch_size)",
+            ".batch(12).map(lambda f, l: ({**f, 'flag': 1, 'numbers': "
+            "tf1.py_func(lambda n: n, [f['numbers']], tf1.float32)}, l))",
+        )
+        .replace('matmul(features["numbers"]', 'matmul(tf1.reshape(features["numbers"], [-1, 2])')
+    )
+    features, expected = served.trained()
+    signatures = loaded(served).signatures
+    out = capsys.readouterr().out
+    assert "flag int32 ()" in out and "numbers float32 <unknown>" in out
+    assert "no signature for tf.Examples: feature " in out and list(signatures) == ["serving_default"]
+    del features["unused"]
+    found = call(signatures["serving_default"], {name: tf.constant(value) for name, value in features.items()})
+    np.testing.assert_allclose(found["predictions"], expected["predictions"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("asked", "code"), [("", 0), ("+ tf1.to_float(features['many'].row_lengths())", 2)])
+def test_a_ragged_feature_is_refused_where_it_is_needed(
+    asked: str, code: int, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.write(
+        MODEL.replace("PREDICTIONS", f"score {asked}").replace(
+            ".batch(context.batch_size)",
+            ".batch(12).map(lambda f, l: ({**f, 'many': tf1.ragged.constant([[1]] * 12)}, l))",
+        )
+    )
+    served.trained()
+    assert export.main(served.argv) == code
+    assert (
+        "feature many is ragged, which no signature has; write a serving_input_fn" in capsys.readouterr().err
+    ) == bool(code)
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_is_followed_by_the_next(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.write(MODEL.replace("PREDICTIONS", "score"))
+    served.trained()
+    saved = served.folder / "saved"
+    build = serving_graph.build_serving_graph
+
+    def slowly(*args: Any) -> Any:
+        for file in saved.glob("model.ckpt-40.*"):
+            file.rename(file.with_name(file.name.replace("-40", "-50")))
+        listed = (saved / "checkpoint").read_text()
+        after_look.append(listed)
+        return build(*args)
+
+    after_look: list[str] = []
+    monkeypatch.setattr(serving_graph, "build_serving_graph", slowly)
+    assert export.main(served.argv) == 1
+    assert "model.ckpt-40 is missing but listed" in capsys.readouterr().err
+    (saved / "checkpoint").write_text(after_look[0].replace("-40", "-50"))
+    assert export.main([*served.argv, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["global_step"] == 50 and said["left_out"] == ""
+    (served.folder / "out2").mkdir()
+    for file in saved.glob("model.ckpt-50.*"):
+        (saved / file.name.replace("ckpt-50", "ckpt-50.delta-55")).write_bytes(file.read_bytes())
+    served.argv[1] = f"--out={served.folder / 'out2'}"
+    assert export.main(served.argv) == 0
+    assert "the rows of the newer" in capsys.readouterr().err
