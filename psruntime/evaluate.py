@@ -98,10 +98,9 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
         sys.stdout.flush()
         if delta := lists.delta_of(path):
             _tell(f"this is {path}; the rows of the newer {delta} are not in it")
-        if best:
-            best.keep_if_best(path, global_step, values)
 
-    checkpoints = MeasuredCheckpoints(evaluation, folder, whole_path(arguments.out) if arguments.out else "", tell, log)
+    out = whole_path(arguments.out) if arguments.out else ""
+    checkpoints = MeasuredCheckpoints(evaluation, folder, out, tell, log, best)
     try:
         code = _follow(checkpoints, folder) if arguments.follow else _newest(checkpoints, folder)
         return code or (EXIT_FAILED if failed else EXIT_DONE)

@@ -49,7 +49,6 @@ from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.wire.control_messages import ControlRequest
 
 if TYPE_CHECKING:
-    from psruntime.graph.checkpoint.best import BestCheckpoint
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
 
 PROG = "psruntime evaluator"
@@ -121,8 +120,8 @@ def _work(
     best = BestCheckpoint(evaluation, job.checkpoint_dir, metric, process.log) if keeps else None
     folder = os.path.join(job.checkpoint_dir, FOLDER)
     stopping = EarlyStopping(metric, wanted.patience, history.read(os.path.join(folder, HISTORY)))
-    consequences = Consequences(stopping, best, end.drain, os.path.join(folder, HISTORY), process.log)
-    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, folder, consequences.measured, process.log)
+    consequences = Consequences(stopping, end.drain, os.path.join(folder, HISTORY), process.log)
+    checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, folder, consequences.measured, process.log, best)
     process.at_exit.callback(checkpoints.close)
     process.has_started()
     health.set_serving(True)
@@ -164,27 +163,24 @@ def _require_all_measured(checkpoints: MeasuredCheckpoints, folder: str) -> None
 
 
 class Consequences:
-    """What comes of the metrics of a checkpoint: they are told, it may be the best, and the job may be ended."""
+    """What comes of the metrics of a checkpoint: they are told, and the job may be ended."""
 
     def __init__(
         self,
         stopping: EarlyStopping,
-        best: BestCheckpoint | None,
         drain: Callable[[], bool],
         path: str,
         log: Callable[..., None],
     ) -> None:
         """drain: ends the job; returns False if it ends anyway.  path: where it is written that it has ended so."""
-        self._stopping, self._best, self._drain, self._path, self._log = stopping, best, drain, path, log
+        self._stopping, self._drain, self._path, self._log = stopping, drain, path, log
 
-    def measured(self, path: str, global_step: int, values: dict[str, float]) -> None:
+    def measured(self, _path: str, global_step: int, values: dict[str, float]) -> None:
         """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
         sys.stdout.write(f"{told(global_step, values)}\n")
         sys.stdout.flush()
         self._log("evaluation", global_step=global_step, **values)
         self._stopping.saw(global_step, values)
-        if self._best:
-            self._best.keep_if_best(path, global_step, values)
         if (reason := self._stopping.reason) and self._drain():
             self._log("stops_early", reason=reason)
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from glob import escape, glob
 from typing import Any, Protocol
 
@@ -57,13 +57,24 @@ class BestCheckpoint:
             thread.start()
             self._thread = thread
 
-    def keep_if_best(self, path: str, global_step: int, values: dict[str, float]) -> None:
-        """Keeps the checkpoint `path`, of these values, if it is the best."""
-        with self._failing(global_step):
-            self._folder.require_writable()
-            with self._folder.unfinished(global_step) as new:
+    @contextmanager
+    def held(self, path: str, global_step: int) -> Iterator[Unfinished | None]:
+        """The checkpoint `path` where nobody removes it while it is measured; None if it is removed already, or the
+        folder cannot be written.
+        """
+        with ExitStack() as stack:
+            held = None
+            with self._failing(global_step), suppress(FileNotFoundError):
+                self._folder.require_writable()
+                new = stack.enter_context(self._folder.unfinished(global_step))
                 _link(path, new.merged)
-                self._compare(new, values)
+                held = new
+            yield held
+
+    def keep_if_best(self, held: Unfinished, values: dict[str, float]) -> None:
+        """Keeps what is held, and has these values, if it is the best."""
+        with self._failing(held.global_step):
+            self._compare(held, values)
 
     def wait(self) -> None:
         """Waits until the last checkpoint that was offered is measured, and kept or not."""

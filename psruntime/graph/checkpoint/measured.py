@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -14,7 +15,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import CheckpointError
 from psruntime.evaluation import history
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.checkpoint.best import Evaluation
+from psruntime.graph.checkpoint.best import BestCheckpoint, Evaluation
+from psruntime.graph.checkpoint.folder import Unfinished
 from psruntime.graph.checkpoint.listing import step_of
 from psruntime.graph.checkpoint.new_checkpoints import NewCheckpoints
 
@@ -25,7 +27,7 @@ HISTORY = "evaluations.jsonl"
 class MeasuredCheckpoints:
     """Measures the checkpoints of `folder` one after the other.  What is written goes to the folder `out`, if any.
 
-    on_values: called with the path of each, its global step and its metrics by name.
+    on_values: called with the path of each, its global step and its metrics by name.  best: keeps the best one.
 
     global_step: of the last one that has values; -1 before.  failure: why the newest has none; empty if it has.
     is_unreadable: whether the list of checkpoints could not be read last.
@@ -38,11 +40,12 @@ class MeasuredCheckpoints:
         out: str,
         on_values: Callable[[str, int, dict[str, float]], None],
         log: Callable[..., None],
+        best: BestCheckpoint | None = None,
     ) -> None:
         self.global_step = -1
         self.failure = ""
         self.is_unreadable = False
-        self._evaluation, self._on_values, self._log = evaluation, on_values, log
+        self._evaluation, self._on_values, self._log, self._best = evaluation, on_values, log, best
         self._new = NewCheckpoints(folder)
         self._out = out
         self._writer: Any = None
@@ -59,25 +62,31 @@ class MeasuredCheckpoints:
         if path is None:
             return False
         global_step = step_of(path) or 0
-        try:
-            values = self._evaluation.measure(path)
-        except (tf1.errors.OpError, ValueError) as error:
-            if self._is_gone(path):
-                self._log("passed_over", global_step=global_step, reason="it was removed before it was measured")
-            else:
-                self.failure = f"checkpoint {path}: {first_line(error)}"
-                self._log("evaluation_failed", global_step=global_step, reason=self.failure)
-            return True
-        self.global_step, self.failure = global_step, ""
-        if self._out:
-            self._write(global_step, values)
-        self._on_values(path, global_step, values)
+        with self._best.held(path, global_step) if self._best else nullcontext() as held:
+            self._measure(path, global_step, held)
         return True
 
     def close(self) -> None:
         """Ends the file of the summaries."""
         if self._writer is not None:
             self._writer.close()
+
+    def _measure(self, path: str, global_step: int, held: Unfinished | None) -> None:
+        try:
+            values = self._evaluation.measure(held.merged if held else path)
+        except (tf1.errors.OpError, ValueError) as error:
+            if self._is_gone(path):
+                self._log("passed_over", global_step=global_step, reason="it was removed before it was measured")
+            else:
+                self.failure = f"checkpoint {path}: {first_line(error)}"
+                self._log("evaluation_failed", global_step=global_step, reason=self.failure)
+            return
+        self.global_step, self.failure = global_step, ""
+        if self._out:
+            self._write(global_step, values)
+        self._on_values(path, global_step, values)
+        if self._best and held:
+            self._best.keep_if_best(held, values)
 
     def _next(self) -> str | None:
         """The next new checkpoint.  A list that cannot be read is told once: the next look may find it whole."""

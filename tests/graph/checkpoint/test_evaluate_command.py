@@ -13,10 +13,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime import evaluate
 from psruntime.evaluation import history
-from psruntime.graph.checkpoint.best import BestCheckpoint
 from psruntime.graph.checkpoint.measured import HISTORY
 from psruntime.graph.model.evaluate import CheckpointEvaluation
-from psruntime.metric import Metric
 
 MODEL = """
 import tensorflow.compat.v1 as tf1
@@ -101,8 +99,11 @@ def test_one_that_is_removed_meanwhile_is_followed_by_the_next_and_a_damaged_lis
     assert out == "" and "checkpoints unreadable" in err and err.count("\n") == 1
 
 
-def test_the_best_is_kept_and_one_that_is_gone_takes_its_place_from_nobody(
-    write: Callable[[int, float], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_best_is_kept_also_if_it_is_removed_while_it_is_measured(
+    write: Callable[[int, float], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = tmp_path / "saved"
     argv = [f"--checkpoint-dir={folder}", "--model=line_of_three", "--metric=loss"]
@@ -111,16 +112,25 @@ def test_the_best_is_kept_and_one_that_is_gone_takes_its_place_from_nobody(
     assert "the best one so far is kept: global step 10" in capsys.readouterr().err
     kept = {path.name for path in (folder / "best").iterdir()}
     assert "model.ckpt-10.index" in kept
-    events: list[tuple[str, dict[str, object]]] = []
-    best = BestCheckpoint(
-        None,
-        str(folder),
-        Metric("loss", False),
-        lambda name, **facts: events.append((name, facts)),  # type: ignore[arg-type]
-    )
-    best.keep_if_best(str(folder / "model.ckpt-20"), 20, {"loss": 0.0})
-    assert [name for name, _ in events] == ["best_failed"]
-    assert {path.name for path in (folder / "best").iterdir()} == kept
+    measure = CheckpointEvaluation.measure
+
+    def slowly(self: CheckpointEvaluation, path: str) -> dict[str, float]:
+        for file in folder.glob("model.ckpt-2*"):
+            file.unlink()  # as a job does that keeps few, while it is measured
+        return measure(self, path)
+
+    monkeypatch.setattr(CheckpointEvaluation, "measure", slowly)
+    write(20, 1.5)
+    assert evaluate.main(argv) == 0, "it is measured all the same"
+    assert "the best one so far is kept: global step 20" in capsys.readouterr().err
+    assert (folder / "best" / "model.ckpt-20.index").exists()
+    kept = {path.name for path in (folder / "best").iterdir()}
+    write(21, 2.0)
+    for file in folder.glob("model.ckpt-21.*"):
+        file.unlink()
+    assert evaluate.main(argv) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert {path.name for path in (folder / "best").iterdir()} == kept, "what is gone takes the place of nobody"
     assert evaluate.main([*argv[:2], "--metric=accuracy"]) == 2
     assert "metric names accuracy, which the model does not measure; it has loss" in capsys.readouterr().err
 
