@@ -6,7 +6,6 @@ psruntime evaluate --checkpoint-dir FOLDER [--model MODULE] [--follow] [--metric
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from psruntime import flags
 from psruntime.config import JobConfig, WorkerConfig, whole_path
-from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, UsageError
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.evaluation.history import as_line
 from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.metric import told
 from psruntime.model import EVAL, Context, load_model
-from psruntime.process import usage_error
+from psruntime.process import offline
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
@@ -31,19 +30,7 @@ LOOK_S = 1.0  # between two looks at the folder
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures the newest checkpoint, with --follow each that comes after it; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    try:
-        folder = flags.config_of(JobConfig, arguments).checkpoint_dir
-        if not folder:
-            raise UsageError("--checkpoint-dir is missing: the folder of the checkpoints")
-        wanted = flags.config_of(EvaluatorConfig, arguments)
-        return _measure(folder, flags.worker_config(arguments), wanted, arguments)
-    except UsageError as error:
-        return usage_error(PROG, error)
-    except PsRuntimeError as error:
-        _tell(str(error))
-        return error.exit_code or EXIT_FAILED
-    except KeyboardInterrupt:
-        return 130
+    return offline(PROG, lambda: _work(arguments))
 
 
 def _parser() -> flags.Parser:
@@ -67,12 +54,16 @@ def _parser() -> flags.Parser:
     return parser
 
 
+def _work(arguments: argparse.Namespace) -> int:
+    folder, wanted = flags.checkpoint_folder(arguments), flags.config_of(EvaluatorConfig, arguments)
+    return _measure(folder, flags.worker_config(arguments), wanted, arguments)
+
+
 def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, arguments: argparse.Namespace) -> int:
     """TensorFlow is imported here only, after its environment is set."""
     from psruntime.graph.base import environment
 
-    environment.prepare()
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of what is old, which is no user's business
+    environment.prepare(warns=False)
     from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
     from psruntime.graph.checkpoint.listing import CheckpointList
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
@@ -96,8 +87,8 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
         facts = {"global_step": global_step, "checkpoint": path}
         sys.stdout.write(f"{as_line(facts, values) if arguments.json else told(global_step, values)}\n")
         sys.stdout.flush()
-        if delta := lists.delta_of(path):
-            _tell(f"this is {path}; the rows of the newer {delta} are not in it")
+        if missing := lists.not_in(path):
+            _tell(missing)
 
     out = whole_path(arguments.out) if arguments.out else ""
     checkpoints = MeasuredCheckpoints(evaluation, folder, out, tell, log, best)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
 from psruntime.config import JobConfig, WorkerConfig, whole_path
-from psruntime.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, PsRuntimeError, UsageError
+from psruntime.errors import EXIT_DONE, CheckpointError
 from psruntime.model import EVAL, Context, load_model
-from psruntime.process import usage_error
+from psruntime.process import offline
 
 if TYPE_CHECKING:
+    from psruntime.graph.checkpoint.listing import CheckpointList
     from psruntime.graph.export.serving_graph import ServingGraph
 
 PROG = "psruntime export"
@@ -27,18 +27,7 @@ PROG = "psruntime export"
 def main(argv: Sequence[str] | None = None) -> int:
     """Writes a SavedModel of the newest checkpoint; no job need run.  Returns the exit code."""
     arguments = _parser().parse_args(argv)
-    try:
-        folder = flags.config_of(JobConfig, arguments).checkpoint_dir
-        if not folder:
-            raise UsageError("--checkpoint-dir is missing: the folder of the checkpoints")
-        return _export(folder, flags.worker_config(arguments), arguments)
-    except UsageError as error:
-        return usage_error(PROG, error)
-    except PsRuntimeError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
-        return error.exit_code or EXIT_FAILED
-    except KeyboardInterrupt:
-        return 130
+    return offline(PROG, lambda: _export(flags.checkpoint_folder(arguments), flags.worker_config(arguments), arguments))
 
 
 def _parser() -> flags.Parser:
@@ -62,18 +51,18 @@ def _export(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) ->
     """TensorFlow is imported here only, after its environment is set."""
     from psruntime.graph.base import environment
 
-    environment.prepare()
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of what is old, which is no user's business
-    from psruntime.graph.checkpoint.listing import step_of
+    environment.prepare(warns=False)
+    from psruntime.graph.checkpoint.listing import CheckpointList, step_of
     from psruntime.graph.export.saved_model import require_new
     from psruntime.graph.export.serving_graph import build_serving_graph
 
     out = whole_path(arguments.out)
     require_new(out)
-    _newest(folder)
+    checkpoints = CheckpointList(folder)
+    checkpoints.require_newest()
     context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed)
     serving = build_serving_graph(load_model(worker.model), context)
-    newest, size = _write(serving, folder, out)
+    newest, size = _write(serving, checkpoints, out)
     facts = {"out": out, "checkpoint": newest, "global_step": step_of(newest), "bytes": size}
     if arguments.json:
         sys.stdout.write(json.dumps({**facts, "signatures": _as_json(serving), "left_out": serving.left_out}) + "\n")
@@ -82,32 +71,22 @@ def _export(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) ->
     return EXIT_DONE
 
 
-def _newest(folder: str) -> str:
-    from psruntime.graph.checkpoint.listing import CheckpointList
-
-    newest = CheckpointList(folder).newest()
-    if newest is None:
-        raise UsageError(f"{folder} has no checkpoint")
-    return newest
-
-
-def _write(serving: ServingGraph, folder: str, out: str) -> tuple[str, int]:
+def _write(serving: ServingGraph, checkpoints: CheckpointList, out: str) -> tuple[str, int]:
     """(the checkpoint, bytes that were written).  One that is removed meanwhile is followed by the next."""
-    from psruntime.graph.checkpoint.listing import CheckpointList
     from psruntime.graph.export.saved_model import write_saved_model
 
-    checkpoints, newest = CheckpointList(folder), _newest(folder)
+    newest = checkpoints.require_newest()
     while True:
         try:
             checkpoints.require(newest)
             size = write_saved_model(serving, newest, out)
         except CheckpointError:
-            before, newest = newest, _newest(folder)
+            before, newest = newest, checkpoints.require_newest()
             if newest == before:
                 raise
             continue
-        if delta := checkpoints.delta_of(newest):
-            sys.stderr.write(f"{PROG}: this is {newest}; the rows of the newer {delta} are not in it\n")
+        if missing := checkpoints.not_in(newest):
+            sys.stderr.write(f"{PROG}: {missing}\n")
         return newest, size
 
 

@@ -155,6 +155,18 @@ def given(arguments: argparse.Namespace, config: type) -> dict[str, Any]:
     return resolved({name: value for name, value in vars(arguments).items() if name in names})
 
 
+def checkpoint_folder(arguments: argparse.Namespace) -> str:
+    """The folder of a command that reads checkpoints.
+
+    Raises:
+        UsageError: none is given.
+    """
+    folder = config_of(JobConfig, arguments).checkpoint_dir
+    if not folder:
+        raise UsageError("--checkpoint-dir is missing: the folder of the job's checkpoints")
+    return folder
+
+
 def resolved(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings with the whole path of the checkpoints' folder: other processes may run in another one."""
     folder = settings.get("checkpoint_dir")

@@ -5,6 +5,7 @@ python -m psruntime.plan --model MODULE --ps N [--what-if N,N,...] [--json]
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -18,10 +19,10 @@ from psruntime.config import JobConfig, WorkerConfig
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.plan.plan_report import report
-from psruntime.errors import EXIT_DONE, PsRuntimeError, UsageError
+from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.render_plan import as_tables
-from psruntime.process import usage_error
+from psruntime.process import offline
 
 PROG = "psruntime plan"
 
@@ -40,16 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     most_used.add_argument("--what-if", default="", metavar="N,N,...", help="other numbers of ps to compare with")
     most_used.add_argument("--json", action="store_true", help="one JSON object on stdout")
     arguments = parser.parse_args(argv)
-    try:
-        job = flags.config_of(JobConfig, arguments)
-        others = _numbers(arguments.what_if)
-        specs = _specs(flags.worker_config(arguments), job)
-        plans = [make_plan(specs, num_ps, job.slice_bytes, job.pack_bytes) for num_ps in [job.ps, *others]]
-    except UsageError as error:
-        return usage_error(PROG, error)
-    except PsRuntimeError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
-        return error.exit_code
+    return offline(PROG, lambda: _show(arguments))
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    job = flags.config_of(JobConfig, arguments)
+    others = _numbers(arguments.what_if)
+    specs = _specs(flags.worker_config(arguments), job)
+    plans = [make_plan(specs, num_ps, job.slice_bytes, job.pack_bytes) for num_ps in [job.ps, *others]]
     if arguments.json:
         sys.stdout.write(json.dumps([_as_json(plan, job.local_steps) for plan in plans], indent=2) + "\n")
     else:

@@ -19,6 +19,7 @@ from types import FrameType
 
 from psruntime.errors import (
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_RESTART,
     JobOverError,
     PsRuntimeError,
@@ -190,6 +191,17 @@ def _exit_code(log: Log, work: Callable[[Process], int], process: Process) -> in
     except Exception as error:  # noqa: BLE001 - the last resort of a process; a defect of ours, so with its traceback
         log("crash", **facts_of(error))
         return EXIT_RESTART
+
+
+def offline(prog: str, work: Callable[[], int]) -> int:
+    """Runs the work of a command that is no process of a job; returns its exit code.  What it raises is one line."""
+    try:
+        return work()
+    except PsRuntimeError as error:
+        sys.stderr.write(f"{prog}: {error}\n")
+        return error.exit_code or EXIT_FAILED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def usage_error(prog: str, error: UsageError) -> int:

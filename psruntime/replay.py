@@ -5,6 +5,7 @@ python -m psruntime.replay LOG --checkpoint-dir FOLDER [--model MODULE] [setting
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from psruntime import flags
 from psruntime.config import JobConfig, WorkerConfig
 from psruntime.devices import ALL_GPUS, device_names
-from psruntime.errors import EXIT_DONE, EXIT_FAILED, PsRuntimeError, UsageError
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.rounds_log import rounds_of
-from psruntime.process import usage_error
+from psruntime.process import offline
 
 if TYPE_CHECKING:
     from psruntime.graph.input.input_stream import InputStream
@@ -52,17 +53,14 @@ class Outcome:
 def main(argv: Sequence[str] | None = None) -> int:
     """Repeats the training; returns 0 if every difference is within the tolerance, else 1."""
     arguments = _parser().parse_args(argv)
-    try:
-        job, worker = flags.config_of(JobConfig, arguments), flags.worker_config(arguments)
-        sizes = _sizes(arguments.batch_sizes)
-        if not job.checkpoint_dir:
-            raise UsageError("--checkpoint-dir is missing: the folder of the job's checkpoints")
-        outcome = _replay(arguments.log, job, worker, sizes)
-    except UsageError as error:
-        return usage_error(PROG, error)
-    except PsRuntimeError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
-        return error.exit_code
+    return offline(PROG, lambda: _compare(arguments))
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    job, worker = flags.config_of(JobConfig, arguments), flags.worker_config(arguments)
+    sizes = _sizes(arguments.batch_sizes)
+    flags.checkpoint_folder(arguments)
+    outcome = _replay(arguments.log, job, worker, sizes)
     _print(outcome, arguments.json)
     exact = outcome.worst[0][1] <= arguments.tolerance
     if not exact:

@@ -5,6 +5,7 @@ python -m psruntime.tables --checkpoint-dir FOLDER [--table NAME] [--hottest N] 
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -16,9 +17,9 @@ from rich.text import Text
 
 from psruntime import flags
 from psruntime.config import JobConfig
-from psruntime.errors import EXIT_DONE, PsRuntimeError, UsageError
+from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.observe.tables import table
-from psruntime.process import usage_error
+from psruntime.process import offline
 
 if TYPE_CHECKING:
     from psruntime.graph.dynamic.stored import StoredTable
@@ -31,23 +32,19 @@ NPZ, PARQUET = ".npz", ".parquet"
 def main(argv: Sequence[str] | None = None) -> int:
     """Reads the newest checkpoint; no job need run."""
     arguments = _parser().parse_args(argv)
-    try:
-        folder = flags.config_of(JobConfig, arguments).checkpoint_dir
-        if not folder:
-            raise UsageError("--checkpoint-dir is missing: the folder of the job's checkpoints")
-        if arguments.hottest < 0:
-            raise UsageError(f"--hottest must be from 0, got {arguments.hottest}")
-        if arguments.export and not arguments.export.endswith((NPZ, PARQUET)):
-            raise UsageError(f"--export must end with {NPZ} or {PARQUET}, got '{arguments.export}'")
-        tables = _chosen(_newest(folder), arguments.table, folder)
-        if arguments.export:
-            _export(tables, arguments.export)
-        _show(tables, arguments.hottest, arguments.json)
-    except UsageError as error:
-        return usage_error(PROG, error)
-    except PsRuntimeError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
-        return error.exit_code
+    return offline(PROG, lambda: _work(arguments))
+
+
+def _work(arguments: argparse.Namespace) -> int:
+    folder = flags.checkpoint_folder(arguments)
+    if arguments.hottest < 0:
+        raise UsageError(f"--hottest must be from 0, got {arguments.hottest}")
+    if arguments.export and not arguments.export.endswith((NPZ, PARQUET)):
+        raise UsageError(f"--export must end with {NPZ} or {PARQUET}, got '{arguments.export}'")
+    tables = _chosen(_newest(folder), arguments.table, folder)
+    if arguments.export:
+        _export(tables, arguments.export)
+    _show(tables, arguments.hottest, arguments.json)
     return EXIT_DONE
 
 
@@ -82,11 +79,9 @@ def _newest(folder: str) -> list[StoredTable]:
     from psruntime.graph.dynamic.stored import stored_tables
 
     checkpoints = CheckpointList(folder)
-    newest = checkpoints.newest()
-    if newest is None:
-        raise UsageError(f"{folder} has no checkpoint")
-    if delta := checkpoints.delta_of(newest):
-        sys.stderr.write(f"{PROG}: this is {newest}; the rows of the newer {delta} are not in it\n")
+    newest = checkpoints.require_newest()
+    if missing := checkpoints.not_in(newest):
+        sys.stderr.write(f"{PROG}: {missing}\n")
     return stored_tables(newest)
 
 

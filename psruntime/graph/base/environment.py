@@ -7,6 +7,7 @@ gone without a word is found by network/links.py.  TensorFlow reads the options 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -21,12 +22,16 @@ DEFAULTS = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBO
 CHANNEL_OPTIONS = {"grpc.min_reconnect_backoff_ms": 2000, "grpc.enable_http_proxy": 0}
 
 
-def prepare(hide_gpus: bool = False) -> dict[str, str]:
+def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
     """Sets the environment for this process and imports TensorFlow; returns the variables in force, for the log.
+
+    warns: whether TensorFlow may write of what is old in it, which is no business of who runs a command.
 
     Raises:
         UsageError: TensorFlow was imported before, under other settings.
     """
+    if not warns:
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
     os.environ["TF_GRPC_DEFAULT_OPTIONS"] = ",".join(f"{key}={value}" for key, value in CHANNEL_OPTIONS.items())
     if "tensorflow" in sys.modules:
         late = [name for name in FORCED if os.environ.get(name) != FORCED[name]]

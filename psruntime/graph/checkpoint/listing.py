@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import whole_path
-from psruntime.errors import CheckpointError, DamagedCheckpointError
+from psruntime.errors import CheckpointError, DamagedCheckpointError, UsageError
 from psruntime.graph.base.errors import first_line
 
 DELTA = ".delta-"  # after the name of a whole checkpoint
@@ -36,6 +36,22 @@ class CheckpointList:
         """
         state = self._state()
         return self._found(state.model_checkpoint_path) if state and state.model_checkpoint_path else None
+
+    def require_newest(self) -> str:
+        """As `newest`.
+
+        Raises:
+            UsageError: there is none.
+        """
+        newest = self.newest()
+        if newest is None:
+            raise UsageError(f"{self.path} has no checkpoint")
+        return newest
+
+    def not_in(self, path: str) -> str:
+        """For people: what a newer delta of the checkpoint has that it has not; empty if there is none."""
+        delta = self.delta_of(path)
+        return f"this is {path}; the rows of the newer {delta} are not in it" if delta else ""
 
     def delta_of(self, path: str) -> str | None:
         """The newest delta of a checkpoint; None if there is none.

@@ -29,9 +29,11 @@ def model_fn(features, labels, mode):
     return ModelSpec(loss, tf1.train.GradientDescentOptimizer(0.1))
 """
 
+Write = Callable[[int, float], None]
+
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, float], None]:
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Writes a checkpoint of a model that is called line_of_three."""
     (tmp_path / "line_of_three.py").write_text(MODEL)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -45,9 +47,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, flo
     return write
 
 
-def test_the_newest_is_measured(
-    write: Callable[[int, float], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_newest_is_measured(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "saved"
     argv = [f"--checkpoint-dir={folder}", "--model=line_of_three", "--batch-size=2"]
     assert evaluate.main(argv) == 2
@@ -72,10 +72,7 @@ def test_the_newest_is_measured(
 
 
 def test_one_that_is_removed_meanwhile_is_followed_by_the_next_and_a_damaged_list_is_one_line(
-    write: Callable[[int, float], None],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "saved"
     argv = [f"--checkpoint-dir={folder}", "--model=line_of_three"]
@@ -100,10 +97,7 @@ def test_one_that_is_removed_meanwhile_is_followed_by_the_next_and_a_damaged_lis
 
 
 def test_the_best_is_kept_also_if_it_is_removed_while_it_is_measured(
-    write: Callable[[int, float], None],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "saved"
     argv = [f"--checkpoint-dir={folder}", "--model=line_of_three", "--metric=loss"]
@@ -136,10 +130,7 @@ def test_the_best_is_kept_also_if_it_is_removed_while_it_is_measured(
 
 
 def test_what_comes_is_measured_until_somebody_has_seen_enough(
-    write: Callable[[int, float], None],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sleep(_: float) -> None:
         step = next(steps, None)
@@ -162,7 +153,7 @@ def test_what_comes_is_measured_until_somebody_has_seen_enough(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "--checkpoint-dir is missing: the folder of the checkpoints"),
+        ([], "--checkpoint-dir is missing: the folder of the job's checkpoints"),
         (["--checkpoint-dir=x", "--model=no_such_model_of_mine"], "no_such_model_of_mine"),
         (["--checkpoint-dir=x", "--batch-size=0"], "batch_size must be at least 1, got 0"),
     ],
@@ -174,7 +165,7 @@ def test_a_mistake_is_one_line(argv: list[str], said: str, capsys: pytest.Captur
 
 
 def test_a_checkpoint_of_another_model_is_one_line(
-    write: Callable[[int, float], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(10, 1.0)
     (tmp_path / "line_of_three.py").write_text(MODEL.replace('"slope"', '"tilt"'))
