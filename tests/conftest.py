@@ -7,7 +7,9 @@ examples Hypothesis plays is a profile: "quick" for `make test`, "long" (the def
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -48,6 +50,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         left_out.append(f"{share} of 100 examples that Hypothesis plays")
     if left_out:
         terminalreporter.write_line(f"not run here: {', and '.join(left_out)} (make test-all, make test-nightly)")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What processes that are killed leave behind goes with this one: TensorFlow's AutoGraph writes the functions of a
+    dataset into files of its own, and `psruntime run` its logs.
+    """
+    folder = tmp_path_factory.mktemp("tmp")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TMPDIR", str(folder))
+        patched.setattr(tempfile, "tempdir", None)
+        yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
