@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import deque
 
-from psruntime.core.members.messages import WorkerStats
+from psruntime.core.members.messages import STALENESS_LIMITS, WorkerStats
 
 STALENESS_WINDOW = 1000  # pushes; percentiles of fewer jump about
 RATE_WINDOW_S = 5.0  # long enough to smooth single steps, short enough to show a change
@@ -17,6 +18,7 @@ class StepMeter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._staleness: deque[int] = deque(maxlen=STALENESS_WINDOW)
+        self._staleness_counts = [0] * (len(STALENESS_LIMITS) + 1)
         self._recent: deque[tuple[float, int]] = deque()  # (when, examples)
         self._dropped = 0
         self._skipped = 0
@@ -28,6 +30,7 @@ class StepMeter:
             self._dropped += dropped
             self._loss = loss
             self._staleness.append(staleness)
+            self._staleness_counts[bisect_left(STALENESS_LIMITS, staleness)] += 1
             self._recent.append((now_s, examples))
             self._forget(now_s)
 
@@ -53,6 +56,7 @@ class StepMeter:
                 loss=self._loss,
                 waiting=waiting,
                 skipped=self._skipped,
+                staleness_counts=tuple(self._staleness_counts),
             )
 
     def _rate(self, now_s: float) -> float:

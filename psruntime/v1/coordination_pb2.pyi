@@ -574,7 +574,7 @@ class RowCounts(_message.Message):
     def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., found: _Optional[int] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., expired: _Optional[int] = ..., evicted: _Optional[int] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
-    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps", "moved", "step_tensors", "skipped_batches")
+    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps", "moved", "step_tensors", "skipped_batches", "staleness_counts")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
@@ -585,6 +585,7 @@ class WorkerStats(_message.Message):
     MOVED_FIELD_NUMBER: _ClassVar[int]
     STEP_TENSORS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_COUNTS_FIELD_NUMBER: _ClassVar[int]
     pushes: int
     staleness_p50: int
     staleness_p99: int
@@ -595,7 +596,8 @@ class WorkerStats(_message.Message):
     moved: BytesMoved
     step_tensors: int
     skipped_batches: int
-    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ..., moved: _Optional[_Union[BytesMoved, _Mapping]] = ..., step_tensors: _Optional[int] = ..., skipped_batches: _Optional[int] = ...) -> None: ...
+    staleness_counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ..., moved: _Optional[_Union[BytesMoved, _Mapping]] = ..., step_tensors: _Optional[int] = ..., skipped_batches: _Optional[int] = ..., staleness_counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReportClockRequest(_message.Message):
     __slots__ = ("worker_index", "incarnation", "view_number", "completed_steps", "wanted_floor_steps", "max_wait")

@@ -27,3 +27,10 @@ def test_a_worker_that_no_longer_steps_has_no_rate() -> None:
         meter.step(1.0, 32, 0, 0, now_s=float(i))
     assert meter.stats(9.0).examples_per_s > 0
     assert meter.stats(9.0 + 2 * RATE_WINDOW_S).examples_per_s == 0
+
+
+def test_updates_are_counted_by_their_staleness() -> None:
+    meter = StepMeter()
+    for staleness in (0, 0, 1, 2, 3, 4, 5, 1024, 1025, 9999):
+        meter.step(1.0, 32, staleness, 0, now_s=0.0)
+    assert meter.stats(0.0).staleness_counts == (2, 1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 1, 2)

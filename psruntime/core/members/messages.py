@@ -99,6 +99,9 @@ class PsStats:
     down_weighted: int = 0  # of the applied: with a learning rate that was lowered for their staleness
 
 
+STALENESS_LIMITS = (0, *(2**power for power in range(11)))  # versions; of WorkerStats.staleness_counts
+
+
 @dataclass(frozen=True)
 class WorkerStats:
     """What a worker measures on itself, over its last steps."""
@@ -113,6 +116,8 @@ class WorkerStats:
     moved: BytesMoved | None = None  # None: the system does not tell
     step_tensors: int | None = None  # of a step, by its plan (core/plan/plan_report.py); None: no plan, or mode sync
     skipped: int = 0  # batches that it passed over, see on_data_error
+    # pushes since the process started: up to each of STALENESS_LIMITS and above the one before it, then the staler ones
+    staleness_counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,15 @@ from google.protobuf.duration_pb2 import Duration
 
 from psruntime.core.clocks.adaptive_bound import STEPS
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import BytesMoved, PsBeat, PsStats, RowCounts, WorkerBeat, WorkerStats
+from psruntime.core.members.messages import (
+    STALENESS_LIMITS,
+    BytesMoved,
+    PsBeat,
+    PsStats,
+    RowCounts,
+    WorkerBeat,
+    WorkerStats,
+)
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
 from psruntime.rpc.wire.member_messages import optional_number, role_from_wire, role_to_wire
@@ -178,6 +186,7 @@ def worker_stats_to_wire(stats: WorkerStats) -> pb.WorkerStats:
         moved=_moved_to_wire(stats.moved),
         step_tensors=stats.step_tensors,
         skipped_batches=stats.skipped,
+        staleness_counts=stats.staleness_counts,
     )
 
 
@@ -193,7 +202,14 @@ def worker_stats_from_wire(wire: pb.WorkerStats) -> WorkerStats:
         _moved_from_wire(wire.moved) if wire.HasField("moved") else None,
         optional_number("stats.step_tensors", wire, "step_tensors"),
         field_checks.number("stats.skipped_batches", wire.skipped_batches),
+        _staleness_counts_from_wire(wire.staleness_counts),
     )
+
+
+def _staleness_counts_from_wire(wire: Sequence[int]) -> tuple[int, ...]:
+    if len(wire) not in (0, len(STALENESS_LIMITS) + 1):
+        raise UsageError(f"stats.staleness_counts must be {len(STALENESS_LIMITS) + 1} numbers or none, got {len(wire)}")
+    return tuple(field_checks.number("stats.staleness_counts", count) for count in wire)
 
 
 def _moved_to_wire(moved: BytesMoved | None) -> pb.BytesMoved | None:

@@ -107,6 +107,7 @@ worker_stats = st.builds(
     moved=moved,
     step_tensors=st.none() | counts,
     skipped=counts,
+    staleness_counts=st.just(()) | st.lists(counts, min_size=13, max_size=13).map(tuple),
 )
 modes = st.sampled_from(["", *MODES])
 steered = st.builds(
@@ -354,6 +355,12 @@ def test_a_loss_that_is_not_a_number_is_a_fact():
     )
     assert stats.loss is not None
     assert math.isnan(stats.loss)
+
+
+def test_staleness_is_counted_within_the_limits_that_both_know():
+    wire = heartbeat_messages.worker_stats_to_wire(WorkerStats(staleness_counts=(1, 2)))
+    with pytest.raises(UsageError, match="13 numbers or none, got 2"):
+        heartbeat_messages.worker_stats_from_wire(wire)
 
 
 @relaxed
