@@ -353,6 +353,10 @@ class ProcessConfig:
     )  # fmt: skip
     port: int = setting("network", 0, "port of TensorFlow's server", default_is="any free one")
     health_port: int = setting("network", 0, "port of grpc.health.v1", default_is="any free one")
+    metrics_port: int | None = setting(
+        "network", None, "port at which Prometheus reads the metrics of this process, as http://HOST:PORT/metrics; "
+        "0 is any free one", default_is="none",
+    )  # fmt: skip
     connect_timeout_s: float = setting("network", 60.0, "how long to try to reach the coordinator")
     log_format: str = setting(
         "job", TEXT_LOG, "form of the log on stderr: lines of text, or one JSON object a line", choices=LOG_FORMATS
@@ -362,9 +366,9 @@ class ProcessConfig:
         check_choices(self)
         at_least("index", self.index, 0)
         split_address(self.coordinator)
-        for name in ("port", "health_port"):
+        for name in ("port", "health_port", "metrics_port"):
             value = getattr(self, name)
-            if not 0 <= value <= 65535:
+            if value is not None and not 0 <= value <= 65535:
                 raise UsageError(f"{name} must be from 0 to 65535, got {value}")
         at_least("connect_timeout_s", self.connect_timeout_s, 0.0)
 

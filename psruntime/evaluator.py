@@ -50,13 +50,14 @@ from psruntime.rpc.wire.control_messages import ControlRequest
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
+    from psruntime.metrics.evaluator_metrics import EvaluatorMetrics
 
 PROG = "psruntime evaluator"
 ROLE = "evaluator"
 LOOK_S = 1.0  # between two looks at the folder, and at the job
 DRAIN_S, MARGIN_S = 2.0, 5.0  # a wait for the end of the job that was asked for, and of the call over that
 STOP_S = 0.2  # for health calls under way at the end
-OF_PROCESS = ("coordinator", "host", "health_port", "connect_timeout_s", "log_format")
+OF_PROCESS = ("coordinator", "host", "health_port", "metrics_port", "connect_timeout_s", "log_format")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,6 +103,11 @@ def _work(
         raise UsageError("the job has no --checkpoint-dir: there are no checkpoints to measure")
     host, health = serve_health(where, security)
     process.at_exit.callback(health.stop, STOP_S)
+    metrics: EvaluatorMetrics | None = None
+    if endpoint := process.serve_metrics(ROLE, where, host, security.web):
+        from psruntime.metrics.evaluator_metrics import EvaluatorMetrics
+
+        metrics = EvaluatorMetrics(endpoint)
 
     from psruntime.graph.base import environment
 
@@ -120,7 +126,7 @@ def _work(
     best = BestCheckpoint(evaluation, job.checkpoint_dir, metric, process.log) if keeps else None
     folder = os.path.join(job.checkpoint_dir, FOLDER)
     stopping = EarlyStopping(metric, wanted.patience, history.read(os.path.join(folder, HISTORY)))
-    consequences = Consequences(stopping, end.drain, os.path.join(folder, HISTORY), process.log)
+    consequences = Consequences(stopping, end.drain, os.path.join(folder, HISTORY), process.log, metrics)
     checkpoints = MeasuredCheckpoints(evaluation, job.checkpoint_dir, folder, consequences.measured, process.log, best)
     process.at_exit.callback(checkpoints.close)
     process.has_started()
@@ -171,15 +177,19 @@ class Consequences:
         drain: Callable[[], bool],
         path: str,
         log: Callable[..., None],
+        metrics: EvaluatorMetrics | None = None,
     ) -> None:
         """drain: ends the job; returns False if it ends anyway.  path: where it is written that it has ended so."""
         self._stopping, self._drain, self._path, self._log = stopping, drain, path, log
+        self._metrics = metrics
 
     def measured(self, _path: str, global_step: int, values: dict[str, float]) -> None:
         """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
         sys.stdout.write(f"{told(global_step, values)}\n")
         sys.stdout.flush()
         self._log("evaluation", global_step=global_step, **values)
+        if self._metrics:
+            self._metrics.measured(global_step, values)
         self._stopping.saw(global_step, values)
         if (reason := self._stopping.reason) and self._drain():
             self._log("stops_early", reason=reason)

@@ -10,13 +10,16 @@ import os
 import resource
 import select
 import signal
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
+from typing import TYPE_CHECKING
 
+from psruntime.config import ProcessConfig
 from psruntime.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -27,6 +30,9 @@ from psruntime.errors import (
     UsageError,
 )
 from psruntime.observe.log import Log, facts_of
+
+if TYPE_CHECKING:
+    from psruntime.metrics.endpoint import Endpoint
 
 # From a signal to the end of the process: what the work gets to stop by itself, for example to end a step.
 # With leaving (2 s) and closing it stays under the 5 s that a process has from then on.
@@ -53,6 +59,20 @@ class Process:
         self._asked_s = 0.0
         self._ends: tuple[float, float, int] | None = None  # see `end_within`: until when, within, code
         self.received: list[int] = []  # signals, in their order
+
+    def serve_metrics(self, role: str, where: ProcessConfig, host: str, tls: ssl.SSLContext | None) -> Endpoint | None:
+        """Serves metrics at the process's host until its end, if it has a --metrics-port.
+
+        Raises:
+            UsageError: the port is in use.
+        """
+        if where.metrics_port is None:
+            return None
+        from psruntime.metrics.endpoint import open_endpoint
+
+        endpoint = open_endpoint(role, where.index, (host, where.metrics_port), tls, self.log)
+        self.at_exit.callback(endpoint.close)
+        return endpoint
 
     def terminate(self) -> None:
         """Counts as a SIGTERM, unless a signal has come already."""

@@ -26,6 +26,8 @@ from psruntime.core.recovery.session_cleanup import SessionCleanup
 from psruntime.core.rounds.turns import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
 from psruntime.graph.base import allocator
+from psruntime.metrics.job_metrics import of_job
+from psruntime.metrics.ps_metrics import of_ps
 from psruntime.network.connections import all_but
 from psruntime.network.hosts import await_names, own_host, require_loopback
 from psruntime.network.links import Links
@@ -110,7 +112,12 @@ def _work(
     process.at_exit.callback(client.close)
     job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
     host = own_host(where)
+    endpoint = process.serve_metrics("ps", where, host, security.web)
     ps = _Ps(where, job, client, host, f"{host}:{server.port}", process)
+    if endpoint:
+        endpoint.add(of_ps(where.index, ps.stats))
+        if where.index == 0:
+            endpoint.add(of_job(lambda: client.get_status()[0], job))
     ps.start()
     process.at_exit.callback(ps.membership.leave, LeaveKind.ASKED, "asked to stop")
     process.has_started()
@@ -157,6 +164,7 @@ class _Ps:
         self._state = PsState(self._server.target, where.index, job.max_workers)
         self._fence_revision = 0
         self._written: object = None  # the fence that is in force, and of which incarnation
+        self._stats = PsStats()  # as the last heartbeat has it
         self._view = 0  # the prepared view, 0 while there is none
         self._knows_model = False  # whose buckets are here; a script has none
         self._cleanup = SessionCleanup(job.lease_s)
@@ -171,6 +179,10 @@ class _Ps:
         me = Registration(Role.PS, where.index, self.address, health, past=past)
         self.membership = MembershipClient(context, me, self._beat, self._receive)
         self._connect_timeout_s = where.connect_timeout_s
+
+    def stats(self) -> PsStats:
+        """What it said last."""
+        return self._stats
 
     def start(self) -> None:
         self.membership.start(self._connect_timeout_s)
@@ -214,7 +226,9 @@ class _Ps:
     def _beat(self, _incarnation: int) -> PsBeat:
         """What this ps says; the last word comes from another thread than the heartbeats."""
         with self._beating:
-            return replace(self._next_beat(), asked_to_stop=self._process.asked.is_set())
+            beat = self._next_beat()
+            self._stats = beat.stats
+            return replace(beat, asked_to_stop=self._process.asked.is_set())
 
     def _next_beat(self) -> PsBeat:
         worker = self._cleanup.take_overdue(time.monotonic())

@@ -30,7 +30,7 @@ from psruntime.settings import as_flags
 
 PROG = "psruntime task"
 CONNECT_TIMEOUT_S = 7200.0  # tasks are started in any order, and the others wait for ps 0, as stock's sessions do
-OF_PROCESS = ("health_port", "connect_timeout_s", "log_format")  # the cluster says the others
+OF_PROCESS = ("health_port", "metrics_port", "connect_timeout_s", "log_format")  # the cluster says the others
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,6 +114,8 @@ def _colocated_ps(task: ClusterTask, arguments: argparse.Namespace, settings: Ma
         return None
     its_own = argparse.Namespace(**{**vars(arguments), "lifeline": ""})
     its_own.__dict__.pop("health_port", None)  # that is the worker's
+    if port := flags.given(arguments, ProcessConfig).get("metrics_port"):
+        its_own.metrics_port = port + 1
     return ColocatedPs(
         command_line(replace(task, role=PS), its_own, settings), lambda line: sys.stderr.write(f"{PROG}: {line}\n")
     )

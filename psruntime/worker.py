@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from psruntime.graph.loop.push_steps import StepResult
     from psruntime.graph.model.evaluate import PulledEvaluation
     from psruntime.graph.step.train_graph import TrainGraph
+    from psruntime.metrics.endpoint import Endpoint
+    from psruntime.metrics.worker_metrics import WorkerMetrics
 
 PROG = "psruntime worker"
 STOP_S = 0.2  # for health calls under way at the end; a process that has to end now has 5 s in all
@@ -103,6 +105,7 @@ def _work(
         process.log("endless", reason="the job has no --train-steps: it trains until it is stopped")
     host, health = serve_health(where, security)
     process.at_exit.callback(health.stop, STOP_S)
+    endpoint = process.serve_metrics("worker", where, host, security.web)
 
     from psruntime.graph.base import environment
 
@@ -111,6 +114,8 @@ def _work(
     trainer.build()
     process.has_started()
     trainer.join(client, host, f"{host}:{health.port}")
+    if endpoint:
+        trainer.serve_metrics(endpoint)
     health.set_serving(True)
     process.announce("worker", where.index, trainer.address)
     return trainer.train()
@@ -200,6 +205,13 @@ class _Trainer:
             on_end=ended,
         )  # fmt: skip
         process.at_exit.callback(self._membership.leave, LeaveKind.ASKED, "asked to stop")
+
+    def serve_metrics(self, endpoint: Endpoint) -> None:
+        """Tells of its steps there."""
+        from psruntime.metrics.worker_metrics import WorkerMetrics
+
+        control_plane = self._control_plane
+        self._progress.metrics = WorkerMetrics(endpoint, self._where.index, lambda: control_plane.stats)
 
     def train(self) -> int:
         """Trains until the job is over; returns the exit code.  Leaves with the reason when it fails."""
@@ -330,12 +342,15 @@ class _Progress:
         self._meter = StepMeter()
         self._to_start = STARTED
         self._logged_at_s = time.monotonic()
+        self.metrics: WorkerMetrics | None = None
 
     def step(self, result: StepResult) -> None:
         """A step ended."""
         self._to_start -= 1
         if self._to_start == 0:
             allocator.give_back()
+        if self.metrics:
+            self.metrics.step(result.loss, result.examples, result.staleness, result.dropped, result.times)
         now_s = time.monotonic()
         self._meter.step(result.loss, result.examples, result.staleness, result.dropped, now_s)
         if now_s - self._logged_at_s >= PROGRESS_S:

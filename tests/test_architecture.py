@@ -40,6 +40,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/cluster": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
     "psruntime/launch": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
     "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config"},
+    "psruntime/metrics": {
+        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.modes", "psruntime.observe",
+        "prometheus_client",
+    },
     "psruntime/observe": {
         "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "psruntime.schedule",
         "psruntime.modes", "rich", "pyarrow",

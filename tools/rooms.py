@@ -64,6 +64,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("graph.dynamic",),
     ("graph.store",),
     ("graph.base",),
+    ("metrics",),
     ("observe",),
     ("network",),
     ("core.coordinator",),

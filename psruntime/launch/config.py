@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from psruntime.config import LOG_FORMATS, TEXT_LOG, split_address
+from psruntime.errors import UsageError
 from psruntime.settings import at_least, check_choices, setting
 
 
@@ -22,6 +23,10 @@ class LauncherConfig:
         "network", "127.0.0.1:0", "address of the coordinator", metavar="HOST:PORT",
         default_is="any free port of 127.0.0.1",
     )  # fmt: skip
+    metrics_port: int | None = setting(
+        "network", None, "port at which Prometheus reads the metrics of ps 0; the other ps have the next ones, then "
+        "the workers; 0: each any free one", default_is="none",
+    )  # fmt: skip
     connect_timeout_s: float = setting("network", 60.0, "how long a process tries to reach the coordinator")
 
     def __post_init__(self) -> None:
@@ -29,4 +34,6 @@ class LauncherConfig:
         at_least("workers", self.workers, 1)
         at_least("restart", self.restart, 0)
         split_address(self.coordinator)
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
+            raise UsageError(f"metrics_port must be from 0 to 65535, got {self.metrics_port}")
         at_least("connect_timeout_s", self.connect_timeout_s, 0.0)

@@ -62,4 +62,7 @@ class LocalJob:
         where: tuple[str, ...] = ("--index", str(index), "--coordinator", coordinator)
         if self.launcher.log_format != TEXT_LOG:
             where += as_flags({"log_format": self.launcher.log_format})
+        if (first := self.launcher.metrics_port) is not None:
+            place = index + (self.ps if role == "worker" else 0)
+            where += as_flags({"metrics_port": first and first + place})
         return ProcessSpec(f"{role}-{index}", (f"psruntime.{role}", *where, *as_flags(self.security), *more))

@@ -12,7 +12,9 @@ import json
 import math
 import os
 import re
+import threading
 import traceback
+from collections import Counter
 from datetime import datetime, timezone
 
 from psruntime.config import JSON_LOG, TEXT_LOG
@@ -33,15 +35,25 @@ class Log:
         self._index = index
         self._entry = _json_entry if form == JSON_LOG else _text_entry
         self._descriptor = os.dup(descriptor)
+        self._counts: Counter[str] = Counter()
+        self._counting = threading.Lock()
 
     def __call__(self, event: str, /, **facts: object) -> None:
         """One entry: an event's name and its facts."""
+        with self._counting:
+            self._counts[event] += 1
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         entry = (self._entry(now, self._role, self._index, event, facts) + "\n").encode("utf-8", "backslashreplace")
         try:
             os.write(self._descriptor, entry)  # one call, so that entries of several threads do not mix
         except OSError:
             return  # whoever read the log is gone; that must not end a training
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Entries up to now, by event."""
+        with self._counting:
+            return dict(self._counts)
 
 
 def facts_of(error: BaseException) -> dict[str, object]:

@@ -966,7 +966,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[JobStatus, _Mapping]] = ..., job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps", "balanced", "unanswered", "departures", "shards", "steering")
+    __slots__ = ("phase", "reason", "view", "floor_steps", "global_step", "lost_steps", "members", "max_lead_steps", "balanced", "unanswered", "departures", "shards", "steering", "saved_step", "saved_ago")
     class UnansweredEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -987,6 +987,8 @@ class JobStatus(_message.Message):
     DEPARTURES_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     STEERING_FIELD_NUMBER: _ClassVar[int]
+    SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AGO_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -1000,7 +1002,9 @@ class JobStatus(_message.Message):
     departures: _containers.RepeatedCompositeFieldContainer[Departure]
     shards: ShardsStatus
     steering: SteeringStatus
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., steering: _Optional[_Union[SteeringStatus, _Mapping]] = ...) -> None: ...
+    saved_step: int
+    saved_ago: _duration_pb2.Duration
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., floor_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., max_lead_steps: _Optional[int] = ..., balanced: _Optional[bool] = ..., unanswered: _Optional[_Mapping[int, int]] = ..., departures: _Optional[_Iterable[_Union[Departure, _Mapping]]] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., steering: _Optional[_Union[SteeringStatus, _Mapping]] = ..., saved_step: _Optional[int] = ..., saved_ago: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ShardsStatus(_message.Message):
     __slots__ = ("epoch", "done", "count", "again")

@@ -121,6 +121,7 @@ class Coordinator:
         else:
             beat = self._take_worker_beat(member, beat)
             if beat.saved_step is not None and index == state.chief and state.trained_in(beat.view):
+                state.knows_saved(beat.saved_step, now_s)
                 state.past = state.past.saved(beat.saved_step)
                 state.duty.saved(beat.saved_step)
         if beat.asked_to_stop and state.stop.take(member, state.global_step):
@@ -255,6 +256,7 @@ class Coordinator:
         chief = require_chief(state, index, incarnation)
         if state.phase is Phase.PREPARING and view == state.view.number:
             lost = max(prepared.steps_lost, state.global_step - prepared.global_step)
+            state.knows_saved(prepared.saved_step, now_s)
             state.past = state.past.saw(state.global_step).prepared(prepared.global_step, prepared.saved_step)
             state.steps_lost, state.global_step = state.steps_lost + lost, prepared.global_step
             state.began_at = prepared.global_step if state.began_at is None else state.began_at

@@ -74,6 +74,7 @@ class JobState:
         # How the training goes.
         self.specs: tuple[VariableSpec, ...] | None = None  # of the model; None before the first worker
         self.past = UNKNOWN  # of the job, under earlier coordinators too
+        self.saved_at_s: float | None = None  # since when this coordinator knows the newest checkpoint
         self.global_step = 0
         self.began_at: int | None = None  # the global step from which this coordinator's first view went on
         self.steps_lost = 0
@@ -103,6 +104,11 @@ class JobState:
     def _count(self, part: Part) -> None:
         """A part of a round is in the variables."""
         self.shards.applied(part.incarnation, part.shard_batches)
+
+    def knows_saved(self, saved_step: int | None, now_s: float) -> None:
+        """Its chief says of which global step the newest checkpoint is; None: there is none."""
+        if saved_step != self.past.saved_step or self.saved_at_s is None:
+            self.saved_at_s = None if saved_step is None else now_s
 
     @property
     def mode(self) -> str:

@@ -35,6 +35,8 @@ def job_status(state: JobState, now_s: float) -> JobStatus:
         departures=state.departures.at(now_s),
         shards=state.shards.status,
         steering=steered.status(state),
+        saved_step=state.past.saved_step,
+        saved_ago_s=None if state.saved_at_s is None else now_s - state.saved_at_s,
     )
 
 

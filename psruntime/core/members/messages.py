@@ -285,6 +285,8 @@ class JobStatus:
     departures: tuple[Departure, ...] = ()  # the latest last
     shards: ShardsStatus | None = None  # None: its workers take none
     steering: SteeringStatus = UNSTEERED
+    saved_step: int | None = None  # global step of the newest checkpoint; None: there is none
+    saved_ago_s: float | None = None  # since the coordinator knows that one; None: it was there before
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from psruntime.graph.loop.hooks import ViewHook
 from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
 from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.observe.step_times import GATE, StepTimes
 from psruntime.staleness_lr import StalenessLr
 
 COUNTED = (APPLIED, NOT_FINITE, REPEATED)  # what became of a push whose batch is not to be read again
@@ -40,6 +41,7 @@ class StepResult:
 
     finite: whether loss and gradient are.  staleness: the largest of the applied updates, in versions.  dropped:
     buckets that refused theirs.  counted: whether none did because it was stale or its sender not admitted.
+    times: when it did what.
     """
 
     loss: float
@@ -49,14 +51,20 @@ class StepResult:
     staleness: int
     dropped: int
     counted: bool = True
+    times: StepTimes | None = None
 
 
 @dataclass
 class _Step:
-    """A step that was begun.  run: in the newest session in which it was begun; None: that session was lost."""
+    """A step that was begun.  run: in the newest session in which it was begun; None: that session was lost.
+
+    waits_s, draws_s: when it began to wait at the gate, and for its batch, since 1970.
+    """
 
     sequence: int
     batch: list[Any]
+    waits_s: float
+    draws_s: float
     run: tuple[Started, Future[Ran]] | None = None
     failures: int = 0  # of this batch, in the user's code
     view: View | None = None  # that of the session
@@ -145,17 +153,18 @@ class PushSteps:
         under_way = len(self._under_way)
         if under_way == self._pipeline or self._has_stopped() or (under_way and not self._inputs.is_ready):
             return False
-        came_s = time.monotonic()
+        came_s, waits_s = time.monotonic(), time.time()
         may_step = self._control_plane.may_step(under_way)
         self._waited_s += time.monotonic() - came_s
         if not may_step:
             return False
         self._view.before_run(None)  # in a session that was lost nothing is begun: in the next one it is asked again
+        draws_s = time.time()
         batch = self._next_batch()
         if batch is None:
             return under_way == 0 and self._holds()
         self._begun += 1
-        self._under_way.append(_Step(self._begun, batch))
+        self._under_way.append(_Step(self._begun, batch, waits_s, draws_s))
         self._send(self._under_way[-1])
         return True
 
@@ -195,7 +204,7 @@ class PushSteps:
         self._data_errors.worked()
         self._under_way.popleft()
         fetched = self._runner.finish(started, ran)
-        result = _read(fetched, self._inputs.examples(step.batch))
+        result = _read(fetched, self._inputs.examples(step.batch), ran.times(GATE, step.waits_s, step.draws_s))
         (self._inputs.applied if result.counted else self._inputs.put_back)(step.batch)
         self._control_plane.stepped(result.global_step)
         self._on_step(result)
@@ -244,7 +253,7 @@ def require_finite(result: StepResult) -> None:
         raise JobFailedError(f"{what} (--on-nan continue passes over such batches)")
 
 
-def _read(fetched: dict[str, Any], examples: int) -> StepResult:
+def _read(fetched: dict[str, Any], examples: int, times: StepTimes) -> StepResult:
     outcomes = np.concatenate(fetched["outcomes"])
     applied = outcomes[outcomes[:, 0] == APPLIED]
     return StepResult(
@@ -255,6 +264,7 @@ def _read(fetched: dict[str, Any], examples: int) -> StepResult:
         staleness=int(applied[:, 1].max(initial=0)),
         dropped=len(outcomes) - len(applied),
         counted=bool(np.isin(outcomes[:, 0], COUNTED).all()),
+        times=times,
     )
 
 

@@ -38,10 +38,11 @@ from psruntime.errors import JobFailedError
 from psruntime.graph.loop.push_steps import StepResult, require_finite
 from psruntime.graph.loop.round_batches import Batch, NoBatchError, RoundBatches
 from psruntime.graph.loop.session import ViewSessionCreator
-from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.loop.step_runner import Ran, StepRunner
 from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.step.train_graph import RoundGraph
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
+from psruntime.observe.step_times import ROUND
 
 # Repeated: a session was lost after the ps had taken the first try.
 ACCEPTED = frozenset({PENDING, NOT_FINITE, REPEATED})
@@ -103,6 +104,7 @@ class RoundSteps:
         self._on_update = on_update
         self._buckets = len(run.graph.rounds.stores) - 1  # without the global step's
         self._waited_s = 0.0  # for turns, since an update was told last
+        self._waits_s: float | None = None  # since when for the next turn that asks for a batch, in s since 1970
 
     def run(self, session: Any) -> None:
         """Takes turns until no rounds are held; one that has stopped takes part in no further round.
@@ -115,6 +117,7 @@ class RoundSteps:
             assignment = self._creator.assignment
             assert assignment is not None
             came_s = time.monotonic()
+            self._waits_s = self._waits_s or time.time()
             turn = self._control_plane.next_turn(assignment, done, self._idle(assignment))
             self._waited_s += time.monotonic() - came_s
             if turn is None:
@@ -210,12 +213,15 @@ class RoundSteps:
         was_late = self._was_late(assignment)
         if was_late and self._kept:
             self._tell(self._kept, self._kept.round, self._kept.opened, too_late(self._buckets))
-        batch, fetched = self._step(session, self._batch_for(assignment, turn), headers, turn.share)
+        draws_s = time.time()
+        batch, ran = self._step(session, self._batch_for(assignment, turn), headers, turn.share)
+        fetched, times = ran.fetched, ran.times(ROUND, self._waits_s or draws_s, draws_s)
+        self._waits_s = None
         taken = replace(batch.taken, seconds=time.monotonic() - began_s) if batch.taken else None
         outcomes = np.concatenate(fetched["outcomes"])
         read = (float(fetched["loss"]), bool(fetched["finite"]), int(fetched["global_step"]))
         dropped = len(outcomes) if was_late else 0
-        result = StepResult(*read, self._inputs.examples(batch.arrays), staleness=0, dropped=dropped)
+        result = StepResult(*read, self._inputs.examples(batch.arrays), staleness=0, dropped=dropped, times=times)
         closed = turn.closes is None or _is_closed(outcomes, turn.closes)
         if closed:
             weight = float(fetched["examples"])
@@ -237,13 +243,13 @@ class RoundSteps:
         kept = self._kept
         return kept is not None and kept.assignment == assignment and not kept.pushed
 
-    def _step(self, session: Any, batch: Batch, headers: dict[Any, Any], share: int) -> tuple[Batch, dict[str, Any]]:
-        """Runs the step with a batch, or with the next if that is given up; (the one that worked, what it fetched)."""
+    def _step(self, session: Any, batch: Batch, headers: dict[Any, Any], share: int) -> tuple[Batch, Ran]:
+        """Runs the step with a batch, or with the next if that is given up; (the one that worked, its results)."""
         failures = 0
         while True:
             feed = {**headers, **dict(zip(self._graph.model.batch, batch.arrays, strict=True))}
             try:
-                fetched = session.run_step_fn(self._with(feed))
+                ran: Ran = session.run_step_fn(self._with(feed))
             except tf1.errors.OpError as error:
                 failures += 1
                 if self._data_errors.step_failed(error, self._graph.graph, failures):
@@ -251,14 +257,15 @@ class RoundSteps:
                     batch, failures = self._batches.next(share), 0
                 continue
             self._data_errors.worked()
-            return batch, fetched
+            return batch, ran
 
-    def _with(self, feed: dict[Any, Any]) -> Callable[[Any], dict[str, Any]]:
-        def step(step_context: Any) -> dict[str, Any]:  # noqa: ARG001
+    def _with(self, feed: dict[Any, Any]) -> Callable[[Any], Ran]:
+        def step(step_context: Any) -> Ran:  # noqa: ARG001
             started = self._runner.start(feed)
             if not self._only_keeps:
                 self._control_plane.pushes()
-            return self._runner.finish(started, started.run())
+            ran = started.run()
+            return ran._replace(fetched=self._runner.finish(started, ran))
 
         return step
 

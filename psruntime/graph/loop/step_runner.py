@@ -6,6 +6,7 @@ step from which no hook wants anything goes through a callable that is made once
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -14,15 +15,25 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.loop.hooks import ViewHook
 from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.observe.step_times import StepTimes, in_order
 
 
 class Ran(NamedTuple):
-    """The results of a run: what the step fetched, and what each hook asked for."""
+    """What the step fetched, and what each hook asked for; when the run began and ended, in s since 1970."""
 
     fetched: dict[str, Any]
     asked: Mapping[Any, Any]
     options: Any
     metadata: Any
+    began_s: float
+    ended_s: float
+
+    def times(self, wait: str, waits_s: float, draws_s: float) -> StepTimes:
+        """The marks of the step, which waited from `waits_s` on and drew a batch from `draws_s` on; see StepTimes."""
+        marks = self.fetched["marks"]
+        return in_order(
+            wait, waits_s, draws_s, self.began_s, float(marks["pulled"]), float(marks["computed"]), self.ended_s
+        )
 
 
 class Started(NamedTuple):
@@ -75,7 +86,12 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         if requests:
             return Started(context, _asking(self._session, self._step, feed, requests))
         call, values = self._call, [feed[tensor] for tensor in self._fed]
-        return Started(context, lambda: Ran(call(*values), {}, None, None))
+
+        def run() -> Ran:
+            began_s = time.time()
+            return Ran(call(*values), {}, None, None, began_s, time.time())
+
+        return Started(context, run)
 
     def rest(self) -> None:
         """No step comes for a while, in the session that is open."""
@@ -123,7 +139,8 @@ def _asking(session: Any, step: dict[str, Any], feed: dict[Any, Any], requests: 
     fetches = {hook: request.fetches for hook, request in requests.items() if request.fetches is not None}
 
     def run() -> Ran:
+        began_s = time.time()
         fetched, asked = session.run((step, fetches), feeds, options=options, run_metadata=metadata)
-        return Ran(fetched, asked, options, metadata)
+        return Ran(fetched, asked, options, metadata, began_s, time.time())
 
     return run

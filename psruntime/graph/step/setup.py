@@ -19,6 +19,7 @@ from psruntime.graph.model.minibatches import with_minibatches
 from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
 from psruntime.graph.model.towers import Towers
 from psruntime.graph.step.error_feedback import packed_gradient
+from psruntime.graph.step.step_marks import step_marks
 from psruntime.graph.step.top_k import largest_entries
 from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
 from psruntime.graph.store.apply import Update, bucket_update
@@ -151,6 +152,7 @@ class StepSetup:
     ) -> TrainGraph:
         """The finished graph.  step: what the mode adds to the fetches of a step.  finite: as `is_finite`."""
         step = {"loss": pulled.spec.loss, "finite": finite, "updates": pulled.updates, **step}
+        step["marks"] = step_marks(pulled, self.plan, finite, self.index)
         return TrainGraph(
             graph=tf1.get_default_graph(),
             plan=self.plan,

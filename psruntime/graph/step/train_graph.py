@@ -45,9 +45,9 @@ class TrainGraph:
     header: what to feed besides the batch.
     fence: of this worker, for what it writes when it is the chief.
     step: what a training step fetches, {"loss": float [], "global_step": int64 [], "updates": operations,
-        "outcomes": one int64 [buckets, 2] per ps}.  In mode sync a step contributes its gradient to the round, and
-        keeps it ("kept": operations) for `rounds`; its {"examples": float64 []} are what it weighs, 0 if the loss is
-        not finite.
+        "outcomes": one int64 [buckets, 2] per ps, "marks": those of step_marks.py}.  In mode sync a step contributes
+        its gradient to the round, and keeps it ("kept": operations) for `rounds`; its {"examples": float64 []} are
+        what it weighs, 0 if the loss is not finite.
     optimizers: bucket name -> its optimizer, of those that are trained.
     row_flags: bucket name -> which rows of its master and slots were touched, and of a dynamic table which sets too;
         of the tables that a checkpoint may save by rows.

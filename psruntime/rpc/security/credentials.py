@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass, field
 
 from psruntime.config import SecurityConfig
@@ -17,6 +18,11 @@ class Security:
 
     tls: Tls | None = None
     token: str = field(default="", repr=False)
+
+    @property
+    def web(self) -> ssl.SSLContext | None:
+        """Of a server of HTTP; None without TLS."""
+        return self.tls.web if self.tls else None
 
 
 OPEN = Security()

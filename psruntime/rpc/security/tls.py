@@ -26,7 +26,8 @@ class Tls:
     """The certificate and key of one process, and the CAs that it trusts.
 
     ca, cert, key: as PEM; cert may be a chain.  ca_file, cert_file: for messages.
-    caller: the same for Python's ssl, as a client that checks the server's name.
+    caller: the same for Python's ssl, as a client that checks the server's name.  web: as a server of HTTP, which
+        serves nobody without a certificate of the CA.
     mirror: both ends of a handshake with itself, which checks everything but names.
     """
 
@@ -36,6 +37,7 @@ class Tls:
     cert: bytes = field(repr=False)
     key: bytes = field(repr=False)
     caller: ssl.SSLContext
+    web: ssl.SSLContext
     mirror: tuple[ssl.SSLContext, ssl.SSLContext]
 
     def server_credentials(self) -> Any:
@@ -76,12 +78,13 @@ def read_tls(ca_file: str, cert_file: str, key_file: str, serves: bool = True) -
     _require_certificates("--tls-cert", cert_file)
     files = (ca_file, cert_file, key_file)
     caller, answerer = _context(ssl.PROTOCOL_TLS_CLIENT, *files), _context(ssl.PROTOCOL_TLS_SERVER, *files)
-    answerer.verify_mode = ssl.CERT_REQUIRED
+    web = _context(ssl.PROTOCOL_TLS_SERVER, *files, speaks="http/1.1")
+    answerer.verify_mode = web.verify_mode = ssl.CERT_REQUIRED
     nameless = _context(ssl.PROTOCOL_TLS_CLIENT, *files)
     nameless.check_hostname = False
     if not serves:
         nameless.verify_mode = ssl.CERT_NONE
-    return Tls(ca_file, cert_file, ca, cert, key, caller, (nameless, answerer))
+    return Tls(ca_file, cert_file, ca, cert, key, caller, web, (nameless, answerer))
 
 
 def in_words(error: ssl.SSLError) -> str:
@@ -93,10 +96,10 @@ def in_words(error: ssl.SSLError) -> str:
     return (error.reason or "unknown error").lower().replace("_", " ")
 
 
-def _context(protocol: Any, ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContext:
+def _context(protocol: Any, ca_file: str, cert_file: str, key_file: str, speaks: str = "h2") -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3  # what two psruntimes speak
-    context.set_alpn_protocols(["h2"])  # a gRPC server closes without it
+    context.set_alpn_protocols([speaks])  # a gRPC server closes without it
     _require_certificates("--tls-ca", ca_file, context)
 
     def no_password() -> NoReturn:  # without it OpenSSL would ask on the terminal

@@ -17,6 +17,7 @@ from psruntime.rpc.wire.heartbeat_messages import (
     worker_stats_to_wire,
 )
 from psruntime.rpc.wire.member_messages import (
+    optional_number,
     phase_from_wire,
     phase_to_wire,
     role_from_wire,
@@ -137,6 +138,8 @@ def status_to_wire(status: JobStatus) -> pb.JobStatus:
         departures=[_departure_to_wire(departure) for departure in status.departures],
         shards=None if status.shards is None else shards_status_to_wire(status.shards),
         steering=steering_to_wire(status.steering),
+        saved_step=status.saved_step,
+        saved_ago=None if status.saved_ago_s is None else field_checks.duration(status.saved_ago_s),
     )
 
 
@@ -155,6 +158,8 @@ def status_from_wire(wire: pb.JobStatus) -> JobStatus:
         departures=tuple(_departure_from_wire(departure) for departure in wire.departures),
         shards=shards_status_from_wire(wire.shards) if wire.HasField("shards") else None,
         steering=steering_from_wire(wire.steering) if wire.HasField("steering") else UNSTEERED,
+        saved_step=optional_number("saved_step", wire, "saved_step"),
+        saved_ago_s=field_checks.seconds("saved_ago", wire.saved_ago) if wire.HasField("saved_ago") else None,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from psruntime.core.members.messages import Answer, Assignment, Instructions, Prepared, Rest
+from psruntime.core.members.messages import Answer, Assignment, Instructions, Prepared, Rest, WorkerStats
 from psruntime.core.members.view import Phase, View, over_error
 from psruntime.core.rounds.round_messages import Done, Duty, Idle, Turn
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
@@ -104,6 +104,11 @@ class WorkerControl:
         if mode != "bounded" and self._gate is not None:
             self._gate.rest()
         self._pass_clock(mode)
+
+    @property
+    def stats(self) -> WorkerStats:
+        """What the worker measures on itself, as the next heartbeat has it."""
+        return self._facts.stats
 
     @property
     def mode(self) -> str:

@@ -41,13 +41,22 @@ class WorkerFacts:
         self._waiting = "starting"
         self._works_since_s = 0.0  # while there is no reason to wait; monotonic
 
-    # Read by the heartbeats.
+    # Read by the heartbeats, and by whoever reads the worker's metrics.
+
+    @property
+    def stats(self) -> WorkerStats:
+        """Its measurements, of now."""
+        with self._lock:
+            return self._with_counts()
+
+    def _with_counts(self) -> WorkerStats:
+        stats = self._stats(self._waiting or self._long_work())
+        return replace(stats, pushes=stats.pushes + self._pushes, max_lead=self._max_lead)
 
     def beat(self, incarnation: int) -> WorkerBeat:
         """The facts of this incarnation.  What an earlier one did does not count for it."""
         with self._lock:
-            stats = self._stats(self._waiting or self._long_work())
-            stats = replace(stats, pushes=stats.pushes + self._pushes, max_lead=self._max_lead)
+            stats = self._with_counts()
             prepares = self._prepares[0] if self._prepares[1] == incarnation else 0
             if self._assignment is None or self._assignment.incarnation != incarnation:
                 asked = self._asked.is_set()

@@ -172,11 +172,11 @@ def test_a_refused_push_is_read_again(cluster: LocalCluster, tmp_path: Any, monk
     refused: list[int] = []
     read = push_steps._read
 
-    def stale_at_times(fetched: dict[str, Any], examples: int) -> Any:
+    def stale_at_times(fetched: dict[str, Any], examples: int, times: Any) -> Any:
         if len(refused) < 2:
             refused.append(examples)
             fetched = {**fetched, "outcomes": [np.array([[STALE, 0]])]}
-        return read(fetched, examples)
+        return read(fetched, examples, times)
 
     monkeypatch.setattr(push_steps, "_read", stale_at_times)
     run = trained(cluster, tmp_path, "async", Shards(epochs=1))

@@ -169,7 +169,7 @@ def test_a_step_that_ended_in_a_session_before_a_rollback_does_not_bring_its_glo
     run = train(LocalCluster(1), SGD, 1)
     view = SeenView()
     runner = StepRunner(run.graph, view, [])
-    ran = Ran({"global_step": 1900}, {}, None, None)
+    ran = Ran({"global_step": 1900}, {}, None, None, 0.0, 0.0)
     with run.cluster.session(run.graph.graph) as session:
         runner.after_create_session(session, None)
         finished = [

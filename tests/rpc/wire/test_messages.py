@@ -220,6 +220,8 @@ job_statuses = st.builds(
     st.booleans(),
     by_worker,
     steering=st.builds(SteeringStatus, steered, st.lists(words, max_size=3).map(tuple), words, words),
+    saved_step=st.none() | counts,
+    saved_ago_s=st.none() | spans,
 )
 clock_reports = st.builds(ClockReport, indices, incarnations, counts.map(lambda n: n + (n == 0)), counts, counts, spans)
 _of_every_mode = {  # unless the next say otherwise

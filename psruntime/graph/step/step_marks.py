@@ -1,0 +1,36 @@
+"""Marks within a step: when its variables are on the worker, and when its gradients are.
+
+A mark reads the clock once others have run, and nothing waits for it.  So pulls and computation overlap as before: what
+is computed before the last variable is there counts as part of the pull.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.base.devices import worker_cpu
+from psruntime.graph.model.pulled_model import PulledModel
+
+
+def step_marks(pulled: PulledModel, plan: Plan, finite: Any, index: int) -> dict[str, Any]:
+    """{"pulled", "computed"}: seconds since 1970 by the clock of worker `index`, float64 [].
+
+    finite: as StepSetup.is_finite, which needs all gradients, and for which every push waits.
+    """
+    needed = ancestors([finite])
+    rows = [result for group in plan.groups for each in pulled.lookups.fetched(group) for result in each.results]
+    sources = {op for op in [*pulled.pulled, *(tensor.op for tensor in rows)] if op in needed and _is_on_worker(op)}
+    return {"pulled": _mark(sorted(sources, key=str), index), "computed": _mark([finite], index)}
+
+
+def _mark(after: list[Any], index: int) -> Any:
+    with tf1.device(worker_cpu(index)), tf1.control_dependencies(after):
+        return tf1.timestamp()
+
+
+def _is_on_worker(op: Any) -> bool:
+    return bool(tf1.DeviceSpec.from_string(op.device).job == "worker")

@@ -1,0 +1,67 @@
+"""What a worker tells of its steps: how many, how long each phase of them took, and how stale their updates were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
+
+from psruntime.core.members.messages import STALENESS_LIMITS, WorkerStats
+from psruntime.metrics.endpoint import Endpoint
+from psruntime.metrics.families import Families, counter
+from psruntime.metrics.ps_metrics import moved
+from psruntime.observe.step_times import PHASES, StepTimes
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+
+class WorkerMetrics:
+    """Takes the steps of worker `index`, and serves them at the endpoint.
+
+    stats: what the worker measures on itself, of now.
+    """
+
+    def __init__(self, endpoint: Endpoint, index: int, stats: Callable[[], WorkerStats]) -> None:
+        self._index = index
+        self._stats = stats
+        self._endpoint = endpoint
+        self._steps = self._made(Counter, "steps", "Steps that ended.")
+        self._examples = self._made(Counter, "examples", "Training examples in them.")
+        self._dropped = self._made(Counter, "updates_dropped", "Updates of buckets in them that a ps refused.")
+        self._loss = self._made(Gauge, "loss", "Loss of the last step.")
+        self._seconds = self._made(
+            Histogram, "step_seconds", "From the time a step might begin to its end.", buckets=SECONDS
+        )
+        phases = self._kind(Histogram, "step_phase_seconds", "What of it each phase took.", ("phase",), buckets=SECONDS)
+        self._phases = {phase: phases.labels(index, phase) for phase in PHASES}
+        self._staleness = self._made(
+            Histogram, "update_staleness_versions", "Largest staleness of the buckets of an update.",
+            buckets=STALENESS_LIMITS,
+        )  # fmt: skip
+        endpoint.add(Families(self._read))
+
+    def step(self, loss: float, examples: int, staleness: int, dropped: int, times: StepTimes | None) -> None:
+        """A step ended.  staleness: in versions.  dropped: in buckets."""
+        self._steps.inc()
+        self._examples.inc(examples)
+        self._dropped.inc(dropped)
+        self._loss.set(loss)
+        self._staleness.observe(staleness)
+        if times:
+            self._seconds.observe(times.done - times.waits)
+            for phase, begin, end in times.phases:
+                self._phases[phase].observe(end - begin)
+
+    def _made(self, kind: Any, name: str, text: str, **more: Any) -> Any:
+        return self._kind(kind, name, text, **more).labels(self._index)
+
+    def _kind(self, kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **more: Any) -> Any:
+        return kind(f"psruntime_worker_{name}", text, ("worker", *labels), registry=self._endpoint.registry, **more)
+
+    def _read(self) -> Iterable[Metric]:
+        stats, worker = self._stats(), {"worker": self._index}
+        yield counter("worker_updates_sent", "Updates that were sent, each to every bucket.", (worker, stats.pushes))
+        yield counter("worker_batches_skipped", "Batches that were passed over.", (worker, stats.skipped))
+        yield from moved("worker", self._index, stats.moved)
