@@ -29,6 +29,7 @@ COMMANDS = {  # name -> what it does; psruntime.NAME has its main()
     "replay": "train one process on the batches of a sync job, and compare",
     "plan": "show where a model's variables would live, without a job",
     "export": "write a SavedModel of a checkpoint, for serving",
+    "trace": "say where the time of a step goes, by a trace of a job",
     "tables": "show the dynamic tables of a checkpoint, and export them",
 }
 OPTIONS = ("--help", "--version")

@@ -21,9 +21,11 @@ from psruntime.modes import BOUNDED, MODES, named
 from psruntime.schedule import Schedule
 from psruntime.settings import at_least, check_choices, flag_of, setting
 from psruntime.staleness_lr import StalenessLr
+from psruntime.step_range import StepRange
 
 DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"
+SUMMARY_WORKERS = ("chief", "all")
 ON_NAN = ("stop", "continue")
 ON_PS_LOSS = ("rollback", "partial")
 PLANS = ("packed", "per-variable")
@@ -79,8 +81,16 @@ class JobConfig:
     )  # fmt: skip
     keep: int = setting("checkpoints", 5, "checkpoints kept")
     summary_steps: int = setting(
-        "checkpoints", 100, "global steps between the model's summaries, beside the checkpoints; 0: none"
+        "checkpoints", 100, "global steps between summaries for TensorBoard, beside the checkpoints; 0: none"
     )
+    summary_workers: str = setting(
+        "checkpoints", "chief", "who writes summaries: the chief, to the folder of the checkpoints, or every worker, "
+        "to a run of its own in workers/ there", choices=SUMMARY_WORKERS,
+    )  # fmt: skip
+    trace_steps: str = setting(
+        "checkpoints", "", "trace the steps from global step FIRST to before LAST, to a file beside the checkpoints "
+        "that Perfetto and psruntime trace read", metavar="FIRST:LAST",
+    )  # fmt: skip
     keep_best: str = setting(
         "checkpoints", "", "also keep the checkpoint that is best by a held-out metric, which is the least loss or the "
         "greatest of any other; min:NAME and max:NAME say so", metavar="METRIC",
@@ -315,6 +325,9 @@ class JobConfig:
             )
 
     def _check_best(self) -> None:
+        StepRange.of("trace_steps", self.trace_steps)
+        if self.trace_steps and not self.checkpoint_dir:
+            raise UsageError("trace_steps needs checkpoint_dir, the folder of the checkpoints")
         Metric.of("keep_best", self.keep_best)
         if self.keep_best and not self.checkpoint_dir:
             raise UsageError("keep_best needs checkpoint_dir, the folder of the checkpoints")

@@ -5,6 +5,7 @@ python -m psruntime.worker --index N [--model MODULE] [--coordinator HOST:PORT]
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -53,6 +54,7 @@ from psruntime.schedule import Schedule
 
 if TYPE_CHECKING:
     from psruntime.core.accounting.update_outcome import SentUpdate
+    from psruntime.graph.base.summary_writer import SummaryWriter
     from psruntime.graph.checkpoint.best import BestCheckpoint
     from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.loop.push_steps import StepResult
@@ -129,6 +131,7 @@ class _Trainer:
         self._progress = _Progress(process)
         self._recorder: Recorder | None = None
         self._evaluation_error = ""
+        self._summaries = self._summary_writer()
 
     def build(self) -> None:
         """Builds everything that the user's model has a part in, so that its mistakes show before this worker joins.
@@ -260,7 +263,7 @@ class _Trainer:
         while True:
             run = WorkerRun(self._graph_for(job), self._inputs, control_plane, job, index, log, self._data_errors())
             try:
-                assemble(run, self._server, self._progress.step, self._evaluate, saved, record).run()
+                assemble(run, self._server, self._progress.step, self._evaluate, saved, record, self._summaries).run()
                 return
             except ModeChangedError:
                 job = as_started_so(self._job, control_plane.mode, control_plane.bound)
@@ -283,6 +286,23 @@ class _Trainer:
             self._graphs[is_sync] = build_training(self._model, self._inputs, self._plan, job, index, towers)
         return self._graphs[is_sync]
 
+    def _summary_writer(self) -> SummaryWriter | None:
+        """Writes to a run of TensorBoard: that of the job, or one of this worker."""
+        from psruntime.graph.base.summary_writer import SummaryWriter
+
+        job = self._job
+        if not job.checkpoint_dir or not job.summary_steps:
+            return None
+        run = "" if job.summary_workers == "chief" else os.path.join("workers", str(self._where.index))
+        writer = SummaryWriter(os.path.join(job.checkpoint_dir, run), self._process.log)
+        self._process.at_exit.callback(writer.close)
+        return writer
+
+    def _held_out(self, global_step: int, values: dict[str, float]) -> None:
+        """Adds metrics of held-out data to the summaries."""
+        if self._summaries:
+            self._summaries.write(global_step, {f"evaluation/{name}": value for name, value in values.items()})
+
     def _data_errors(self) -> DataErrors:
         """What becomes of bad batches, for one source of errors."""
         from psruntime.graph.input.data_errors import DataErrors
@@ -299,11 +319,11 @@ class _Trainer:
         from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
         from psruntime.graph.model.evaluate import CheckpointEvaluation
 
-        name, _ = self._job.best_metric
+        job, log = self._job, self._process.log
         evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda: self._control_plane.closed_part())
         if check:
-            require_metric("keep_best", name, evaluation.names)
-        return BestCheckpoint(evaluation, self._job.checkpoint_dir, self._job.best_metric, self._process.log)
+            require_metric("keep_best", job.best_metric.name, evaluation.names)
+        return BestCheckpoint(evaluation, job.checkpoint_dir, job.best_metric, log, self._held_out)
 
     def _stats(self, waiting: str) -> WorkerStats:
         """The measurements for the next heartbeat."""
@@ -328,6 +348,7 @@ class _Trainer:
         sys.stdout.write(f"{told(global_step, values)}\n")
         sys.stdout.flush()
         self._process.log("evaluation", global_step=global_step, **values)
+        self._held_out(global_step, values)
 
     def _context(self, mode: str) -> Context:
         worker, index = self._worker, self._where.index

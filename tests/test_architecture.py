@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/devices.py": {"psruntime.errors"},
     "psruntime/staleness_lr.py": {"psruntime.errors"},
     "psruntime/bound_range.py": {"psruntime.errors"},
+    "psruntime/step_range.py": {"psruntime.errors"},
     "psruntime/metric.py": {"psruntime.errors"},
     "psruntime/evaluation": {"psruntime.errors", "psruntime.metric", "psruntime.settings"},
     "psruntime/modes.py": set(),
@@ -34,12 +35,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/config.py": {
         "psruntime.errors", "psruntime.settings", "psruntime.devices", "psruntime.staleness_lr", "psruntime.modes",
         "psruntime.schedule", "psruntime.bound_range", "psruntime.metric",
+        "psruntime.step_range",
     },
     "psruntime/usercode.py": {"psruntime.errors"},
     "psruntime/model.py": {"psruntime.errors", "psruntime.settings", "psruntime.usercode"},
     "psruntime/cluster": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
     "psruntime/launch": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
     "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config"},
+    "psruntime/tracing": {"psruntime.errors", "psruntime.observe"},
     "psruntime/metrics": {
         "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.modes", "psruntime.observe",
         "prometheus_client",

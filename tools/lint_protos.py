@@ -125,7 +125,8 @@ def times_are_durations(file: Compiled) -> Iterator[str]:
 
 def steps_and_bytes_are_int64(file: Compiled) -> Iterator[str]:
     for _, name, field in file.fields():
-        if re.search(r"_(steps|bytes)$", field.name) and field.type != FieldDescriptorProto.TYPE_INT64:
+        is_number = field.type != FieldDescriptorProto.TYPE_STRING  # a range of steps is a text
+        if re.search(r"_(steps|bytes)$", field.name) and is_number and field.type != FieldDescriptorProto.TYPE_INT64:
             yield f"field {name} is not an int64"
 
 

@@ -29,6 +29,7 @@ from psruntime import (
     status,
     tables,
     task,
+    trace,
     worker,
 )
 from psruntime.config import SecurityConfig
@@ -41,9 +42,21 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ELSEWHERE = {".", "cat", "cd", "cp", "grep", "head", "ls", "mkdir", "tail", "venv"}  # commands that are not ours
-FLAGS_ELSEWHERE = {  # of Slurm, systemd and useradd
-    "--home-dir", "--kill-on-bad-exit", "--now", "--ntasks", "--shell", "--system", "--wait",
+ELSEWHERE = {
+    ".",
+    "cat",
+    "cd",
+    "cp",
+    "grep",
+    "head",
+    "ls",
+    "mkdir",
+    "tail",
+    "tensorboard",
+    "venv",
+}  # commands that are not ours
+FLAGS_ELSEWHERE = {  # of Slurm, systemd, useradd and TensorBoard
+    "--home-dir", "--kill-on-bad-exit", "--logdir", "--now", "--ntasks", "--shell", "--system", "--wait",
 }  # fmt: skip
 
 
@@ -97,6 +110,11 @@ def _tables(argv: list[str]) -> int:
         return tables.main(argv)
 
 
+def _trace(argv: list[str]) -> int:
+    with patch.multiple(trace, _show=lambda *_: 0):
+        return trace.main(argv)
+
+
 def _evaluate(argv: list[str]) -> int:
     with patch.multiple(evaluate, _measure=lambda *_: 0):
         return evaluate.main(argv)
@@ -133,6 +151,7 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime.plan": _plan,
     "psruntime.replay": _replay,
     "psruntime.tables": _tables,
+    "psruntime.trace": _trace,
     "psruntime.compare": _compare,
     "psruntime.run": _run,
     "psruntime.init": _init,

@@ -19,6 +19,7 @@ from psruntime.core.rounds import round_messages
 from psruntime.core.rounds.round_messages import Closed, Torn, Turn
 from psruntime.core.rounds.rounds import Rounds
 from psruntime.graph.base.server import start_server
+from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
@@ -59,6 +60,7 @@ class LocalControlPlane:
     waited: list[str] = field(default_factory=list)  # what `waits_for_shard` was told
     mode: str = "async"
     bound: int | None = None
+    learning_rate_scale: float = 1.0
 
     def await_view(self) -> Assignment:
         steps = {"saved_step": self.saved_step, "seen_step": self.seen_step}
@@ -265,12 +267,15 @@ def train(
     control_plane.mode = job.mode
     run = Run(cluster, job, graph, control_plane, events=events, skipped=skipped)
     worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"))
-    loop = assemble(worker_run, cluster.server, run.results.append, close, saved, run.updates.append)
+    writer = SummaryWriter(job.checkpoint_dir, log) if job.checkpoint_dir else None
+    loop = assemble(worker_run, cluster.server, run.results.append, close, saved, run.updates.append, writer)
     run.checkpoints = loop._hooks[-1]._checkpoints
     try:
         loop.run()
     finally:
         inputs.close()
+        if writer:
+            writer.close()
     return run
 
 

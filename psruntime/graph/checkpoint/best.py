@@ -35,11 +35,20 @@ class Evaluation(Protocol):
 class BestCheckpoint:
     """Keeps the best checkpoint of `folder` by a metric in `folder`/best.
 
+    on_values: called with the global step and the metrics by name of each that was offered and measured.
     An evaluation that fails is logged, and the checkpoint passed over.
     """
 
-    def __init__(self, evaluation: Evaluation, folder: str, metric: Metric, log: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        folder: str,
+        metric: Metric,
+        log: Callable[..., None],
+        on_values: Callable[[int, dict[str, float]], None] | None = None,
+    ) -> None:
         self._evaluation = evaluation
+        self._on_values = on_values
         self._folder = CheckpointFolder(os.path.join(folder, "best"), keep=1)
         self._path = os.path.join(self._folder.path, "best.json")
         self._metric = metric
@@ -90,7 +99,10 @@ class BestCheckpoint:
 
     def _consider(self, new: Unfinished, stack: ExitStack) -> None:
         with self._failing(new.global_step), stack:
-            self._compare(new, self._evaluation.measure(new.merged))
+            values = self._evaluation.measure(new.merged)
+            if self._on_values:
+                self._on_values(new.global_step, values)
+            self._compare(new, values)
 
     def _compare(self, new: Unfinished, values: dict[str, float]) -> None:
         require_metric("keep_best", self._metric.name, values)

@@ -8,13 +8,13 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError
 from psruntime.evaluation import history
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.checkpoint.best import BestCheckpoint, Evaluation
 from psruntime.graph.checkpoint.folder import Unfinished
 from psruntime.graph.checkpoint.listing import step_of
@@ -48,7 +48,7 @@ class MeasuredCheckpoints:
         self._evaluation, self._on_values, self._log, self._best = evaluation, on_values, log, best
         self._new = NewCheckpoints(folder)
         self._out = out
-        self._writer: Any = None
+        self._writer = SummaryWriter(out, log)
 
     def measure_next(self) -> bool:
         """Measures the oldest that is new; returns False if there is none.
@@ -68,8 +68,7 @@ class MeasuredCheckpoints:
 
     def close(self) -> None:
         """Ends the file of the summaries."""
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()
 
     def _measure(self, path: str, global_step: int, held: Unfinished | None) -> None:
         try:
@@ -107,14 +106,9 @@ class MeasuredCheckpoints:
             return False
 
     def _write(self, global_step: int, values: dict[str, float]) -> None:
-        summary = tf1.Summary(value=[tf1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+        if not self._writer.write(global_step, values) or not os.path.isdir(self._out):
+            return  # it is one that only TensorFlow reaches, as gs://, or it cannot be written
         try:
-            if self._writer is None:
-                with tf1.Graph().as_default():  # it refuses where operations run at once
-                    self._writer = tf1.summary.FileWriter(self._out)
-            self._writer.add_summary(summary, global_step)
-            self._writer.flush()
-            if os.path.isdir(self._out):  # else it is one that only TensorFlow reaches, as gs://
-                history.append(os.path.join(self._out, HISTORY), global_step, time.time(), values)
-        except (tf1.errors.OpError, OSError) as error:
+            history.append(os.path.join(self._out, HISTORY), global_step, time.time(), values)
+        except OSError as error:
             self._log("summaries_failed", reason=first_line(error))

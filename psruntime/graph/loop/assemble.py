@@ -6,14 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from psruntime.core.accounting.update_outcome import SentUpdate
+from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.loop.checkpoint_hook import CheckpointHook
-from psruntime.graph.loop.hooks import StepsOnly, SummaryHook, ViewHook
+from psruntime.graph.loop.hooks import StepsOnly, ViewHook
 from psruntime.graph.loop.push_steps import PushSteps, StepResult
 from psruntime.graph.loop.replica_hook import ReplicaHook
 from psruntime.graph.loop.round_steps import RoundSteps
 from psruntime.graph.loop.session import ViewSessionCreator, WorkerServer
 from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.loop.summary_hook import SummaryHook
+from psruntime.graph.loop.trace_hook import TraceHook
 from psruntime.graph.loop.training_loop import Steps, TrainingLoop
 from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.recovery.prepare import Preparation
@@ -27,11 +30,12 @@ def assemble(
     close: Callable[[int], None],
     saved: Callable[[str, int], None] | None = None,
     on_update: Callable[[SentUpdate], None] | None = None,
+    writer: SummaryWriter | None = None,
 ) -> TrainingLoop:
     """The training loop of a worker.
 
     on_step: called with the result of every step.  close: as in TrainingLoop.  saved: as in CheckpointHook.
-    on_update: as in PushSteps.
+    on_update: as in PushSteps.  writer: of the summaries; None: there are none.
     """
     graph, job, sharded = run.graph, run.job, run.inputs.shards is not None
     if sharded:
@@ -53,10 +57,20 @@ def assemble(
     def has_stopped() -> bool:
         return any(hook.stop_requested for hook in users)
 
+    def which_run() -> int:
+        assert creator.assignment is not None
+        return creator.assignment.view.ps[0].incarnation
+
+    def stepped(result: StepResult) -> None:
+        summaries.step(result)
+        trace.step(result)
+        on_step(result)
+
     checkpoint_hook = CheckpointHook(run, checkpoints, global_step, incarnation, saved)
     users = [StepsOnly(hook, graph.is_step, global_step, run.log) for hook in graph.model.spec.hooks]
-    summaries = SummaryHook(run, global_step)
-    hooks: list[Any] = [*users, summaries]
+    summaries = SummaryHook(run, writer, global_step)
+    trace = TraceHook(run, global_step, which_run)
+    hooks: list[Any] = [*users, summaries, trace]
     if replicas:
         hooks.append(ReplicaHook(run, replicas, global_step, incarnation))
     hooks.append(checkpoint_hook)
@@ -64,13 +78,12 @@ def assemble(
     run.control_plane.while_held(runner.rest)
     steps: Steps
     if graph.rounds is None:
-        steps = PushSteps(run, creator, runner, view, on_step, has_stopped, on_update)
+        steps = PushSteps(run, creator, runner, view, stepped, has_stopped, on_update)
     else:
-        steps = RoundSteps(run, creator, runner, on_step, has_stopped, on_update)
+        steps = RoundSteps(run, creator, runner, stepped, has_stopped, on_update)
 
     def leave() -> None:
         steps.leave()
-        summaries.end(None)
         checkpoint_hook.leave()
 
     return TrainingLoop(run, creator, steps, [view, runner, *hooks], checkpoint_hook.closing, close, leave)

@@ -40,6 +40,10 @@ class ControlPlane(Protocol):
     def bound(self) -> int | None:
         """The bound in force; None unless the mode is bounded."""
 
+    @property
+    def learning_rate_scale(self) -> float:
+        """By which every learning rate is multiplied."""
+
     def await_view(self) -> Assignment:
         """Blocks until the view is prepared and every ps accepts this worker, or until it shall prepare it."""
 

@@ -25,7 +25,7 @@ def build_push_step(setup: StepSetup) -> TrainGraph:
     header = Header(setup.rules(pulled), setup.index, setup.controls, finite)
     trained = setup.trained_buckets(pulled, gradients, header)
     outcomes, global_step = _push(setup, pulled, trained, header, finite)
-    return setup.handles(pulled, header, trained, {"outcomes": outcomes, "global_step": global_step}, finite)
+    return setup.handles(pulled, header, trained, {"outcomes": outcomes, "global_step": global_step}, computed, finite)
 
 
 def _push(

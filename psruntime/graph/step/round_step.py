@@ -46,9 +46,10 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     for bucket in trained:
         rounds.add(bucket, examples)
     rounds.count()
-    step, graph = rounds.step(), rounds.graph()
+    graph = rounds.graph()
     pulled.pull_after(graph.after_close)  # the one back edge: the pull, which was built first, waits for the close
-    return setup.handles(pulled, step_header, trained, {"examples": examples, **step}, finite, graph, divisor)
+    step = {"examples": examples, **rounds.step()}
+    return setup.handles(pulled, step_header, trained, step, gradients, finite, graph, divisor)
 
 
 def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Any, finite: Any) -> tuple[Any, Any]:

@@ -24,7 +24,7 @@ from psruntime.graph.step.top_k import largest_entries
 from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
 from psruntime.graph.store.apply import Update, bucket_update
 from psruntime.graph.store.bucket_store import BucketStore, PlanStores, PsControl
-from psruntime.graph.store.gradient import BucketGradient, all_finite, clipped
+from psruntime.graph.store.gradient import BucketGradient, all_finite, clipped, global_norm
 from psruntime.graph.store.optimizers import BucketOptimizer, Rule, rule_of, rules_of
 from psruntime.graph.store.row_flags import RowFlags
 from psruntime.graph.store.staleness_weight import StalenessWeight
@@ -146,11 +146,15 @@ class StepSetup:
         header: Header,
         trained: list[TrainedBucket],
         step: dict[str, Any],
+        gradients: Gradients,
         finite: Any,
         rounds: RoundGraph | None = None,
         divisor: Any = None,
     ) -> TrainGraph:
-        """The finished graph.  step: what the mode adds to the fetches of a step.  finite: as `is_finite`."""
+        """The finished graph.
+
+        step: what the mode adds to the fetches of a step.  gradients: before their limits.  finite: as `is_finite`.
+        """
         step = {"loss": pulled.spec.loss, "finite": finite, "updates": pulled.updates, **step}
         step["marks"] = step_marks(pulled, self.plan, finite, self.index)
         return TrainGraph(
@@ -161,6 +165,8 @@ class StepSetup:
             controls=self.controls,
             fence=WriteFence(self.controls, self.index),
             step=step,
+            rules=self.rules(pulled),
+            gradient_norm=self._norm(gradients, divisor),
             optimizers={bucket.name: bucket.optimizer for bucket in trained},
             row_flags={bucket.name: bucket.row_flags for bucket in trained if bucket.row_flags},
             untrained=self._untrained({bucket.name for bucket in trained}),
@@ -169,6 +175,11 @@ class StepSetup:
             rounds=rounds,
             mean_divisor=divisor,
         )
+
+    def _norm(self, gradients: Gradients, divisor: Any) -> Any:
+        with tf1.device(worker_device(self.index)):
+            norm = tf1.cast(global_norm(list(gradients.values())), tf1.float64)
+            return norm if divisor is None else norm * divisor
 
     def _untrained(self, trained: set[str]) -> list[str]:
         return [spec.name for spec in self.plan.trained if self.plan.pieces_of(spec.name)[0][0].name not in trained]

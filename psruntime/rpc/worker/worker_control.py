@@ -118,6 +118,10 @@ class WorkerControl:
     def bound(self) -> int | None:
         return self._membership.answer.instructions.settings.bound
 
+    @property
+    def learning_rate_scale(self) -> float:
+        return self._membership.answer.instructions.settings.learning_rate_scale
+
     def _mode_of(self, answer: Answer) -> str:
         return answer.instructions.settings.mode or self._job.mode
 

@@ -1,4 +1,4 @@
-"""Hooks and summaries of a model."""
+"""Hooks of a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.loop.hooks import StepsOnly
 from psruntime.model import ModelSpec
-from tests.support.local_cluster import LocalCluster, LocalControlPlane, train
+from tests.support.local_cluster import LocalCluster, train
 from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of
 
@@ -48,11 +48,10 @@ class Watching(tf1.train.SessionRunHook):  # type: ignore[misc]
 
 
 def watched(*hooks: Any) -> Any:
-    """A model with these hooks, and with summaries."""
+    """A model with these hooks."""
 
     def build(x: Any, y: Any, _: Any) -> ModelSpec:
         loss = linear(x, get("kernel", [5, 1]), y)
-        tf1.summary.scalar("loss", loss)
         for hook in hooks:
             hook.loss = loss
         return ModelSpec(loss, tf1.train.GradientDescentOptimizer, 0.05, hooks=hooks)
@@ -130,23 +129,3 @@ def test_a_stop_counts_no_more_when_what_was_trained_is_lost() -> None:
 def events(folder: Any) -> list[Any]:
     files = sorted(folder.glob("events.*"))
     return [event for file in files for event in tf1.train.summary_iterator(str(file))]
-
-
-def test_the_chief_writes_the_summaries_every_so_many_steps(tmp_path: Any) -> None:
-    run = train(LocalCluster(1), watched(), 10, checkpoint_dir=str(tmp_path), summary_steps=3)
-    written = {event.step: value.simple_value for event in events(tmp_path) for value in event.summary.value}
-    assert sorted(written) == [1, 4, 7, 10]
-    assert [written[step] for step in (1, 4, 7, 10)] == pytest.approx([run.results[i].loss for i in (0, 3, 6, 9)])
-
-
-class NotTheChief(LocalControlPlane):
-    def is_chief(self) -> bool:
-        return False
-
-
-@pytest.mark.parametrize(
-    "settings", [{"summary_steps": 0}, {"checkpoint_dir": ""}, {"make_control_plane": NotTheChief}]
-)
-def test_nobody_else_writes_any(settings: Any, tmp_path: Any) -> None:
-    train(LocalCluster(1), watched(), 5, **{"checkpoint_dir": str(tmp_path), **settings})
-    assert not events(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psruntime.config import BATCH_POLICIES, ON_NAN, PLANS, JobConfig
+from psruntime.config import BATCH_POLICIES, ON_NAN, PLANS, SUMMARY_WORKERS, JobConfig
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.membership import Member, Role, tag_of
 from psruntime.core.members.messages import (
@@ -256,6 +256,8 @@ jobs = (
             start_over=st.sampled_from(["off", "on"]),
             keep=st.integers(1, 2**31 - 1),
             summary_steps=counts,
+            trace_steps=st.just("") | st.sampled_from(["1:2", "100:1100"]),
+            summary_workers=st.sampled_from(SUMMARY_WORKERS),
             slice_bytes=st.integers(1, field_checks.COUNT_LIMIT - 1),
             plan=st.sampled_from(PLANS),
             on_nan=st.sampled_from(ON_NAN),
@@ -410,6 +412,7 @@ def test_every_setting_has_a_field_on_the_wire():
         (pb.Phase, [phase.name for phase in Phase]),
         (pb.LeaveKind, [kind.name for kind in LeaveKind]),
         (pb.Mode, [mode.upper() for mode in MODES]),
+        (pb.SummaryWorkers, [choice.upper() for choice in SUMMARY_WORKERS]),
         (pb.OnNan, [choice.upper() for choice in ON_NAN]),
         (pb.ControlCommand, [kind.name for kind in Kind]),
         (pb.ControlOutcome, [outcome.name for outcome in Outcome]),

@@ -1,0 +1,129 @@
+"""What TensorBoard shows of a training: the model's own summaries, and the figures of the steps beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.summary_writer import SummaryWriter
+from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.store.optimizers import learning_rates_at
+
+if TYPE_CHECKING:
+    from psruntime.graph.loop.push_steps import StepResult
+
+ALL = "all"  # of --summary-workers
+PREFIX = "psruntime/"  # of the tags, so that none is one of the model
+
+
+class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Writes the summaries of a step every `summary_steps` global steps, while this worker is the chief, or always if
+    every worker writes.
+
+    `step` is to be called with the result of every step, after its run.  Writes nothing without a writer, or with
+    `summary_steps` 0.  global_step: gives it as this worker last saw it.
+
+    The tags, each with the prefix psruntime/, of this worker unless said otherwise:
+        loss, gradient_norm: of the step; the norm over all gradients, before they are limited.
+        staleness_mean, staleness_max, in versions, and examples_per_second: of the steps since the last ones.
+        global_steps_per_second: of the job, since then.
+        learning_rate: of the step's update, before a rate by staleness; several have the pattern of their variables
+        behind.
+    """
+
+    def __init__(self, run: WorkerRun, writer: SummaryWriter | None, global_step: Callable[[], int]) -> None:
+        self._graph = run.graph
+        self._control_plane = run.control_plane
+        self._every = run.job.summary_steps
+        self._of_all = run.job.summary_workers == ALL
+        self._writer = writer
+        self._fetches = self._build() if writer and self._every else None
+        self._global_step = global_step
+        self._window = _Window()
+        self._next = 0  # the global step at which the next ones are due
+        self._fetched: dict[str, Any] | None = None
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        """What a lost session interrupted is due again, and what was undone."""
+        self._next = min(self._next, self._global_step())
+        self._window = _Window()
+
+    def before_run(self, run_context: Any) -> Any:
+        if self._fetches is None or self._global_step() + 1 < self._next:
+            return None
+        if not self._graph.is_step(run_context) or not (self._of_all or self._control_plane.is_chief()):
+            return None
+        self._next = self._global_step() + self._every  # so that a step that runs beside this one has none
+        return tf1.train.SessionRunArgs(self._fetches)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+        self._fetched = run_values.results
+
+    def step(self, result: StepResult) -> None:
+        """The step that ran last has this result."""
+        if self._fetches is None:
+            return
+        self._window.add(result)
+        if self._fetched is None:
+            return
+        fetched, self._fetched = self._fetched, None
+        self._next = result.global_step + self._every
+        window, self._window = self._window, _Window(result.global_step)
+        values = {
+            "loss": result.loss,
+            "gradient_norm": float(fetched["gradient_norm"]),
+            **window.figures,
+            **self._learning_rates(result.global_step),
+        }
+        assert self._writer
+        tagged = {PREFIX + name: value for name, value in values.items()}
+        if not self._writer.write(result.global_step, tagged, fetched.get("merged")):
+            self._fetches = None
+
+    def _build(self) -> dict[str, Any]:
+        with self._graph.graph.as_default():
+            merged = tf1.summary.merge_all()
+        fetches = {"gradient_norm": self._graph.gradient_norm}
+        return fetches if merged is None else {**fetches, "merged": merged}
+
+    def _learning_rates(self, global_step: int) -> dict[str, float]:
+        """Those of the update of a step with this result: in mode sync it is still to come."""
+        before = global_step - (self._graph.rounds is None)
+        rules, scale = self._graph.rules, self._control_plane.learning_rate_scale
+        rates = [rate * scale for rate in learning_rates_at(rules, before)]
+        if len(rates) == 1:
+            return {"learning_rate": rates[0]}
+        return {f"learning_rate/{rule.pattern}": rate for rule, rate in zip(rules, rates, strict=True)}
+
+
+class _Window:
+    """The steps since summaries were written last, at the global step `begin`; None: in a new session."""
+
+    def __init__(self, begin: int | None = None) -> None:
+        self._since_s = time.monotonic()
+        self._begin = begin
+        self._end = 0
+        self._examples = 0
+        self._staleness: list[int] = []
+
+    def add(self, result: StepResult) -> None:
+        """A step ended."""
+        self._end = result.global_step
+        self._examples += result.examples
+        self._staleness.append(result.staleness)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """By their names.  The steps of a new session tell no speed: to build it took most of their time."""
+        values = {
+            "staleness_mean": sum(self._staleness) / len(self._staleness),
+            "staleness_max": float(max(self._staleness)),
+        }
+        if self._begin is not None:
+            passed_s = time.monotonic() - self._since_s
+            values["examples_per_second"] = self._examples / passed_s
+            values["global_steps_per_second"] = (self._end - self._begin) / passed_s
+        return values

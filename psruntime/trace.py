@@ -1,0 +1,80 @@
+"""Says where the time of a step goes, by a file that --trace-steps wrote.
+
+python -m psruntime.trace FILE [--json]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from psruntime import flags
+from psruntime.errors import EXIT_DONE
+from psruntime.observe.step_times import PHASES
+from psruntime.observe.tables import table
+from psruntime.process import offline
+from psruntime.tracing.chrome import Trace, read_trace
+from psruntime.tracing.report import PS_KINDS, Report, report_of
+
+PROG = "psruntime trace"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Reads the file; no job need run.  Returns the exit code."""
+    parser = flags.Parser(
+        PROG,
+        "Says where the time of a step goes, by a trace of a job with --trace-steps.",
+        usage=f"{PROG} FILE [flags]",
+    )
+    parser.add_argument("file", metavar="FILE", help="the file in trace/, in the folder of the checkpoints")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, times in seconds")
+    arguments = parser.parse_args(argv)
+    return offline(PROG, lambda: _show(arguments.file, arguments.json))
+
+
+def _show(path: str, as_json: bool) -> int:
+    trace = read_trace(path)
+    report = report_of(trace.spans)
+    if as_json:
+        sys.stdout.write(json.dumps({**trace.facts, **asdict(report)}) + "\n")
+    else:
+        Console().print(_as_text(trace, report))
+    return EXIT_DONE
+
+
+def _as_text(trace: Trace, report: Report) -> RenderableType:
+    facts = trace.facts
+    agree_ms = facts["off_by_s"] * 1e3
+    head = Text(f"global steps {facts['steps']} in mode {facts['mode']}; the clocks agree within {agree_ms:.2f} ms")
+    phases = [phase for phase in PHASES if any(phase in time.phases for time in report.workers)]
+    workers = table("worker", "steps", "ms a step", *phases)
+    for time in report.workers:
+        shares = (f"{time.phases.get(phase, 0.0) * 1e3:.2f}" for phase in phases)
+        workers.add_row(str(time.worker), str(time.steps), f"{time.step_s * 1e3:.2f}", *shares)
+    ps = table("ps", *(f"{kind}, ms" for kind in PS_KINDS))
+    for each in report.ps:
+        ps.add_row(str(each.ps), *(f"{each.kinds[kind] * 1e3:.2f}" for kind in PS_KINDS))
+    return Group(head, Text(), workers, Text(), ps, *_verdict(report))
+
+
+def _verdict(report: Report) -> list[RenderableType]:
+    late = report.waited_for
+    if not late:
+        return []
+    most = max(report.workers, key=lambda time: time.waiting)
+    longest = max(late.phases, key=lambda phase: late.phases[phase])
+    spent = f"{late.phases[longest] * 1e3:.1f} of {late.step_s * 1e3:.1f} ms"
+    text = (
+        f"worker {most.worker} waits {most.waiting:.0%} of its step for others; worker {late.worker} waits least, "
+        f"{late.waiting:.0%}, and spends {spent} on {longest}"
+    )
+    return [Text(), Text(text)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""What a training writes for TensorBoard, read with TensorBoard's own loader."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf1
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from psruntime.core.members.view import View
+from psruntime.model import ModelSpec
+from tests.support import docs
+from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
+from tests.support.selection import long_but
+from tests.support.small_models import get, linear, model_of
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Tag -> [(global step, value)]."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def documented_tags() -> list[str]:
+    return [tag for row in docs.table("docs/tensorboard.md", "summaries") for tag in re.findall("`(.+?)`", row[0])]
+
+
+def summarized(folder: Path, steps: int = 10, **settings: Any) -> Run:
+    """Trains a model with a summary of its own."""
+
+    def build(x: Any, y: Any, _: Any) -> ModelSpec:
+        loss = linear(x, get("kernel", [5, 1]), y)
+        tf1.summary.scalar("loss", loss)
+        return ModelSpec(loss, tf1.train.GradientDescentOptimizer, 0.05)
+
+    return train(LocalCluster(1), model_of(build), steps, **{"checkpoint_dir": str(folder), **settings})
+
+
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
+def test_the_chief_writes_its_own_figures_beside_the_model_s_every_so_many_steps(mode: str, tmp_path: Path) -> None:
+    run = summarized(tmp_path, mode=mode, summary_steps=3)
+    found = curves(tmp_path)
+    steps, losses = zip(*found["loss"], strict=True)
+    assert len(steps) >= 3 and {after - before for before, after in pairwise(steps)} == {3}
+    of_step: dict[int, float] = {}
+    for result in run.results:
+        of_step.setdefault(result.global_step, result.loss)
+    assert losses == pytest.approx([of_step[step] for step in steps])
+    assert set(found) == {"loss", *documented_tags()}
+    assert found["psruntime/loss"] == found["loss"]
+    assert found["psruntime/staleness_max"] == found["psruntime/staleness_mean"] == [(step, 0.0) for step in steps]
+    for tag in ("psruntime/examples_per_second", "psruntime/global_steps_per_second"):
+        speeds = dict(found[tag])
+        assert list(speeds) == list(steps[1:]) and min(speeds.values()) > 0
+    examples, steps_of_job = (found[f"psruntime/{name}_per_second"] for name in ("examples", "global_steps"))
+    assert [a / b for (_, a), (_, b) in zip(examples, steps_of_job, strict=True)] == pytest.approx(
+        [8.0] * len(examples)
+    )
+
+
+@pytest.mark.parametrize("settings", long_but([{"mode": "sync"}], [{}, {"local_steps": 2}, {"mode": "sync"}]))
+def test_the_norm_of_the_gradient_is_that_before_its_limit(settings: Any, tmp_path: Path) -> None:
+    def build(x: Any, _: Any, __: Any) -> ModelSpec:
+        kernel = get("kernel", [2])
+        return ModelSpec(tf1.reduce_sum(kernel * [3.0, 4.0]), tf1.train.GradientDescentOptimizer, 0.1, clip_norm=1.0)
+
+    train(LocalCluster(2), model_of(build), 4, checkpoint_dir=str(tmp_path), summary_steps=1, **settings)
+    norms = [value for _, value in curves(tmp_path)["psruntime/gradient_norm"]]
+    assert len(norms) >= 3 and norms == pytest.approx([5.0] * len(norms))
+
+
+def at_half_the_rate(view: View, steps: int) -> LocalControlPlane:
+    return LocalControlPlane(view, steps, learning_rate_scale=0.5)
+
+
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
+def test_the_learning_rate_is_that_of_the_update_for_each_optimizer(mode: str, tmp_path: Path) -> None:
+    def build(x: Any, y: Any, _: Any) -> ModelSpec:
+        loss = linear(x, get("deep/kernel", [5, 1]), y) + tf1.reduce_sum(tf1.square(get("wide", [3])))
+        rates = {"deep/*": lambda step: 1.0 / (1 + step), "*": 0.5}
+        return ModelSpec(loss, dict.fromkeys(rates, tf1.train.GradientDescentOptimizer), rates)
+
+    settings = {"make_control_plane": at_half_the_rate, "checkpoint_dir": str(tmp_path), "summary_steps": 1}
+    train(LocalCluster(1), model_of(build), 3, mode=mode, **settings)
+    found = curves(tmp_path)
+    assert [value for _, value in found["psruntime/learning_rate/deep/*"]] == pytest.approx([0.5, 0.25, 0.5 / 3])
+    assert [value for _, value in found["psruntime/learning_rate/*"]] == pytest.approx([0.25] * 3)
+
+
+class NotTheChief(LocalControlPlane):
+    def is_chief(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    "settings", [{"summary_steps": 0}, {"checkpoint_dir": ""}, {"make_control_plane": NotTheChief}]
+)
+def test_nobody_else_writes_any(settings: Any, tmp_path: Path) -> None:
+    summarized(tmp_path, 5, **settings)
+    assert not list(tmp_path.glob("events.*"))
+
+
+def test_every_worker_writes_where_that_is_asked_for(tmp_path: Path) -> None:
+    summarized(tmp_path, 3, make_control_plane=NotTheChief, summary_workers="all", summary_steps=1)
+    assert [step for step, _ in curves(tmp_path)["psruntime/loss"]] == [1, 2, 3]
+
+
+def test_a_failure_to_write_is_told_once_and_the_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tf1.summary, "FileWriter", full)
+    run = summarized(tmp_path, 5, summary_steps=1)
+    assert len(run.results) == 5
+    assert [facts["reason"] for facts in run.named("summaries_failed")] == ["[Errno 28] No space left on device"]
