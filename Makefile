@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCHMARKS := async_steps async_strategy one_variable exchange local_step sync startup recovery coordinator scaling \
-    stragglers links memory tables adam_table colocated two_machines
+    stragglers links memory tables adam_table colocated two_machines observation
 RESULTS := bench-results
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready

@@ -76,16 +76,27 @@ class Machine:
 HERE = Machine()
 
 
+def nothing_more(name: str) -> tuple[str, ...]:  # noqa: ARG001
+    return ()
+
+
 def our_job(
-    started: Processes, work: Work, *settings: str, ps_on: Machine = HERE, workers_on: Machine = HERE
+    started: Processes,
+    work: Work,
+    *settings: str,
+    ps_on: Machine = HERE,
+    workers_on: Machine = HERE,
+    flags_of: Callable[[str], tuple[str, ...]] = nothing_more,
 ) -> StartWorker:
+    """flags_of: flags of each process by its name, as ps-0 or worker-1."""
     job = ["--ps", str(work.ps), *work.settings, *settings]
     if ps_on != HERE:
         job.append("--insecure")
 
     def start_ps(index: int, *flags: str) -> Path:
-        command = ["psruntime.ps", "--index", str(index), "--host", ps_on.host, *flags]
-        return started.start(f"ps-{index}", *command, enter=ps_on.enter)
+        name = f"ps-{index}"
+        command = ["psruntime.ps", "--index", str(index), "--host", ps_on.host, *flags, *flags_of(name)]
+        return started.start(name, *command, enter=ps_on.enter)
 
     start_ps(0, "--coordinator", f"{ps_on.host}:0", *job)
     coordinator = ["--coordinator", coordinator_of(started)]
@@ -94,8 +105,9 @@ def our_job(
     model = ["--host", workers_on.host, "--model", work.model, "--batch-size", str(work.batch_size)]
 
     def start_worker(index: int) -> Path:
-        command = ["psruntime.worker", "--index", str(index), *coordinator, *model]
-        return started.start(f"worker-{index}", *command, enter=workers_on.enter)
+        name = f"worker-{index}"
+        command = ["psruntime.worker", "--index", str(index), *coordinator, *model, *flags_of(name)]
+        return started.start(name, *command, enter=workers_on.enter)
 
     return start_worker
 
