@@ -328,6 +328,8 @@ class JobConfig:
         StepRange.of("trace_steps", self.trace_steps)
         if self.trace_steps and not self.checkpoint_dir:
             raise UsageError("trace_steps needs checkpoint_dir, the folder of the checkpoints")
+        if self.trace_steps and "://" in self.checkpoint_dir:
+            raise UsageError(f"trace_steps needs a checkpoint_dir that is a folder, got {self.checkpoint_dir}")
         Metric.of("keep_best", self.keep_best)
         if self.keep_best and not self.checkpoint_dir:
             raise UsageError("keep_best needs checkpoint_dir, the folder of the checkpoints")

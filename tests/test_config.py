@@ -284,3 +284,8 @@ def test_mode_sync_has_no_pipeline() -> None:
         JobConfig(mode="sync", pipeline=2)
     message = "pipeline is for mode async and bounded: a round of mode sync begins when the last is applied"
     assert str(refused.value) == message
+
+
+def test_a_trace_is_written_to_a_folder() -> None:
+    with pytest.raises(UsageError, match="trace_steps needs a checkpoint_dir that is a folder, got gs://bucket/job"):
+        JobConfig(trace_steps="5:9", checkpoint_dir="gs://bucket/job")
