@@ -84,7 +84,7 @@ def _export(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) ->
     from psruntime.graph.checkpoint.listing import CheckpointList, step_of
     from psruntime.graph.export.runtimes import require_lite_rt
     from psruntime.graph.export.saved_model import require_new
-    from psruntime.graph.export.serving_graph import DEFAULT, build_serving_graph
+    from psruntime.graph.export.serving_graph import build_serving_graph
     from psruntime.graph.export.tflite import require_convertible
 
     out = whole_path(arguments.out)
@@ -97,7 +97,7 @@ def _export(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) ->
     model = load_model(worker.model)
     serving = build_serving_graph(model, context)
     if wanted.tflite:
-        require_convertible(serving.signatures[DEFAULT][0])
+        require_convertible(serving)
     newest, written = _write(model, context, serving, checkpoints, out, wanted)
     facts = {"out": out, "checkpoint": newest, "global_step": step_of(newest), "bytes": written.bytes}
     if arguments.json:

@@ -23,16 +23,24 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.base.environment import stderr_closed
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.export.compact import compact
-from psruntime.graph.export.serving_graph import DEFAULT
+from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
 from psruntime.graph.export.wanted import FLOAT16, INT8
 
 Batch = Mapping[str, Any]  # features by name, arrays
 
 
-def require_convertible(given: Mapping[str, Any]) -> None:
-    """Raises UsageError if a signature takes what LiteRT has not.  given: its tensors by name."""
-    for name, tensor in given.items():
+def require_convertible(serving: ServingGraph) -> None:
+    """Raises UsageError if the model takes, or holds, what LiteRT has not."""
+    with serving.graph.as_default():
+        tables = ", ".join(noted())
+    if tables:
+        raise UsageError(
+            f"--tflite: {tables} has rows of any ids (psruntime.embedding), which LiteRT cannot look up; serve the "
+            "SavedModel"
+        )
+    for name, tensor in serving.signatures[DEFAULT][0].items():
         if not isinstance(tensor, tf1.Tensor):
             raise UsageError(f"--tflite: feature {name} is sparse, and a LiteRT model takes dense tensors only")
         if tensor.dtype == tf1.string:
@@ -76,8 +84,8 @@ def _reason(error: Exception) -> str:
     unknown = re.findall(r"^(?:TF Select|Custom) ops: (.+)$", text, re.MULTILINE)
     if unknown:
         return (
-            f"LiteRT has no operation for {', '.join(unknown)}, on which the predictions depend; compute what it does "
-            "before the model, in input_fn, or by other operations"
+            f"LiteRT has no {', '.join(unknown)}, or not for these types, and the predictions depend on it; compute "
+            "what it does before the model, in input_fn, or by other operations"
         )
     return f"TensorFlow's converter fails: {first_line(error)}"
 
