@@ -282,7 +282,9 @@ def test_a_compact_model_is_the_same_with_its_weights_aligned() -> None:
 LOGITS = """
 from dataclasses import replace
 from psruntime.examples import mobilenet_v2
-input_fn = mobilenet_v2.input_fn
+
+def input_fn(context):
+    return mobilenet_v2.input_fn(context).take(1)
 
 def model_fn(features, labels, mode):
     spec = mobilenet_v2.model_fn(features, labels, mode)
