@@ -74,7 +74,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("model", "optimizers"),
     ("usercode", "config", "evaluation"),
     ("schedule",),
-    ("settings", "devices", "staleness_lr", "bound_range", "metric"),
+    ("settings", "devices", "staleness_lr", "bound_range", "metric", "warm_names"),
     ("modes",),
     ("errors", "v1"),
 )
