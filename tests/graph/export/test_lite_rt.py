@@ -293,7 +293,7 @@ def model_fn(features, labels, mode):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("quantize", ["int8", "float16"])
+@pytest.mark.parametrize("quantize", ["int8", pytest.param("float16", marks=pytest.mark.nightly)])
 def test_mobilenet_in_lite_rt(quantize: str, served: Served) -> None:
     served.write(LOGITS)
     features, expected = served.trained()
