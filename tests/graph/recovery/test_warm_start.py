@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config import JobConfig
 from psruntime.errors import CheckpointError, UsageError
 from psruntime.graph.recovery import warm_start
 from psruntime.model import Model, ModelSpec
@@ -190,18 +189,3 @@ def test_a_dynamic_table_is_refused(tmp_path: Path) -> None:
     (table,) = [spec.name for spec in first.graph.plan.specs if spec.dynamic]
     with pytest.raises(UsageError, match=f"{table} is a dynamic table, which a warm start cannot take"):
         train(LocalCluster(1), model, 1, warm_start=str(tmp_path / "first"))
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"warm_start_vars": "a"}, "warm_start_vars is for warm_start"),
-        ({"warm_start_names": "a=b"}, "warm_start_names is for warm_start"),
-        ({"warm_start": "x", "warm_start_vars": "("}, "must be a regular expression, got '\\('"),
-        ({"warm_start": "x", "warm_start_names": "a=b,c"}, "must be NEW=OLD,..., names of variables, got 'c'"),
-        ({"warm_start": "x", "warm_start_names": "a=b,a=c"}, "says a twice"),
-    ],
-)
-def test_settings_that_say_nothing_are_refused(settings: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        JobConfig(**settings)  # type: ignore[arg-type]
