@@ -175,6 +175,20 @@ def serving_input_fn():
     assert capsys.readouterr().err.endswith(f"measures ranges on the training data, but {why}\n")
 
 
+def test_sparse_features_are_measured_in_a_saved_model(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    text = SMALL.replace("PREDICTIONS", "score")
+    for old, new in SPARSE:
+        text = text.replace(old, new)
+    served.write(text)
+    served.trained()
+    _, report = exported(served, "--report")
+    row = report["rows"]["SavedModel"]
+    assert row["differences"]["predictions"] == {"largest": 0, "unequal": 0, "entries": 40}
+    assert row["metrics"]["error"] == report["rows"]["checkpoint"]["metrics"]["error"] > 0
+    assert row["one"] is None, "sparse examples are not cut"
+    assert "ms a batch" in capsys.readouterr().out
+
+
 def of_small(old: str, new: str) -> Callable[[], str]:
     def text() -> str:
         assert old in SMALL
