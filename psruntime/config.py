@@ -22,6 +22,7 @@ from psruntime.schedule import Schedule
 from psruntime.settings import at_least, check_choices, flag_of, setting
 from psruntime.staleness_lr import StalenessLr
 from psruntime.step_range import StepRange
+from psruntime.warm_names import earlier_names, pattern_of
 
 DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"
@@ -95,6 +96,17 @@ class JobConfig:
         "checkpoints", "", "also keep the checkpoint that is best by a held-out metric, which is the least loss or the "
         "greatest of any other; min:NAME and max:NAME say so", metavar="METRIC",
     )  # fmt: skip
+    warm_start: str = setting(
+        "checkpoints", "", "checkpoint, or folder of some, from which a job without one of its own takes the values of "
+        "its variables, those that are of the same name there", metavar="CHECKPOINT",
+    )  # fmt: skip
+    warm_start_vars: str = setting(
+        "checkpoints", "", "only those variables whose names begin with what this regular expression matches",
+        metavar="REGEX", default_is="all",
+    )  # fmt: skip
+    warm_start_names: str = setting(
+        "checkpoints", "", "variables that have another name in that checkpoint", metavar="NEW=OLD,..."
+    )
     replicate_every: int = setting(
         "faults", 0, "global steps between copies of each ps on the next one, from which it comes back without a disk; "
         "0: none",
@@ -209,6 +221,7 @@ class JobConfig:
             at_least("epochs", self.epochs, 1)
         self._check_mode()
         self._check_best()
+        self._check_warm_start()
         if self.min_workers > self.max_workers:
             raise UsageError(f"min_workers ({self.min_workers}) must not exceed max_workers ({self.max_workers})")
         at_least("lease_s", self.lease_s, 0.5)
@@ -333,6 +346,13 @@ class JobConfig:
         Metric.of("keep_best", self.keep_best)
         if self.keep_best and not self.checkpoint_dir:
             raise UsageError("keep_best needs checkpoint_dir, the folder of the checkpoints")
+
+    def _check_warm_start(self) -> None:
+        pattern_of(self.warm_start_vars)
+        earlier_names(self.warm_start_names)
+        for name in ("warm_start_vars", "warm_start_names"):
+            if getattr(self, name) and not self.warm_start:
+                raise UsageError(f"{name} is for warm_start, the checkpoint to begin from; give that too")
 
     @property
     def best_metric(self) -> Metric:

@@ -168,9 +168,9 @@ def checkpoint_folder(arguments: argparse.Namespace) -> str:
 
 
 def resolved(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings with the whole path of the checkpoints' folder: other processes may run in another one."""
-    folder = settings.get("checkpoint_dir")
-    return {**settings, "checkpoint_dir": whole_path(folder)} if folder else settings
+    """The settings with the whole paths of checkpoints: other processes may run in another folder."""
+    paths = {name: whole_path(settings[name]) for name in ("checkpoint_dir", "warm_start") if settings.get(name)}
+    return {**settings, **paths}
 
 
 def config_of(config: type[_Config], arguments: argparse.Namespace) -> _Config:

@@ -150,6 +150,7 @@ class _Trainer:
         from psruntime.graph.model.pulled_model import learn_specs
         from psruntime.graph.model.slowed import slowed
         from psruntime.graph.model.towers import find_towers
+        from psruntime.graph.recovery.warm_start import require_warm_start
         from psruntime.graph.step.plan_log import log_plan
 
         job = self._job
@@ -162,6 +163,7 @@ class _Trainer:
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         self._graphs: dict[bool, TrainGraph] = {}  # of mode sync, and of the others
         graph = self._graph_for(job)  # 2
+        require_warm_start(graph, job)
         self._build_for_all_stages()
         is_first = self._where.index == 0
         if is_first:

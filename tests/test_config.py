@@ -60,6 +60,11 @@ JOB_REFUSALS = [
     ("delta_every", 10, "delta_every needs checkpoint_dir, the folder of the checkpoints"),
     ("keep_best", "least:loss", "keep_best must be NAME, min:NAME or max:NAME, got 'least:loss'"),
     ("keep_best", "loss", "keep_best needs checkpoint_dir, the folder of the checkpoints"),
+    ("warm_start_vars", "a", "warm_start_vars is for warm_start, the checkpoint to begin from; give that too"),
+    ("warm_start_vars", "*", "warm_start_vars must be a regular expression, got '*': nothing to repeat at position 0"),
+    ("warm_start_names", "a=b", "warm_start_names is for warm_start, the checkpoint to begin from; give that too"),
+    ("warm_start_names", "a=b,c", "warm_start_names must be NEW=OLD,..., names of variables, got 'c'"),
+    ("warm_start_names", "a=b,a=c", "warm_start_names says a twice"),
     ("replicate_every", -1, "replicate_every must be at least 0, got -1"),
     ("replicate_every", 20, "replicate_every needs ps 2 at least: the copy of a ps is on the next one"),
     ("plan", "packs", "plan must be one of packed, per-variable, got 'packs'; did you mean packed?"),
@@ -125,7 +130,7 @@ def test_a_job_without_a_name_is_named_after_its_settings() -> None:
 
 
 def test_every_job_setting_that_has_a_range_is_checked() -> None:
-    unchecked = {"checkpoint_dir", "rounds_log", "schedule"}  # any text; the last has tests of its own
+    unchecked = {"checkpoint_dir", "warm_start", "rounds_log", "schedule"}  # any text; the last has tests of its own
     assert {name for name, _, _ in JOB_REFUSALS} | unchecked == {field.name for field in dataclasses.fields(JobConfig)}
 
 
@@ -144,6 +149,7 @@ def test_every_job_setting_that_has_a_range_is_checked() -> None:
         {"link_timeout_s": 1.0, "linger_s": 0.0},
         {"min_workers": 7, "max_workers": 7},
         {"keep_best": "max:top:5", "checkpoint_dir": "run"},
+        {"warm_start": "earlier", "warm_start_vars": "hidden/.*", "warm_start_names": "a=b, c=d"},
         {"on_nan": "continue", "checkpoint_dir": "gs://bucket/run"},
     ],
 )

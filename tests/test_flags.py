@@ -40,7 +40,7 @@ def test_every_setting_of_the_job_has_a_flag() -> None:
     values = {"str": "x", "int": "7", "float": "7", "int | None": "7", "float | None": "7"}
     for setting in settings_of(JobConfig):
         given = flags.given(parse(flag_of(setting.name), values[setting.type]), JobConfig)
-        text = str(Path("x").absolute()) if setting.name == "checkpoint_dir" else "x"
+        text = str(Path("x").absolute()) if setting.name in ("checkpoint_dir", "warm_start") else "x"
         assert given == {setting.name: text if setting.type == "str" else 7}
 
 

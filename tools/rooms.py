@@ -75,7 +75,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("model", "optimizers"),
     ("usercode", "config", "evaluation"),
     ("schedule",),
-    ("settings", "devices", "staleness_lr", "bound_range", "metric", "step_range"),
+    ("settings", "devices", "staleness_lr", "bound_range", "metric", "step_range", "warm_names"),
     ("modes",),
     ("errors", "v1"),
 )

@@ -73,7 +73,7 @@ def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
 def _wide(features: Any) -> Any:
     """A weight for every value of every feature, and for every crossed pair; [batch, 1]."""
     pair = features["item"] * SIZES["context"] + features["context"]
-    crossed = tf1.strings.to_hash_bucket_fast(tf1.as_string(pair), CROSS_BUCKETS)
+    crossed = tf1.floormod(pair, CROSS_BUCKETS)  # LiteRT has no strings to hash; an item of the first 100 has its own
     with tf1.variable_scope("wide"):
         found = [_looked_up(name, [size, 1], features[name], tf1.zeros_initializer()) for name, size in SIZES.items()]
         return tf1.add_n([*found, _looked_up("cross", [CROSS_BUCKETS, 1], crossed, tf1.zeros_initializer())])

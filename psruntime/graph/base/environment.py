@@ -43,7 +43,7 @@ def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    with _stderr_closed():
+    with stderr_closed():
         import tensorflow  # noqa: F401
     return _in_force()
 
@@ -53,8 +53,8 @@ def _in_force() -> dict[str, str]:
 
 
 @contextmanager
-def _stderr_closed() -> Iterator[None]:
-    """Silences file descriptor 2 meanwhile: some lines of the import ignore every log level.
+def stderr_closed() -> Iterator[None]:
+    """Silences file descriptor 2 meanwhile: some lines of TensorFlow's C++ side ignore every log level.
 
     observe/log.py has a descriptor of its own, so our lines are not lost.
     """

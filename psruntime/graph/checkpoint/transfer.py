@@ -65,13 +65,15 @@ class Reader:
     """Reads parts; in the current graph, for worker `index` as the chief.
 
     Reading takes minutes, in which another may have become chief, so the fence is asked before each portion is written.
+
+    keeps: whether the variables have values, and what is not read of them stays; else they may be new.
     """
 
-    def __init__(self, parts: list[CheckpointPart], index: int, fence: WriteFence) -> None:
+    def __init__(self, parts: list[CheckpointPart], index: int, fence: WriteFence, keeps: bool = False) -> None:
         self._fence = fence
-        parts = [rows for part in parts for rows in part.in_rows()]
-        self._by_chief = {ps: _Restoring(worker_cpu(index), portions(own, True), fence) for ps, own in by_ps(parts)}
-        self._sharded = {ps: _Restoring(ps_device(ps), portions(own, True), fence) for ps, own in by_ps(parts)}
+        every_ps = by_ps([rows for part in parts for rows in part.in_rows()])
+        self._by_chief = {ps: _Restoring(worker_cpu(index), portions(own, True), fence, keeps) for ps, own in every_ps}
+        self._sharded = {ps: _Restoring(ps_device(ps), portions(own, True), fence, keeps) for ps, own in every_ps}
 
     def read(
         self, session: Any, sources: Mapping[str, Source], sharded: bool, every_ps: Collection[int], incarnation: int
@@ -121,7 +123,7 @@ class _Restoring:
     """The reading of portions by one device.  portions: (placeholder of the path, that of names, its parts).  last:
     runs after all."""
 
-    def __init__(self, device: str, portions: Iterable[list[CheckpointPart]], fence: WriteFence) -> None:
+    def __init__(self, device: str, portions: Iterable[list[CheckpointPart]], fence: WriteFence, keeps: bool) -> None:
         self.portions: list[tuple[Any, Any, list[CheckpointPart]]] = []
         self.last: Any = None
         for portion in portions:
@@ -142,7 +144,8 @@ class _Restoring:
             every_ps = sorted({part.ps for part in portion})
             passed = [fence.passed(ps, [value for part, value in tensor_of if part.ps == ps]) for ps in every_ps]
             with tf1.control_dependencies(passed):
-                self.last = tf1.group(*[_assign(list(of_one)) for _, of_one in groupby(tensor_of, lambda p: _of(p[0]))])
+                of_variables = [list(of_one) for _, of_one in groupby(tensor_of, lambda p: _of(p[0]))]
+                self.last = tf1.group(*[_assign(of_one, keeps) for of_one in of_variables])
 
 
 def _in_order(part: CheckpointPart | WovenPart, device: str, value: Value) -> Any:
@@ -187,8 +190,8 @@ def _shaped(part: CheckpointPart, value: Value) -> Any:
         return own if own.shape == part.shape else tf1.reshape(own, part.shape)
 
 
-def _assign(parts: list[tuple[CheckpointPart, Any]]) -> Any:
-    """Makes a variable what all its parts are, or of a large one the rows that these are."""
+def _assign(parts: list[tuple[CheckpointPart, Any]], keeps: bool) -> Any:
+    """Makes a variable what all its parts are, or of a large one the rows that these are; keeps: as of Reader."""
     variable = parts[0][0].variable
     for part, value in parts:
         value.set_shape(part.shape)
@@ -196,7 +199,7 @@ def _assign(parts: list[tuple[CheckpointPart, Any]]) -> Any:
         last: Any = None
         for part, value in parts:  # the first one makes the variable
             with tf1.control_dependencies([last] if last else []):
-                last = _assign_rows(part, value)
+                last = _assign_rows(part, value, keeps)
         return last
     with tf1.device(ps_device(parts[0][0].ps)):
         flat = [tf1.reshape(value, [-1]) for _, value in parts] if len(parts) > 1 else []
@@ -205,12 +208,13 @@ def _assign(parts: list[tuple[CheckpointPart, Any]]) -> Any:
         return variable.assign(own, read_value=False)
 
 
-def _assign_rows(part: CheckpointPart, value: Any) -> Any:
-    """Gives a part of a large variable its value; the first one makes the variable, which may be new."""
+def _assign_rows(part: CheckpointPart, value: Any, keeps: bool) -> Any:
+    """Gives a part of a large variable its value; the first one makes the variable, which may be new if it does not
+    keep the rest."""
     shape, (first, rows) = part.variable.shape.as_list(), part.rows
     with tf1.device(ps_device(part.ps)):
         # What stays of it are a few rows of no table, in a bucket of a table group.
-        made = [] if first else [initialise(part.variable)]
+        made = [] if first or keeps else [initialise(part.variable)]
         with tf1.control_dependencies(made):
             return assign_rows(part.variable.handle, first, tf1.reshape(value, [rows, *shape[1:]]))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -13,7 +14,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import CheckpointError, UsageError
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.checkpoint.listing import is_remote
-from psruntime.graph.export.serving_graph import ServingGraph
+from psruntime.graph.export.pruning import Pruned, prune_kernels
+from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
 
 
 def require_new(folder: str) -> None:
@@ -24,40 +26,51 @@ def require_new(folder: str) -> None:
         raise UsageError(f"--out {folder} is there already; give one that is new or empty")
 
 
-def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str) -> int:
-    """Writes the folder, all of it or nothing; returns how many bytes it has.
+@contextmanager
+def all_or_nothing(folder: str) -> Iterator[str]:
+    """Gives a folder to fill, which is `folder` afterwards; if what fills it fails there is nothing.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or one of another model.
-        UsageError: the folder cannot be written.
+        UsageError: the folder cannot be made.
     """
-    try:
-        parent = os.path.dirname(os.path.abspath(folder))
+    parent = os.path.dirname(os.path.abspath(folder))
+    with writing(folder):
         os.makedirs(parent, exist_ok=True)
         unfinished = tempfile.mkdtemp(prefix=f".{os.path.basename(folder)}-", dir=parent)
-        try:
-            written = os.path.join(unfinished, "model")
-            _write(serving, checkpoint, written)
-            size = sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(written) for name in names)
+    try:
+        filled = os.path.join(unfinished, "model")
+        yield filled
+        with writing(folder):
             if os.path.isdir(folder):
                 os.rmdir(folder)
-            os.rename(written, folder)
-            return size
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            os.rename(filled, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def writing(folder: str) -> Iterator[None]:
+    """UsageError for files that cannot be written; folder: what the user calls it."""
+    try:
+        yield
     except (OSError, tf1.errors.OpError) as error:
         raise UsageError(f"--out {folder} cannot be written: {first_line(error)}") from error
 
 
-def _write(serving: ServingGraph, checkpoint: str, folder: str) -> None:
+def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune: float | None = None) -> list[Pruned]:
+    """Writes a SavedModel into a new folder.  Returns the kernels that it pruned, if it shall.
+
+    prune: the fraction of the entries of each kernel that become zero (pruning.py).
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or one of another model.
+        UsageError: there is nothing to prune.
+        OSError, OpError: the folder cannot be written.
+    """
     config = tf1.ConfigProto(device_count={"GPU": 0})
     with serving.graph.as_default(), tf1.Session(config=config) as session:
-        if variables := tf1.global_variables():
-            try:
-                _require_its_own(variables, checkpoint)
-                tf1.train.Saver(variables).restore(session, checkpoint)
-            except (tf1.errors.OpError, ValueError) as error:
-                raise CheckpointError(f"checkpoint {checkpoint}: {first_line(error)}") from error
+        restore_model(session, checkpoint)
+        pruned = prune_kernels(session, serving.signatures[DEFAULT][1], prune) if prune else []
         info = tf1.saved_model.build_tensor_info
         signatures = {
             name: tf1.saved_model.build_signature_def(
@@ -77,6 +90,23 @@ def _write(serving: ServingGraph, checkpoint: str, folder: str) -> None:
             strip_default_attrs=True,
         )
         builder.save()
+        return pruned
+
+
+def restore_model(session: Any, checkpoint: str) -> None:
+    """Gives the variables of the current graph the values that a checkpoint has.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or one of another model.
+    """
+    variables = tf1.global_variables()
+    if not variables:
+        return
+    try:
+        _require_its_own(variables, checkpoint)
+        tf1.train.Saver(variables).restore(session, checkpoint)
+    except (tf1.errors.OpError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {checkpoint}: {first_line(error)}") from error
 
 
 def _require_its_own(variables: Sequence[Any], checkpoint: str) -> None:

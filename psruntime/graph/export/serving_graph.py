@@ -59,8 +59,8 @@ def _build(model: Model, inputs: InputStream, used: Container[str] | None) -> Se
             signatures, features, left_out = _with_examples(model, features, used)
         with blame(f"model_fn of {model.name} (mode {EVAL})"):
             spec = model.model_fn(features, labels, EVAL)
-        outputs = _outputs(model, spec)
-        needed = ancestors(part for tensor in outputs.values() for part in _parts(tensor))
+        outputs = predictions_of(model, spec)
+        needed = ancestors(part for tensor in outputs.values() for part in parts_of(tensor))
         _require_given(model, needed, signatures[DEFAULT], labels)
         asked = {name: (_only(needed, given), outputs) for name, given in signatures.items()}
         if not asked[DEFAULT][0]:
@@ -86,7 +86,7 @@ def _of_user(model: Model) -> tuple[Any, Tensors]:
 def _with_examples(model: Model, features: Any, used: Container[str] | None) -> tuple[dict[str, Tensors], Any, str]:
     """(what is given for each signature, features that may be given in both ways, why only in one)."""
     what = f"input_fn of {model.name}"
-    named = {name: t for name, t in _named(FEATURES, features, what).items() if used is None or name in used}
+    named = {name: t for name, t in named_tensors(FEATURES, features, what).items() if used is None or name in used}
     layout, why = {}, ""
     for name, tensor in named.items():
         if isinstance(tensor, tf.RaggedTensor) and used is not None:
@@ -119,7 +119,7 @@ def _stored(dtype: Any) -> Any:
     return tf1.float32 if dtype.is_floating else None
 
 
-def _outputs(model: Model, spec: Any) -> Tensors:
+def predictions_of(model: Model, spec: Any) -> Tensors:
     """The predictions by name."""
     what = f"model_fn of {model.name}"
     if not isinstance(spec, ModelSpec):
@@ -129,7 +129,7 @@ def _outputs(model: Model, spec: Any) -> Tensors:
             f"{what} returns no predictions, which are what a served model is asked for: give "
             "ModelSpec(predictions=...)"
         )
-    outputs = _named(PREDICTIONS, spec.predictions, what)
+    outputs = named_tensors(PREDICTIONS, spec.predictions, what)
     for name, each in outputs.items():
         if isinstance(each, tf.Variable):
             outputs[name] = tf1.convert_to_tensor(each)
@@ -140,8 +140,8 @@ def _outputs(model: Model, spec: Any) -> Tensors:
 
 def _require_given(model: Model, needed: set[Any], given: Tensors, labels: Any) -> None:
     """Raises UsageError if predictions depend on what nobody gives."""
-    known = {part.op for tensor in given.values() for part in _parts(tensor)}
-    of_labels = {part.op for part in _parts(labels)}
+    known = {part.op for tensor in given.values() for part in parts_of(tensor)}
+    of_labels = {part.op for part in parts_of(labels)}
     for op in needed - known:
         if op in of_labels:
             raise UsageError(f"model_fn of {model.name}: the predictions depend on the labels, which a server has not")
@@ -153,15 +153,15 @@ def _require_given(model: Model, needed: set[Any], given: Tensors, labels: Any) 
 
 def _only(needed: set[Any], tensors: Tensors) -> Tensors:
     """Those on which predictions depend."""
-    return {name: tensor for name, tensor in tensors.items() if any(part.op in needed for part in _parts(tensor))}
+    return {name: tensor for name, tensor in tensors.items() if any(part.op in needed for part in parts_of(tensor))}
 
 
-def _parts(structure: Any) -> list[Any]:
+def parts_of(structure: Any) -> list[Any]:
     """Its dense tensors."""
     return [t for t in tf.nest.flatten(structure, expand_composites=True) if isinstance(t, tf1.Tensor)]
 
 
-def _named(name: str, structure: Any, what: str) -> Tensors:
+def named_tensors(name: str, structure: Any, what: str) -> Tensors:
     """Tensors by name: those of a mapping by its keys, of a sequence by their numbers, deeper ones by both."""
     named: Tensors = {}
     for path, leaf in _paths(name, structure):

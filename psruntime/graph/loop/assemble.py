@@ -21,6 +21,7 @@ from psruntime.graph.loop.training_loop import Steps, TrainingLoop
 from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
+from psruntime.graph.recovery.warm_start import warm_start_of
 
 
 def assemble(
@@ -42,7 +43,8 @@ def assemble(
         run.inputs.take_shards_from(run.control_plane.shards)
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, run.index)
     replicas = Replicas(graph) if job.replicate_every else None
-    preparation = Preparation(graph, checkpoints, replicas, run.index, job, run.log, sharded)
+    warm_start = warm_start_of(graph, job, run.index)
+    preparation = Preparation(graph, checkpoints, replicas, run.index, job, run.log, sharded, warm_start)
     has_rounds = graph.rounds is not None
     creator = ViewSessionCreator(server, graph.graph, run.control_plane, preparation, run.log, has_rounds=has_rounds)
     view = ViewHook(run, creator)

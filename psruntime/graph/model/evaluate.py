@@ -38,7 +38,7 @@ class PulledEvaluation:
             pulled = build_pulled_model(model, inputs, EVAL, PlanStores(plan, max_workers), context.worker_index)
             check_spec(pulled.spec, f"model_fn of {model.name}", EVAL)
             with tf1.device(worker_device(context.worker_index)):
-                self._metrics = _Metrics(pulled.spec, pulled.batch)
+                self._metrics = ModelMetrics(pulled.spec, pulled.batch)
 
     def measure(self, session: Any, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
         """The model's metrics, and its mean loss as "loss", over one pass of the data.
@@ -88,14 +88,14 @@ class CheckpointEvaluation:
             return _over_all(metrics, session, self._model, self._context, self._on_batch, load)
 
     @cached_property
-    def _built(self) -> tuple[Any, _Metrics, Any, RowsInUse]:
+    def _built(self) -> tuple[Any, ModelMetrics, Any, RowsInUse]:
         inputs = InputStream(self._model, self._context)
         inputs.close()
         with tf1.Graph().as_default() as graph:
             features, labels, batch = inputs.layout.placeholders()
             with blame(f"model_fn of {self._model.name} (mode {EVAL})"):
                 spec = self._model.model_fn(features, labels, EVAL)
-            metrics = _Metrics(spec, batch)
+            metrics = ModelMetrics(spec, batch)
             variables = tf1.global_variables()
             rows = RowsInUse(variables)
             held = [variable for variable in variables if not any(variable is each for each in rows.variables)]
@@ -103,7 +103,7 @@ class CheckpointEvaluation:
 
 
 def _over_all(
-    metrics: _Metrics,
+    metrics: ModelMetrics,
     session: Any,
     model: Model,
     context: Context,
@@ -117,20 +117,23 @@ def _over_all(
         inputs.close()
 
 
-class _Metrics:
-    """The metrics of a model, and its mean loss as "loss", on the current device; `batch` are its placeholders."""
+class ModelMetrics:
+    """The metrics of a model, and its mean loss as "loss", on the current device; `batch` are its placeholders.
+
+    values, updates: tensors by the names of the metrics.
+    """
 
     def __init__(self, spec: ModelSpec, batch: list[Any]) -> None:
         self._batch = batch
         self._examples = tf1.placeholder(tf1.float32, [], name="examples")
         metrics = {"loss": tf1.metrics.mean(spec.loss, weights=self._examples), **(spec.metrics or {})}
-        self._values = {name: value for name, (value, _) in metrics.items()}
-        self._updates = [update for _, update in metrics.values()]
-        self._init = [tf1.local_variables_initializer(), tf1.tables_initializer()]
+        self.values = {name: value for name, (value, _) in metrics.items()}
+        self.updates = {name: update for name, (_, update) in metrics.items()}
+        self.init = [tf1.local_variables_initializer(), tf1.tables_initializer()]
 
     @property
     def names(self) -> list[str]:
-        return list(self._values)
+        return list(self.values)
 
     def over(
         self,
@@ -140,22 +143,27 @@ class _Metrics:
         load: Callable[[list[Feed]], None] | None = None,
     ) -> dict[str, float]:
         """Their values over the rest of the data.  load: called with the next feeds before these are run."""
+        updates = list(self.updates.values())
         with users_errors(session.graph):
-            session.run(self._init)
+            session.run(self.init)
             for feeds in self._feeds(inputs, BATCHES_BYTES if load else 0):
                 if load:
                     load(feeds)
                 for feed in feeds:
-                    session.run(self._updates, feed_dict=feed)
+                    session.run(updates, feed_dict=feed)
                     on_batch()
-            return {name: float(value) for name, value in session.run(self._values).items()}
+            return {name: float(value) for name, value in session.run(self.values).items()}
+
+    def feed(self, inputs: InputStream, drawn: list[Any]) -> Feed:
+        """Of one batch."""
+        return {self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))}
 
     def _feeds(self, inputs: InputStream, together_bytes: int) -> Iterator[list[Feed]]:
         """Of the batches that are left; as many together as have so many bytes, one at least."""
         feeds: list[Feed] = []
         held = 0
         while (drawn := inputs.draw()) is not None:
-            feeds.append({self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))})
+            feeds.append(self.feed(inputs, drawn))
             held += sum(np.asarray(array).nbytes for array in drawn)
             if held >= together_bytes:
                 yield feeds

@@ -35,6 +35,7 @@ from psruntime.graph.recovery.prepared_flag import PreparedFlags
 from psruntime.graph.recovery.replicas import Replica, Replicas
 from psruntime.graph.recovery.restored_counters import RestoredCounters
 from psruntime.graph.recovery.unreported import Unreported
+from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, ROUND_STATE_SIZE, RoundStore
@@ -62,6 +63,7 @@ class Preparation:
     With on_ps_loss "partial" the variables of live ps stay as they are when others are lost; never in mode sync.
     sharded: whether the input is read by data shards.  Where variables come from anywhere they go back to the position
     of the newest checkpoint, or to the beginning; also if they did in an earlier try that was not reported.
+    warm_start: what variables have instead of their initial values.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Preparation:
         job: JobConfig,
         log: Callable[..., None],
         sharded: bool = False,
+        warm_start: WarmStart | None = None,
     ) -> None:
         self._graph = graph
+        self._warm_start = warm_start
         self._checkpoints = checkpoints
         self._replicas = replicas
         self._partial = job.on_ps_loss == "partial" and graph.rounds is None
@@ -188,6 +192,8 @@ class Preparation:
             event, source = "restored", _facts(moved)
         else:
             self._initial_values.assign(write, recovery.ps)
+            if self._warm_start:
+                self._log("warm_started", **self._warm_start.assign(session, recovery.ps, assignment.incarnation))
             self._fence.require_admitted(session, assignment.incarnation)
             event, source = "initialised", _facts(self._checkpoints.save(session))
         if GLOBAL_STEP.ps in recovery.ps:

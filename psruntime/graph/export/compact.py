@@ -1,0 +1,98 @@
+"""Writes a LiteRT model smaller: each vector of numbers once, and no names of what is within.
+
+A quantized model has a zero point (int64) and a scale for every channel of every kernel and of every bias, and all of
+its zero points are 0: TensorFlow's converter writes them again and again.  A flatbuffer may have one vector and many
+references to it.  Names and the converter's notes are left out; those of the signature stay, by which it is called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flatbuffers
+import numpy as np
+from tensorflow.lite.python import schema_py_generated as schema
+
+ALIGNMENT = 16  # bytes, of what a buffer holds: as the schema says, and as kernels need that read it in place
+IDENTIFIER = b"TFL3"
+
+
+def compact(content: bytes) -> bytes:
+    """The same model in fewer bytes; one of over 2 GB, whose buffers lie behind the flatbuffer, stays as it is."""
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    if any(buffer.offset > 1 for buffer in model.buffers):
+        return content
+    model.description = model.metadata = model.metadataBuffer = None
+    for subgraph in model.subgraphs:
+        subgraph.name = None
+        for tensor in subgraph.tensors:
+            _strip(tensor)
+    _drop_buffers(model)
+    builder = _Sharing(len(content))
+    builder.Finish(model.Pack(builder), file_identifier=IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _strip(tensor: Any) -> None:
+    """Leaves out the name, and of what was measured for the quantization all but the result."""
+    tensor.name = None
+    quantization = tensor.quantization
+    if quantization is not None:
+        quantization.min = quantization.max = None
+        if quantization.scale is None and quantization.details is None:
+            tensor.quantization = None
+
+
+def _drop_buffers(model: Any) -> None:
+    """Leaves those that hold anything, and the first, which is the empty one of whatever is computed."""
+    tensors = [tensor for subgraph in model.subgraphs for tensor in subgraph.tensors]
+    for tensor in tensors:
+        if _is_empty(model.buffers[tensor.buffer]):
+            tensor.buffer = 0
+    numbers = {old: new for new, old in enumerate(sorted({0, *(tensor.buffer for tensor in tensors)}))}
+    model.buffers = [_AlignedBuffer(model.buffers[old].data) for old in numbers]
+    for tensor in tensors:
+        tensor.buffer = numbers[tensor.buffer]
+
+
+def _is_empty(buffer: Any) -> bool:
+    return buffer.data is None or not len(buffer.data)
+
+
+class _AlignedBuffer(schema.BufferT):  # type: ignore[misc]
+    """The generated code forgets that the schema aligns what a buffer holds."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__()
+        self.offset = self.size = 0
+        self.data = None if data is None or not len(data) else np.asarray(data, np.uint8)
+
+    def Pack(self, builder: Any) -> Any:
+        if self.data is not None:
+            builder.StartVector(1, len(self.data), ALIGNMENT)
+            builder.head -= len(self.data)
+            builder.Bytes[builder.head : builder.head + len(self.data)] = self.data.tobytes()
+            data = builder.EndVector()
+        schema.BufferStart(builder)
+        if self.data is not None:
+            schema.BufferAddData(builder, data)
+        return schema.BufferEnd(builder)
+
+
+class _Sharing(flatbuffers.Builder):  # type: ignore[misc]
+    """Writes a vector of numbers, or a text, that was written before as a reference to it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._written: dict[Any, Any] = {}
+
+    def CreateNumpyVector(self, x: Any) -> Any:
+        key = (x.dtype.str, x.tobytes())
+        if key not in self._written:
+            self._written[key] = super().CreateNumpyVector(x)
+        return self._written[key]
+
+    def CreateString(self, s: Any, *more: Any) -> Any:
+        if s not in self._written:
+            self._written[s] = super().CreateString(s, *more)
+        return self._written[s]

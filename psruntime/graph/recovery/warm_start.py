@@ -1,0 +1,150 @@
+"""A warm start: variables of a new job begin with the values that a checkpoint of another model has.
+
+As `tf.estimator.WarmStartSettings`, but for two things: variables that are not trained, such as moving averages, are
+taken too, and one that the checkpoint does not have keeps its own initial value.  What an optimizer keeps and the
+global step are not taken.  Values are assigned over the initial ones, so that a job which is initialised anew, since a
+ps was lost before there was a checkpoint, begins with the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.config import JobConfig
+from psruntime.core.recovery.checkpoint_names import Kind
+from psruntime.errors import CheckpointError, UsageError
+from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
+from psruntime.graph.checkpoint.listing import CheckpointList, newest_step
+from psruntime.graph.checkpoint.transfer import Reader, Source
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.warm_names import earlier_names, pattern_of
+
+MOST_NAMES = 5  # in a line
+
+
+@dataclass(frozen=True)
+class _Found:
+    """sources: of the entries that are taken.  left: names of the model's variables that keep their initial values."""
+
+    path: str
+    parts: list[CheckpointPart]
+    sources: dict[str, Source]
+    left: list[str]
+
+
+def require_warm_start(graph: TrainGraph, job: JobConfig) -> None:
+    """Raises UsageError if the job is to begin with variables of a checkpoint that cannot give them.
+
+    A job that has a checkpoint of its own goes on from that.
+    """
+    if job.warm_start and newest_step(job.checkpoint_dir) is None:
+        _find(graph, job)
+
+
+def warm_start_of(graph: TrainGraph, job: JobConfig, index: int) -> WarmStart | None:
+    """That of a job, for worker `index` as the chief; None if it has none, or needs none any more and cannot be made.
+
+    Raises:
+        UsageError: as require_warm_start.
+    """
+    if not job.warm_start:
+        return None
+    try:
+        found = _find(graph, job)
+    except UsageError:
+        if newest_step(job.checkpoint_dir) is None:
+            raise
+        return None
+    return WarmStart(graph, found, index)
+
+
+class WarmStart:
+    """Assigns what was found in the checkpoint; its operations are in the training graph."""
+
+    def __init__(self, graph: TrainGraph, found: _Found, index: int) -> None:
+        self._found = found
+        with graph.graph.as_default(), tf1.name_scope("warm_start"):
+            self._reader = Reader(found.parts, index, graph.fence, keeps=True)
+
+    def assign(self, session: Any, every_ps: Collection[int], incarnation: int) -> dict[str, object]:
+        """Over the initial values of these ps; returns facts for the log.
+
+        The chief reads for all ps, which need not see the checkpoint.
+
+        Raises:
+            CheckpointError: it cannot be read.
+            ReplacedError: a ps no longer admits the incarnation.
+        """
+        found = self._found
+        try:
+            self._reader.read(session, found.sources, False, every_ps, incarnation)
+        except LOST_SESSION:
+            raise
+        except tf1.errors.OpError as error:
+            raise CheckpointError(f"warm start from {found.path}: {first_line(error)}") from error
+        return {"path": found.path, "variables": len(found.sources), "names": _some(sorted(found.sources)),
+                "left": _some(found.left) or "none"}  # fmt: skip
+
+
+def _find(graph: TrainGraph, job: JobConfig) -> _Found:
+    path = _path_of(job.warm_start)
+    try:
+        reader = tf1.train.load_checkpoint(path)
+    except (tf1.errors.OpError, ValueError, OSError) as error:
+        raise UsageError(f"--warm-start {job.warm_start} cannot be read: {first_line(error)}") from error
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    matches, earlier = pattern_of(job.warm_start_vars).match, earlier_names(job.warm_start_names)
+    parts = [part for part in parts_of(graph) if part.entry.kind is Kind.VARIABLE]
+    dynamic = {spec.name for spec in graph.plan.specs if spec.dynamic}
+    entries = {part.entry.name: part for part in parts}
+    if unknown := sorted(set(earlier) - set(entries)):
+        raise UsageError(f"--warm-start-names: the model has no variable {_some(unknown)}")
+    sources: dict[str, Source] = {}
+    for name, part in entries.items():
+        old = earlier.get(name, name)
+        if not matches(name) or (old not in shapes and name not in earlier):
+            continue
+        if old not in shapes:
+            raise UsageError(f"--warm-start-names: {path} has no {old}, for {name}")
+        if part.of in dynamic:
+            raise UsageError(
+                f"--warm-start: {name} is a dynamic table, which a warm start cannot take; leave it out by "
+                "--warm-start-vars"
+            )
+        there, ours = (dtypes[old].name, list(shapes[old])), (part.entry.dtype, list(part.entry.shape))
+        if there != ours:
+            raise UsageError(
+                f"--warm-start: {path} has {old} as {there[0]}{there[1]}, and the model has {name} as "
+                f"{ours[0]}{ours[1]}; leave it out by --warm-start-vars"
+            )
+        sources[name] = Source(path, old)
+    if not sources:
+        of_pattern = f" that --warm-start-vars '{job.warm_start_vars}' matches" if job.warm_start_vars else ""
+        raise UsageError(
+            f"--warm-start: {path} has no variable of the model{of_pattern}; the model has {_some(sorted(entries))}"
+        )
+    chosen = [part for part in parts if part.entry.name in sources]
+    return _Found(path, chosen, sources, sorted(set(entries) - set(sources)))
+
+
+def _path_of(given: str) -> str:
+    """A checkpoint is the prefix of its files, or a folder, of which the newest counts."""
+    if tf1.train.checkpoint_exists(given) and not tf1.gfile.IsDirectory(given):
+        return given
+    try:
+        newest = CheckpointList(given).newest()
+    except CheckpointError as error:
+        raise UsageError(f"--warm-start: {error}") from error
+    if newest is None:
+        raise UsageError(f"--warm-start {given} is no checkpoint, nor a folder that has one")
+    return newest
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

@@ -1,0 +1,331 @@
+"""psruntime export --tflite, --quantize, --prune: what is written runs in LiteRT, and the report is true of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+from ai_edge_litert.interpreter import Interpreter
+
+from psruntime import export
+from psruntime.examples import digits
+from psruntime.graph.export.compact import compact
+from psruntime.graph.export.pruning import without_smallest
+from tests.support.served import MODEL, Served
+
+DIGITS = "psruntime.examples.digits"
+SMALL = """
+import numpy as np
+import tensorflow.compat.v1 as tf1
+from psruntime import ModelSpec
+
+def input_fn(context):
+    numbers = np.random.RandomState(0).normal(size=[40, 6]).astype("float32")
+    features = {"numbers": numbers, "kind": np.arange(40) % 5}
+    return tf1.data.Dataset.from_tensor_slices((features, numbers[:, 0])).batch(context.batch_size)
+
+def model_fn(features, labels, mode):
+    kernel = tf1.get_variable("kernel", [6, 4], initializer=tf1.random_normal_initializer(seed=4))
+    table = tf1.get_variable("table", [5, 4], initializer=tf1.random_normal_initializer(seed=5))
+    bias = tf1.get_variable("bias", [4], initializer=tf1.random_normal_initializer(seed=6))
+    looked_up = tf1.nn.embedding_lookup(table, features["kind"])
+    score = tf1.reduce_sum(tf1.nn.relu(tf1.matmul(features["numbers"], kernel) + bias) + looked_up, axis=1)
+    loss = tf1.reduce_mean(tf1.square(score - labels))
+    metrics = {
+        "error": tf1.metrics.mean_absolute_error(labels, score),
+        "labels": tf1.metrics.mean(labels),
+        "mixed": tf1.metrics.mean(score + tf1.reduce_sum(bias)),
+    }
+    return ModelSpec(loss, tf1.train.GradientDescentOptimizer, predictions=PREDICTIONS, metrics=metrics)
+"""
+
+
+def lite_rt(content: bytes, features: dict[str, Any]) -> dict[str, Any]:
+    """What LiteRT's runtime gives, with nothing of ours."""
+    found: dict[str, Any] = Interpreter(model_content=content).get_signature_runner("serving_default")(**features)
+    return found
+
+
+def exported(served: Served, *more: str) -> tuple[Path, dict[str, Any]]:
+    """(the folder, its report)."""
+    assert export.main([*served.argv, *more]) == 0
+    folder = served.folder / "out" / "1"
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return folder, {**report, "rows": {row["name"]: row for row in report["rows"]}}
+
+
+@pytest.mark.parametrize("model", [DIGITS, "psruntime.examples.wide_deep"])
+def test_an_example_in_lite_rt_gives_what_its_checkpoint_gives(model: str, served: Served, capfd: Any) -> None:
+    served.argv += [f"--model={model}", "--batch-size=1000"]
+    features, expected = served.trained(model)
+    folder, report = exported(served, "--tflite")
+    found = lite_rt((folder / "model.tflite").read_bytes(), features)["predictions"]
+    np.testing.assert_allclose(found, expected["predictions"], rtol=1e-6, atol=1e-6)
+    for name in ("SavedModel", "model.tflite"):
+        difference = report["rows"][name]["differences"]["predictions"]
+        assert difference["unequal"] == 0 if difference["largest"] is None else difference["largest"] < 1e-6
+    out, err = capfd.readouterr()
+    assert "model.tflite" in out and "INFO" not in err, "what TensorFlow's C++ side says is for its developers"
+
+
+def test_digits_in_int8_are_three_and_a_half_times_smaller_and_as_good(served: Served) -> None:
+    served.train(DIGITS, 600)
+    folder, report = exported(served, f"--model={DIGITS}", "--tflite", "--quantize=int8")
+    rows, content = report["rows"], (folder / "model.int8.tflite").read_bytes()
+    assert rows["model.tflite"]["bytes"] >= 3.5 * rows["model.int8.tflite"]["bytes"] == 3.5 * len(content)
+    assert rows["checkpoint"]["metrics"]["accuracy"] > 0.95
+    assert rows["checkpoint"]["metrics"]["accuracy"] - rows["model.int8.tflite"]["metrics"]["accuracy"] < 0.01
+    assert report["calibration_batches"] == 16
+    types = [detail["dtype"] for detail in Interpreter(model_content=content).get_tensor_details()]
+    assert types.count(np.int8) >= 5, "weights and activations"
+    signature = Interpreter(model_content=content).get_signature_runner("serving_default")
+    assert signature.get_input_details()["features"]["dtype"] is np.float32, "the same signature serves"
+
+
+def test_what_the_report_says_of_lite_rt_is_what_lite_rt_gives(served: Served) -> None:
+    served.train(DIGITS, 50)
+    folder, report = exported(served, f"--model={DIGITS}", "--tflite", "--quantize=int8", "--prune=0.9")
+    pixels, labels = digits._data()
+    pixels, labels = pixels[-digits.HELD_OUT :], labels[-digits.HELD_OUT :]
+    found = lite_rt((folder / "model.int8.tflite").read_bytes(), {"features": pixels})["predictions"]
+    row = report["rows"]["model.int8.tflite"]
+    assert row["metrics"] == {"accuracy": pytest.approx(np.mean(found == labels), abs=1e-6)}
+    assert row["metrics"]["accuracy"] < report["rows"]["checkpoint"]["metrics"]["accuracy"]
+    assert row["differences"]["predictions"]["unequal"] > 0
+    assert report["left_out"] == {"loss": "it does not depend on the predictions"}
+
+
+def test_float16_takes_half(served: Served) -> None:
+    served.train(DIGITS, 50)
+    folder, report = exported(served, f"--model={DIGITS}", "--tflite", "--quantize=float16")
+    sizes = {file.name: file.stat().st_size for file in folder.glob("*.tflite")}
+    assert 1.8 < sizes["model.tflite"] / sizes["model.float16.tflite"] < 2
+    accuracies = [row["metrics"]["accuracy"] for row in report["rows"].values()]
+    assert max(accuracies) - min(accuracies) < 0.01
+
+
+def test_half_of_each_kernel_is_pruned_and_nothing_else(served: Served) -> None:
+    served.write(SMALL.replace("PREDICTIONS", "score"))
+    served.trained()
+    folder, report = exported(served, "--prune=0.5", "--tflite")
+    assert report["pruned"] == [{"name": "kernel", "entries": 24, "zeros": 12}]
+    before = tf1.train.load_checkpoint(str(served.folder / "saved" / "model.ckpt-40"))
+    after = tf1.train.load_checkpoint(str(folder / "variables" / "variables"))
+    kernels = before.get_tensor("kernel"), after.get_tensor("kernel")
+    kept = kernels[1] != 0
+    np.testing.assert_array_equal(kernels[0][kept], kernels[1][kept])
+    assert np.abs(kernels[0][~kept]).max() <= np.abs(kernels[0][kept]).min()
+    for name in ("table", "bias"):
+        np.testing.assert_array_equal(before.get_tensor(name), after.get_tensor(name))
+    rows = report["rows"]
+    assert rows["SavedModel"]["differences"]["predictions"]["largest"] > 0.01
+    assert rows["SavedModel"]["metrics"]["error"] == pytest.approx(rows["model.tflite"]["metrics"]["error"], rel=1e-5)
+
+
+def test_metrics_that_cannot_be_of_what_was_written_are_left_out_with_the_reason(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.write(SMALL.replace("PREDICTIONS", "score"))
+    features, expected = served.trained(rows=40)
+    folder, report = exported(served, "--report")
+    rows = report["rows"]
+    assert list(rows["SavedModel"]["metrics"]) == ["loss", "error"], "the loss is one of the predictions and the labels"
+    assert report["left_out"] == {
+        "labels": "it does not depend on the predictions",
+        "mixed": "it depends on the model's variables other than through the predictions",
+    }
+    by_hand = np.mean(np.abs(expected["predictions"] - features["numbers"][:, 0]))
+    for row in rows.values():
+        assert row["metrics"]["error"] == pytest.approx(by_hand, rel=1e-5)
+    assert set(rows["checkpoint"]["metrics"]) == {"loss", "error", "labels", "mixed"}
+    assert rows["SavedModel"]["bytes"] == sum(
+        file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.name != "report.json"
+    )
+    assert 0 < rows["SavedModel"]["one"]["median_ms"] <= rows["SavedModel"]["one"]["p90_ms"]
+    assert "no labels: it does not depend on the predictions\n" in capsys.readouterr().out
+
+
+def test_what_a_server_is_given_and_the_data_have_not_is_not_measured(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.write(
+        SMALL.replace("PREDICTIONS", "score")
+        + """
+def serving_input_fn():
+    half = tf1.placeholder(tf1.float32, [None, 3], "half")
+    kind = tf1.zeros([tf1.shape(half)[0]], tf1.int64)
+    return {"numbers": tf1.concat([half, half], axis=1), "kind": kind}, {"half": half}
+"""
+    )
+    served.trained()
+    folder, report = exported(served, "--tflite")
+    assert "differences" not in report["rows"]["model.tflite"]
+    why = "the signature takes half, which input_fn of a_served_model does not give"
+    assert report["left_out"] == {"measurement": why}
+    assert lite_rt((folder / "model.tflite").read_bytes(), {"half": np.ones([4, 3], "f4")})["predictions"].shape == (4,)
+    served.argv[1] = f"--out={served.folder / 'other'}"
+    assert export.main([*served.argv, "--tflite", "--quantize=int8"]) == 2
+    assert capsys.readouterr().err.endswith(f"measures ranges on the training data, but {why}\n")
+
+
+def test_sparse_features_are_measured_in_a_saved_model(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    text = SMALL.replace("PREDICTIONS", "score")
+    for old, new in SPARSE:
+        text = text.replace(old, new)
+    served.write(text)
+    served.trained()
+    _, report = exported(served, "--report")
+    row = report["rows"]["SavedModel"]
+    assert row["differences"]["predictions"] == {"largest": 0, "unequal": 0, "entries": 40}
+    assert row["metrics"]["error"] == report["rows"]["checkpoint"]["metrics"]["error"] > 0
+    assert row["one"] is None, "sparse examples are not cut"
+    assert "ms a batch" in capsys.readouterr().out
+
+
+def of_small(old: str, new: str) -> Callable[[], str]:
+    def text() -> str:
+        assert old in SMALL
+        return SMALL.replace(old, new).replace("PREDICTIONS", "score")
+
+    return text
+
+
+DYNAMIC = (
+    'tf1.nn.embedding_lookup(table, features["kind"])',
+    '__import__("psruntime").embedding(features["kind"], "rows", 4, capacity=64)',
+)
+SPARSE = (
+    ("tf1.matmul(features[", "tf1.sparse.sparse_dense_matmul(features["),
+    ("(context.batch_size)", "(5).map(lambda f, l: ({**f, 'numbers': tf1.sparse.from_dense(f['numbers'])}, l))"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "said"),
+    [
+        (lambda: MODEL.replace("PREDICTIONS", "score"), ["--tflite"], "feature word is a string, for which LiteRT has"),
+        (of_small(*DYNAMIC), ["--tflite"], "rows has rows of any ids (psruntime.embedding), which LiteRT cannot"),
+        (
+            of_small("features[\"kind\"])", "tf1.strings.to_hash_bucket_fast(tf1.as_string(features['kind']), 5))"),
+            ["--tflite"],
+            "LiteRT has no AsString, StringToHashBucketFast, or not for these types",
+        ),
+        (
+            lambda: of_small(*SPARSE[0])().replace(*SPARSE[1]),
+            ["--tflite"],
+            "feature numbers is sparse, and a LiteRT model takes dense tensors only",
+        ),
+        (of_small("tf1.matmul(features[\"numbers\"], kernel)", "features['numbers'][:, :4]"), ["--prune=0.5"],
+         "the predictions depend on no kernel"),
+        (of_small("", ""), ["--quantize=int8"], "--quantize int8 is for --tflite; give that too"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_converted_is_one_line_and_writes_nothing(
+    text: Callable[[], str], flags: list[str], said: str, served: Served, capfd: pytest.CaptureFixture[str]
+) -> None:
+    served.write(text())
+    served.trained()
+    capfd.readouterr()
+    assert export.main([*served.argv, *flags]) == 2
+    out, err = capfd.readouterr()
+    assert said in err and err.count("\n") == 1 and out == ""
+    assert not (served.folder / "out").exists() or list((served.folder / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["--prune=0", "--prune=1", "--prune=nan", "--prune=half", "--quantize=int4"])
+def test_a_flag_that_is_out_of_range_is_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        export.main(["--checkpoint-dir=saved", "--out=out", flag])
+    assert ended.value.code == 2
+    assert f"argument {flag.partition('=')[0]}: " in capsys.readouterr().err
+
+
+def test_without_lite_rt_nothing_is_begun(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.write(SMALL.replace("PREDICTIONS", "score"))
+    served.trained()
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
+    assert export.main([*served.argv, "--tflite"]) == 2
+    assert "pip install 'psruntime[tflite]'" in capsys.readouterr().err
+    assert export.main([*served.argv, "--report"]) == 0, "a SavedModel needs TensorFlow only"
+
+
+def test_the_smallest_entries_become_zero_and_no_more() -> None:
+    values = np.array([[3.0, -1.0], [0.5, -4.0], [2.0, 0.0]], np.float32)
+    assert without_smallest(values, 0.5).tolist() == [[3, 0], [0, -4], [2, 0]]
+    assert without_smallest(values, 0.49).tolist() == [[3, -1], [0, -4], [2, 0]], "rounded down"
+    assert without_smallest(values, 0.1).tolist() == values.tolist() and values[0, 1] == -1
+    assert np.count_nonzero(without_smallest(np.ones(10), 0.3)) == 7, "of equal ones any"
+
+
+def test_a_compact_model_is_the_same_with_its_weights_aligned() -> None:
+    random = np.random.RandomState(0)
+    weights = [tf.constant(random.normal(size=shape).astype("f4")) for shape in ([3, 3, 3, 33], [33, 5])]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 3], tf.float32, "image")])
+    def network(image: Any) -> Any:
+        hidden = tf.nn.relu(tf.nn.conv2d(image, weights[0], 2, "SAME"))
+        return {"out": tf.matmul(tf.reduce_mean(hidden, [1, 2]), weights[1])}
+
+    module = tf.Module()
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()], module)
+    images = random.normal(size=[4, 8, 8, 3]).astype("f4")
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: iter([[images]])
+    content = converter.convert()
+    smaller = compact(content)
+    assert len(smaller) < len(content) - 33 * 8, "the zero points of 33 channels are there once"
+    outputs = [lite_rt(each, {"image": images}) for each in (content, smaller)]
+    assert outputs[0].keys() == outputs[1].keys()
+    for name, values in outputs[0].items():
+        np.testing.assert_array_equal(values, outputs[1][name])
+    interpreter = Interpreter(model_content=smaller)
+    (index,) = [d["index"] for d in interpreter.get_tensor_details() if list(d["shape"]) == [33, 3, 3, 3]]
+    stored = interpreter.get_tensor(index).tobytes()
+    assert smaller.find(stored) % 16 == 0 and smaller.count(stored) == 1
+
+
+LOGITS = """
+from dataclasses import replace
+from psruntime.examples import mobilenet_v2
+
+def input_fn(context):
+    return mobilenet_v2.input_fn(context).take(1)
+
+def model_fn(features, labels, mode):
+    spec = mobilenet_v2.model_fn(features, labels, mode)
+    return replace(spec, predictions={"classes": spec.predictions, "logits": spec.predictions.op.inputs[0]})
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("quantize", ["int8", pytest.param("float16", marks=pytest.mark.nightly)])
+def test_mobilenet_in_lite_rt(quantize: str, served: Served) -> None:
+    served.write(LOGITS)
+    features, expected = served.trained()
+    folder, report = exported(served, "--tflite", f"--quantize={quantize}", "--batch-size=16")
+    found = lite_rt((folder / "model.tflite").read_bytes(), features)
+    np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-6, atol=1e-6)
+    rows = report["rows"]
+    assert rows["model.tflite"]["differences"]["logits"]["largest"] < 1e-6
+    ratio = rows["model.tflite"]["bytes"] / rows[f"model.{quantize}.tflite"]["bytes"]
+    assert ratio > (3.5 if quantize == "int8" else 1.9)
+
+
+def test_the_held_out_data_are_as_evaluate_reads_them(served: Served) -> None:
+    """A batch that is not full counts by its examples, in the loss too."""
+    served.write(SMALL.replace("PREDICTIONS", "score"))
+    features, expected = served.trained(rows=40)
+    _, report = exported(served, "--report", "--batch-size=7")
+    by_hand = np.mean(np.square(expected["predictions"] - features["numbers"][:, 0]))
+    for row in report["rows"].values():
+        assert row["metrics"]["loss"] == pytest.approx(by_hand, rel=1e-5)
+    assert report["batch"] == 7
