@@ -35,7 +35,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/schedule.py": {"psruntime.errors", "psruntime.modes", "psruntime.settings"},
     "psruntime/config.py": {
         "psruntime.errors", "psruntime.settings", "psruntime.devices", "psruntime.staleness_lr", "psruntime.modes",
-        "psruntime.schedule", "psruntime.bound_range", "psruntime.metric", "psruntime.warm_names", "psruntime.step_range",
+        "psruntime.schedule", "psruntime.bound_range", "psruntime.metric", "psruntime.step_range",
+        "psruntime.warm_names",
     },
     "psruntime/usercode.py": {"psruntime.errors"},
     "psruntime/model.py": {"psruntime.errors", "psruntime.settings", "psruntime.usercode"},
