@@ -1,0 +1,34 @@
+"""What happened to the job, with the reasons that the coordinator gives."""
+
+from __future__ import annotations
+
+from psruntime.live.history import History
+from psruntime.pages.page import Card, Page, time_text
+from psruntime.pages.tables import Column, Table
+
+
+def events_page() -> Page:
+    events = Table(
+        [Column("at", 75, True), Column("what", 90, True), Column("of", 190, True), Column("why", 780, True)]
+    )
+    gone = Table(
+        [Column("since", 75, True), Column("who", 90, True), Column("how", 90, True), Column("why", 780, True)]
+    )
+
+    def show(history: History) -> None:
+        events.show([(time_text(e.at_s), e.kind, e.subject, e.reason) for e in reversed(history.events)])
+        departures = reversed(history.status.departures) if history.status else ()
+        gone.show([
+            (time_text(history.at_s - d.ago_s), f"{d.role} {d.index}",
+             "lost" if d.kind is None else f"left ({d.kind})", d.reason)
+            for d in departures
+        ])  # fmt: skip
+
+    return Page(
+        [
+            Card("events", "Events", "The latest first, since this dashboard looks; ps 0's log has all of them.",
+                 events.model, wide=True),
+            Card("gone", "Who is gone", "As the coordinator knows, also from before.", gone.model, wide=True),
+        ],
+        show,
+    )  # fmt: skip
