@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -70,6 +71,14 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     if any(m.ps_stats and m.ps_stats.row_counts for m in ps):
         tables.append(_dynamic_table(ps))
     return Group(head, *tables, *([_departure_table(status.departures)] if status.departures else []))
+
+
+def event_table(events: Sequence[tuple[float, str, str, str]]) -> Table:
+    """(seconds since 1970, what, of whom, why) of each event, the latest last."""
+    rows = table("at", "what", "who", "why")
+    for at_s, kind, subject, reason in events:
+        rows.add_row(datetime.fromtimestamp(at_s).strftime("%H:%M:%S"), kind, Text(subject), Text(reason))
+    return rows
 
 
 def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
