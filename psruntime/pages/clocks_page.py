@@ -15,6 +15,7 @@ FLOOR, BOUND = "#8468d6", "#d55e00"  # the colours of their lines
 SPREAD = 0.8  # of the room that a worker has
 FEW = 40  # workers; with more of them each has a thinner lane
 MOST_LABELS = 40
+NAME_HEIGHT = 20  # pixels above the lanes, for the names of the lines
 
 
 def clocks_page() -> Page:
@@ -59,7 +60,7 @@ class _Race:
 
         self.source = ColumnDataSource({name: [] for name in ("lane", "left", "clock", "lead", "state", "who", "why")})
         self.figure = made = figure(
-            x_axis_label="clock, steps", y_axis_label="worker", x_range=Range1d(0, 1), y_range=Range1d(0.5, -0.5)
+            x_axis_label="clock, steps", y_axis_label="worker", x_range=Range1d(0, 1), y_range=Range1d(0.5, -1.5)
         )
         made.hbar(
             "lane", left="left", right="clock", height=SPREAD, source=self.source, line_color=None,
@@ -98,14 +99,15 @@ class _Race:
         self.bound.visible = bound is not None
         self.bound.location = now.floor + (bound or 0) + 1
         for name, at in zip(self._names, (self.floor, self.bound), strict=True):
-            name.update(x=at.location, y=-0.5, visible=at.visible)
+            name.update(x=at.location, y=self.figure.y_range.end, visible=at.visible)
         self._lanes([w.index for w in workers])
 
     def _lanes(self, indices: list[int]) -> None:
         each = 22 if len(indices) <= FEW else 4
-        height = 110 + max(each * len(indices), 40)
+        height = 110 + NAME_HEIGHT + max(each * len(indices), 40)
         if self.figure.height != height:
-            self.figure.height, self.figure.y_range.start = height, len(indices) - 0.5
+            self.figure.height = height
+            self.figure.y_range.update(start=len(indices) - 0.5, end=-0.5 - NAME_HEIGHT / each)
         every = -(-len(indices) // MOST_LABELS) or 1
         labels = {lane: str(indices[lane]) for lane in range(0, len(indices), every)}
         if self.figure.yaxis[0].major_label_overrides != labels:
@@ -116,4 +118,7 @@ class _Race:
 def _name_of(line: str, colour: str) -> Any:
     from bokeh.models import Label
 
-    return Label(x=0, y=0, text=line, text_color=colour, text_font_size="12px", x_offset=4, y_offset=2, visible=False)
+    return Label(
+        x=0, y=0, text=line, text_color=colour, text_font_size="12px", text_baseline="top", x_offset=4, y_offset=-2,
+        visible=False,
+    )  # fmt: skip

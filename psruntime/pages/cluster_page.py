@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from psruntime.core.members.messages import MemberStatus
+from psruntime.core.members.messages import Departure, MemberStatus
 from psruntime.core.members.view import listed
 from psruntime.drawing import figure
 from psruntime.live.history import NAN, History, why_waits
 from psruntime.pages.curves import soften_legend
+from psruntime.pages.lines import Lines
 from psruntime.pages.page import Card, Page
 from psruntime.pages.strips import bytes_columns, traffic_strip
 from psruntime.pages.tables import Column, Table, replace_data
 
-STATES = {"steps": "#00a37a", "serves": "#2a86d8", "waits": "#e69f00", "silent": "#d55e00"}
+STATES = {"steps": "#00a37a", "serves": "#2a86d8", "waits": "#e69f00", "silent": "#d55e00", "lost": "#b3261e"}
 ROW, SHORT_ROW, FEW = 32, 16, 64  # squares in a row, also of a few processes
 SQUARE = 0.86  # of the room that a square has
 NAMED = 8  # workers that are named where more wait for the same
@@ -22,7 +23,7 @@ NAMED = 8  # workers that are named where more wait for the same
 
 def cluster_page() -> Page:
     squares = _Squares()
-    waiting = Table([Column("workers", 200, True), Column("number", 70), Column("waits for", 420, True)])
+    waiting = Lines("workers", "number", "wait for", empty="nobody")
     ps = Table(
         [Column("ps", 50), Column("state", 60, True), Column("address", 170, True), Column("lease left, s", 90),
          Column("received/s", 90), Column("sent/s", 90), Column("share", 60), Column("incarnation", 140, True)],
@@ -40,7 +41,7 @@ def cluster_page() -> Page:
         job, rates = history.job, history.rates
         lease_s, bound = job.lease_s if job else 0.0, history.bound
         members = [*history.ps, *history.workers]
-        squares.show(members, lease_s, bound)
+        squares.show(members, lost_of(history), lease_s, bound)
         waiting.show(waits_of(history.workers, bound))
         ps.show([_ps_row(each, lease_s) for each in history.ps])
         workers.show([
@@ -56,7 +57,8 @@ def cluster_page() -> Page:
         [
             Card(
                 "processes", "Processes", "A square for each, ps first, then the workers by index; the chief has a "
-                "border. Silent: not heard for half a lease.", squares.figure, wide=True,
+                "border. Silent: not heard for half a lease; lost: nobody has its index yet.",
+                squares.figure, wide=True,
             ),
             Card("waiting", "Who waits for whom", "Workers that do not step now, by the reason.", waiting.model),
             Card("links", "Links", "Received up, sent down: of each ps, then of each worker.", links.figure),
@@ -84,6 +86,15 @@ def waits_of(workers: list[MemberStatus], bound: int | None) -> list[tuple[str, 
             by_reason[why].append(worker.index)
     groups = sorted(by_reason.items(), key=lambda group: -len(group[1]))
     return [(_named(indices), len(indices), reason) for reason, indices in groups]
+
+
+def lost_of(history: History) -> list[Departure]:
+    """Who was lost, and whose index nobody has now, the latest of each."""
+    if history.status is None:
+        return []
+    live = {(member.role, member.index) for member in history.status.members}
+    gone = {(each.role, each.index): each for each in history.status.departures}
+    return [each for who, each in gone.items() if who not in live and each.kind is None]
 
 
 def _named(indices: list[int]) -> str:
@@ -119,21 +130,25 @@ class _Squares:
         made.axis.visible = False
         made.grid.visible = False
         soften_legend(made)
-        tips = [("process", "@process"), ("state", "@state"), ("silent", "@silent{0.0} s"), ("waits for", "@why")]
+        tips = [("process", "@process"), ("state", "@state"), ("silent", "@silent{0.0} s"), ("why", "@why")]
         made.add_tools(HoverTool(tooltips=tips))
 
-    def show(self, members: list[MemberStatus], lease_s: float, bound: int | None) -> None:
+    def show(self, members: list[MemberStatus], lost: list[Departure], lease_s: float, bound: int | None) -> None:
         ps = [m for m in members if m.ps_stats is not None]
-        row = SHORT_ROW if len(members) <= FEW else ROW
+        count = len(members) + len(lost)
+        row = SHORT_ROW if count <= FEW else ROW
         first_row = -(-len(ps) // row)  # of the workers
         places = [divmod(i, row) for i in range(len(ps))]
-        places += [(first_row + i // row, i % row) for i in range(len(members) - len(ps))]
+        places += [(first_row + i // row, i % row) for i in range(count - len(ps))]
         self.figure.x_range.end = row - 0.4
+        everybody: list[MemberStatus | Departure] = [*members, *lost]
         replace_data(self.source, {
             "x": [x for _, x in places], "y": [-y for y, _ in places],
-            "process": [f"{m.role} {m.index}" for m in members],
-            "state": [state_of(m, lease_s, bound) for m in members], "border": [3 if m.chief else 0 for m in members],
-            "silent": [m.silent_s for m in members], "why": [why_waits(m, bound) or "-" for m in members],
+            "process": [f"{each.role} {each.index}" for each in everybody],
+            "state": [*(state_of(m, lease_s, bound) for m in members), *("lost" for _ in lost)],
+            "border": [*(3 if m.chief else 0 for m in members), *(0 for _ in lost)],
+            "silent": [*(m.silent_s for m in members), *(each.ago_s for each in lost)],
+            "why": [*(why_waits(m, bound) or "-" for m in members), *(each.reason for each in lost)],
         })  # fmt: skip
         rows = max((y for y, _ in places), default=0) + 1
         height = 50 + 30 * rows

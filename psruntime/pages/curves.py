@@ -23,7 +23,9 @@ class Curves:
         band: tuple[Value, Value] | None = None,
         number: str = "0.[00]a",
         from_zero: bool = True,
+        as_it_is: bool = False,
     ) -> None:
+        """as_it_is: the numbers of the y axis have all their digits, however small they are."""
         from bokeh.models import ColumnDataSource, HoverTool
 
         self._values = dict(lines)
@@ -31,7 +33,7 @@ class Curves:
             self._values |= {"least": band[0], "most": band[1]}
         self._seen_s = 0.0
         self.source = ColumnDataSource({"time": [], **{name: [] for name in self._values}})
-        self.figure = time_figure(y_label, number, from_zero)
+        self.figure = time_figure(y_label, "" if as_it_is else number, from_zero)
         if band:
             self.figure.varea("time", "least", "most", source=self.source, fill_color=colour_of(0), fill_alpha=0.18)
         for place, (name, _) in enumerate(lines):
@@ -40,7 +42,7 @@ class Curves:
                 "time", name, source=self.source, line_width=2, line_color=colour_of(place), **label
             )  # fmt: skip
         soften_legend(self.figure)
-        tips = [(name, f"@{{{name}}}{{{number}}}") for name in self._values]
+        tips = [(name, f"@{{{name}}}" + ("" if as_it_is else f"{{{number}}}")) for name in self._values]
         hover = HoverTool(tooltips=[("at", "@time{%T}"), *tips], formatters={"@time": "datetime"}, mode="vline")
         self.figure.add_tools(hover)
 
@@ -83,7 +85,8 @@ def time_figure(y_label: str, number: str, from_zero: bool) -> Any:
         milliseconds="%T", seconds="%T", minsec="%T", minutes="%H:%M", hourmin="%H:%M", hours="%H:%M"
     )
     made.xaxis.ticker.desired_num_ticks = 4
-    made.yaxis.formatter = NumeralTickFormatter(format=number)
+    if number:
+        made.yaxis.formatter = NumeralTickFormatter(format=number)
     if from_zero:
         made.y_range.start = 0
     return made

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from psruntime.live.history import History
+from psruntime.pages.lines import Lines
 from psruntime.pages.page import Card, Page, time_text
-from psruntime.pages.tables import Column, Table
 
 
 def events_page() -> Page:
-    events = Table(
-        [Column("at", 75, True), Column("what", 90, True), Column("of", 190, True), Column("why", 780, True)]
-    )
-    gone = Table(
-        [Column("since", 75, True), Column("who", 90, True), Column("how", 90, True), Column("why", 780, True)]
-    )
+    events = Lines("at", "what", "who", "why")
+    gone = Lines("since", "who", "how", "why", empty="nobody")
 
     def show(history: History) -> None:
         events.show([(time_text(e.at_s), e.kind, e.subject, e.reason) for e in reversed(history.events)])
-        departures = reversed(history.status.departures) if history.status else ()
+        departures = list(reversed(history.status.departures)) if history.status else []
         gone.show([
             (time_text(history.at_s - d.ago_s), f"{d.role} {d.index}",
              "lost" if d.kind is None else f"left ({d.kind})", d.reason)

@@ -8,9 +8,8 @@ from psruntime.pages.page import Card, Page
 
 
 def progress_page() -> Page:
-    loss = Curves(
-        "loss", [("mean", lambda s: s.loss)], (lambda s: s.loss_least, lambda s: s.loss_most), "0.0000", from_zero=False
-    )
+    band = (lambda s: s.loss_least, lambda s: s.loss_most)
+    loss = Curves("loss", [("mean", lambda s: s.loss)], band, from_zero=False, as_it_is=True)
     steps = Curves("global steps per second", [("steps/s", lambda s: s.steps_per_s)], number="0,0.[0]")
     examples = Curves("examples per second", [("examples/s", lambda s: s.examples_per_s)], number="0.[0]a")
     reached = Curves("global step", [("global step", lambda s: s.global_step)], number="0.[00]a", from_zero=False)
@@ -22,9 +21,7 @@ def progress_page() -> Page:
 
     return Page(
         [
-            Card(
-                "loss", "Loss", "Of the workers' last steps: mean, and from the least to the most.", loss.figure, True
-            ),
+            Card("loss", "Loss", "Of the workers' last steps: mean, and from the least to the most.", loss.figure),
             Card("examples", "Throughput", "Examples per second, all workers together.", examples.figure),
             Card("steps", "Steps", "Updates per second; in mode sync rounds.", steps.figure),
             Card("reached", "Global step", "It falls where a ps was lost and the job went back.", reached.figure),

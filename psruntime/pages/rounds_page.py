@@ -6,13 +6,14 @@ from psruntime.core.members.messages import MemberStatus
 from psruntime.live.history import NAN, WINDOW_S, History, why_waits
 from psruntime.observe.render import mode_of
 from psruntime.pages.curves import Curves
+from psruntime.pages.lines import Lines
 from psruntime.pages.page import Card, Page
 from psruntime.pages.strips import Strip
 from psruntime.pages.tables import Column, Table
 
 
 def rounds_page() -> Page:
-    rounds = Table([Column("what", 170, True), Column("is", 520, True)])
+    rounds = Lines("what", "now")
     late = Strip("share of the looks", {"late": 5}, "0 %")
     speed = Curves("per second", [("rounds or steps", lambda s: s.steps_per_s)], number="0,0.[0]")
     waiting = Curves("workers", [("wait", lambda s: s.waiting), ("are live", lambda s: s.workers)], number="0,0")
@@ -36,7 +37,7 @@ def rounds_page() -> Page:
 
     return Page(
         [
-            Card("rounds", "The open round", "In other modes than sync: the steps.", rounds.model, wide=True),
+            Card("rounds", "The open round", "In other modes than sync: the steps.", rounds.model),
             Card("late", "Who is late", f"How often, of the looks in the last {WINDOW_S:.0f} s, a worker was still at "
                  "work while others waited: the slowest, and in a round all that had not contributed.", late.figure),
             Card("speed", "Speed", "Rounds per second; in other modes updates.", speed.figure),

@@ -10,6 +10,7 @@ from psruntime.pages.page import Card, Page
 from psruntime.pages.strips import Strip
 from psruntime.pages.tables import replace_data
 
+LEAST_BARS = 6
 SPREAD = 0.4  # of a bar; two stand beside each other
 
 
@@ -75,6 +76,10 @@ class _Histogram:
 
     def show(self, history: History) -> None:
         recent, whole = history.staleness(WINDOW_S), history.staleness()
+        last = max((place for place, count in enumerate(whole) if count), default=0)
+        shown = labels()[: max(last + 1, LEAST_BARS)]
+        if self.figure.x_range.factors != shown:
+            self.figure.x_range.factors = shown
         replace_data(self.source, {
             "versions": labels(), "recent": _shares(recent), "all": _shares(whole), "count": list(whole),
         })  # fmt: skip

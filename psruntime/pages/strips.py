@@ -10,6 +10,7 @@ from psruntime.pages.curves import soften_legend
 from psruntime.pages.tables import replace_data
 
 HEIGHT = 220
+LEAST_ROOM = 6  # bars for which there is room at least: two would be walls
 MOST_LABELS = 16  # processes that have a label of their own on the axis
 BAR = 0.85  # of the room that a bar has
 
@@ -28,11 +29,11 @@ class Strip:
         stacked: bool = False,
         height: int = HEIGHT,
     ) -> None:
-        from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter
+        from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
 
         self.bars, self._down = tuple(bars), down
         self.source = ColumnDataSource({name: [] for name in ("at", "process", *bars, *map(_drawn, bars))})
-        self.figure = made = figure(height, y_axis_label=y_label)
+        self.figure = made = figure(height, y_axis_label=y_label, x_range=Range1d(-0.6, LEAST_ROOM - 0.4))
         labels: dict[str, dict[str, Any]] = {name: {"legend_label": name} if len(bars) > 1 else {} for name in bars}
         if stacked:
             made.vbar_stack(
@@ -59,6 +60,7 @@ class Strip:
         drawn = {_drawn(n): [-v if n in self._down else v for v in values[n]] for n in self.bars}
         data: dict[str, list[Any]] = {"at": list(range(len(processes))), "process": list(processes)}
         replace_data(self.source, {**data, **{name: list(values[name]) for name in self.bars}, **drawn})
+        self.figure.x_range.end = max(len(processes), LEAST_ROOM) - 0.4
         every = -(-len(processes) // MOST_LABELS) or 1
         ticks = list(range(0, len(processes), every))
         if self._ticker.ticks != ticks or self._labels_differ(processes, ticks):

@@ -29,7 +29,7 @@ class Table:
         numbers = [
             f".slick-header-column:nth-child({i})" for i, each in enumerate(columns, 1) if i > 1 and not each.words
         ]
-        right = f"{', '.join(numbers)} {{ text-align: right }}" if numbers else ""
+        right = f"{', '.join(numbers)} {{ text-align: right !important }}" if numbers else ""
         self.source = ColumnDataSource({column.name: [] for column in columns})
         self.model = DataTable(
             source=self.source, columns=[_column(each, (formats or {}).get(each.name, "0,0"), "right" if i else "left")

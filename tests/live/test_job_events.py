@@ -29,8 +29,9 @@ def test_nothing_new_is_no_event() -> None:
 def test_who_is_gone_is_told_with_its_reason_also_by_the_first_look() -> None:
     both = [(996.0, "lost: worker 5, silent for 10.0 s"), (998.0, "left (asked): ps 1, asked to stop")]
     assert told(None, replace(STATUS, departures=(LOST, LEFT))) == both
-    assert told(replace(STATUS, departures=(LOST,)), replace(STATUS, departures=(replace(LOST, ago_s=5.0), LEFT))) == (
-        both[1:]
+    assert (
+        told(replace(STATUS, departures=(LOST,)), replace(STATUS, departures=(replace(LOST, ago_s=5.0), LEFT)))
+        == (both[1:])
     )
 
 
