@@ -7,7 +7,7 @@ from typing import Any
 from psruntime.drawing import figure
 from psruntime.live.history import History, Sample, why_waits
 from psruntime.pages.cluster_page import STATES, state_of
-from psruntime.pages.curves import Curves, soften_legend
+from psruntime.pages.curves import COUNTS, Curves, soften_legend
 from psruntime.pages.page import Card, Page
 from psruntime.pages.tables import replace_data
 
@@ -23,9 +23,9 @@ def clocks_page() -> Page:
     leads = Curves(
         "steps over the floor",
         [("largest lead", lambda s: s.lead_most), ("bound + 1", _stop_of)],
-        number="0,0",
+        number=COUNTS,
     )
-    waiting = Curves("workers", [("wait", lambda s: s.waiting), ("are live", lambda s: s.workers)], number="0,0")
+    waiting = Curves("workers", [("wait", lambda s: s.waiting), ("are live", lambda s: s.workers)], number=COUNTS)
 
     def show(history: History) -> None:
         race.show(history)
@@ -70,6 +70,7 @@ class _Race:
         made.xaxis.formatter = NumeralTickFormatter(format="0,0")
         made.xaxis.ticker.desired_num_ticks = 5
         made.ygrid.grid_line_color = None
+        self._labels: dict[int, str] = {}
         self._ticker = made.yaxis.ticker = FixedTicker(ticks=[])
         self.floor = Span(location=0, dimension="height", line_color=FLOOR, line_width=2)
         self.bound = Span(location=0, dimension="height", line_color=BOUND, line_width=2, line_dash="dashed")
@@ -98,9 +99,9 @@ class _Race:
         self.floor.location = now.floor
         self.bound.visible = bound is not None
         self.bound.location = now.floor + (bound or 0) + 1
+        self._lanes([w.index for w in workers])
         for name, at in zip(self._names, (self.floor, self.bound), strict=True):
             name.update(x=at.location, y=self.figure.y_range.end, visible=at.visible)
-        self._lanes([w.index for w in workers])
 
     def _lanes(self, indices: list[int]) -> None:
         each = 22 if len(indices) <= FEW else 4
@@ -110,7 +111,8 @@ class _Race:
             self.figure.y_range.update(start=len(indices) - 0.5, end=-0.5 - NAME_HEIGHT / each)
         every = -(-len(indices) // MOST_LABELS) or 1
         labels = {lane: str(indices[lane]) for lane in range(0, len(indices), every)}
-        if self.figure.yaxis[0].major_label_overrides != labels:
+        if self._labels != labels:
+            self._labels = labels
             self.figure.yaxis.major_label_overrides = labels
             self._ticker.ticks = list(labels)
 

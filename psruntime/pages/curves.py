@@ -10,6 +10,7 @@ from psruntime.drawing import GREY, colour_of, figure
 from psruntime.live.history import SAMPLES, History, Sample
 
 HEIGHT = 240
+COUNTS = "0,0"  # format of whole numbers
 Value = Callable[[Sample], float]
 
 
@@ -87,6 +88,8 @@ def time_figure(y_label: str, number: str, from_zero: bool) -> Any:
     made.xaxis.ticker.desired_num_ticks = 4
     if number:
         made.yaxis.formatter = NumeralTickFormatter(format=number)
+    if number == COUNTS:
+        made.yaxis.ticker.min_interval = 1
     if from_zero:
         made.y_range.start = 0
     return made

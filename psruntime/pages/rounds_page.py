@@ -5,7 +5,7 @@ from __future__ import annotations
 from psruntime.core.members.messages import MemberStatus
 from psruntime.live.history import NAN, WINDOW_S, History, why_waits
 from psruntime.observe.render import mode_of
-from psruntime.pages.curves import Curves
+from psruntime.pages.curves import COUNTS, Curves
 from psruntime.pages.lines import Lines
 from psruntime.pages.page import Card, Page
 from psruntime.pages.strips import Strip
@@ -16,7 +16,7 @@ def rounds_page() -> Page:
     rounds = Lines("what", "now")
     late = Strip("share of the looks", {"late": 5}, "0 %")
     speed = Curves("per second", [("rounds or steps", lambda s: s.steps_per_s)], number="0,0.[0]")
-    waiting = Curves("workers", [("wait", lambda s: s.waiting), ("are live", lambda s: s.workers)], number="0,0")
+    waiting = Curves("workers", [("wait", lambda s: s.waiting), ("are live", lambda s: s.workers)], number=COUNTS)
     workers = Table(
         [Column("worker", 60), Column("late", 60), Column("steps/s", 75), Column("share", 60), Column("examples/s", 90),
          Column("now", 60, True), Column("waits for", 420, True)],

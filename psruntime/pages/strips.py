@@ -49,6 +49,7 @@ class Strip:
         soften_legend(made)
         made.yaxis.formatter = NumeralTickFormatter(format=number)
         made.xgrid.grid_line_color = None
+        self._labels: dict[int, str] = {}
         self._ticker = made.xaxis.ticker = FixedTicker(ticks=[])
         if not down:
             made.y_range.start = 0
@@ -62,14 +63,11 @@ class Strip:
         replace_data(self.source, {**data, **{name: list(values[name]) for name in self.bars}, **drawn})
         self.figure.x_range.end = max(len(processes), LEAST_ROOM) - 0.4
         every = -(-len(processes) // MOST_LABELS) or 1
-        ticks = list(range(0, len(processes), every))
-        if self._ticker.ticks != ticks or self._labels_differ(processes, ticks):
-            self._ticker.ticks = ticks
-            self.figure.xaxis.major_label_overrides = {at: short(processes[at]) for at in ticks}
-
-    def _labels_differ(self, processes: Sequence[str], ticks: Sequence[int]) -> bool:
-        overrides = self.figure.xaxis[0].major_label_overrides
-        return any(overrides.get(at) != short(processes[at]) for at in ticks)
+        labels = {at: short(processes[at]) for at in range(0, len(processes), every)}
+        if self._labels != labels:
+            self._labels = labels
+            self._ticker.ticks = list(labels)
+            self.figure.xaxis.major_label_overrides = labels
 
 
 def short(process: str) -> str:

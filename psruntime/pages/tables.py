@@ -26,10 +26,8 @@ class Table:
         from bokeh.models import ColumnDataSource, DataTable
 
         self.columns = columns
-        numbers = [
-            f".slick-header-column:nth-child({i})" for i, each in enumerate(columns, 1) if i > 1 and not each.words
-        ]
-        right = f"{', '.join(numbers)} {{ text-align: right !important }}" if numbers else ""
+        numbers = [i for i, each in enumerate(columns, 1) if i > 1 and not each.words]
+        right = "".join(f".slick-header-column:nth-child({i}) .slick-column-name {{ float: right }}\n" for i in numbers)
         self.source = ColumnDataSource({column.name: [] for column in columns})
         self.model = DataTable(
             source=self.source, columns=[_column(each, (formats or {}).get(each.name, "0,0"), "right" if i else "left")
