@@ -76,7 +76,7 @@ class _Race:
         self.bound = Span(location=0, dimension="height", line_color=BOUND, line_width=2, line_dash="dashed")
         made.add_layout(self.floor)
         made.add_layout(self.bound)
-        self._names = [_name_of("floor", FLOOR), _name_of("bound + 1", BOUND)]
+        self._names = [_name_of("floor", FLOOR, "right"), _name_of("bound + 1", BOUND, "left")]
         for name in self._names:
             made.add_layout(name)
         tips = [("worker", "@who"), ("clock", "@clock{0,0}"), ("lead", "@lead"), ("waits for", "@why")]
@@ -117,10 +117,11 @@ class _Race:
             self._ticker.ticks = list(labels)
 
 
-def _name_of(line: str, colour: str) -> Any:
+def _name_of(line: str, colour: str, side: str) -> Any:
+    """A text beside the line, on the left or the right of it."""
     from bokeh.models import Label
 
     return Label(
-        x=0, y=0, text=line, text_color=colour, text_font_size="12px", text_baseline="top", x_offset=4, y_offset=-2,
-        visible=False,
+        x=0, y=0, text=line, text_color=colour, text_font_size="12px", text_baseline="top", y_offset=-2,
+        x_offset=-4 if side == "left" else 4, text_align="right" if side == "left" else "left", visible=False,
     )  # fmt: skip

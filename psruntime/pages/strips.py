@@ -11,7 +11,7 @@ from psruntime.pages.tables import replace_data
 
 HEIGHT = 220
 LEAST_ROOM = 6  # bars for which there is room at least: two would be walls
-MOST_LABELS = 16  # processes that have a label of their own on the axis
+MOST_LABELS = 8  # processes that have a label of their own on the axis
 BAR = 0.85  # of the room that a bar has
 
 
