@@ -17,7 +17,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import STALENESS_LIMITS, JobStatus, MemberStatus
 from psruntime.live.job_events import JobEvent, events_between
 from psruntime.live.worker_rates import WorkerRates
-from psruntime.observe.render import bound_of
+from psruntime.observe.render import bound_of, mode_of
 
 SAMPLES = 900  # a quarter of an hour, one a second
 EVENTS = 500
@@ -63,6 +63,7 @@ class Sample:
 class History:
     """status and job are None until the coordinator has answered once.
 
+    waiting: index of each worker that does not step now -> why.
     revision: grows with every look.  gone_since_s: since when the coordinator does not answer; None while it does.
     gone_reason: why, as the last try says.
     """
@@ -76,6 +77,7 @@ class History:
         self.gone_reason = ""
         self.samples: deque[Sample] = deque(maxlen=samples)
         self.events: deque[JobEvent] = deque(maxlen=events)  # the latest last
+        self.waiting: dict[int, str] = {}
         self.rates = WorkerRates()
         self._staleness = _StalenessTotals()
 
@@ -91,6 +93,9 @@ class History:
         self.events.extend(events_between(self.status, status, job, at_s))
         self.rates.observe(status, at_s)
         self._staleness.observe(status)
+        mode, bound = mode_of(status, job), bound_of(status, job)
+        reasons = {worker.index: why_waits(worker, mode, bound) for worker in _of(status, Role.WORKER)}
+        self.waiting = {index: why for index, why in reasons.items() if why}
         self.samples.append(self._sample(status, job, at_s))
         self.status, self.job, self.at_s = status, job, at_s
         self.revision += 1
@@ -151,9 +156,9 @@ class History:
             lead_most=max((worker.lead for worker in workers), default=0),
             bound=NAN if bound is None else bound,
             workers=len(workers),
-            waiting=sum(bool(why_waits(worker, bound)) for worker in workers),
+            waiting=len(self.waiting),
             staleness=self._staleness.totals,
-            late=late_of(workers, bound),
+            late=late_of(workers, self.waiting),
             ps={ps.index: _ps_sample(ps) for ps in _of(status, Role.PS)},
         )
 
@@ -165,24 +170,31 @@ class History:
         return max(0.0, (global_step - earlier[0].global_step) / (at_s - earlier[0].at_s))
 
 
-def why_waits(worker: MemberStatus, bound: int | None) -> str:
-    """Why it does not step now; empty if it does.
+def why_waits(worker: MemberStatus, mode: str, bound: int | None) -> str:
+    """Why it does not step now; empty if it does.  bound: in steps, of mode bounded.
 
-    A worker says so itself in its heartbeats; that it is at the bound shows in its clock before.
+    A worker says so itself in its heartbeats, if it waits for long; its clock shows it at once.
     """
-    said = worker.worker_stats.waiting if worker.worker_stats else ""
-    if not said and bound is not None and worker.lead > bound:
-        said = f"{worker.lead} steps ahead of the slowest, bound {bound}"
-    return said or ("the others to stop" if worker.stopped else "")
+    if worker.worker_stats and worker.worker_stats.waiting:
+        return worker.worker_stats.waiting
+    if worker.stopped:
+        return "the others to stop"
+    if mode == "sync" and worker.lead:
+        return "the others to contribute to the round"
+    if bound is not None and worker.lead > bound:
+        return f"{worker.lead} steps ahead of the slowest, bound {bound}"
+    return ""
 
 
-def late_of(workers: Collection[MemberStatus], bound: int | None) -> frozenset[int]:
-    """Indices of those that step while others wait: of these the slowest, and in mode sync, without leads, all."""
-    stepping = [worker for worker in workers if not why_waits(worker, bound)]
-    if len(stepping) == len(workers):
+def late_of(workers: Collection[MemberStatus], waiting: Collection[int]) -> frozenset[int]:
+    """Indices of those that step while others wait, and are the slowest; in a round these are all that still compute.
+
+    waiting: indices of the others.
+    """
+    if not waiting:
         return frozenset()
-    least = min(worker.lead for worker in workers)
-    return frozenset(worker.index for worker in stepping if worker.lead == least)
+    least = min((worker.lead for worker in workers), default=0)
+    return frozenset(worker.index for worker in workers if worker.index not in waiting and worker.lead == least)
 
 
 def _of(status: JobStatus | None, role: Role) -> list[MemberStatus]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from psruntime.drawing import figure
-from psruntime.live.history import History, Sample, why_waits
+from psruntime.live.history import History, Sample
 from psruntime.pages.cluster_page import STATES, state_of
 from psruntime.pages.curves import COUNTS, Curves, soften_legend
 from psruntime.pages.page import Card, Page
@@ -36,8 +36,8 @@ def clocks_page() -> Page:
         [
             Card(
                 "race", "The race", "Steps of each worker. The floor is the slowest live clock. A step may start up to "
-                "the bound ahead of it, so clocks stop one further: there a worker waits. In mode sync all are in the "
-                "same round.",
+                "the bound ahead of it, so clocks stop one further: there a worker waits. In mode sync they have "
+                "contributed to the open round there.",
                 race.figure, wide=True,
             ),
             Card("leads", "Leads", "The largest lead over the floor, and where it stops.", leads.figure),
@@ -91,9 +91,9 @@ class _Race:
         begin = now.floor - 0.25 * span
         replace_data(self.source, {
             "lane": list(range(len(workers))), "left": [begin] * len(workers), "clock": [w.clock for w in workers],
-            "lead": [w.lead for w in workers], "state": [state_of(w, lease_s, bound) for w in workers],
+            "lead": [w.lead for w in workers], "state": [state_of(w, lease_s, history.waiting) for w in workers],
             "who": [f"{w.index}{', chief' if w.chief else ''}" for w in workers],
-            "why": [why_waits(w, bound) or "-" for w in workers],
+            "why": [history.waiting.get(w.index, "-") for w in workers],
         })  # fmt: skip
         self.figure.x_range.update(start=begin, end=now.floor + 1.15 * span + 0.5)
         self.floor.location = now.floor

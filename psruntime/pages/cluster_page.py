@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from psruntime.core.members.messages import Departure, MemberStatus
 from psruntime.core.members.view import listed
 from psruntime.drawing import figure
-from psruntime.live.history import NAN, History, why_waits
+from psruntime.live.history import NAN, History
 from psruntime.pages.curves import soften_legend
 from psruntime.pages.lines import Lines
 from psruntime.pages.page import Card, Page
@@ -39,15 +40,15 @@ def cluster_page() -> Page:
 
     def show(history: History) -> None:
         job, rates = history.job, history.rates
-        lease_s, bound = job.lease_s if job else 0.0, history.bound
+        lease_s, why = job.lease_s if job else 0.0, history.waiting
         members = [*history.ps, *history.workers]
-        squares.show(members, lost_of(history), lease_s, bound)
-        waiting.show(waits_of(history.workers, bound))
+        squares.show(members, lost_of(history), lease_s, why)
+        waiting.show(waits_of(why))
         ps.show([_ps_row(each, lease_s) for each in history.ps])
         workers.show([
-            (w.index, state_of(w, lease_s, bound), "chief" if w.chief else "", w.clock, w.lead, rates.steps_per_s(w),
+            (w.index, state_of(w, lease_s, why), "chief" if w.chief else "", w.clock, w.lead, rates.steps_per_s(w),
              w.worker_stats.examples_per_s if w.worker_stats else NAN, *rates.bytes_per_s(w), lease_s - w.silent_s,
-             why_waits(w, bound))
+             why.get(w.index, ""))
             for w in history.workers
         ])  # fmt: skip
         moved = [_moved(each) for each in history.ps] + [rates.bytes_per_s(each) for each in history.workers]
@@ -69,21 +70,20 @@ def cluster_page() -> Page:
     )  # fmt: skip
 
 
-def state_of(member: MemberStatus, lease_s: float, bound: int | None) -> str:
+def state_of(member: MemberStatus, lease_s: float, waiting: Collection[int]) -> str:
     """One of STATES."""
     if member.silent_s > lease_s / 2:
         return "silent"
     if member.ps_stats is not None:
         return "serves"
-    return "waits" if why_waits(member, bound) else "steps"
+    return "waits" if member.index in waiting else "steps"
 
 
-def waits_of(workers: list[MemberStatus], bound: int | None) -> list[tuple[str, int, str]]:
+def waits_of(waiting: Mapping[int, str]) -> list[tuple[str, int, str]]:
     """(workers, how many, what for), the most first."""
     by_reason: defaultdict[str, list[int]] = defaultdict(list)
-    for worker in workers:
-        if why := why_waits(worker, bound):
-            by_reason[why].append(worker.index)
+    for index, why in waiting.items():
+        by_reason[why].append(index)
     groups = sorted(by_reason.items(), key=lambda group: -len(group[1]))
     return [(_named(indices), len(indices), reason) for reason, indices in groups]
 
@@ -110,7 +110,7 @@ def _ps_row(ps: MemberStatus, lease_s: float) -> tuple[Any, ...]:
     moved = ps.ps_traffic
     rates = (moved.received_per_s, moved.sent_per_s) if moved else (NAN, NAN)
     share = NAN if moved is None or moved.share is None else moved.share
-    return ps.index, state_of(ps, lease_s, None), ps.address, lease_s - ps.silent_s, *rates, share, ps.incarnation
+    return ps.index, state_of(ps, lease_s, ()), ps.address, lease_s - ps.silent_s, *rates, share, ps.incarnation
 
 
 class _Squares:
@@ -133,7 +133,9 @@ class _Squares:
         tips = [("process", "@process"), ("state", "@state"), ("silent", "@silent{0.0} s"), ("why", "@why")]
         made.add_tools(HoverTool(tooltips=tips))
 
-    def show(self, members: list[MemberStatus], lost: list[Departure], lease_s: float, bound: int | None) -> None:
+    def show(
+        self, members: list[MemberStatus], lost: list[Departure], lease_s: float, waiting: Mapping[int, str]
+    ) -> None:
         ps = [m for m in members if m.ps_stats is not None]
         count = len(members) + len(lost)
         row = SHORT_ROW if count <= FEW else ROW
@@ -141,14 +143,15 @@ class _Squares:
         places = [divmod(i, row) for i in range(len(ps))]
         places += [(first_row + i // row, i % row) for i in range(count - len(ps))]
         self.figure.x_range.end = row - 0.4
+        reasons = ["-" if m.ps_stats else waiting.get(m.index, "-") for m in members]
         everybody: list[MemberStatus | Departure] = [*members, *lost]
         replace_data(self.source, {
             "x": [x for _, x in places], "y": [-y for y, _ in places],
             "process": [f"{each.role} {each.index}" for each in everybody],
-            "state": [*(state_of(m, lease_s, bound) for m in members), *("lost" for _ in lost)],
+            "state": [*(state_of(m, lease_s, waiting) for m in members), *("lost" for _ in lost)],
             "border": [*(3 if m.chief else 0 for m in members), *(0 for _ in lost)],
             "silent": [*(m.silent_s for m in members), *(each.ago_s for each in lost)],
-            "why": [*(why_waits(m, bound) or "-" for m in members), *(each.reason for each in lost)],
+            "why": [*reasons, *(each.reason for each in lost)],
         })  # fmt: skip
         rows = max((y for y, _ in places), default=0) + 1
         height = 50 + 30 * rows

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from psruntime.core.members.messages import MemberStatus
-from psruntime.live.history import NAN, WINDOW_S, History, why_waits
+from psruntime.live.history import NAN, WINDOW_S, History
 from psruntime.observe.render import mode_of
 from psruntime.pages.curves import COUNTS, Curves
 from psruntime.pages.lines import Lines
@@ -24,14 +23,15 @@ def rounds_page() -> Page:
     )  # fmt: skip
 
     def show(history: History) -> None:
-        shares = history.late_share()
+        shares, waits = history.late_share(), history.waiting
         rounds.show(facts_of(history, shares))
         late.show([f"worker {index}" for index in shares], {"late": list(shares.values())})
         speed.show(history)
         waiting.show(history)
         workers.show([
             (w.index, shares.get(w.index, 0.0), history.rates.steps_per_s(w), w.share or NAN,
-             w.worker_stats.examples_per_s if w.worker_stats else NAN, *_now(w, history.bound))
+             w.worker_stats.examples_per_s if w.worker_stats else NAN, "waits" if w.index in waits else "steps",
+             waits.get(w.index, ""))
             for w in history.workers
         ])  # fmt: skip
 
@@ -65,8 +65,3 @@ def facts_of(history: History, late: dict[int, float]) -> list[tuple[str, str]]:
         ("most often waited for", said),
         ("as the coordinator says", status.reason),
     ]
-
-
-def _now(worker: MemberStatus, bound: int | None) -> tuple[str, str]:
-    why = why_waits(worker, bound)
-    return "waits" if why else "steps", why

@@ -97,20 +97,18 @@ def test_another_job_begins_anew() -> None:
 
 def test_who_waits_says_why_and_who_is_at_the_bound_too() -> None:
     quiet = replace(WORKER, worker_stats=WorkerStats(), lead=3)
-    assert why_waits(quiet, None) == why_waits(quiet, 3) == ""
-    assert why_waits(quiet, 2) == "3 steps ahead of the slowest, bound 2"
-    assert why_waits(WORKER, 2) == "PREPARING: view 2 is complete"
-    assert why_waits(replace(quiet, stopped=True), None) == "the others to stop"
+    assert why_waits(quiet, "async", None) == why_waits(quiet, "bounded", 3) == ""
+    assert why_waits(quiet, "bounded", 2) == "3 steps ahead of the slowest, bound 2"
+    assert why_waits(WORKER, "bounded", 2) == "PREPARING: view 2 is complete"
+    assert why_waits(replace(quiet, stopped=True), "async", None) == "the others to stop"
+    assert why_waits(replace(quiet, lead=1), "sync", None) == "the others to contribute to the round"
 
 
 def test_late_is_the_slowest_while_others_wait() -> None:
-    ahead, middle, slow = (
-        replace(WORKER, index=i, lead=lead, worker_stats=WorkerStats()) for i, lead in enumerate((3, 1, 0))
-    )
-    assert late_of([ahead, middle, slow], 2) == {2}
-    assert late_of([ahead, middle, slow], 4) == set()
-    in_round = [replace(WORKER, index=0, lead=0), replace(slow, index=1), replace(slow, index=2)]
-    assert late_of(in_round, None) == {1, 2}
+    ahead, middle, slow, other = (replace(WORKER, index=i, lead=lead) for i, lead in enumerate((3, 1, 0, 0)))
+    assert late_of([ahead, middle, slow], {0}) == {2}
+    assert late_of([ahead, middle, slow], ()) == frozenset()
+    assert late_of([ahead, slow, other], {0}) == {2, 3}
 
 
 def test_the_share_of_looks_at_which_a_worker_was_late() -> None:
