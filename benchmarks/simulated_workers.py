@@ -33,7 +33,7 @@ from benchmarks.coordinator_service import a_job
 from psruntime.config import JobConfig
 from psruntime.core.clocks.report_schedule import ReportSchedule
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, Assignment, Join, NotYet, Prepared, PsBeat, WorkerBeat
+from psruntime.core.members.messages import Answer, Assignment, Join, NotYet, Prepared, PsBeat, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.rpc.client.membership_client import a_poll_s
@@ -62,6 +62,7 @@ class Job:
         self.joining = asyncio.Semaphore(CONNECTING)
         self.stepping = 0
         self.measuring = False
+        self.tells_stats = False  # in the heartbeats of workers
         self.times_s: defaultdict[str, list[float]] = defaultdict(list)
         self.failed: Counter[str] = Counter()
         self.steps = self.max_lead = 0
@@ -170,9 +171,20 @@ class Worker(SimulatedMember):
                     view_number=self.answer.instructions.view.number, global_step=Prepared(0).global_step,
                 )  # fmt: skip
                 await self.call("prepared", "ReportPrepared", request)
-            await self.beat(WorkerBeat(view, self.steps, self.steps), a_poll_s(self.job.settings, Role.WORKER, 1))
+            await self.beat(
+                WorkerBeat(view, self.steps, self.steps, stats=self._stats()),
+                a_poll_s(self.job.settings, Role.WORKER, 1),
+            )
             if self.reports and self.reports.space(self.answer.instructions.report_every_s):
                 self.stirred.set()
+
+    def _stats(self) -> WorkerStats:
+        """Some that are as large as those of a real one."""
+        if not self.job.tells_stats:
+            return WorkerStats()
+        counts = (self.steps // 2, self.steps // 3, *(self.steps // 50 for _ in range(6)), *(0 for _ in range(5)))
+        loss = 1 / (1 + self.steps / 1000) + random.uniform(0, 0.1)
+        return WorkerStats(self.steps, 1, 4, 64 / self.job.step_s, loss, staleness_counts=counts)
 
     async def step(self, reports: ReportSchedule) -> None:
         """The steps."""
@@ -242,6 +254,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--rate", type=float, required=True, help="steps/s of each worker")
     parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--stats", action="store_true", help="let the workers say what they measure, as real ones do")
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {arguments.core})
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -251,6 +264,7 @@ def main() -> None:
         settings = a_job(arguments.workers, arguments.bound)
         indices = range(arguments.first, arguments.first + arguments.count)
         job = Job(settings, arguments.port, arguments.rate, arguments.variables)
+        job.tells_stats = arguments.stats
         return await run(job, indices, arguments.seconds)
 
     async def print_it() -> None:

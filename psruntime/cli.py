@@ -25,6 +25,7 @@ COMMANDS = {  # name -> what it does; psruntime.NAME has its main()
     "evaluate": "measure the checkpoints of a folder, without a job",
     "task": "start one task of a cluster: its role and index from TF_CONFIG, Slurm or lists of hosts",
     "status": "show a running job",
+    "dashboard": "show a running job in a browser",
     "control": "steer a running job: pause, save, change its mode or learning rates, end it",
     "replay": "train one process on the batches of a sync job, and compare",
     "plan": "show where a model's variables would live, without a job",

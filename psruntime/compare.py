@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from psruntime import flags
-from psruntime.comparison.charts import require_bokeh
 from psruntime.comparison.page import page_of, rows_of
 from psruntime.comparison.requests import ModeRequest, modes_of, slow_of
 from psruntime.comparison.summary import Training, held_out_of, training_of
 from psruntime.config import JobConfig, WorkerConfig
+from psruntime.drawing import require_bokeh
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.launch.children import END_S
 from psruntime.launch.config import LauncherConfig
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = modes_of(arguments.modes)
         settings = [_settings_of(request, arguments) for request in wanted]
         find_model(flags.worker_config(arguments).model)
-        require_bokeh()
+        require_bokeh("compare")
         out = _writable(arguments.out)
         trainings = []
         for request, of_job in zip(wanted, settings, strict=True):

@@ -1,6 +1,6 @@
 """Shows a running job: phase, each ps, each worker.
 
-python -m psruntime.status [--coordinator HOST:PORT] [--json | --follow]
+python -m psruntime.status [--coordinator HOST:PORT] [--json | --follow | --watch]
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 
 from psruntime import flags
-from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
+from psruntime.config import DEFAULT_COORDINATOR, JobConfig, ProcessConfig, SecurityConfig, split_address
+from psruntime.core.members.messages import JobStatus
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
-from psruntime.observe.render import as_json, as_tables, progress_line
+from psruntime.live.history import History
+from psruntime.observe.render import as_json, as_tables, event_table, progress_line
 from psruntime.process import usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
@@ -24,16 +27,20 @@ from psruntime.rpc.security.credentials import load_security
 PROG = "psruntime status"
 FOLLOW_S = 1.0
 SPEED_WINDOW = 10  # looks, for the steps/s from which the time left follows
+FRESH_S = 1.0  # how old what a member said may be
+AGAIN_S = 0.1  # between two questions, until all have said something new
+EVENTS = 8  # the latest, below the tables
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Asks the coordinator once, or with --follow until the job is over."""
+    """Asks the coordinator once, or with --follow and --watch until the job is over."""
     parser = flags.Parser(PROG, "Shows a running job.", first=("coordinator",))
     parser.add_settings(ProcessConfig, only=("coordinator",))
     parser.add_settings(SecurityConfig)
     group = parser.heading(flags.MOST_USED).add_mutually_exclusive_group()
-    group.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    group.add_argument("--json", action="store_true", help="one line with a JSON object on stdout, for programs")
     group.add_argument("--follow", action="store_true", help="one progress line, kept up to date until the job is over")
+    group.add_argument("--watch", action="store_true", help="the tables and what happened, kept up to date likewise")
     arguments = parser.parse_args(argv)
     coordinator = getattr(arguments, "coordinator", DEFAULT_COORDINATOR)
     try:
@@ -45,9 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.follow:
             return _follow(client)
-        status, job = client.get_status()
+        if arguments.watch:
+            return _watch(client)
+        status, job = _fresh(client)
         if arguments.json:
-            sys.stdout.write(json.dumps(as_json(status, job), indent=2) + "\n")
+            sys.stdout.write(json.dumps(as_json(status, job)) + "\n")
         else:
             Console().print(as_tables(status, job))
         return EXIT_DONE
@@ -60,6 +69,50 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     finally:
         client.close()
+
+
+def _fresh(client: CoordinatorClient) -> tuple[JobStatus, JobConfig]:
+    """A status in which every member has said something in the last second, if all do so within a second.
+
+    To be asked makes the coordinator ask the members whose last word is older.
+    """
+    until_s = time.monotonic() + FRESH_S
+    while True:
+        status, job = client.get_status()
+        if all(m.silent_s <= FRESH_S for m in status.members) or status.phase.over or time.monotonic() >= until_s:
+            return status, job
+        time.sleep(AGAIN_S)
+
+
+def _watch(client: CoordinatorClient) -> int:
+    """On a terminal the tables, changing in place; elsewhere all of them again for each look."""
+    console, history = Console(), History()
+    history.observe(*client.get_status(), time.time())
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False, transient=True) as live:
+        while True:
+            if console.is_terminal:
+                live.update(_picture(history), refresh=True)
+            else:
+                console.print(_picture(history))
+            assert history.status
+            if history.status.phase.over:
+                break
+            time.sleep(FOLLOW_S)
+            try:
+                history.observe(*client.get_status(), time.time())
+            except UnreachableError:
+                break  # as for _follow
+    if console.is_terminal:
+        console.print(_picture(history))
+    return EXIT_DONE
+
+
+def _picture(history: History) -> RenderableType:
+    status, job = history.status, history.job
+    assert status and job
+    line = progress_line(status, job, history.samples[-1].steps_per_s)
+    events = [(event.at_s, event.kind, event.subject, event.reason) for event in list(history.events)[-EVENTS:]]
+    return Group(line, as_tables(status, job), *([event_table(events)] if events else []))
 
 
 def _follow(client: CoordinatorClient) -> int:

@@ -48,6 +48,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.modes", "psruntime.observe",
         "prometheus_client",
     },
+    "psruntime/drawing.py": {"psruntime.errors", "bokeh"},
+    "psruntime/live": {"psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.observe"},
+    "psruntime/pages": {
+        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.live", "psruntime.observe",
+        "psruntime.drawing", "bokeh",
+    },
     "psruntime/observe": {
         "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "psruntime.schedule",
         "psruntime.modes", "rich", "pyarrow",

@@ -48,7 +48,7 @@ def test_the_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]
         (
             "xyz",
             "unknown command 'xyz'; known are init, run, compare, ps, worker, evaluator, evaluate, task, status, "
-            "control, replay, plan, export, trace, tables",
+            "dashboard, control, replay, plan, export, trace, tables",
         ),
         ("--verson", "unknown argument '--verson'; did you mean --version?"),
         ("--xyz", "unknown argument '--xyz'; known are --help, --version"),

@@ -1,7 +1,4 @@
-"""The charts of a comparison, by Bokeh (BSD-3-Clause): their code and data stand in the page, which needs no network.
-
-Backgrounds are transparent and texts of a middle grey, so that the page may be light or dark.
-"""
+"""The charts of a comparison: their code and data stand in the page, which needs no network."""
 
 from __future__ import annotations
 
@@ -9,26 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from psruntime.comparison.summary import Point, Training
-from psruntime.errors import UsageError
+from psruntime.drawing import colour_of, figure
 
-# After Okabe and Ito, Color universal design, 2008, told apart with any colour vision; seen on white and on black.
-COLOURS = ("#2a86d8", "#e69f00", "#00a37a", "#d86fa8", "#8468d6", "#d55e00", "#7d8a2e")
-GREY, GRID = "#7b8491", "#8a93a055"
-HEIGHT = 300
 BINS = (0, 1, 2, 3, 4, 8, 16, 32)  # versions at which a bar of the histogram begins
 SPREAD = 0.8  # of a group of bars
-
-
-def require_bokeh() -> None:
-    """Raises UsageError unless Bokeh is installed."""
-    try:
-        import bokeh.plotting  # noqa: F401
-    except ImportError as error:
-        raise UsageError("compare draws with bokeh: pip install 'psruntime[compare]'") from error
-
-
-def colour_of(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
 
 
 def charts_of(trainings: Sequence[Training]) -> tuple[str, dict[str, str], str]:
@@ -47,28 +28,11 @@ def charts_of(trainings: Sequence[Training]) -> tuple[str, dict[str, str], str]:
     return script, dict(html), INLINE.render()
 
 
-def _figure(**more: Any) -> Any:
-    from bokeh.plotting import figure
-
-    made = figure(
-        height=HEIGHT, sizing_mode="stretch_width", toolbar_location=None, background_fill_color=None,
-        border_fill_color=None, outline_line_color=None, min_border_right=12, **more,
-    )  # fmt: skip
-    for axis in made.axis:
-        axis.axis_label_text_font_style = "normal"
-        axis.axis_label_text_color = axis.major_label_text_color = GREY
-        axis.axis_line_color = axis.major_tick_line_color = GREY
-        axis.minor_tick_line_color = None
-        axis.axis_label_text_font_size = axis.major_label_text_font_size = "12px"
-    made.grid.grid_line_color = GRID
-    return made
-
-
 def _curves(x_label: str, curves: list[tuple[str, list[Point]]]) -> Any:
     from bokeh.models import HoverTool
 
     positive = all(y > 0 for _, points in curves for _, y in points)
-    made = _figure(x_axis_label=x_label, y_axis_label="loss", y_axis_type="log" if positive else "linear")
+    made = figure(x_axis_label=x_label, y_axis_label="loss", y_axis_type="log" if positive else "linear")
     for number, (name, points) in enumerate(curves):
         data = {"x": [x for x, _ in points], "y": [y for _, y in points], "mode": [name] * len(points)}
         made.line("x", "y", source=data, line_width=2, line_color=colour_of(number))
@@ -108,7 +72,7 @@ def _bars(
     from bokeh.models import FactorRange, HoverTool, NumeralTickFormatter
     from bokeh.transform import dodge
 
-    made = _figure(x_range=FactorRange(*groups), x_axis_label=x or None, y_axis_label=y)
+    made = figure(x_range=FactorRange(*groups), x_axis_label=x or None, y_axis_label=y)
     width = SPREAD / len(trainings)
     for place, (each, heights) in enumerate(zip(trainings, values, strict=True)):
         data = {"group": groups, "value": heights, "mode": [each.name] * len(groups)}

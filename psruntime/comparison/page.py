@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from psruntime.comparison.charts import charts_of, colour_of
+from psruntime.comparison.charts import charts_of
 from psruntime.comparison.summary import Training
+from psruntime.drawing import STYLE, colour_of
 
 COLUMNS = ("mode", "global steps", "time", "steps/s", "examples", "refused", "mean staleness")
 CHARTS = {
@@ -16,23 +17,12 @@ CHARTS = {
     "speed": ("Steps per second", "updates, in mode sync rounds"),
     "waiting": ("Waiting", "share of its time that a worker waited for others"),
 }
-_STYLE = """
-:root { color-scheme: light dark; --text: #1c2026; --soft: #5b6470; --line: #d9dee5; --card: #ffffff; --page: #f4f6f8 }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e8ebef; --soft: #9aa4b1; --line: #333a44; --card: #1b1f25; --page: #121519 }
-}
-body { margin: 0 auto; max-width: 1200px; padding: 24px; background: var(--page); color: var(--text);
-  font: 15px/1.45 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif }
-h1 { font-size: 24px; margin: 0 0 4px } h2 { font-size: 16px; margin: 0 } p { margin: 0; color: var(--soft) }
-.modes { display: flex; flex-wrap: wrap; gap: 6px 20px; margin: 14px 0 18px; padding: 0; list-style: none }
-.chip { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 7px; vertical-align: -1px }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 16px }
-.grid { margin-top: 16px }
-.grid .card:last-child { grid-column: 1 / -1 }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; min-width: 0 }
-.table { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th { font-weight: 600; color: var(--soft) } th, td { text-align: right; padding: 6px 10px; white-space: nowrap }
-th:first-child, td:first-child { text-align: left } tbody tr { border-top: 1px solid var(--line) }
+_STYLE = f"""{STYLE}
+.modes {{ display: flex; flex-wrap: wrap; gap: 6px 20px; margin: 14px 0 18px; padding: 0; list-style: none }}
+.grid .card:last-child {{ grid-column: 1 / -1 }}
+.table {{ overflow-x: auto }} table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }}
+th {{ font-weight: 600; color: var(--soft) }} th, td {{ text-align: right; padding: 6px 10px; white-space: nowrap }}
+th:first-child, td:first-child {{ text-align: left }} tbody tr {{ border-top: 1px solid var(--line) }}
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -43,18 +44,18 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     head = Text.assemble(
         (str(status.phase), "bold"),
         f"  {status.reason}\n",
-        f"job {job.job_id}, mode {_mode(status, job)}, view {status.view.number}, ",
+        f"job {job.job_id}, mode {mode_of(status, job)}, view {status.view.number}, ",
         f"global step {status.global_step}{_of(job, ' of ')}",
     )
     if shards := status.shards:
         again = f", {shards.again} handed out again" if shards.again else ""
         epoch = f"epoch {shards.epoch}{_of_epochs(shards.epoch, job)}"
         head.append(f", {epoch}: {shards.done} of {shards.of} shards done{again}")
-    if _mode(status, job) == BOUNDED:
-        head.append(f", largest lead {status.max_lead} of {_bound(status, job)}")
+    if (bound := bound_of(status, job)) is not None:
+        head.append(f", largest lead {status.max_lead} of {bound}")
     if status.steps_lost:
         head.append(f", {status.steps_lost} steps lost to failures")
-    for line in _steered(status, job):
+    for line in steered(status, job):
         head.append(f"\n{line}", "yellow")
     if not status.balanced:
         head.append("\nTHE LEDGERS DO NOT BALANCE: received is not applied + dropped + rolled back", "bold red")
@@ -66,10 +67,18 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     for m in ps:
         if m.ps_traffic and m.ps_traffic.heavy and m.ps_traffic.share is not None:
             head.append(f"\n{why_heavy(m.index, m.ps_traffic.share * job.ps, job.ps)}", "yellow")
-    tables = [_ps_table(ps), _worker_table(workers, _mode(status, job), job), _traffic_table(ps, workers)]
+    tables = [_ps_table(ps), _worker_table(workers, mode_of(status, job), job), _traffic_table(ps, workers)]
     if any(m.ps_stats and m.ps_stats.row_counts for m in ps):
         tables.append(_dynamic_table(ps))
     return Group(head, *tables, *([_departure_table(status.departures)] if status.departures else []))
+
+
+def event_table(events: Sequence[tuple[float, str, str, str]]) -> Table:
+    """(seconds since 1970, what, of whom, why) of each event, the latest last."""
+    rows = table("at", "what", "who", "why")
+    for at_s, kind, subject, reason in events:
+        rows.add_row(datetime.fromtimestamp(at_s).strftime("%H:%M:%S"), kind, Text(subject), Text(reason))
+    return rows
 
 
 def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
@@ -93,7 +102,7 @@ def progress_line(status: JobStatus, job: JobConfig, steps_per_s: float) -> str:
     return "  ".join(parts)
 
 
-def _steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
+def steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
     """What an operator has changed, and what is about to change."""
     steering, settings = status.steering, status.steering.settings
     if schedule := Schedule.of(job.schedule):
@@ -101,7 +110,7 @@ def _steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
         place = schedule.whole(status.global_step) if status.phase.prepared else str(schedule)
         yield f"schedule: {place if settings.automatic else left}"
     if job.bound_range:
-        back = "bound auto" if _mode(status, job) == BOUNDED else "mode bounded N, and then bound auto,"
+        back = "bound auto" if mode_of(status, job) == BOUNDED else "mode bounded N, and then bound auto,"
         left = f"left by control; psruntime control {back} chooses again"
         now = f"{settings.bound} now" + (f": {steering.bound_reason}" if steering.bound_reason else "")
         yield f"bound: {job.bound_range}, {now if settings.automatic else left}"
@@ -119,12 +128,15 @@ def _steered(status: JobStatus, job: JobConfig) -> Iterator[str]:
         yield f"control: {', then '.join(steering.pending)} to take effect{why}"
 
 
-def _mode(status: JobStatus, job: JobConfig) -> str:
+def mode_of(status: JobStatus, job: JobConfig) -> str:
     """By which steps are taken now."""
     return status.steering.settings.mode or job.mode
 
 
-def _bound(status: JobStatus, job: JobConfig) -> int | None:
+def bound_of(status: JobStatus, job: JobConfig) -> int | None:
+    """The bound of now, in steps; None outside mode bounded."""
+    if mode_of(status, job) != BOUNDED:
+        return None
     bound = status.steering.settings.bound
     return job.bound if bound is None else bound
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-LEFT = ("address", "waiting for", "variables", "how", "why")  # columns of words
+LEFT = ("address", "waiting for", "variables", "how", "why", "what", "who")  # columns of words
 
 
 def table(*columns: str) -> Table:

@@ -66,7 +66,7 @@ class Stage:
         **options: Any,
     ) -> RpcServer:
         make = make or partial(Coordinator, job)
-        service = lambda: CoordinationServicer(make, job, self.events, **options)  # noqa: E731
+        service = lambda: CoordinationServicer(make, job, self.events, **{"fresh_s": LONG, **options})  # noqa: E731
         server = RpcServer(address, service, security=security, log=self.events)
         server.start()
         self._at_exit.callback(server.stop, 0.0)

@@ -18,6 +18,7 @@ from psruntime import (
     cli,
     compare,
     control,
+    dashboard,
     evaluate,
     evaluator,
     export,
@@ -95,6 +96,11 @@ def _status(argv: list[str]) -> int:
             return 0
 
 
+def _dashboard(argv: list[str]) -> int:
+    with patch.multiple(dashboard, _serve=lambda *_: 0, require_bokeh=lambda _: None, load_security=_load_nothing):
+        return dashboard.main(argv)
+
+
 def _plan(argv: list[str]) -> int:
     with patch.multiple(plan, _specs=lambda *_: ()):
         return plan.main(argv)
@@ -147,6 +153,7 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime.export": _export,
     "psruntime.task": _task,
     "psruntime.status": _status,
+    "psruntime.dashboard": _dashboard,
     "psruntime.control": _control,
     "psruntime.plan": _plan,
     "psruntime.replay": _replay,

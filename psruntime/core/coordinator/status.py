@@ -21,6 +21,8 @@ def job_status(state: JobState, now_s: float) -> JobStatus:
     clocks = state.pace.clocks.clocks
     totals = state.accounts.totals()
     traffic = state.traffic.of_ps()
+    contributed = state.turns.rounds.contributed if state.turns.rounds.held else set()
+    clocks = clocks | {index: clocks.get(index, state.pace.floor) + 1 for index in contributed}
     return JobStatus(
         phase=state.phase,
         reason=_reason(state, now_s),

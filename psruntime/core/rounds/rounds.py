@@ -91,6 +91,13 @@ class Rounds:
         return self.unsettled or (self.closing and (all_rest or not self._closes_on_the_way()))
 
     @property
+    def contributed(self) -> set[int]:
+        """Workers, by index, that have contributed to the open round while others have not."""
+        everybody = {**self._present, **self._members}
+        done = {index for incarnation, index in everybody.items() if incarnation in self._contributions}
+        return set() if self.closing else done
+
+    @property
     def missing(self) -> list[int]:
         """Workers, by index, that the open round waits for, or the first of them with a gradient."""
         return sorted(

@@ -1,6 +1,8 @@
 """Long polls of heartbeats: each waits until its member's instructions change.
 
 Belongs to one event loop and is used in its thread only.
+
+While somebody asks for the status, they wait less long, so that members say every second what they measure.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ PAUSE_S = 0.001  # for each poll, between two checks of all; half of it goes to 
 MOST_S = 1.0  # of that pause
 AT_ONCE = 32  # polls that are checked before other calls get their turn: some 1 ms
 
+FRESH_S = 1.0  # how old at most, while somebody looks, is what a member has said
+WATCHED_S = 3.0  # for which a question for the status counts; who watches asks every second
+BEATS_PER_S = 300  # of all members together, for whoever looks; a quarter of what one core answers at most
+
 AnswerOf = Callable[[Role, int, int], Answer]
 
 
@@ -26,14 +32,17 @@ class _Poll:
     index: int
     incarnation: int
     seen_revision: int
+    began_s: float  # of the loop's clock
     news: asyncio.Future[Answer]
 
 
 class HeartbeatPolls:
     """The heartbeats that wait.  `answer_of` answers for a member, or raises what its heartbeat shall raise."""
 
-    def __init__(self, answer_of: AnswerOf) -> None:
+    def __init__(self, answer_of: AnswerOf, fresh_s: float = FRESH_S) -> None:
         self._answer_of = answer_of
+        self._fresh_s = fresh_s
+        self._watched_until_s = 0.0  # of the loop's clock
         self._polls: set[_Poll] = set()
         self._unchecked: deque[_Poll] = deque()
         self._checking: asyncio.Handle | None = None  # the next part of a check, or its begin
@@ -46,8 +55,11 @@ class HeartbeatPolls:
         answer = self._answer_of(role, index, incarnation)
         if answer.revision != seen_revision or max_wait_s <= 0 or self._closed:
             return answer
-        poll = _Poll(role, index, incarnation, seen_revision, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        poll = _Poll(role, index, incarnation, seen_revision, loop.time(), loop.create_future())
         self._polls.add(poll)
+        if loop.time() < self._watched_until_s:
+            max_wait_s = min(max_wait_s, self._watched_wait_s)
         try:
             await asyncio.wait({poll.news}, timeout=max_wait_s)
         finally:
@@ -74,6 +86,21 @@ class HeartbeatPolls:
         """Answers at once the polls of these workers for which there is news."""
         self._wake([poll for poll in self._polls if poll.role is Role.WORKER and poll.index in indices])
 
+    def watch(self) -> None:
+        """Somebody looks at the job: for a while polls last a second at most, and those that have lasted longer end.
+
+        Of very many members they last longer, so that their heartbeats stay few enough.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._watched_until_s:
+            longest_s = self._watched_wait_s
+            self._wake([poll for poll in self._polls if now_s - poll.began_s > longest_s], anyhow=True)
+        self._watched_until_s = now_s + WATCHED_S
+
+    @property
+    def _watched_wait_s(self) -> float:
+        return max(self._fresh_s, len(self._polls) / BEATS_PER_S)
+
     def close(self) -> None:
         """Answers all polls as things stand; later ones return at once."""
         self._closed = True
@@ -93,12 +120,13 @@ class HeartbeatPolls:
         if self._is_asked and self._checking is None:  # some were checked before what this is about
             self.wake_soon()
 
-    def _wake(self, polls: Iterable[_Poll]) -> None:
+    def _wake(self, polls: Iterable[_Poll], anyhow: bool = False) -> None:
+        """anyhow: also those for which there is no news."""
         for poll in (poll for poll in polls if not poll.news.done()):
             try:
                 answer = self._answer_of(poll.role, poll.index, poll.incarnation)
             except Exception as error:  # noqa: BLE001 - its own handler translates it, the other polls go on
                 poll.news.set_exception(error)
             else:
-                if answer.revision != poll.seen_revision or self._closed:
+                if answer.revision != poll.seen_revision or self._closed or anyhow:
                     poll.news.set_result(answer)

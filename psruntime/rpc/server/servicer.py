@@ -30,7 +30,7 @@ from psruntime.core.steering.commands import Outcome
 from psruntime.rpc.server.change_polls import ChangePolls
 from psruntime.rpc.server.clock_polls import ClockPolls
 from psruntime.rpc.server.dead_holder_probe import Probes
-from psruntime.rpc.server.heartbeat_polls import HeartbeatPolls
+from psruntime.rpc.server.heartbeat_polls import FRESH_S, HeartbeatPolls
 from psruntime.rpc.wire import (
     clock_messages,
     control_messages,
@@ -107,14 +107,16 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         log: Callable[..., None],
         now: Callable[[], float] = time.monotonic,
         record: Callable[[Record], None] = lambda _: None,
+        fresh_s: float = FRESH_S,
     ) -> None:
+        """fresh_s: how old at most, while somebody asks for the status, is what a member has said."""
         self._job = job
         self._record = record
         self._settings = job_to_wire(job)
         self._coordinator = make(now())
         self._log = log
         self._now = now
-        self._heartbeat_polls = HeartbeatPolls(self._coordinator.answer)
+        self._heartbeat_polls = HeartbeatPolls(self._coordinator.answer, fresh_s)
         self._turn_polls = ChangePolls()
         self._shard_polls = ChangePolls()
         self._control_polls = ChangePolls()
@@ -256,6 +258,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
 
     @_rpc
     async def GetStatus(self, _request: pb.GetStatusRequest) -> pb.GetStatusResponse:
+        self._heartbeat_polls.watch()
         status = job_status(self._coordinator.state, self._now())
         return pb.GetStatusResponse(status=status_to_wire(status), job=self._settings)
 

@@ -10,7 +10,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions
 from psruntime.core.members.view import Phase, View
 from psruntime.errors import ReplacedError
-from psruntime.rpc.server.heartbeat_polls import AT_ONCE, HeartbeatPolls
+from psruntime.rpc.server.heartbeat_polls import AT_ONCE, BEATS_PER_S, HeartbeatPolls
 
 ME = (Role.WORKER, 0, 7)
 
@@ -153,3 +153,38 @@ def test_only_the_workers_that_are_meant_are_woken():
         await asyncio.gather(other, ps)
 
     play(scene)
+
+
+def test_while_somebody_looks_polls_are_short_and_old_ones_end():
+    async def scene(desk, polls):
+        old = await started(polls)
+        polls.watch()
+        await asyncio.sleep(0)
+        assert not old.done(), "it has just begun"
+        assert (await (await started(polls))).revision == 1, "a new one ends by itself"
+        assert not old.done(), "nobody has begun to look since it is too old"
+        polls._watched_until_s = 0.0  # nobody looked for long
+        polls.watch()
+        assert (await old).revision == 1
+
+    desk = Desk()
+    asyncio.run(scene(desk, HeartbeatPolls(desk.answer, fresh_s=0.01)))
+
+
+def test_who_looks_learns_nothing_of_a_poll_that_fails():
+    async def scene(desk, polls):
+        old = await started(polls)
+        await asyncio.sleep(0.05)
+        desk.gone = True
+        polls.watch()
+        with pytest.raises(ReplacedError):
+            await old
+
+    desk = Desk()
+    asyncio.run(scene(desk, HeartbeatPolls(desk.answer, fresh_s=0.01)))
+
+
+def test_of_very_many_members_polls_stay_longer():
+    polls = HeartbeatPolls(Desk().answer)
+    polls._polls = set(range(3 * BEATS_PER_S))  # type: ignore[arg-type]
+    assert polls._watched_wait_s == 3.0

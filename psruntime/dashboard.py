@@ -1,0 +1,125 @@
+"""Shows a running job in a browser: cluster, clocks, staleness, throughput, ledger, rounds, ps, events.
+
+python -m psruntime.dashboard [--coordinator HOST:PORT] [--port 8787]
+
+A process of its own: it asks the coordinator for its status once a second, however many browsers look, and the job does
+not notice when it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+
+from psruntime import flags
+from psruntime.config import DEFAULT_COORDINATOR, JobConfig, ProcessConfig, SecurityConfig, split_address
+from psruntime.core.members.messages import JobStatus
+from psruntime.drawing import require_bokeh
+from psruntime.errors import EXIT_DONE, UsageError
+from psruntime.live.poller import Poller
+from psruntime.pages.server import LOOPBACK, Dashboard
+from psruntime.process import offline, usage_error
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.security.credentials import Security, load_security
+
+PROG = "psruntime dashboard"
+HOST, PORT = "127.0.0.1", 8787
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Until SIGTERM, then 0, or Ctrl-C, then 130."""
+    arguments = _parser().parse_args(argv)
+    coordinator = getattr(arguments, "coordinator", DEFAULT_COORDINATOR)
+    try:
+        require_bokeh("dashboard")
+        split_address(coordinator)
+        if not 0 <= arguments.port <= 65535:
+            raise UsageError(f"port must be from 0 to 65535, got {arguments.port}")
+        for origin in arguments.allow_websocket_origin:
+            split_address(origin)
+        security = load_security(flags.security_config(arguments), serves=False)
+    except UsageError as error:
+        return usage_error(PROG, error)
+    return offline(PROG, lambda: _serve(coordinator, security, arguments))
+
+
+def _parser() -> flags.Parser:
+    parser = flags.Parser(PROG, "Shows a running job in a browser.", first=("coordinator",))
+    parser.add_settings(ProcessConfig, only=("coordinator",))
+    parser.add_settings(SecurityConfig)
+    most_used = parser.heading(flags.MOST_USED)
+    most_used.add_argument(
+        "--port", type=int, default=PORT, metavar="N", help=f"where it listens; 0 is any free port (default: {PORT})"
+    )
+    most_used.add_argument(
+        "--host", default=HOST, metavar="ADDRESS", help="address at which it listens, 0.0.0.0 for all of this machine; "
+        f"whoever reaches it sees the job, and can change nothing (default: {HOST})",
+    )  # fmt: skip
+    most_used.add_argument(
+        "--allow-websocket-origin", action="append", default=[], metavar="HOST:PORT", help="name under which browsers "
+        "open it where that is another than its address, as behind a proxy; may be repeated",
+    )  # fmt: skip
+    return parser
+
+
+def _serve(coordinator: str, security: Security, arguments: argparse.Namespace) -> int:
+    from tornado.ioloop import IOLoop
+
+    loop = IOLoop()  # and the current one of this thread, which Bokeh takes
+    received: list[int] = []
+
+    def on_signal(signum: signal.Signals) -> None:
+        received.append(signum)
+        loop.stop()
+
+    dashboard = Dashboard(loop, arguments.host, arguments.port, arguments.allow_websocket_origin)
+    client = CoordinatorClient(coordinator, security)
+    reachable = _Reachable(dashboard, coordinator)
+    poller = Poller(client.get_status, reachable.hear, reachable.miss)
+    events: asyncio.AbstractEventLoop = loop.asyncio_loop
+    try:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            events.add_signal_handler(signum, on_signal, signum)
+        dashboard.start()
+        poller.start()
+        sys.stdout.write(f"dashboard: {dashboard.url}\n")
+        sys.stdout.flush()
+        if arguments.host not in LOOPBACK:
+            sys.stderr.write(f"{PROG}: whoever reaches {arguments.host}:{dashboard.port} sees the job\n")
+        loop.start()
+    finally:
+        client.close()
+        poller.stop()
+        dashboard.close()
+    return EXIT_DONE if received == [signal.SIGTERM] else 128 + signal.SIGINT
+
+
+class _Reachable:
+    """Passes on what the coordinator answers, and tells on stderr, once, when it is gone and when it is back."""
+
+    def __init__(self, dashboard: Dashboard, coordinator: str) -> None:
+        self._dashboard, self._coordinator = dashboard, coordinator
+        self._is_gone = False
+
+    def hear(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
+        if self._is_gone:
+            self._tell(f"coordinator {self._coordinator} answers")
+        self._is_gone = False
+        self._dashboard.hear(status, job, at_s)
+
+    def miss(self, reason: str, at_s: float) -> None:
+        if not self._is_gone:
+            self._tell(f"{reason}; it is asked again every second")
+        self._is_gone = True
+        self._dashboard.miss(reason, at_s)
+
+    def _tell(self, line: str) -> None:
+        sys.stderr.write(f"{PROG}: {line}\n")
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""What has been seen of a job: its latest status, its last minutes as numbers, and what happened.
+
+Pure: it reads no clock and asks nobody; whoever owns it gives it each answer of the coordinator, and each failure, with
+the time of day in seconds since 1970.  Memory is bounded: SAMPLES samples of a few numbers, EVENTS events, one status.
+Belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from psruntime.config import JobConfig
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import STALENESS_LIMITS, JobStatus, MemberStatus
+from psruntime.live.job_events import JobEvent, events_between
+from psruntime.live.worker_rates import WorkerRates
+from psruntime.observe.render import bound_of, mode_of
+
+SAMPLES = 900  # a quarter of an hour, one a second
+EVENTS = 500
+WINDOW_S = 60.0  # of what is told of the last minute
+RATE_S = 5.0  # over which the global steps per second are measured: ps 0 tells its step every second
+NAN = math.nan
+
+
+@dataclass(frozen=True)
+class PsSample:
+    """Of one ps: bytes per second that it receives and sends, NaN where not known, and bytes of variables."""
+
+    received_per_s: float = NAN
+    sent_per_s: float = NAN
+    held: int = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look.  Losses are of the workers' last steps, NaN without one; clocks and leads are in steps.
+
+    staleness: updates up to now by staleness, as WorkerStats.staleness_counts, of all workers that were seen.
+    late: indices of the workers that others waited for.
+    """
+
+    at_s: float
+    global_step: int
+    steps_per_s: float
+    examples_per_s: float
+    loss: float
+    loss_least: float
+    loss_most: float
+    floor: int
+    lead_most: int
+    bound: float  # NaN where there is none
+    workers: int
+    waiting: int
+    staleness: tuple[int, ...] = ()
+    late: frozenset[int] = frozenset()
+    ps: dict[int, PsSample] = field(default_factory=dict)
+
+
+class History:
+    """status and job are None until the coordinator has answered once.
+
+    waiting: index of each worker that does not step now -> why.
+    revision: grows with every look.  gone_since_s: since when the coordinator does not answer; None while it does.
+    gone_reason: why, as the last try says.
+    """
+
+    def __init__(self, samples: int = SAMPLES, events: int = EVENTS) -> None:
+        self.status: JobStatus | None = None
+        self.job: JobConfig | None = None
+        self.at_s = 0.0  # of the status
+        self.revision = 0
+        self.gone_since_s: float | None = None
+        self.gone_reason = ""
+        self.samples: deque[Sample] = deque(maxlen=samples)
+        self.events: deque[JobEvent] = deque(maxlen=events)  # the latest last
+        self.waiting: dict[int, str] = {}
+        self.rates = WorkerRates()
+        self._staleness = _StalenessTotals()
+
+    def observe(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
+        """The coordinator has answered."""
+        if self.gone_since_s is not None and self.status is not None:
+            self._note(at_s, "coordinator", "answers again", f"after {at_s - self.gone_since_s:.0f} s")
+        self.gone_since_s, self.gone_reason = None, ""
+        if self.job is not None and self.job.job_id != job.job_id:
+            self._note(at_s, "job", f"{self.job.job_id} -> {job.job_id}", "another job has this coordinator")
+            self.status = None
+            self.samples.clear()
+        self.events.extend(events_between(self.status, status, job, at_s))
+        self.rates.observe(status, at_s)
+        self._staleness.observe(status)
+        mode, bound = mode_of(status, job), bound_of(status, job)
+        reasons = {worker.index: why_waits(worker, mode, bound) for worker in _of(status, Role.WORKER)}
+        self.waiting = {index: why for index, why in reasons.items() if why}
+        self.samples.append(self._sample(status, job, at_s))
+        self.status, self.job, self.at_s = status, job, at_s
+        self.revision += 1
+
+    def missed(self, reason: str, at_s: float) -> None:
+        """The coordinator has not answered."""
+        if self.gone_since_s is None:
+            self.gone_since_s = at_s
+            self._note(at_s, "coordinator", "not reachable", reason)
+        self.gone_reason = reason
+        self.revision += 1
+
+    @property
+    def bound(self) -> int | None:
+        """Of now, in steps; None outside mode bounded."""
+        return bound_of(self.status, self.job) if self.status and self.job else None
+
+    @property
+    def ps(self) -> list[MemberStatus]:
+        return _of(self.status, Role.PS)
+
+    @property
+    def workers(self) -> list[MemberStatus]:
+        return _of(self.status, Role.WORKER)
+
+    def staleness(self, window_s: float = math.inf) -> tuple[int, ...]:
+        """Updates by staleness, of the last `window_s` seconds; [len(STALENESS_LIMITS) + 1]."""
+        if not self.samples:
+            return _NONE
+        now = self.samples[-1]
+        earlier = [s.staleness for s in self.samples if s.at_s < now.at_s - window_s]
+        return tuple(a - b for a, b in zip(now.staleness, earlier[-1] if earlier else _NONE, strict=True))
+
+    def late_share(self, window_s: float = WINDOW_S) -> dict[int, float]:
+        """Worker -> the share of the looks in the last `window_s` seconds at which others waited for it, 0 to 1."""
+        if not self.samples:
+            return {}
+        recent = [s for s in self.samples if s.at_s > self.samples[-1].at_s - window_s]
+        return {w.index: sum(w.index in s.late for s in recent) / len(recent) for w in self.workers}
+
+    def _note(self, at_s: float, kind: str, subject: str, reason: str) -> None:
+        self.events.append(JobEvent(at_s, kind, subject, reason))
+
+    def _sample(self, status: JobStatus, job: JobConfig, at_s: float) -> Sample:
+        workers = _of(status, Role.WORKER)
+        stats = [worker.worker_stats for worker in workers if worker.worker_stats]
+        losses = [each.loss for each in stats if each.loss is not None and math.isfinite(each.loss)]
+        bound = bound_of(status, job)
+        return Sample(
+            at_s=at_s,
+            global_step=status.global_step,
+            steps_per_s=self._steps_per_s(status.global_step, at_s),
+            examples_per_s=sum(each.examples_per_s for each in stats),
+            loss=sum(losses) / len(losses) if losses else NAN,
+            loss_least=min(losses, default=NAN),
+            loss_most=max(losses, default=NAN),
+            floor=status.floor,
+            lead_most=max((worker.lead for worker in workers), default=0),
+            bound=NAN if bound is None else bound,
+            workers=len(workers),
+            waiting=len(self.waiting),
+            staleness=self._staleness.totals,
+            late=late_of(workers, self.waiting),
+            ps={ps.index: _ps_sample(ps) for ps in _of(status, Role.PS)},
+        )
+
+    def _steps_per_s(self, global_step: int, at_s: float) -> float:
+        """0 right after a rollback."""
+        earlier = [s for s in self.samples if s.at_s >= at_s - RATE_S]
+        if not earlier or earlier[0].at_s >= at_s:
+            return 0.0
+        return max(0.0, (global_step - earlier[0].global_step) / (at_s - earlier[0].at_s))
+
+
+def why_waits(worker: MemberStatus, mode: str, bound: int | None) -> str:
+    """Why it does not step now; empty if it does.  bound: in steps, of mode bounded.
+
+    A worker says so itself in its heartbeats, if it waits for long; its clock shows it at once.
+    """
+    if worker.worker_stats and worker.worker_stats.waiting:
+        return worker.worker_stats.waiting
+    if worker.stopped:
+        return "the others to stop"
+    if mode == "sync" and worker.lead:
+        return "the others to contribute to the round"
+    if bound is not None and worker.lead > bound:
+        return f"{worker.lead} steps ahead of the slowest, bound {bound}"
+    return ""
+
+
+def late_of(workers: Collection[MemberStatus], waiting: Collection[int]) -> frozenset[int]:
+    """Indices of those that step while others wait, and are the slowest; in a round these are all that still compute.
+
+    waiting: indices of the others.
+    """
+    if not waiting:
+        return frozenset()
+    least = min((worker.lead for worker in workers), default=0)
+    return frozenset(worker.index for worker in workers if worker.index not in waiting and worker.lead == least)
+
+
+def _of(status: JobStatus | None, role: Role) -> list[MemberStatus]:
+    return [member for member in status.members if member.role is role] if status else []
+
+
+def _ps_sample(ps: MemberStatus) -> PsSample:
+    held = ps.ps_stats.bytes_held if ps.ps_stats else 0
+    moved = ps.ps_traffic
+    return PsSample(moved.received_per_s, moved.sent_per_s, held) if moved else PsSample(held=held)
+
+
+_NONE = (0,) * (len(STALENESS_LIMITS) + 1)
+
+
+class _StalenessTotals:
+    """Adds up what the workers count, each since its process started, over those that go and come."""
+
+    def __init__(self) -> None:
+        self.totals: tuple[int, ...] = _NONE
+        self._of: dict[int, tuple[int, ...]] = {}  # worker index -> the counts that it had last
+
+    def observe(self, status: JobStatus) -> None:
+        totals = list(self.totals)
+        for member in status.members:
+            counts = member.worker_stats.staleness_counts if member.worker_stats else ()
+            if len(counts) == len(totals):
+                before = self._of.get(member.index, _NONE)
+                if any(now < then for now, then in zip(counts, before, strict=True)):
+                    before = _NONE  # another process
+                totals = [total + now - then for total, now, then in zip(totals, counts, before, strict=True)]
+                self._of[member.index] = counts
+        self.totals = tuple(totals)

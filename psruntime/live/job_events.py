@@ -1,0 +1,110 @@
+"""What happened to a job, as two successive statuses of it tell.
+
+Pure: no clock, no connection.  What begins and ends again between two looks is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from psruntime.config import JobConfig
+from psruntime.core.accounting.traffic import why_heavy
+from psruntime.core.members.messages import Departure, JobStatus, MemberStatus
+from psruntime.core.members.view import listed
+from psruntime.observe.render import bound_of, mode_of
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """at_s: seconds since 1970, as exact as the looks.  subject: of what or whom.  reason: as the coordinator says."""
+
+    at_s: float
+    kind: str
+    subject: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.subject}" + (f", {self.reason}" if self.reason else "")
+
+
+def events_between(before: JobStatus | None, now: JobStatus, job: JobConfig, at_s: float) -> list[JobEvent]:
+    """What is new in `now`, the oldest first; of the first look, which has none before it, who is gone already."""
+    found = list(_departures(before, now, at_s))
+    if before is not None:
+        found += _arrivals(before, now, at_s)
+        found += _moves(before, now, at_s)
+        found += _settings(before, now, job, at_s)
+        found += _state(before, now, job, at_s)
+    return sorted(found, key=lambda event: event.at_s)
+
+
+def _departures(before: JobStatus | None, now: JobStatus, at_s: float) -> Iterator[JobEvent]:
+    def key(departure: Departure) -> tuple[Any, ...]:
+        return departure.role, departure.index, departure.incarnation
+
+    known = {key(departure) for departure in before.departures} if before else set()
+    for each in now.departures:
+        if key(each) not in known:
+            kind = "lost" if each.kind is None else f"left ({each.kind})"
+            yield JobEvent(at_s - each.ago_s, kind, f"{each.role} {each.index}", each.reason)
+
+
+def _arrivals(before: JobStatus, now: JobStatus, at_s: float) -> Iterator[JobEvent]:
+    known = {member.incarnation for member in before.members}
+    gone = {(departure.role, departure.index) for departure in now.departures}
+    for each in now.members:
+        if each.incarnation not in known:
+            again = "again, as a new incarnation" if (each.role, each.index) in gone else ""
+            yield JobEvent(at_s - each.admitted_s, "joined", _name(each), again)
+
+
+def _moves(before: JobStatus, now: JobStatus, at_s: float) -> Iterator[JobEvent]:
+    """Of phase, view and chief."""
+    if now.phase is not before.phase:
+        yield JobEvent(at_s, "phase", f"{before.phase} -> {now.phase}", now.reason)
+    if now.view != before.view:
+        ps = listed(entry.index for entry in now.view.ps)
+        yield JobEvent(at_s, "view", f"{before.view.number} -> {now.view.number}", f"ps {ps} live" if ps else "")
+    chiefs = [next((_name(member) for member in each.members if member.chief), "none") for each in (before, now)]
+    if chiefs[0] != chiefs[1]:
+        yield JobEvent(at_s, "chief", f"{chiefs[0]} -> {chiefs[1]}")
+
+
+def _settings(before: JobStatus, now: JobStatus, job: JobConfig, at_s: float) -> Iterator[JobEvent]:
+    """Of what may be changed while the job runs."""
+    for pending in now.steering.pending:
+        if pending not in before.steering.pending:
+            yield JobEvent(at_s, "control", pending, "to take effect")
+    old, new = before.steering.settings, now.steering.settings
+    why = f"from global step {new.from_global_step}" if new.revision != old.revision else ""
+    if mode_of(before, job) != mode_of(now, job):
+        yield JobEvent(at_s, "mode", f"{mode_of(before, job)} -> {mode_of(now, job)}", why)
+    if bound_of(before, job) != bound_of(now, job) and bound_of(now, job) is not None:
+        because = now.steering.bound_reason or why
+        yield JobEvent(at_s, "bound", f"{bound_of(before, job)} -> {bound_of(now, job)}", because)
+    if old.paused != new.paused:
+        yield JobEvent(at_s, "control", "paused" if new.paused else "resumed", why)
+    if old.learning_rate_scale != new.learning_rate_scale:
+        yield JobEvent(at_s, "control", f"learning rates times {new.learning_rate_scale:g}", why)
+
+
+def _state(before: JobStatus, now: JobStatus, job: JobConfig, at_s: float) -> Iterator[JobEvent]:
+    """Of what is trained: checkpoints, rollbacks, the ledgers, and a ps that carries too much."""
+    if now.saved_step is not None and now.saved_step != before.saved_step:
+        yield JobEvent(at_s - (now.saved_ago_s or 0.0), "checkpoint", f"global step {now.saved_step}")
+    if now.steps_lost > before.steps_lost:
+        lost = now.steps_lost - before.steps_lost
+        yield JobEvent(at_s, "rollback", f"{lost} steps lost", f"global step {now.global_step}; {now.reason}")
+    if before.balanced and not now.balanced:
+        yield JobEvent(at_s, "ledger", "does not balance", "received is not applied + dropped + rolled back")
+    heavy = {member.index for member in before.members if member.ps_traffic and member.ps_traffic.heavy}
+    for each in now.members:
+        moved = each.ps_traffic
+        if moved and moved.heavy and moved.share is not None and each.index not in heavy:
+            yield JobEvent(at_s, "heavy", _name(each), why_heavy(each.index, moved.share * job.ps, job.ps))
+
+
+def _name(member: MemberStatus) -> str:
+    return f"{member.role} {member.index}"

@@ -1,0 +1,38 @@
+"""How fast each worker steps and what it moves in a second, from what it said in the last seconds."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from psruntime.core.members.messages import JobStatus, MemberStatus
+
+LOOKS = 8  # of a worker, over which its rate is measured; between two heartbeats its count stands still
+
+
+class WorkerRates:
+    """Of the live workers, by incarnation.  Times in seconds, of one clock."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[tuple[float, int]]] = {}  # (when it said so, pushes)
+
+    def observe(self, status: JobStatus, at_s: float) -> None:
+        """Takes the next status; forgets who is gone."""
+        stats = {member.incarnation: member for member in status.members if member.worker_stats}
+        self._seen = {each: self._seen.get(each, deque(maxlen=LOOKS)) for each in stats}
+        for incarnation, member in stats.items():
+            assert member.worker_stats
+            seen, said_s = self._seen[incarnation], at_s - member.silent_s
+            if not seen or member.worker_stats.pushes != seen[-1][1] or said_s - seen[-1][0] > 0.5:
+                seen.append((said_s, member.worker_stats.pushes))
+
+    def steps_per_s(self, member: MemberStatus) -> float:
+        """Pushes in a second; 0 while that is not known."""
+        seen = self._seen.get(member.incarnation)
+        if not seen or seen[-1][0] <= seen[0][0]:
+            return 0.0
+        return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+    def bytes_per_s(self, member: MemberStatus) -> tuple[float, float]:
+        """(received, sent); 0 while that is not known."""
+        each, steps = member.worker_traffic, self.steps_per_s(member)
+        return (each.received_per_step * steps, each.sent_per_step * steps) if each else (0.0, 0.0)

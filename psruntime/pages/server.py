@@ -1,0 +1,168 @@
+"""The dashboard's server: one history for all browsers, whose pages are told when there is something new.
+
+Everything here belongs to the thread of one event loop; `hear` and `miss` may be called by any other.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from psruntime.config import JobConfig
+from psruntime.core.members.messages import JobStatus
+from psruntime.drawing import STYLE as COLOURS_AND_CARDS
+from psruntime.errors import UsageError
+from psruntime.live.history import History
+from psruntime.pages.clocks_page import clocks_page
+from psruntime.pages.cluster_page import cluster_page
+from psruntime.pages.events_page import events_page
+from psruntime.pages.ledger_page import ledger_page
+from psruntime.pages.page import STYLE, THEMES, Head, Page, PageKind, template_of
+from psruntime.pages.progress_page import progress_page
+from psruntime.pages.ps_page import ps_page
+from psruntime.pages.rounds_page import rounds_page
+from psruntime.pages.staleness_page import staleness_page
+
+KINDS = (
+    PageKind("", "Cluster", cluster_page),
+    PageKind("clocks", "Clocks", clocks_page),
+    PageKind("staleness", "Staleness", staleness_page),
+    PageKind("progress", "Progress", progress_page),
+    PageKind("ledger", "Ledger", ledger_page),
+    PageKind("rounds", "Rounds", rounds_page),
+    PageKind("ps", "Memory and traffic", ps_page),
+    PageKind("events", "Events", events_page),
+)
+EVERYWHERE = ("", "0.0.0.0", "::")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+NAMED_LOOPBACK = ("127.0.0.1", "localhost")  # Bokeh knows no IPv6 address as an origin
+
+
+class Dashboard:
+    """Serves the pages of a history at `host:port`, until `close`; port 0 lets the system choose, and `port` is that.
+
+    origins: `HOST:PORT` of the addresses under which browsers may open it; without any, those of this machine.
+
+    Raises:
+        UsageError: the address is in use, or not one of this machine.
+    """
+
+    def __init__(self, loop: Any, host: str, port: int, origins: Sequence[str] = ()) -> None:
+        from bokeh.application import Application
+        from bokeh.application.handlers import FunctionHandler
+        from bokeh.server.server import Server
+
+        logging.getLogger("bokeh").setLevel(logging.ERROR)  # that a browser has gone is no news
+        self.history = History()
+        self._loop = loop
+        self._open: dict[Any, tuple[Head, Page]] = {}  # document of a browser -> what it shows
+        self._template = template_of(KINDS)
+        applications = {f"/{kind.slug}": Application(FunctionHandler(self._maker(kind))) for kind in KINDS}
+        bare = host.strip("[]")
+        listening = _listen(host, bare, port)
+        self.port = listening.getsockname()[1]
+        listening.close()  # Bokeh opens its own; with port 0 this is the one that was free
+        try:
+            self._server = Server(
+                applications, io_loop=loop, address="" if bare in EVERYWHERE else bare, port=self.port,
+                allow_websocket_origin=list(origins) or default_origins(host, self.port), use_index=False,
+            )  # fmt: skip
+        except OSError as error:
+            raise UsageError(_refusal(host, self.port, error)) from None
+        except ValueError as error:
+            raise UsageError(f"--allow-websocket-origin: {error}") from None
+        shown = "localhost" if bare in EVERYWHERE else host
+        self.url = f"http://{shown}:{self.port}/"
+
+    def start(self) -> None:
+        """Serves once the loop runs."""
+        self._server.start()
+
+    def close(self) -> None:
+        """Serves no more.  May be called before or after the loop has run."""
+        self._server.stop(wait=False)
+
+    def hear(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
+        """The coordinator has answered.  From any thread."""
+        self._loop.add_callback(self._changed, lambda: self.history.observe(status, job, at_s))
+
+    def miss(self, reason: str, at_s: float) -> None:
+        """It has not.  From any thread."""
+        self._loop.add_callback(self._changed, lambda: self.history.missed(reason, at_s))
+
+    @property
+    def browsers(self) -> int:
+        """Pages that are open now."""
+        return len(self._open)
+
+    def _changed(self, change: Any) -> None:
+        change()
+        for document in list(self._open):
+            document.add_next_tick_callback(lambda document=document: self._show(document))
+
+    def _maker(self, kind: PageKind) -> Any:
+        def make(document: Any) -> None:
+            head, page = Head(), kind.make()
+            self._open[document] = head, page
+            document.on_session_destroyed(lambda _: self._open.pop(document, None))
+            for card in page.cards:
+                card.model.name = card.name
+                document.add_root(card.model)
+            document.add_root(head.model)
+            theme = _theme_of(document)
+            document.title = kind.title
+            document.template = self._template
+            document.template_variables.update(
+                page=kind, cards=page.cards, theme=theme, query=f"?theme={theme}" if theme else "",
+                style=COLOURS_AND_CARDS + STYLE,
+            )  # fmt: skip
+            self._show(document)
+
+        return make
+
+    def _show(self, document: Any) -> None:
+        if document in self._open:
+            head, page = self._open[document]
+            head.show(self.history)
+            page.show(self.history)
+
+
+def default_origins(host: str, port: int) -> list[str]:
+    """How a browser names the dashboard, as far as is known here: `host`, or the names of this machine."""
+    if host in LOOPBACK:
+        names = [*NAMED_LOOPBACK]
+    else:
+        names = [*NAMED_LOOPBACK, socket.gethostname()] if host.strip("[]") in EVERYWHERE else [host]
+    return [f"{name}:{port}" for name in names if "[" not in name]
+
+
+def _theme_of(document: Any) -> str:
+    """What the address asks for; empty: as the browser prefers."""
+    request = document.session_context.request if document.session_context else None
+    asked = request.arguments.get("theme", [b""])[0].decode("ascii", "replace") if request else ""
+    return asked if asked in THEMES else ""
+
+
+def _listen(host: str, bare: str, port: int) -> socket.socket:
+    """A socket that listens there, which says whether it can be had."""
+    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((bare, port))
+        listening.listen()
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise UsageError(_refusal(host, port, error)) from None
+    return listening
+
+
+def _refusal(host: str, port: int, error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"address {host}:{port} is in use; choose another port with --port"
+    number = error.errno if isinstance(error, OSError) else None
+    return f"address {host}:{port} cannot be listened at: {os.strerror(number) if number and number > 0 else error}"

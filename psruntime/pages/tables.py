@@ -1,0 +1,89 @@
+"""Tables of a page: they draw only the rows that can be seen, so hundreds cost what a few do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ROW_HEIGHT, HEAD_HEIGHT = 26, 32  # pixels
+MOST_ROWS = 14  # that are seen at a time; one scrolls to the others
+
+
+@dataclass(frozen=True)
+class Column:
+    """width: pixels at least.  words: a text, which stands left; else a number, which stands right."""
+
+    name: str
+    width: int = 80
+    words: bool = False
+
+
+class Table:
+    """One table, sorted by a click on a head.  Numbers may be NaN, which is shown as -; format: of numbers by name."""
+
+    def __init__(self, columns: Sequence[Column], formats: Mapping[str, str] | None = None) -> None:
+        from bokeh.models import ColumnDataSource, DataTable
+
+        self.columns = columns
+        numbers = [i for i, each in enumerate(columns, 1) if i > 1 and not each.words]
+        right = "".join(f".slick-header-column:nth-child({i}) .slick-column-name {{ float: right }}\n" for i in numbers)
+        self.source = ColumnDataSource({column.name: [] for column in columns})
+        self.model = DataTable(
+            source=self.source, columns=[_column(each, (formats or {}).get(each.name, "0,0"), "right" if i else "left")
+                for i, each in enumerate(columns)],
+            sizing_mode="stretch_width", height=_height(1), row_height=ROW_HEIGHT, index_position=None,
+            autosize_mode="none", selectable=False, reorderable=False, stylesheets=[_STYLE + right],
+        )  # fmt: skip
+
+    def show(self, rows: Sequence[Sequence[Any]]) -> None:
+        """A value for each column in every row."""
+        names = [column.name for column in self.columns]
+        by_column = zip(*rows, strict=True) if rows else ([] for _ in names)
+        replace_data(self.source, {name: list(values) for name, values in zip(names, by_column, strict=True)})
+        height = _height(len(rows))
+        if self.model.height != height:
+            self.model.height = height
+
+
+def replace_data(source: Any, data: dict[str, list[Any]]) -> None:
+    """The data of a source from now on; where there are as many rows as before, only what has changed is sent."""
+    before = source.data
+    if any(len(before[name]) != len(values) for name, values in data.items()):
+        source.data = data
+        return
+    changes = {name: _changes(before[name], values) for name, values in data.items()}
+    if patches := {name: patch for name, patch in changes.items() if patch}:
+        source.patch(patches)
+
+
+def _changes(before: Sequence[Any], now: Sequence[Any]) -> list[tuple[int, Any]]:
+    pairs = enumerate(zip(before, now, strict=True))
+    return [(i, new) for i, (old, new) in pairs if old != new and not (old != old and new != new)]  # NaN is not NaN
+
+
+def _height(rows: int) -> int:
+    return HEAD_HEIGHT + ROW_HEIGHT * min(max(rows, 1), MOST_ROWS) + 6
+
+
+def _column(column: Column, number: str, align: str) -> Any:
+    from bokeh.models import NumberFormatter, StringFormatter, TableColumn
+
+    formatter = (
+        StringFormatter(nan_format="-")
+        if column.words
+        else NumberFormatter(format=number, nan_format="-", text_align=align)
+    )
+    return TableColumn(field=column.name, title=column.name, width=column.width, formatter=formatter)
+
+
+_STYLE = """
+:host { border: 0; background: transparent; color: var(--text); font-size: 13px }
+.slick-header, .slick-header-columns { background: transparent !important; border: 0 }
+.slick-header-column, .slick-header-column.ui-state-default { background: transparent !important; color: var(--soft);
+  border: 0 !important; border-bottom: 1px solid var(--line) !important; font-weight: 600 }
+.slick-row, .slick-row.odd, .slick-row.even, .slick-row:hover { background: transparent !important; color: var(--text) }
+.slick-cell, .slick-cell.selected { border: 0 !important; border-bottom: 1px solid var(--line) !important;
+  background: transparent !important; color: var(--text); font-variant-numeric: tabular-nums; line-height: 22px }
+.slick-viewport, .slick-pane, .grid-canvas { background: transparent !important }
+"""

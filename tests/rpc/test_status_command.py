@@ -1,0 +1,93 @@
+"""psruntime status beside a real coordinator, without TensorFlow: one line for programs, tables that follow the job."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from psruntime import status
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import LeaveKind, WorkerBeat, WorkerStats
+from tests.rpc.conftest import JOB_ID, PAIR, Stage
+from tests.support.cluster import ROOT
+
+PROG = [sys.executable, "-m", "psruntime.status", "--coordinator"]
+
+
+def test_json_is_one_line(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    server = stage.coordinator(PAIR)
+    assert status.main(["--json", "--coordinator", f"127.0.0.1:{server.port}"]) == 0
+    out, err = capsys.readouterr()
+    assert (out.count("\n"), out[-1], err) == (1, "\n", "")
+    assert json.loads(out)["job"]["job_id"] == JOB_ID
+
+
+def test_what_json_says_of_a_member_is_a_second_old_at_most(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its heartbeats would wait for minutes; the question lets it say something new."""
+    server = stage.coordinator(PAIR, fresh_s=0.2)
+    beats: list[int] = []
+
+    def beat(_: int) -> WorkerBeat:
+        beats.append(1)
+        return WorkerBeat(stats=WorkerStats(pushes=len(beats)))
+
+    stage.membership(stage.client(server), PAIR, Role.WORKER, 0, beat).start(10)
+    time.sleep(1.5)  # it is silent for longer than that
+    said = len(beats)
+    assert status.main(["--json", "--coordinator", f"127.0.0.1:{server.port}"]) == 0
+    (worker,) = json.loads(capsys.readouterr().out)["workers"]
+    assert worker["silent_s"] <= 1.0
+    assert worker["worker_stats"]["pushes"] > said
+
+
+def test_watch_shows_tables_and_what_happened_until_the_coordinator_is_gone(stage: Stage) -> None:
+    server = stage.coordinator(PAIR)
+    client = stage.client(server)
+    watching = subprocess.Popen(
+        [*PROG, f"127.0.0.1:{server.port}", "--watch"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={"PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+    )  # fmt: skip
+    assert watching.stdout
+    seen = ""
+    while "waiting for ps 0 of 1" not in seen:
+        seen += _line(watching)
+    worker = stage.membership(client, PAIR, Role.WORKER, 0)
+    worker.start(10)
+    while not re.search(r"joined +worker 0", seen):
+        seen += _line(watching)
+    worker.leave(LeaveKind.ERROR, "made up")
+    while not re.search(r"left \(error\) +worker 0 +made up", seen):
+        seen += _line(watching)
+    server.stop(0.0)
+    _, err = watching.communicate(timeout=60)
+    assert (watching.returncode, err) == (0, "")
+
+
+def test_watch_ends_by_ctrl_c(stage: Stage) -> None:
+    server = stage.coordinator(PAIR)
+    watching = subprocess.Popen(
+        [*PROG, f"127.0.0.1:{server.port}", "--watch"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert "FORMING" in _line(watching)
+    watching.send_signal(signal.SIGINT)
+    _, err = watching.communicate(timeout=60)
+    assert (watching.returncode, err) == (130, "")
+
+
+def test_watch_without_a_coordinator_says_so(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status.main(["--watch", "--coordinator", stage.refusing()]) == 2
+    assert "is the job running" in capsys.readouterr().err
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    line = process.stdout.readline()
+    assert line, "it has ended"
+    return line
