@@ -36,8 +36,8 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     """Traces this worker's steps while the global step is within `trace_steps`, and writes them once it is past them.
 
     Each worker writes a part.  The chief joins those that come within a minute, and at the end of its training those
-    that came later.  The step before the first traced one runs as traced ones do, since TensorFlow makes the graph
-    ready anew for that.  A failure is told once, and the training goes on.
+    that came later.  The first step of a session runs as traced ones do, since TensorFlow makes the graph ready anew
+    for that.  A failure is told once, and the training goes on.
 
     `step` is to be called with the result of every step, after its run.  global_step: gives it as this worker last saw
     it.  run: which run of the job it is.
@@ -58,16 +58,18 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             with worker_run.graph.graph.as_default():
                 self._clocks = [self._clock(ps) for ps in range(worker_run.job.ps)]
 
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        self._is_ready = False
+        self._ran = None
+
     def before_run(self, run_context: Any) -> Any:
         if self._is_over or not self._run.graph.is_step(run_context):
-            return None
-        at = self._global_step() + 1
-        if at < self._first - 1:
             return None
         if not self._is_ready:
             self._is_ready = True
             return tf1.train.SessionRunArgs(None)
-        return tf1.train.SessionRunArgs(None, options=self._options) if self._first <= at < self._last else None
+        is_traced = self._first <= self._global_step() + 1 < self._last
+        return tf1.train.SessionRunArgs(None, options=self._options) if is_traced else None
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if self._is_over:
