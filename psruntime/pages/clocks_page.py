@@ -68,7 +68,7 @@ class _Race:
         )  # fmt: skip
         soften_legend(made)
         made.xaxis.formatter = NumeralTickFormatter(format="0,0")
-        made.xaxis.ticker.desired_num_ticks = 5
+        made.xaxis.ticker.update(desired_num_ticks=5, min_interval=1)
         made.ygrid.grid_line_color = None
         self._labels: dict[int, str] = {}
         self._ticker = made.yaxis.ticker = FixedTicker(ticks=[])

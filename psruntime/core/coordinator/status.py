@@ -21,8 +21,10 @@ def job_status(state: JobState, now_s: float) -> JobStatus:
     clocks = state.pace.clocks.clocks
     totals = state.accounts.totals()
     traffic = state.traffic.of_ps()
-    contributed = state.turns.rounds.contributed if state.turns.rounds.held else set()
-    clocks = clocks | {index: clocks.get(index, state.pace.floor) + 1 for index in contributed}
+    rounds = state.turns.rounds
+    if rounds.held:  # what heartbeats say of clocks is as old as they are, and a round is shorter
+        done = rounds.contributed
+        clocks = {member.index: state.pace.floor + (member.index in done) for member in state.members.live(Role.WORKER)}
     return JobStatus(
         phase=state.phase,
         reason=_reason(state, now_s),

@@ -398,6 +398,19 @@ def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batc
     assert rounds.closing and not rounds.being_applied, "nobody is left to apply it, so nothing waits for that"
 
 
+def test_who_has_contributed_is_told_while_the_round_waits_for_others() -> None:
+    rounds = Rounds()
+    rounds.begin(0, 0)
+    for incarnation in (11, 12):
+        rounds.enter(incarnation, incarnation - 10)
+    assert rounds.contributed == set()
+    rounds.open_next(2)
+    rounds.contribute(12, Contribution(rounds.round, rounds.attempt, 0, 1.0))
+    assert (rounds.contributed, rounds.missing) == ({2}, [1])
+    rounds.contribute(11, Contribution(rounds.round, rounds.attempt, 0, 1.0))
+    assert rounds.contributed == set(), "nobody is waited for"
+
+
 def computed(rounds: Rounds, *incarnations: int) -> None:
     for incarnation in incarnations:
         rounds.computed(incarnation, incarnation, Computed(rounds.round, rounds.opened, 0, 1.0))
