@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from psruntime.errors import UsageError
 
-MOST = 1000  # steps; a trace of more is too large to look at
+MOST = 100  # steps; a trace of more is too large to look at
 
 
 class StepRange(NamedTuple):

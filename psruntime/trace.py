@@ -41,16 +41,16 @@ def _show(path: str, as_json: bool) -> int:
     trace = read_trace(path)
     report = report_of(trace.spans)
     if as_json:
-        sys.stdout.write(json.dumps({**trace.facts, **asdict(report)}) + "\n")
+        facts = {"steps": trace.steps, "modes": trace.modes, "off_by_s": trace.off_by_s, "left_out": trace.left_out}
+        sys.stdout.write(json.dumps({**facts, **asdict(report)}) + "\n")
     else:
         Console().print(_as_text(trace, report))
     return EXIT_DONE
 
 
 def _as_text(trace: Trace, report: Report) -> RenderableType:
-    facts = trace.facts
-    agree_ms = facts["off_by_s"] * 1e3
-    head = Text(f"global steps {facts['steps']} in mode {facts['mode']}; the clocks agree within {agree_ms:.2f} ms")
+    agree_ms, modes = trace.off_by_s * 1e3, " and ".join(trace.modes)
+    head = Text(f"global steps {trace.steps} in mode {modes}; the clocks agree within {agree_ms:.2f} ms")
     phases = [phase for phase in PHASES if any(phase in time.phases for time in report.workers)]
     workers = table("worker", "steps", "ms a step", *phases)
     for time in report.workers:

@@ -33,7 +33,7 @@ JOB_REFUSALS = [
     ("staleness_lr", "exponential:0", "staleness_lr exponential:RATE needs a number above 0, per version, got '0'"),
     ("summary_workers", "none", "summary_workers must be one of chief, all, got 'none'"),
     ("trace_steps", "100", "trace_steps must be FIRST:LAST, two global steps as in 100:110, got '100'"),
-    ("trace_steps", "9:9", "trace_steps must name 1 to 1000 global steps, the first from 1, got '9:9'"),
+    ("trace_steps", "9:9", "trace_steps must name 1 to 100 global steps, the first from 1, got '9:9'"),
     ("trace_steps", "1:9", "trace_steps needs checkpoint_dir, the folder of the checkpoints"),
     ("epochs", 0, "epochs must be at least 1, got 0"),
     ("backup_workers", -1, "backup_workers must be at least 0, got -1"),

@@ -8,47 +8,56 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
+import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import count
 from typing import IO, Any, cast
 
 from psruntime.errors import UsageError
-from psruntime.tracing.parts import Part
+from psruntime.tracing.parts import Head, replacing, spans_of
 from psruntime.tracing.spans import PHASE, STEP, Span, lanes
 
 
 @dataclass(frozen=True)
 class Trace:
-    """facts: `steps` FIRST:LAST, `mode`, `begin_s` since 1970, `off_by_s` as in Part, of all, `left_out` spans."""
+    """steps: FIRST:LAST.  modes: of the steps.  off_by_s: how far apart two clocks may be.  left_out: spans."""
 
-    facts: dict[str, Any]
+    steps: str
+    modes: list[str]
+    off_by_s: float
+    left_out: int
     spans: list[Span]
 
 
-def write_trace(parts: Sequence[Part], facts: dict[str, Any], path: str) -> None:
-    """Joins the parts to one file; whoever reads it has the old one or the new one.
+def write_trace(heads: Mapping[str, Head], steps: str, path: str) -> None:
+    """Joins the parts in these files, one after the other.
 
-    The times in it are microseconds since the begin of the first span.
+    The times in the trace are microseconds since the begin of the first span.
+
+    Raises:
+        BadPartError: a part is not whole.
     """
-    spans = [span for part in parts for span in part.spans]
-    begin_s = min((span.begin_s for span in spans), default=0.0)
+    parts = list(heads.values())
+    off_by_s = sorted((head.off_by_s for head in parts), reverse=True)
+    begin_s = min(head.begin_s for head in parts)
     facts = {
-        **facts,
+        "steps": steps,
+        "modes": sorted({head.mode for head in parts}),
         "begin_s": begin_s,
-        "off_by_s": max((part.off_by_s for part in parts), default=0.0),
-        "left_out": sum(part.left_out for part in parts),
+        "off_by_s": sum(off_by_s[:2]),
+        "left_out": sum(head.left_out for head in parts),
     }
-    events = list(_events(spans, begin_s))
-    new = f"{path}.{os.getpid()}"
-    try:
-        with _open(new, "wt", is_packed=path.endswith(".gz")) as file:
-            json.dump({"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}, file)
-        os.replace(new, path)
-    finally:
-        Path(new).unlink(missing_ok=True)
+    pids: defaultdict[str, int] = defaultdict(count(1).__next__)
+    with replacing(path) as new, _open(new, "wt", is_packed=path.endswith(".gz")) as file:
+        file.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(facts)}, "traceEvents": [')
+        separator = "\n"
+        for part in heads:
+            for event in _events(spans_of(part), begin_s, pids):
+                file.write(separator + json.dumps(event))
+                separator = ",\n"
+        file.write("\n]}\n")
 
 
 def read_trace(path: str) -> Trace:
@@ -60,58 +69,58 @@ def read_trace(path: str) -> Trace:
     try:
         with _open(path, "rt", is_packed=path.endswith(".gz")) as file:
             read = json.load(file)
-        facts, begin_s = read["otherData"], read["otherData"]["begin_s"]
-        events = read["traceEvents"]
+        facts, events = read["otherData"], read["traceEvents"]
         tasks = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-        spans = [_span(event, tasks[event["pid"]], begin_s) for event in events if event["ph"] == "X"]
+        timed = sorted((event for event in events if event["ph"] == "X"), key=_nesting)
+        spans = [_span(event, tasks[event["pid"]], facts["begin_s"]) for event in timed]
+        return Trace(facts["steps"], facts["modes"], facts["off_by_s"], facts["left_out"], spans)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{path} is not a trace of --trace-steps") from None
-    return Trace(facts, spans)
+    except (EOFError, zlib.error, ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} is not a trace of --trace-steps, or not a whole one") from None
 
 
-def _events(spans: list[Span], begin_s: float) -> Iterator[dict[str, Any]]:
-    of_task = defaultdict(list)
-    for span in spans:
-        of_task[span.task].append(span)
-    for pid, task in enumerate(sorted(of_task, key=_order), start=1):
-        yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": task}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
-        yield from _events_of_task(of_task[task], pid, begin_s)
+def _nesting(event: dict[str, Any]) -> tuple[Any, ...]:
+    """A step before its phases."""
+    return event["pid"], event["tid"], event["ts"], -event["dur"]
 
 
-def _events_of_task(spans: list[Span], pid: int, begin_s: float) -> Iterator[dict[str, Any]]:
+def _events(spans: list[Span], begin_s: float, pids: defaultdict[str, int]) -> Iterator[dict[str, Any]]:
     of_thread = defaultdict(list)
     for span in spans:
-        of_thread[_thread(span)].append(span)
-    tid = 0
-    for name in sorted(of_thread):
-        first, named = tid, set()
-        for lane, span in lanes(of_thread[name]):
-            tid = first + lane + 1
+        of_thread[(span.task, *_thread(span))].append(span)
+    for (task, first, name), of_one in sorted(of_thread.items()):
+        is_new, pid, named = task not in pids, pids[task], set()
+        if is_new:
+            yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": task}}
+            order = {"sort_index": _order(task)}
+            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": order}
+        for lane, span in lanes(of_one):
+            tid = first + lane
             if tid not in named:
                 named.add(tid)
-                yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name[1]}}
+                yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
             yield {
                 "ph": "X", "cat": span.kind, "name": span.name, "pid": pid, "tid": tid,
                 "ts": round((span.begin_s - begin_s) * 1e6, 3), "dur": round((span.end_s - span.begin_s) * 1e6, 3),
                 "args": {"worker": span.worker, **span.facts},
             }  # fmt: skip
-        tid = first + len(named)
+
+
+LANES = 1000  # at most, of one kind of thread
 
 
 def _thread(span: Span) -> tuple[int, str]:
-    """(its place among the others, its name)."""
+    """(the number of its first lane, its name)."""
     if span.task.startswith("ps"):
-        return span.worker, f"for worker {span.worker}"
-    return (0, "steps") if span.kind in (STEP, PHASE) else (1, "operations")
+        return LANES * span.worker + 1, f"for worker {span.worker}"
+    return (1, "steps") if span.kind in (STEP, PHASE) else (LANES + 1, "operations")
 
 
-def _order(task: str) -> tuple[bool, int]:
+def _order(task: str) -> int:
     """Workers first, by index."""
     role, index = task.split()
-    return role == "ps", int(index)
+    return int(index) + (1 << 20 if role == "ps" else 0)
 
 
 def _span(event: dict[str, Any], task: str, begin_s: float) -> Span:

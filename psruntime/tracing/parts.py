@@ -1,53 +1,102 @@
-"""The part of one worker in a trace, as a file: its steps, and what the ps did for them, on the clock of ps 0."""
+"""The parts of a trace, as files: steps of one worker, and what the ps did for them, on the clock of ps 0.
+
+A line for the head of a part, and a line for each span, so that many parts are joined one line at a time.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
 import os
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from psruntime.errors import PsRuntimeError
 from psruntime.tracing.spans import Span
+
+SUFFIX = ".part.gz"
+UNREADABLE = (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError)
+
+
+class BadPartError(PsRuntimeError):
+    """A file is not a part of a trace, or not a whole one."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """run: of the job, which one it is.  worker: its index.  off_by_s: how far its clocks may be from that of ps 0.
+class Head:
+    """worker: its index.  mode: in which the steps were.  off_by_s: how far apart its clocks may be of that of ps 0.
 
-    left_out: spans too short to keep.
+    begin_s, end_s: of all spans, since 1970.  left_out: spans too short to keep.
     """
 
-    run: int
     worker: int
+    mode: str
     off_by_s: float
+    begin_s: float
+    end_s: float
     left_out: int
-    spans: list[Span]
 
 
-def write_part(part: Part, folder: str) -> None:
-    """Adds the part to those in the folder, which is made."""
+def write_part(head: Head, spans: Sequence[Span], folder: str, name: str) -> None:
+    """Adds the part to those in the folder, which is made; one of the same name is replaced."""
     os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, f"worker-{part.worker}.part.gz")
-    new = f"{path}.{os.getpid()}"
+    with replacing(os.path.join(folder, name + SUFFIX)) as new, gzip.open(new, "wt", compresslevel=1) as file:
+        for line in (asdict(head), *map(asdict, spans)):
+            file.write(json.dumps(line) + "\n")
+
+
+def parts_in(folder: str) -> dict[str, int]:
+    """The files of parts -> when each was written, in ns; to be compared with an earlier look."""
+    return {str(path): path.stat().st_mtime_ns for path in sorted(Path(folder).glob(f"*{SUFFIX}"))}
+
+
+def head_of(path: str) -> Head:
+    """The head of the part in the file.
+
+    Raises:
+        BadPartError: it has none.
+    """
+    with _reading(path), gzip.open(path, "rt") as file:
+        return Head(**json.loads(file.readline()))
+
+
+def spans_of(path: str) -> list[Span]:
+    """The spans of the part in the file.
+
+    Raises:
+        BadPartError: it is not whole.
+    """
+    with _reading(path), gzip.open(path, "rt") as file:
+        file.readline()
+        return [Span(**json.loads(line)) for line in file]
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """A new file beside `path`, which takes its place at the end: whoever reads has the old one or the new one."""
+    handle, new = tempfile.mkstemp(prefix=".", suffix=".new", dir=os.path.dirname(path))
+    os.close(handle)
     try:
-        with gzip.open(new, "wt", compresslevel=1) as file:
-            json.dump(asdict(part), file)
+        yield new
+        os.chmod(new, 0o666 & ~_umask())
         os.replace(new, path)
     finally:
         Path(new).unlink(missing_ok=True)
 
 
-def parts_in(folder: str) -> dict[str, int]:
-    """The files of parts -> when each was written, in ns; to be compared with an earlier look."""
-    found = {}
-    for path in Path(folder).glob("*.part.gz"):
-        found[str(path)] = path.stat().st_mtime_ns
-    return dict(sorted(found.items()))
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
-def read_part(path: str) -> Part:
-    """The part in the file."""
-    with gzip.open(path, "rt") as file:
-        read = json.load(file)
-    return Part(**{**read, "spans": [Span(**span) for span in read["spans"]]})
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except UNREADABLE as error:
+        raise BadPartError(f"{path} is not a part of a trace, or not a whole one: {error}") from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 STEP = "step"  # all of a step of a worker
-PHASE = "phase"  # a part of one, see observe/step_times.py
+PHASE = "phase"  # a part of the step before it, see observe/step_times.py
 READ = "read"  # parameters, or rows of them
 APPLY = "apply"  # an update
 MUTEX = "mutex wait"  # for the lock of a bucket
@@ -32,23 +32,21 @@ class Span:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def lanes(spans: Iterable[Span]) -> list[tuple[int, Span]]:
-    """(lane from 0, span) by begin: in a lane a span lies beside or within another, as in a call stack; never across.
-
-    A step and its phases share a lane, and what ran beside each other has lanes of its own.
-    """
-    placed: list[tuple[int, Span]] = []
-    open_ends: list[list[float]] = []  # of each lane the ends of the spans that may still be open, the innermost last
-    for span in sorted(spans, key=lambda span: (span.begin_s, -span.end_s)):
-        lane = next((lane for lane, ends in enumerate(open_ends) if _fits(span, ends)), len(open_ends))
-        if lane == len(open_ends):
-            open_ends.append([])
-        open_ends[lane].append(span.end_s)
-        placed.append((lane, span))
-    return placed
+def lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
+    """(lane from 0, span): what ran beside each other has lanes of its own; a step and its phases share one."""
+    ends: list[float] = []  # of each lane
+    for unit in sorted(_units(spans), key=lambda unit: unit[0].begin_s):
+        lane = next((lane for lane, end_s in enumerate(ends) if end_s <= unit[0].begin_s), len(ends))
+        ends[lane : lane + 1] = [max(span.end_s for span in unit)]
+        yield from ((lane, span) for span in unit)
 
 
-def _fits(span: Span, ends: list[float]) -> bool:
-    while ends and ends[-1] <= span.begin_s:
-        ends.pop()
-    return not ends or span.end_s <= ends[-1]
+def _units(spans: Iterable[Span]) -> list[list[Span]]:
+    """What lies in one lane: a step with the phases that follow it, or one span."""
+    units: list[list[Span]] = []
+    for span in spans:
+        if span.kind == PHASE and units:
+            units[-1].append(span)
+        else:
+            units.append([span])
+    return units

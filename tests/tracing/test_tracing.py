@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from psruntime import trace
 from psruntime.errors import EXIT_USAGE, UsageError
 from psruntime.step_range import StepRange
-from psruntime.tracing.chrome import read_trace, write_trace
-from psruntime.tracing.parts import Part, parts_in, read_part, write_part
+from psruntime.tracing.chrome import read_trace
+from psruntime.tracing.join import TraceFolder
+from psruntime.tracing.parts import BadPartError, Head, head_of, parts_in, spans_of, write_part
 from psruntime.tracing.report import busy_s, report_of
 from psruntime.tracing.spans import APPLY, MUTEX, PHASE, STEP, Span, lanes
 
@@ -25,13 +26,19 @@ spans_of_one_task = st.lists(
 
 
 @given(spans_of_one_task)
-def test_in_a_lane_spans_lie_beside_or_within_each_other(spans: list[Span]) -> None:
-    placed = lanes(spans)
+def test_in_a_lane_nothing_overlaps(spans: list[Span]) -> None:
+    placed = list(lanes(spans))
     assert sorted(span.begin_s for _, span in placed) == sorted(span.begin_s for span in spans)
     for number, (lane, one) in enumerate(placed):
         for other_lane, other in placed[number + 1 :]:
             if lane == other_lane:
-                assert other.begin_s >= one.end_s or other.end_s <= one.end_s
+                assert other.begin_s >= one.end_s
+
+
+def test_steps_that_overlap_have_lanes_of_their_own_each_with_its_phases() -> None:
+    first, second = step(0, 0.0, gate=1.0, pull=5.0, push=4.0), step(0, 4.0, gate=1.0, pull=5.0, push=4.0)
+    placed = list(lanes([*first, *second]))
+    assert placed == [*((0, span) for span in first), *((1, span) for span in second)]
 
 
 @given(spans_of_one_task)
@@ -56,12 +63,24 @@ ON_PS = [
     Span("ps 1", 0, APPLY, "other", 100.004, 100.008),
     Span("ps 1", 1, APPLY, "update", 100.002, 100.006),
 ]
-FACTS = {"steps": "7:8", "mode": "sync"}
 
 
-def parts() -> list[Part]:
-    of = {worker: [span for span in [*SLOW, *ON_PS] if span.worker == worker] for worker in (0, 1)}
-    return [Part(5, worker, 0.001 * (worker + 1), 3, spans) for worker, spans in of.items()]
+def of_worker(worker: int) -> list[Span]:
+    return [span for span in [*SLOW, *ON_PS] if span.worker == worker]
+
+
+def written(folder: Path) -> str:
+    """The trace of both workers."""
+    trace_folder = TraceFolder(str(folder), "7:8")
+    for worker in (0, 1):
+        add(trace_folder, worker, of_worker(worker), 0.001 * (worker + 1))
+    assert trace_folder.join() == (2, [])
+    return trace_folder.path
+
+
+def add(folder: TraceFolder, worker: int, spans: list[Span], off_by_s: float = 0.0) -> None:
+    begin_s, end_s = min(span.begin_s for span in spans), max(span.end_s for span in spans)
+    write_part(Head(worker, "sync", off_by_s, begin_s, end_s, 3), spans, folder.parts, f"worker-{worker}")
 
 
 def test_a_report_says_who_waits_and_for_whom() -> None:
@@ -79,23 +98,21 @@ def test_a_report_says_who_waits_and_for_whom() -> None:
 
 
 def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = str(tmp_path / "steps.json.gz")
-    write_trace(parts(), FACTS, path)
-    found = read_trace(path)
-    assert found.facts == {**FACTS, "begin_s": 100.0, "off_by_s": 0.002, "left_out": 6}
+    found = read_trace(written(tmp_path))
+    assert (found.steps, found.modes, found.off_by_s, found.left_out) == ("7:8", ["sync"], pytest.approx(0.003), 6)
     assert len(found.spans) == len(SLOW) + len(ON_PS)
-    for written in [*SLOW, *ON_PS]:
-        (same,) = [s for s in found.spans if (s.task, s.worker, s.name) == (written.task, written.worker, written.name)]
-        assert (same.begin_s, same.end_s) == pytest.approx((written.begin_s, written.end_s), abs=1e-6)
-        assert (same.kind, same.facts) == (written.kind, written.facts)
+    for span in [*SLOW, *ON_PS]:
+        (same,) = [s for s in found.spans if (s.task, s.worker, s.name) == (span.task, span.worker, span.name)]
+        assert (same.begin_s, same.end_s) == pytest.approx((span.begin_s, span.end_s), abs=1e-6)
+        assert (same.kind, same.facts) == (span.kind, span.facts)
+    assert report_of(found.spans).waited_for is not None
 
 
 def test_a_trace_has_a_process_for_each_task_and_a_thread_for_each_lane(tmp_path: Path) -> None:
-    path = tmp_path / "steps.json.gz"
-    write_trace(parts(), FACTS, str(path))
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    events = json.loads(gzip.decompress(Path(written(tmp_path)).read_bytes()))["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert list(names.values()) == ["worker 0", "worker 1", "ps 1"]
+    order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
+    assert [names[pid] for pid in sorted(names, key=lambda pid: order[pid])] == ["worker 0", "worker 1", "ps 1"]
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     of_ps = [name for (pid, _), name in threads.items() if names[pid] == "ps 1"]
     assert of_ps == ["for worker 0", "for worker 0", "for worker 1"]  # two updates of one worker overlap
@@ -104,22 +121,48 @@ def test_a_trace_has_a_process_for_each_task_and_a_thread_for_each_lane(tmp_path
     assert min(event["ts"] for event in timed) == 0.0 and all(event["dur"] >= 0.0 for event in timed)
 
 
-def test_a_part_is_read_as_it_was_written_and_seen_when_it_changes(tmp_path: Path) -> None:
-    assert not parts_in(str(tmp_path / "none"))
-    for part in parts():
-        write_part(part, str(tmp_path / "parts"))
-    before = parts_in(str(tmp_path / "parts"))
-    assert [read_part(path) for path in before] == parts()
-    write_part(parts()[0], str(tmp_path / "parts"))
-    assert parts_in(str(tmp_path / "parts")) != before
+def test_a_part_is_read_as_it_was_written_and_joined_when_it_changes(tmp_path: Path) -> None:
+    folder = TraceFolder(str(tmp_path), "7:8")
+    assert folder.join() == (0, []) and not Path(folder.path).exists()
+    add(folder, 0, of_worker(0), 0.5)
+    (path,) = parts_in(folder.parts)
+    assert spans_of(path) == of_worker(0)
+    assert head_of(path) == Head(0, "sync", 0.5, 100.0, max(span.end_s for span in of_worker(0)), 3)
+    assert folder.join() == (1, []) and folder.join() == (0, [])
+    add(folder, 0, of_worker(1))
+    assert folder.join() == (1, [])
+    assert {span.task for span in read_trace(folder.path).spans} == {"worker 1", "ps 1"}
+
+
+def test_parts_of_an_earlier_run_are_left_out(tmp_path: Path) -> None:
+    folder = TraceFolder(str(tmp_path), "7:8")
+    add(folder, 0, of_worker(0))
+    add(folder, 1, of_worker(1))
+    add(folder, 7, [Span("worker 7", 7, STEP, "step 7", 100.0 - 5000, 100.0 - 601)])
+    assert folder.join() == (2, [])
+    add(folder, 8, [Span("worker 8", 8, STEP, "step 7", 100.0 - 500, 100.0 - 400)])
+    assert folder.join() == (4, []), "there is no gap of ten minutes any more"
+
+
+def test_a_part_that_is_not_whole_is_named_and_left_out(tmp_path: Path) -> None:
+    folder = TraceFolder(str(tmp_path), "7:8")
+    for worker in (0, 1):
+        add(folder, worker, of_worker(worker))
+    cut = Path(sorted(parts_in(folder.parts))[0])
+    cut.write_bytes(cut.read_bytes()[:-20])
+    workers, failures = folder.join()
+    assert workers == 1 and len(failures) == 1 and failures[0].startswith(f"{cut} is not a part of a trace")
+    cut.write_bytes(gzip.compress(b'{"worker": 1, "more": 2}\n'))
+    assert folder.join()[0] == 1
+    with pytest.raises(BadPartError):
+        head_of(str(cut))
 
 
 def test_the_command_says_where_the_time_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "steps.json.gz")
-    write_trace(parts(), FACTS, path)
+    path = written(tmp_path)
     assert trace.main([path]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "global steps 7:8 in mode sync; the clocks agree within 2.00 ms" in told
+    assert "global steps 7:8 in mode sync; the clocks agree within 3.00 ms" in told
     assert (
         "worker 0 waits 60% of its step for others; worker 1 waits least, 10%, and spends 90.0 of 100.0 ms on" in told
     )
@@ -146,6 +189,15 @@ def test_what_is_no_trace_is_refused_in_a_line(
 def test_a_range_of_steps_is_two_numbers() -> None:
     assert StepRange.of("trace_steps", "") == (0, 0)
     assert StepRange.of("trace_steps", "100:110") == (100, 110)
-    for wrong in ("100", "a:b", "1:2:3", "-1:5", "0:5", "5:5", "7:3", "1:1002", "1:²", ":"):
+    for wrong in ("100", "a:b", "1:2:3", "-1:5", "0:5", "5:5", "7:3", "1:102", "1:²", ":"):
         with pytest.raises(UsageError, match="trace_steps must"):
             StepRange.of("trace_steps", wrong)
+
+
+def test_a_trace_that_was_copied_in_part_is_refused_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(written(tmp_path))
+    path.write_bytes(path.read_bytes()[:-30])
+    assert trace.main([str(path)]) == EXIT_USAGE
+    assert capsys.readouterr().err == f"psruntime trace: {path} is not a trace of --trace-steps, or not a whole one\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,9 +24,15 @@ class SummaryWriter:
         self._log = log
         self._lock = threading.Lock()
         self._file: Any = None
+        self._opened = 0
 
-    def write(self, global_step: int, values: Mapping[str, float], serialized: bytes | None = None) -> bool:
-        """Adds the values by their tags, and a serialized tf.Summary; returns whether they are in the file."""
+    def write(
+        self, global_step: int, values: Mapping[str, float], serialized: bytes | None = None, starts: bool = False
+    ) -> bool:
+        """Adds the values by their tags, and a serialized tf.Summary; returns whether they are in the file.
+
+        starts: whether what is there of this global step and later ones was undone: TensorBoard forgets it then.
+        """
         scalars = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         with self._lock:
             if self.is_failed:
@@ -33,7 +40,11 @@ class SummaryWriter:
             try:
                 if self._file is None:
                     with tf1.Graph().as_default():  # it refuses where operations run at once
-                        self._file = tf1.summary.FileWriter(self._folder)
+                        self._opened += 1  # its name has but the second, and two of one name would be one file
+                        suffix = f".{os.getpid()}.{self._opened}"
+                        self._file = tf1.summary.FileWriter(self._folder, filename_suffix=suffix)
+                if starts:
+                    self._file.add_session_log(tf1.SessionLog(status=tf1.SessionLog.START), global_step)
                 if serialized:
                     self._file.add_summary(serialized, global_step)
                 self._file.add_summary(tf1.Summary(value=scalars), global_step)

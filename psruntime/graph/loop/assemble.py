@@ -59,10 +59,6 @@ def assemble(
     def has_stopped() -> bool:
         return any(hook.stop_requested for hook in users)
 
-    def which_run() -> int:
-        assert creator.assignment is not None
-        return creator.assignment.view.ps[0].incarnation
-
     def stepped(result: StepResult) -> None:
         summaries.step(result)
         trace.step(result)
@@ -71,7 +67,7 @@ def assemble(
     checkpoint_hook = CheckpointHook(run, checkpoints, global_step, incarnation, saved)
     users = [StepsOnly(hook, graph.is_step, global_step, run.log) for hook in graph.model.spec.hooks]
     summaries = SummaryHook(run, writer, global_step)
-    trace = TraceHook(run, global_step, which_run)
+    trace = TraceHook(run, global_step)
     hooks: list[Any] = [*users, summaries, trace]
     if replicas:
         hooks.append(ReplicaHook(run, replicas, global_step, incarnation))
@@ -86,6 +82,7 @@ def assemble(
 
     def leave() -> None:
         steps.leave()
+        trace.leave()
         checkpoint_hook.leave()
 
     return TrainingLoop(run, creator, steps, [view, runner, *hooks], checkpoint_hook.closing, close, leave)

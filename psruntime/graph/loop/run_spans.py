@@ -36,7 +36,7 @@ def run_spans(
         task = f"{named[1]} {named[2]}"
         to_clock_s = shifts.get(task, shift_s)
         for node in device.node_stats:
-            type_ = _type_of(node, graph)
+            type_ = _type_of(node, graph) or node.node_name  # as RecvTensor, which is none of a graph
             kind = next((kind for kind, pattern in _KINDS if pattern.search(type_)), OP)
             begin_s = node.all_start_micros / 1e6 + to_clock_s
             length_s = node.all_end_rel_micros / 1e6

@@ -43,18 +43,21 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._fetches = self._build() if writer and self._every else None
         self._global_step = global_step
         self._window = _Window()
+        self._starts = True  # a run, or again from an earlier global step than that of the last ones
         self._next = 0  # the global step at which the next ones are due
         self._fetched: dict[str, Any] | None = None
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         """What a lost session interrupted is due again, and what was undone."""
+        if self._global_step() < self._next - self._every:
+            self._starts = True
         self._next = min(self._next, self._global_step())
         self._window = _Window()
 
     def before_run(self, run_context: Any) -> Any:
         if self._fetches is None or self._global_step() + 1 < self._next:
             return None
-        if not self._graph.is_step(run_context) or not (self._of_all or self._control_plane.is_chief()):
+        if not self._graph.is_step(run_context) or not self._writes():
             return None
         self._next = self._global_step() + self._every  # so that a step that runs beside this one has none
         return tf1.train.SessionRunArgs(self._fetches)
@@ -65,6 +68,9 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def step(self, result: StepResult) -> None:
         """The step that ran last has this result."""
         if self._fetches is None:
+            return
+        if self._fetched is None and not self._writes():
+            self._rest()
             return
         self._window.add(result)
         if self._fetched is None:
@@ -80,8 +86,19 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         }
         assert self._writer
         tagged = {PREFIX + name: value for name, value in values.items()}
-        if not self._writer.write(result.global_step, tagged, fetched.get("merged")):
+        if not self._writer.write(result.global_step, tagged, fetched.get("merged"), self._starts):
             self._fetches = None
+        self._starts = False
+
+    def _writes(self) -> bool:
+        return self._of_all or self._control_plane.is_chief()
+
+    def _rest(self) -> None:
+        """Another is the chief, and writes: what this worker writes later is a file of its own, after that one's."""
+        if not self._starts:
+            assert self._writer
+            self._writer.close()
+        self._starts, self._window = True, _Window()
 
     def _build(self) -> dict[str, Any]:
         with self._graph.graph.as_default():
@@ -106,21 +123,22 @@ class _Window:
         self._since_s = time.monotonic()
         self._begin = begin
         self._end = 0
-        self._examples = 0
-        self._staleness: list[int] = []
+        self._steps = self._examples = self._staleness = self._stalest = 0
 
     def add(self, result: StepResult) -> None:
         """A step ended."""
         self._end = result.global_step
+        self._steps += 1
         self._examples += result.examples
-        self._staleness.append(result.staleness)
+        self._staleness += result.staleness
+        self._stalest = max(self._stalest, result.staleness)
 
     @property
     def figures(self) -> dict[str, float]:
         """By their names.  The steps of a new session tell no speed: to build it took most of their time."""
         values = {
-            "staleness_mean": sum(self._staleness) / len(self._staleness),
-            "staleness_max": float(max(self._staleness)),
+            "staleness_mean": self._staleness / self._steps,
+            "staleness_max": float(self._stalest),
         }
         if self._begin is not None:
             passed_s = time.monotonic() - self._since_s

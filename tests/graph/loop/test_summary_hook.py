@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from psruntime.core.members.view import View
+from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.model import ModelSpec
 from tests.support import docs
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
@@ -120,3 +121,27 @@ def test_a_failure_to_write_is_told_once_and_the_training_goes_on(
     run = summarized(tmp_path, 5, summary_steps=1)
     assert len(run.results) == 5
     assert [facts["reason"] for facts in run.named("summaries_failed")] == ["[Errno 28] No space left on device"]
+
+
+class ChiefForAWhile(LocalControlPlane):
+    """Is the chief of steps 1 to 3 and from 8 on."""
+
+    def is_chief(self) -> bool:
+        return not 3 <= self.done < 7
+
+
+def test_who_becomes_chief_again_begins_a_file_and_says_nothing_of_the_time_between(tmp_path: Path) -> None:
+    summarized(tmp_path, 10, make_control_plane=ChiefForAWhile, summary_steps=1)
+    assert len(list(tmp_path.glob("events.*"))) == 2
+    assert [step for step, _ in curves(tmp_path)["psruntime/loss"]] == [1, 2, 3, 8, 9, 10]
+
+
+def test_tensorboard_forgets_what_a_rollback_took_back(tmp_path: Path) -> None:
+    writer = SummaryWriter(str(tmp_path), lambda *_, **__: None)
+    for step in range(1, 11):
+        writer.write(step, {"loss": float(step)}, starts=step == 1)
+    for step in (5, 6):
+        writer.write(step, {"loss": 100.0 + step}, starts=step == 5)
+    writer.write(3, {"evaluation/loss": 1.0})
+    writer.close()
+    assert curves(tmp_path)["loss"] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5, 105.0), (6, 106.0)]
