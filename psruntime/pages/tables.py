@@ -26,6 +26,7 @@ class Table:
         from bokeh.models import ColumnDataSource, DataTable
 
         self.columns = columns
+        self._shown = 0  # how often its rows have changed
         numbers = [i for i, each in enumerate(columns, 1) if i > 1 and not each.words]
         right = "".join(f".slick-header-column:nth-child({i}) .slick-column-name {{ float: right }}\n" for i in numbers)
         self.source = ColumnDataSource({column.name: [] for column in columns})
@@ -40,21 +41,34 @@ class Table:
         """A value for each column in every row."""
         names = [column.name for column in self.columns]
         by_column = zip(*rows, strict=True) if rows else ([] for _ in names)
-        replace_data(self.source, {name: list(values) for name, values in zip(names, by_column, strict=True)})
+        data = {name: list(values) for name, values in zip(names, by_column, strict=True)}
+        if replace_data(self.source, data):
+            self._shown += 1
+            self.model.view.tags = [self._shown]  # a grid draws anew when its view changes, not when its data do
         height = _height(len(rows))
         if self.model.height != height:
             self.model.height = height
 
 
-def replace_data(source: Any, data: dict[str, list[Any]]) -> None:
-    """The data of a source from now on; where there are as many rows as before, only what has changed is sent."""
-    before = source.data
-    if any(len(before[name]) != len(values) for name, values in data.items()):
+def replace_data(source: Any, data: dict[str, list[Any]]) -> bool:
+    """The data of a source from now on; where there are as many rows as before, only what has changed is sent.
+
+    Returns whether anything has.
+    """
+    patches = _patches(source.data, data)
+    if patches is None:
         source.data = data
-        return
-    changes = {name: _changes(before[name], values) for name, values in data.items()}
-    if patches := {name: patch for name, patch in changes.items() if patch}:
+    elif patches:
         source.patch(patches)
+    return patches != {}
+
+
+def _patches(before: Mapping[str, Any], now: Mapping[str, list[Any]]) -> dict[str, list[tuple[int, Any]]] | None:
+    """What has changed, as Bokeh's sources take it; None: the number of rows has."""
+    if any(len(before[name]) != len(values) for name, values in now.items()):
+        return None
+    changes = {name: _changes(before[name], values) for name, values in now.items()}
+    return {name: patch for name, patch in changes.items() if patch}
 
 
 def _changes(before: Sequence[Any], now: Sequence[Any]) -> list[tuple[int, Any]]:

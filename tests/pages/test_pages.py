@@ -24,7 +24,7 @@ from psruntime.live.history import History
 from psruntime.pages import cluster_page
 from psruntime.pages.page import Head, Page, head_html
 from psruntime.pages.server import KINDS, default_origins
-from psruntime.pages.tables import replace_data
+from psruntime.pages.tables import Column, Table, replace_data
 from tests.observe.test_render import PS, PS_STATS, STATUS, WORKER
 
 JOB = JobConfig(mode="bounded", bound=2, ps=2, train_steps=1000, job_id="made-up")
@@ -207,3 +207,14 @@ def test_browsers_may_come_from_the_machine_itself() -> None:
     assert default_origins("127.0.0.1", 7) == default_origins("[::1]", 7) == ["127.0.0.1:7", "localhost:7"]
     assert default_origins("10.0.0.5", 7) == ["10.0.0.5:7"]
     assert default_origins("0.0.0.0", 7)[:2] == ["127.0.0.1:7", "localhost:7"]
+
+
+def test_a_table_draws_anew_when_its_data_have_changed() -> None:
+    """Bokeh's grid looks at its view alone, which does not change while there are as many rows."""
+    table = Table([Column("a"), Column("b", words=True)])
+    tags = [list(table.model.view.tags)]
+    for rows in ([(1, "x")], [(1, "x")], [(2, "x")], [(2, "x"), (3, "y")]):
+        table.show(rows)
+        tags.append(list(table.model.view.tags))
+    assert tags[1] == tags[2]
+    assert len({tuple(each) for each in tags}) == 4
