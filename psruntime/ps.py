@@ -227,7 +227,10 @@ class _Ps:
         """What this ps says; the last word comes from another thread than the heartbeats."""
         with self._beating:
             beat = self._next_beat()
-            self._stats = beat.stats
+            if beat.view:
+                self._stats = beat.stats
+            else:  # nothing is read then, and what was counted stays what this ps says
+                self._stats = replace(self._stats, moved=beat.stats.moved)
             return replace(beat, asked_to_stop=self._process.asked.is_set())
 
     def _next_beat(self) -> PsBeat:

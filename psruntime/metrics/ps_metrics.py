@@ -28,7 +28,8 @@ def moved(role: str, index: int, bytes_moved: BytesMoved | None) -> Iterable[Met
 def _read(index: int, stats: PsStats) -> Iterable[Metric]:
     ps = {"ps": index}
     yield counter("ps_updates_received", "Updates of buckets that arrived.", (ps, stats.received))
-    yield counter("ps_updates_applied", "Updates that are in the variables, or were.", (ps, stats.applied))
+    applied = stats.applied + stats.rolled_back  # so a rollback takes nothing from it
+    yield counter("ps_updates_applied", "Updates that are in the variables, or were.", (ps, applied))
     dropped = [({**ps, "cause": cause}, count) for cause, count in stats.dropped.items()]
     yield counter("ps_updates_dropped", "Updates that were refused, by cause.", *dropped)
     yield gauge("ps_updates_pending", "Contributions to rounds that have not closed.", (ps, stats.pending))

@@ -30,7 +30,7 @@ class WorkerMetrics:
         self._steps = self._made(Counter, "steps", "Steps that ended.")
         self._examples = self._made(Counter, "examples", "Training examples in them.")
         self._dropped = self._made(Counter, "updates_dropped", "Updates of buckets in them that a ps refused.")
-        self._loss = self._made(Gauge, "loss", "Loss of the last step.")
+        self._loss: Any = None  # until there is one
         self._seconds = self._made(
             Histogram, "step_seconds", "From the time a step might begin to its end.", buckets=SECONDS
         )
@@ -42,13 +42,16 @@ class WorkerMetrics:
         )  # fmt: skip
         endpoint.add(Families(self._read))
 
-    def step(self, loss: float, examples: int, staleness: int, dropped: int, times: StepTimes | None) -> None:
-        """A step ended.  staleness: in versions.  dropped: in buckets."""
+    def step(self, loss: float, examples: int, staleness: int | None, dropped: int, times: StepTimes | None) -> None:
+        """A step ended.  staleness: in versions; None if its update was applied nowhere.  dropped: in buckets."""
         self._steps.inc()
         self._examples.inc(examples)
         self._dropped.inc(dropped)
+        if self._loss is None:
+            self._loss = self._made(Gauge, "loss", "Loss of the last step.")
         self._loss.set(loss)
-        self._staleness.observe(staleness)
+        if staleness is not None:
+            self._staleness.observe(staleness)
         if times:
             self._seconds.observe(times.done - times.waits)
             for phase, begin, end in times.phases:

@@ -24,13 +24,14 @@ class StepMeter:
         self._skipped = 0
         self._loss: float | None = None
 
-    def step(self, loss: float, examples: int, staleness: int, dropped: int, now_s: float) -> None:
-        """Takes a step.  `staleness` in versions, `dropped` in buckets."""
+    def step(self, loss: float, examples: int, staleness: int | None, dropped: int, now_s: float) -> None:
+        """Takes a step.  `staleness` in versions, None if its update was applied nowhere; `dropped` in buckets."""
         with self._lock:
             self._dropped += dropped
             self._loss = loss
-            self._staleness.append(staleness)
-            self._staleness_counts[bisect_left(STALENESS_LIMITS, staleness)] += 1
+            if staleness is not None:
+                self._staleness.append(staleness)
+                self._staleness_counts[bisect_left(STALENESS_LIMITS, staleness)] += 1
             self._recent.append((now_s, examples))
             self._forget(now_s)
 

@@ -39,16 +39,16 @@ COUNTED = (APPLIED, NOT_FINITE, REPEATED)  # what became of a push whose batch i
 class StepResult:
     """The result of one step.
 
-    finite: whether loss and gradient are.  staleness: the largest of the applied updates, in versions.  dropped:
-    buckets that refused theirs.  counted: whether none did because it was stale or its sender not admitted.
-    times: when it did what.
+    finite: whether loss and gradient are.  staleness: the largest of the applied updates, in versions; None if there
+    are none.  dropped: buckets that refused theirs.  counted: whether none did because it was stale or its sender not
+    admitted.  times: when it did what.
     """
 
     loss: float
     finite: bool
     global_step: int
     examples: int
-    staleness: int
+    staleness: int | None
     dropped: int
     counted: bool = True
     times: StepTimes | None = None
@@ -261,7 +261,7 @@ def _read(fetched: dict[str, Any], examples: int, times: StepTimes) -> StepResul
         finite=bool(fetched["finite"]),
         global_step=int(fetched["global_step"]),
         examples=examples,
-        staleness=int(applied[:, 1].max(initial=0)),
+        staleness=int(applied[:, 1].max()) if len(applied) else None,
         dropped=len(outcomes) - len(applied),
         counted=bool(np.isin(outcomes[:, 0], COUNTED).all()),
         times=times,

@@ -123,23 +123,23 @@ class _Window:
         self._since_s = time.monotonic()
         self._begin = begin
         self._end = 0
-        self._steps = self._examples = self._staleness = self._stalest = 0
+        self._applied = self._examples = self._staleness = self._stalest = 0
 
     def add(self, result: StepResult) -> None:
         """A step ended."""
         self._end = result.global_step
-        self._steps += 1
         self._examples += result.examples
-        self._staleness += result.staleness
-        self._stalest = max(self._stalest, result.staleness)
+        if result.staleness is not None:
+            self._applied += 1
+            self._staleness += result.staleness
+            self._stalest = max(self._stalest, result.staleness)
 
     @property
     def figures(self) -> dict[str, float]:
         """By their names.  The steps of a new session tell no speed: to build it took most of their time."""
-        values = {
-            "staleness_mean": self._staleness / self._steps,
-            "staleness_max": float(self._stalest),
-        }
+        values = {}
+        if self._applied:
+            values = {"staleness_mean": self._staleness / self._applied, "staleness_max": float(self._stalest)}
         if self._begin is not None:
             passed_s = time.monotonic() - self._since_s
             values["examples_per_second"] = self._examples / passed_s

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role, tag_of
+from psruntime.core.members.messages import STALENESS_LIMITS
 from psruntime.rpc.wire.member_messages import specs_to_wire
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.conftest import JOB_ID, SPECS
@@ -62,6 +63,7 @@ class Caller:
         """What is right of a member, with every field and part."""
         facts = {"kind": pb.LEAVE_KIND_ERROR, "seen_revision": 0, "wanted_floor_steps": 0, "max_wait": {}}
         facts["incarnation"] = self._incarnation
+        facts["staleness_counts"] = [1] * (len(STALENESS_LIMITS) + 1)
         return whole(METHODS[rpc].input_type._concrete_class, {**self._place, **facts})
 
     def send(self, rpc: str, request: Any, what: str = "what is right") -> Any:
