@@ -202,7 +202,7 @@ def test_the_documented_metrics_are_those_that_are_told(endpoint: Endpoint, tmp_
     try:
         own.add(of_ps(0, lambda: PS))
         own.add(of_job(lambda: STATUS, JOB))
-        WorkerMetrics(own, 4, lambda: WORKER)
+        WorkerMetrics(own, 4, lambda: WORKER).step(0.5, 8, 0, 0, None)
         EvaluatorMetrics(own).measured(400, {"loss": 0.25})
         with urllib.request.urlopen(own.url, timeout=10) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
