@@ -263,7 +263,10 @@ class _Trainer:
 
         record = add if recorder else None
         while True:
-            run = WorkerRun(self._graph_for(job), self._inputs, control_plane, job, index, log, self._data_errors())
+            run = WorkerRun(
+                self._graph_for(job), self._inputs, control_plane, job, index, log, self._data_errors(),
+                self._progress.checkpoint,
+            )  # fmt: skip
             try:
                 assemble(run, self._server, self._progress.step, self._evaluate, saved, record, self._summaries).run()
                 return
@@ -383,6 +386,11 @@ class _Progress:
                 "progress", global_step=result.global_step, loss=result.loss, examples_per_s=stats.examples_per_s,
                 staleness_p99=stats.staleness_p99, dropped=self._meter.dropped,
             )  # fmt: skip
+
+    def checkpoint(self, seconds: float) -> None:
+        """A checkpoint was written in that time."""
+        if self.metrics:
+            self.metrics.checkpoint(seconds)
 
     def skip(self) -> None:
         """A batch was passed over."""

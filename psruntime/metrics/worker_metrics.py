@@ -15,6 +15,7 @@ from psruntime.metrics.ps_metrics import moved
 from psruntime.observe.step_times import PHASES, StepTimes
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+CHECKPOINT_SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 
 
 class WorkerMetrics:
@@ -40,6 +41,9 @@ class WorkerMetrics:
             Histogram, "update_staleness_versions", "Largest staleness of the buckets of an update.",
             buckets=STALENESS_LIMITS,
         )  # fmt: skip
+        self._checkpoint = self._made(
+            Histogram, "checkpoint_seconds", "To copy and write a checkpoint, as the chief.", buckets=CHECKPOINT_SECONDS
+        )
         endpoint.add(Families(self._read))
 
     def step(self, loss: float, examples: int, staleness: int | None, dropped: int, times: StepTimes | None) -> None:
@@ -56,6 +60,10 @@ class WorkerMetrics:
             self._seconds.observe(times.done - times.waits)
             for phase, begin, end in times.phases:
                 self._phases[phase].observe(end - begin)
+
+    def checkpoint(self, seconds: float) -> None:
+        """A checkpoint was written in that time."""
+        self._checkpoint.observe(seconds)
 
     def _made(self, kind: Any, name: str, text: str, **more: Any) -> Any:
         return self._kind(kind, name, text, **more).labels(self._index)

@@ -75,6 +75,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._report_saved = run.control_plane.saved
         self._retry_s = run.job.drain_timeout_s / 2
         self._saved = saved
+        self._on_checkpoint = run.on_checkpoint
         self._log = run.log
         self._saved_at = 0  # global step of the latest
         self._whole_at = 0  # of the latest that was no delta
@@ -238,6 +239,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         rows = {"rows": copied.changes.rows} if copied.changes else {}
         times = {"copy_s": round(copied.seconds, 3), "write_s": round(moved.seconds, 3)}
         self._log("checkpoint", path=moved.path, sharded=moved.sharded, spread=copied.state.spread, **rows, **times)
+        self._on_checkpoint(copied.seconds + moved.seconds)
         if self._saved and not copied.whole:
             self._saved(moved.path, copied.global_step)
 

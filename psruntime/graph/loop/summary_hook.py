@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.loop.worker_run import WorkerRun
-from psruntime.graph.store.optimizers import learning_rates_at
 
 if TYPE_CHECKING:
     from psruntime.graph.loop.push_steps import StepResult
@@ -30,7 +29,7 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         loss, gradient_norm: of the step; the norm over all gradients, before they are limited.
         staleness_mean, staleness_max, in versions, and examples_per_second: of the steps since the last ones.
         global_steps_per_second: of the job, since then.
-        learning_rate: of the step's update, before a rate by staleness; several have the pattern of their variables
+        learning_rate: of the newest update, before a rate by staleness; several have the pattern of their variables
         behind.
     """
 
@@ -82,7 +81,7 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             "loss": result.loss,
             "gradient_norm": float(fetched["gradient_norm"]),
             **window.figures,
-            **self._learning_rates(result.global_step),
+            **self._learning_rates(),
         }
         assert self._writer
         tagged = {PREFIX + name: value for name, value in values.items()}
@@ -106,14 +105,13 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         fetches = {"gradient_norm": self._graph.gradient_norm}
         return fetches if merged is None else {**fetches, "merged": merged}
 
-    def _learning_rates(self, global_step: int) -> dict[str, float]:
-        """Those of the update of a step with this result: in mode sync it is still to come."""
-        before = global_step - (self._graph.rounds is None)
-        rules, scale = self._graph.rules, self._control_plane.learning_rate_scale
-        rates = [rate * scale for rate in learning_rates_at(rules, before)]
+    def _learning_rates(self) -> dict[str, float]:
+        header = self._graph.rounds.header if self._graph.rounds else self._graph.header
+        scale = self._control_plane.learning_rate_scale
+        rates = {pattern: rate * scale for pattern, rate in header.rates.items()}
         if len(rates) == 1:
-            return {"learning_rate": rates[0]}
-        return {f"learning_rate/{rule.pattern}": rate for rule, rate in zip(rules, rates, strict=True)}
+            return {"learning_rate": next(iter(rates.values()))}
+        return {f"learning_rate/{pattern}": rate for pattern, rate in rates.items()}
 
 
 class _Window:

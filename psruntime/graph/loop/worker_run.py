@@ -17,7 +17,8 @@ class WorkerRun:
     """The training of worker `index`.
 
     inputs: its batches.  control_plane: the job, as the coordinator has it.  log: writes an event with its facts.
-    data_errors: what becomes of a step that fails in the user's code.
+    data_errors: what becomes of a step that fails in the user's code.  on_checkpoint: called with the seconds that it
+    took to copy and write one.
     """
 
     graph: TrainGraph
@@ -27,3 +28,4 @@ class WorkerRun:
     index: int
     log: Callable[..., None]
     data_errors: DataErrors = field(default_factory=DataErrors)
+    on_checkpoint: Callable[[float], None] = lambda _: None

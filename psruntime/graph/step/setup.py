@@ -165,7 +165,6 @@ class StepSetup:
             controls=self.controls,
             fence=WriteFence(self.controls, self.index),
             step=step,
-            rules=self.rules(pulled),
             gradient_norm=self._norm(gradients, divisor),
             optimizers={bucket.name: bucket.optimizer for bucket in trained},
             row_flags={bucket.name: bucket.row_flags for bucket in trained if bucket.row_flags},

@@ -11,7 +11,7 @@ from typing import Any
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
-from psruntime.graph.store.optimizers import BucketOptimizer, Rule
+from psruntime.graph.store.optimizers import BucketOptimizer
 from psruntime.graph.store.round_sum import RoundStore
 from psruntime.graph.store.row_flags import RowFlags
 from psruntime.graph.store.step_messages import Header
@@ -48,7 +48,6 @@ class TrainGraph:
         "outcomes": one int64 [buckets, 2] per ps, "marks": those of step_marks.py}.  In mode sync a step contributes
         its gradient to the round, and keeps it ("kept": operations) for `rounds`; its {"examples": float64 []} are
         what it weighs, 0 if the loss is not finite.
-    rules: the optimizers of the model, by variable.
     gradient_norm: the norm over all gradients of a step, before they are limited, float64 []; no step computes it.
     optimizers: bucket name -> its optimizer, of those that are trained.
     row_flags: bucket name -> which rows of its master and slots were touched, and of a dynamic table which sets too;
@@ -66,7 +65,6 @@ class TrainGraph:
     controls: list[PsControl]
     fence: WriteFence
     step: dict[str, Any]
-    rules: list[Rule]
     gradient_norm: Any
     optimizers: dict[str, BucketOptimizer]
     row_flags: dict[str, tuple[RowFlags, ...]]

@@ -95,6 +95,7 @@ class Header:
         self, rules: list[Rule], index: int, controls: Sequence[PsControl], finite: Any = None, scale: Any = None
     ) -> None:
         self._rules = rules
+        self.rates: dict[str, float] = {}  # by the pattern of the variables, as `values` had them last
         self._all_is_fed = finite is None
         size = PUSH_ID_SIZE + 2 + len(rules) + 2 * self._all_is_fed
         with tf1.device(worker_cpu(index)):
@@ -125,7 +126,9 @@ class Header:
 
         push_id: (worker, incarnation, sequence number, origin), see Push.  finite, scale: used where they are fed.
         """
-        rates = np.array(learning_rates_at(self._rules, global_step), np.float32).view(np.int32)
+        rates_now = learning_rates_at(self._rules, global_step)
+        self.rates = {rule.pattern: rate for rule, rate in zip(self._rules, rates_now, strict=True)}
+        rates = np.array(rates_now, np.float32).view(np.int32)
         last = [finite, _bits(scale)] if self._all_is_fed else []
         return np.array([*push_id, members, _bits(factor), *rates, *last], np.int64)
 
