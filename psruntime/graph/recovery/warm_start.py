@@ -145,10 +145,12 @@ def _find(graph: TrainGraph, job: JobConfig) -> _Found:
 
 def _path_of(given: str) -> str:
     """A checkpoint is the prefix of its files, or a folder, of which the newest counts."""
-    if tf1.train.checkpoint_exists(given) and not tf1.gfile.IsDirectory(given):
-        return given
     try:
+        if tf1.train.checkpoint_exists(given) and not tf1.gfile.IsDirectory(given):
+            return given
         newest = CheckpointList(given).newest()
+    except tf1.errors.OpError as error:
+        raise UsageError(f"--warm-start {given} cannot be read: {first_line(error)}") from error
     except CheckpointError as error:
         raise UsageError(f"--warm-start: {error}") from error
     if newest is None:

@@ -167,6 +167,28 @@ def test_a_checkpoint_that_is_not_there_or_is_damaged_is_one_line(tmp_path: Path
         train(LocalCluster(1), ADAGRAD, 1, warm_start=path)
 
 
+def test_a_file_system_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"--warm-start nosuch://other/job cannot be read: .*nosuch") as refused:
+        train(LocalCluster(1), ADAGRAD, 1, warm_start="nosuch://other/job")
+    assert "\n" not in str(refused.value)
+
+
+def test_of_a_folder_the_chief_takes_what_is_newest_when_it_begins(tmp_path: Path) -> None:
+    """The other job may still train, and remove what was newest when this worker looked for mistakes."""
+    save(tmp_path, **TABLES)
+
+    class Training(LocalControlPlane):
+        def await_view(self) -> Assignment:
+            for file in tmp_path.glob("earlier*-7.*"):
+                file.rename(file.with_name(file.name.replace("-7.", "-9.")))
+            listed = tmp_path / "checkpoint"
+            listed.write_text(listed.read_text().replace("-7", "-9"))
+            return super().await_view()
+
+    run = train(LocalCluster(1), ADAGRAD, 1, make_control_plane=Training, warm_start=str(tmp_path))
+    assert [event["path"] for event in run.named("warm_started")] == [str(tmp_path / "earlier.ckpt-9")]
+
+
 def test_one_that_is_lost_while_the_job_starts_fails_the_job(tmp_path: Path, monkeypatch: Any) -> None:
     path = save(tmp_path, **TABLES)
     opened = WarmStart.open
