@@ -211,13 +211,17 @@ def _found(features: Any, batch: list[Any], given: Mapping[str, Any], what: str)
 
 
 def _left_out(metrics: ModelMetrics, outputs: Mapping[str, Any]) -> dict[str, str]:
-    predicted = {part.op for tensor in outputs.values() for part in parts_of(tensor)}
+    parts = [part for tensor in outputs.values() for part in parts_of(tensor)]
+    predicted, fed = {part.op for part in parts}, {part.ref() for part in parts}
     variables = {variable.op for variable in tf1.global_variables()}
     reasons = {}
     for name, update in metrics.updates.items():
         needed = ancestors([update, metrics.values[name]], stops_at=lambda op: op in predicted)
+        # Of an operation with several outputs those that are no prediction are still the checkpoint's.
+        read = [tensor for op in needed for tensor in op.inputs]
+        is_beside = any(tensor.op in predicted and tensor.ref() not in fed for tensor in read)
         if not predicted & ancestors([update, metrics.values[name]]):
             reasons[name] = "it does not depend on the predictions"
-        elif needed & variables:
+        elif is_beside or needed & variables:
             reasons[name] = "it depends on the model's variables other than through the predictions"
     return reasons

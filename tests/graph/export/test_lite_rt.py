@@ -152,6 +152,22 @@ def test_metrics_that_cannot_be_of_what_was_written_are_left_out_with_the_reason
     assert "no labels: it does not depend on the predictions\n" in capsys.readouterr().out
 
 
+def test_another_output_of_the_operation_that_predicts_is_not_what_was_written(served: Served) -> None:
+    served.write(
+        SMALL.replace("PREDICTIONS", "first")
+        .replace(
+            "    loss = ", "    first, second = tf1.unstack(tf1.stack([score, 2 * score], axis=1), axis=1)\n    loss = "
+        )
+        .replace("tf1.metrics.mean_absolute_error(labels, score)", "tf1.metrics.mean_absolute_error(labels, first)")
+        .replace("tf1.metrics.mean(labels)", "tf1.metrics.mean(second)")
+    )
+    served.trained(rows=40)
+    _, report = exported(served, "--report")
+    assert list(report["rows"]["SavedModel"]["metrics"]) == ["error"]
+    other_than = "it depends on the model's variables other than through the predictions"
+    assert report["left_out"]["labels"] == other_than
+
+
 def test_what_a_server_is_given_and_the_data_have_not_is_not_measured(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
