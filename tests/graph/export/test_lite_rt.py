@@ -102,6 +102,38 @@ def test_what_the_report_says_of_lite_rt_is_what_lite_rt_gives(served: Served) -
     assert report["left_out"] == {"loss": "it does not depend on the predictions"}
 
 
+OTHER_TRAINING = """
+    if context.mode == "train":
+        features = FEATURES
+"""
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        ('{"a_noise": 1e4 * numbers, "numbers": numbers, "kind": np.arange(40) % 5}', ""),
+        ('{"numbers": numbers}', "the signature takes kind, which input_fn of a_served_model (mode train) does not"),
+        (
+            '{"numbers": numbers.astype("f8"), "kind": np.arange(40) % 5}',
+            "takes numbers as float32, which input_fn of a_served_model (mode train) gives as float64",
+        ),
+    ],
+)
+def test_int8_is_calibrated_on_features_of_the_training_data_by_their_names(
+    features: str, said: str, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The training data have another layout than the held-out data."""
+    other, text = OTHER_TRAINING.replace("FEATURES", features), SMALL.replace("PREDICTIONS", "score")
+    served.write(text.replace("    return tf1.data.", f"{other}    return tf1.data."))
+    served.trained(rows=40)
+    if said:
+        assert export.main([*served.argv, "--tflite", "--quantize=int8"]) == 2
+        assert said in capsys.readouterr().err
+        return
+    _, report = exported(served, "--tflite", "--quantize=int8")
+    assert report["rows"]["model.int8.tflite"]["differences"]["predictions"]["largest"] < 0.5
+
+
 def test_float16_takes_half(served: Served) -> None:
     served.train(DIGITS, 50)
     folder, report = exported(served, f"--model={DIGITS}", "--tflite", "--quantize=float16")
