@@ -15,9 +15,12 @@ import tensorflow.compat.v1 as tf1
 from ai_edge_litert.interpreter import Interpreter
 
 from psruntime import export
+from psruntime.errors import CheckpointError, UsageError
 from psruntime.examples import digits
+from psruntime.graph.export import write
 from psruntime.graph.export.compact import compact
 from psruntime.graph.export.pruning import without_smallest
+from psruntime.graph.export.runtimes import LiteRtRuntime
 from tests.support.served import MODEL, Served
 
 DIGITS = "psruntime.examples.digits"
@@ -182,6 +185,60 @@ def test_metrics_that_cannot_be_of_what_was_written_are_left_out_with_the_reason
     )
     assert 0 < rows["SavedModel"]["one"]["median_ms"] <= rows["SavedModel"]["one"]["p90_ms"]
     assert "no labels: it does not depend on the predictions\n" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_is_removed_during_the_conversion_keeps_its_size(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.write(SMALL.replace("PREDICTIONS", "score"))
+    served.trained(rows=40)
+    files = list((served.folder / "saved").glob("model.ckpt-40.*"))
+    size = sum(file.stat().st_size for file in files)
+
+    def slowly(*args: Any) -> bytes:
+        for file in files:
+            file.unlink()
+        return convert(*args)
+
+    convert = write.convert
+    monkeypatch.setattr(write, "convert", slowly)
+    _, report = exported(served, "--tflite")
+    assert report["rows"]["checkpoint"]["bytes"] == size > 0
+
+
+def test_one_that_is_removed_before_it_is_measured_is_followed_by_the_next(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.write(SMALL.replace("PREDICTIONS", "score"))
+    served.trained(rows=40)
+    saved, save = served.folder / "saved", write.write_saved_model
+
+    def rotating(*args: Any) -> Any:
+        pruned = save(*args)
+        for file in saved.glob("model.ckpt-40.*"):
+            file.rename(file.with_name(file.name.replace("-40", "-50")))
+        listed = saved / "checkpoint"
+        listed.write_text(listed.read_text().replace("-40", "-50"))
+        return pruned
+
+    monkeypatch.setattr(write, "write_saved_model", rotating)
+    _, report = exported(served, "--report")
+    assert report["rows"]["checkpoint"]["bytes"] > 0
+    with pytest.raises(CheckpointError, match=r"model.ckpt-40 is gone"):
+        write._size_of_checkpoint(str(saved / "model.ckpt-40"))
+    (saved / "model.ckpt-40.index").symlink_to(saved / "nowhere")
+    with pytest.raises(CheckpointError, match=r"model.ckpt-40"):
+        write._size_of_checkpoint(str(saved / "model.ckpt-40"))
+
+
+def test_what_lite_rt_cannot_run_is_one_line(served: Served) -> None:
+    served.write(SMALL.replace("PREDICTIONS", "score"))
+    served.trained(rows=40)
+    folder, _ = exported(served, "--tflite")
+    runtime = LiteRtRuntime((folder / "model.tflite").read_bytes())
+    with pytest.raises(UsageError, match="--tflite: LiteRT cannot run the model: ") as refused:
+        runtime({"numbers": [np.ones([4, 3], "f4")], "kind": [np.zeros([4], "i8")]})
+    assert "\n" not in str(refused.value)
 
 
 def test_another_output_of_the_operation_that_predicts_is_not_what_was_written(served: Served) -> None:
