@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.loop.push_steps import StepResult
     from psruntime.graph.model.evaluate import PulledEvaluation
+    from psruntime.graph.recovery.warm_start import WarmStart
     from psruntime.graph.step.train_graph import TrainGraph
     from psruntime.metrics.endpoint import Endpoint
     from psruntime.metrics.worker_metrics import WorkerMetrics
@@ -114,6 +115,7 @@ def _work(
     process.log("environment", **environment.prepare())
     trainer = _Trainer(where, worker, job, process)
     trainer.build()
+    trainer.check_warm_start(client)
     process.has_started()
     trainer.join(client, host, f"{host}:{health.port}")
     if endpoint:
@@ -131,6 +133,7 @@ class _Trainer:
         self._progress = _Progress(process)
         self._recorder: Recorder | None = None
         self._evaluation_error = ""
+        self._warm_start: WarmStart | None = None
         self._summaries = self._summary_writer()
 
     def build(self) -> None:
@@ -150,7 +153,6 @@ class _Trainer:
         from psruntime.graph.model.pulled_model import learn_specs
         from psruntime.graph.model.slowed import slowed
         from psruntime.graph.model.towers import find_towers
-        from psruntime.graph.recovery.warm_start import require_warm_start
         from psruntime.graph.step.plan_log import log_plan
 
         job = self._job
@@ -163,7 +165,6 @@ class _Trainer:
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         self._graphs: dict[bool, TrainGraph] = {}  # of mode sync, and of the others
         graph = self._graph_for(job)  # 2
-        require_warm_start(graph, job)
         self._build_for_all_stages()
         is_first = self._where.index == 0
         if is_first:
@@ -175,6 +176,18 @@ class _Trainer:
         if self._worker.record:
             self._recorder = Recorder(self._worker.record, self._where.index, job, self._process.log)
             self._process.at_exit.callback(self._recorder.close)
+
+    def check_warm_start(self, client: CoordinatorClient) -> None:
+        """Raises UsageError if the job has yet to begin with a checkpoint that does not fit."""
+        from psruntime.graph.recovery.warm_start import WarmStart
+
+        def has_begun() -> bool:
+            status, _ = client.get_status()
+            return status.phase is not Phase.FORMING or status.global_step > 0
+
+        if self._job.warm_start:
+            self._warm_start = WarmStart(self._job, self._where.index, self._process.log)
+            self._warm_start.check(self._graph_for(self._job), has_begun)
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and joins the job."""
@@ -268,7 +281,10 @@ class _Trainer:
                 self._progress.checkpoint,
             )  # fmt: skip
             try:
-                assemble(run, self._server, self._progress.step, self._evaluate, saved, record, self._summaries).run()
+                assemble(
+                    run, self._server, self._progress.step, self._evaluate, saved, record, self._summaries,
+                    self._warm_start,
+                ).run()  # fmt: skip
                 return
             except ModeChangedError:
                 job = as_started_so(self._job, control_plane.mode, control_plane.bound)

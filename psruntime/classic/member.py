@@ -91,6 +91,11 @@ class ScriptMember:
                 "MonitoredTrainingSession does not know delta_every, which the job sets: a script's saver writes all "
                 "rows; for deltas write the model as a psruntime.ModelSpec"
             )
+        if job.warm_start:
+            raise UsageError(
+                "MonitoredTrainingSession does not know warm_start, which the job sets: a script initialises its own "
+                "variables; for a warm start use the scaffold's init_fn"
+            )
         if self.job.on_data_error != "fail":
             raise UsageError("on_data_error skip is not for MonitoredTrainingSession: a script sees its own errors")
         self.log("environment", **environment.prepare())

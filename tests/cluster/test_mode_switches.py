@@ -119,3 +119,26 @@ def test_all_switches_lose_nothing_and_a_bound_holds(zygote: Zygote, tmp_path: P
         for ps_index in range(2):
             assert "balanced=True" in job.latest("ps", ps_index).wait_for(" ledger ")
         assert "Traceback" not in "".join(proc.text for proc in job.procs)
+
+
+def test_a_warm_start_is_not_needed_again(zygote: Zygote, tmp_path: Path, asked: Any) -> None:  # noqa: F811
+    """Its checkpoint is removed once the job trains; then a worker comes, and then the mode changes."""
+    old = tmp_path / "old"
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with cluster(zygote, tmp_path / "a", ps=1, train_steps=1, checkpoint_dir=old) as job:
+        job.start_worker(0, SMALL)
+        assert set(job.wait_all(120).values()) == {0}
+    with cluster(zygote, tmp_path / "b", ps=1, train_steps=NEVER, warm_start=old) as job:
+        first = job.start_worker(0, SMALL)
+        job.wait_for_step(1)
+        first.wait_for(" warm_started ")
+        for file in old.iterdir():
+            file.unlink()
+        late = job.start_worker(1, SMALL)
+        assert "old is no checkpoint, nor a folder that has one" in late.wait_for(" cannot_warm_start ")
+        poll_until(lambda: job.worker_pushes().get(1, 0) > 0, 60, "steps of the late worker")
+        switch(job, asked(job), "sync")
+        assert all(" mode mode=sync " in worker.text for worker in (first, late))
+        assert asked(job)("drain")[0] == 0
+        assert set(job.wait_all().values()) == {0}

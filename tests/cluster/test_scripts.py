@@ -273,6 +273,7 @@ def test_each_mistake_of_a_script_is_one_line(zygote: Zygote, tmp_path: Path) ->
         ({"delta_every": 10, "checkpoint_dir": "/saved"}, "MonitoredTrainingSession does not know delta_every"),
         ({"staleness_lr": "inverse"}, "MonitoredTrainingSession does not know staleness_lr"),
         ({"schedule": "async:9, bounded 1"}, "MonitoredTrainingSession does not know schedule"),
+        ({"warm_start": "/other"}, "for a warm start use the scaffold's init_fn"),
         ({"wire": "bfloat16"}, "for these write the model as a psruntime.ModelSpec"),
     ],
 )

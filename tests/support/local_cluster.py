@@ -30,6 +30,7 @@ from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.model.pulled_model import learn_specs
 from psruntime.graph.model.towers import ONE_TOWER, Towers
 from psruntime.graph.ps.ps_state import LedgerReader, PsState
+from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.model import Context, Model, ModelSpec
@@ -263,12 +264,17 @@ def train(
     inputs = InputStream(model, context, job.local_steps * towers.count, data_errors("input"), shares)
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
     graph = build_training(model, inputs, plan, job, 0, towers)
+    warm_start = WarmStart(job, 0, log) if job.warm_start else None
+    if warm_start:
+        warm_start.check(graph)
     control_plane = make_control_plane(cluster.view, steps)
     control_plane.mode = job.mode
     run = Run(cluster, job, graph, control_plane, events=events, skipped=skipped)
     worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"))
     writer = SummaryWriter(job.checkpoint_dir, log) if job.checkpoint_dir else None
-    loop = assemble(worker_run, cluster.server, run.results.append, close, saved, run.updates.append, writer)
+    loop = assemble(
+        worker_run, cluster.server, run.results.append, close, saved, run.updates.append, writer, warm_start
+    )
     run.checkpoints = loop._hooks[-1]._checkpoints
     try:
         loop.run()

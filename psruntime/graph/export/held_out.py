@@ -67,7 +67,7 @@ class HeldOut:
 
     def __init__(self, model: Model, context: Context, checkpoint: str, given: Mapping[str, Any]) -> None:
         """Raises UsageError if input_fn or model_fn fails, CheckpointError as restore_model."""
-        self._model, self._context = model, context
+        self._model, self._context, self._signature = model, context, given
         inputs = InputStream(model, context)
         inputs.close()
         self.is_cut = inputs.layout.is_dense
@@ -126,20 +126,25 @@ class HeldOut:
         """So many batches of the training data at most, as features by name, of dense tensors.
 
         Raises:
-            UsageError: input_fn fails.
+            UsageError: input_fn fails, or the training data do not have what is given.
         """
+        what = f"input_fn of {self._model.name} (mode {TRAIN})"
         context = Context(TRAIN, 0, 1, self._context.batch_size, self._context.data_dir, self._context.seed)
         drawn: list[dict[str, Any]] = []
-        with tf1.Graph().as_default(), blame(f"input_fn of {self._model.name} (mode {TRAIN})"):
+        with tf1.Graph().as_default(), blame(what):
             tf1.set_random_seed(context.seed)
             iterator = tf1.data.make_initializable_iterator(self._model.input_fn(context))
-            tensors = BatchLayout(iterator.get_next()).tensors
+            layout = BatchLayout(iterator.get_next())
+            places, why_not = _found(layout.features, layout.tensors, self._signature, what)
+            if why_not:
+                raise UsageError(f"--quantize int8 measures ranges on the training data, but {why_not}")
+            tensors = {name: layout.tensors[place] for name, (place,) in places.items()}
             with tf1.Session(config=config()) as session:
                 session.run(tf1.tables_initializer())
                 session.run(iterator.initializer)
                 try:
                     while len(drawn) < count:
-                        drawn.append({name: parts[0] for name, parts in self._features(session.run(tensors)).items()})
+                        drawn.append(session.run(tensors))
                 except tf1.errors.OutOfRangeError:
                     pass
         return drawn
@@ -204,20 +209,26 @@ def _found(features: Any, batch: list[Any], given: Mapping[str, Any], what: str)
     found: dict[str, list[int]] = {}
     for name, tensor in given.items():
         ours = named.get(name)
-        if ours is None or type(ours) is not type(tensor) or ours.dtype != tensor.dtype:
+        if ours is None or type(ours) is not type(tensor):
             return {}, f"the signature takes {name}, which {what} does not give"
+        if ours.dtype != tensor.dtype:
+            return {}, f"the signature takes {name} as {tensor.dtype.name}, which {what} gives as {ours.dtype.name}"
         found[name] = [places[id(part)] for part in tf.nest.flatten(ours, expand_composites=True)]
     return found, ""
 
 
 def _left_out(metrics: ModelMetrics, outputs: Mapping[str, Any]) -> dict[str, str]:
-    predicted = {part.op for tensor in outputs.values() for part in parts_of(tensor)}
+    parts = [part for tensor in outputs.values() for part in parts_of(tensor)]
+    predicted, fed = {part.op for part in parts}, {part.ref() for part in parts}
     variables = {variable.op for variable in tf1.global_variables()}
     reasons = {}
     for name, update in metrics.updates.items():
         needed = ancestors([update, metrics.values[name]], stops_at=lambda op: op in predicted)
+        # Of an operation with several outputs those that are no prediction are still the checkpoint's.
+        read = [tensor for op in needed for tensor in op.inputs]
+        is_beside = any(tensor.op in predicted and tensor.ref() not in fed for tensor in read)
         if not predicted & ancestors([update, metrics.values[name]]):
             reasons[name] = "it does not depend on the predictions"
-        elif needed & variables:
+        elif is_beside or needed & variables:
             reasons[name] = "it depends on the model's variables other than through the predictions"
     return reasons

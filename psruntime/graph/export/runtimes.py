@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.environment import stderr_closed
+from psruntime.graph.base.errors import first_line
 from psruntime.graph.export.serving_graph import DEFAULT
 
 THREADS = 1  # of a runtime: what one request costs does not depend on how many cores there are
@@ -82,11 +84,19 @@ def _lite_rt() -> Any:
     return interpreter
 
 
+@contextmanager
+def _lite_rts_errors() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"--tflite: LiteRT cannot run the model: {first_line(error)}") from error
+
+
 class LiteRtRuntime:
     """A LiteRT model in LiteRT's own interpreter, of the package ai-edge-litert; TensorFlow's is deprecated."""
 
     def __init__(self, content: bytes) -> None:
-        with stderr_closed():
+        with stderr_closed(), _lite_rts_errors():
             self._interpreter = _lite_rt().Interpreter(model_content=content, num_threads=THREADS)
             signature = self._interpreter.get_signature_runner(DEFAULT)
         self._inputs = {name: (d["index"], d["dtype"]) for name, d in signature.get_input_details().items()}
@@ -94,6 +104,11 @@ class LiteRtRuntime:
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     def __call__(self, features: Parts) -> Parts:
+        """Raises UsageError if LiteRT cannot run the model on these features."""
+        with _lite_rts_errors():
+            return self._run(features)
+
+    def _run(self, features: Parts) -> Parts:
         arrays = {name: np.asarray(features[name][0]) for name in self._inputs}
         shapes = {name: array.shape for name, array in arrays.items()}
         if shapes != self._shapes:
@@ -139,13 +154,13 @@ class Size:
 
 
 def size_of(paths: Iterable[str]) -> Size:
-    """Raises OSError if one cannot be read."""
+    """Of files on any file system that TensorFlow knows.  Raises OpError if one cannot be read."""
     total = zipped = 0
     for path in paths:
         packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)  # the form of gzip
-        total += os.path.getsize(path)
-        with open(path, "rb") as file:
+        with tf1.gfile.GFile(path, "rb") as file:
             while chunk := file.read(CHUNK_BYTES):
+                total += len(chunk)
                 zipped += len(packer.compress(chunk))
         zipped += len(packer.flush())
     return Size(total, zipped)

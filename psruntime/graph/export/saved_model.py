@@ -80,6 +80,8 @@ def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune
             )
             for name, (given, outputs) in serving.signatures.items()
         }
+        for key in (tf1.saved_model.constants.MAIN_OP_KEY, tf1.saved_model.constants.ASSETS_KEY):
+            serving.graph.clear_collection(key)  # of an earlier checkpoint that was removed meanwhile
         builder = tf1.saved_model.Builder(folder)
         builder.add_meta_graph_and_variables(
             session,

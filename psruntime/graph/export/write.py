@@ -17,7 +17,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import UsageError
+from psruntime.errors import CheckpointError, UsageError
+from psruntime.graph.base.errors import first_line
 from psruntime.graph.export.held_out import HeldOut
 from psruntime.graph.export.pruning import Pruned
 from psruntime.graph.export.report import Report, Row
@@ -57,13 +58,14 @@ def write_export(
         size = sum(map(os.path.getsize, saved))
         if not wanted.reports:
             return Written(size, None)
+        size_of_checkpoint = _size_of_checkpoint(checkpoint)  # now: a conversion takes minutes, and it may be removed
         held_out = HeldOut(model, context, checkpoint, serving.signatures[DEFAULT][0])
         at_exit.callback(held_out.close)
         contents, calibrated = _converted(filled, held_out, wanted)
         for name, content in contents.items():
             with writing(folder), open(os.path.join(filled, name), "wb") as file:
                 file.write(content)
-        report = _report(held_out, checkpoint, filled, saved, contents, pruned, calibrated)
+        report = _report(held_out, size_of_checkpoint, filled, saved, contents, pruned, calibrated)
         with writing(folder), open(os.path.join(filled, "report.json"), "w") as text:
             text.write(json.dumps(report.as_json(), indent=1) + "\n")
         return Written(size, report)
@@ -86,10 +88,10 @@ def _converted(saved_model: str, held_out: HeldOut, wanted: Wanted) -> tuple[dic
 
 
 def _report(
-    held_out: HeldOut, checkpoint: str, folder: str, saved: Iterable[str], contents: dict[str, bytes],
+    held_out: HeldOut, size_of_checkpoint: Size, folder: str, saved: Iterable[str], contents: dict[str, bytes],
     pruned: list[Pruned], calibrated: int,
 ) -> Report:  # fmt: skip
-    rows = [Row("checkpoint", _size_of_checkpoint(checkpoint), held_out.of_checkpoint())]
+    rows = [Row("checkpoint", size_of_checkpoint, held_out.of_checkpoint())]
     served = SavedModelRuntime(folder)
     try:
         measured = None if held_out.why_not else held_out.of(served)
@@ -104,5 +106,16 @@ def _report(
 
 
 def _size_of_checkpoint(checkpoint: str) -> Size:
-    """With what the optimizer keeps."""
-    return size_of(tf1.gfile.Glob(f"{checkpoint}.index") + tf1.gfile.Glob(f"{checkpoint}.data-*"))
+    """With what the optimizer keeps.
+
+    Raises:
+        CheckpointError: it is gone, or cannot be read.
+    """
+    try:
+        files = tf1.gfile.Glob(f"{checkpoint}.index") + tf1.gfile.Glob(f"{checkpoint}.data-*")
+        size = size_of(files or tf1.gfile.Glob(checkpoint))  # the oldest format has no index
+    except tf1.errors.OpError as error:
+        raise CheckpointError(f"checkpoint {checkpoint}: {first_line(error)}") from error
+    if not size.bytes:
+        raise CheckpointError(f"checkpoint {checkpoint} is gone")
+    return size

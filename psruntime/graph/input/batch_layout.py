@@ -29,6 +29,11 @@ class BatchLayout:
         self._position = next(i for i, tensor in enumerate(self.tensors) if tensor is parts[0])
 
     @property
+    def features(self) -> Any:
+        """Those of the element, without its labels."""
+        return _sides(self._element)[0]
+
+    @property
     def odd(self) -> str:
         """The kind of what is not a tensor; empty if all are."""
         kinds = (tf1.Tensor, tf1.SparseTensor, tf.RaggedTensor)
@@ -55,8 +60,7 @@ class BatchLayout:
         if after:
             with tf1.control_dependencies(after):
                 flat = [tf1.identity(t) for t in fed]
-        element = tf.nest.pack_sequence_as(self._element, flat, expand_composites=True)
-        features, labels = element if isinstance(element, tuple) and len(element) == 2 else (element, None)
+        features, labels = _sides(tf.nest.pack_sequence_as(self._element, flat, expand_composites=True))
         return features, labels, fed
 
     def _any_sizes(self) -> list[Any]:
@@ -75,3 +79,8 @@ class BatchLayout:
         if isinstance(self._first, tf.RaggedTensor):
             return shape(batch[self._position + 1])[0] - 1
         return shape(batch[self._position])[0] if self._first.shape.rank != 0 else 1
+
+
+def _sides(element: Any) -> tuple[Any, Any]:
+    """(features, labels)."""
+    return element if isinstance(element, tuple) and len(element) == 2 else (element, None)

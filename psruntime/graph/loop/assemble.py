@@ -21,7 +21,7 @@ from psruntime.graph.loop.training_loop import Steps, TrainingLoop
 from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
-from psruntime.graph.recovery.warm_start import warm_start_of
+from psruntime.graph.recovery.warm_start import WarmStart
 
 
 def assemble(
@@ -32,18 +32,18 @@ def assemble(
     saved: Callable[[str, int], None] | None = None,
     on_update: Callable[[SentUpdate], None] | None = None,
     writer: SummaryWriter | None = None,
+    warm_start: WarmStart | None = None,
 ) -> TrainingLoop:
     """The training loop of a worker.
 
     on_step: called with the result of every step.  close: as in TrainingLoop.  saved: as in CheckpointHook.
-    on_update: as in PushSteps.  writer: of the summaries; None: there are none.
+    on_update: as in PushSteps.  writer: of the summaries; None: there are none.  warm_start: as in Preparation.
     """
     graph, job, sharded = run.graph, run.job, run.inputs.shards is not None
     if sharded:
         run.inputs.take_shards_from(run.control_plane.shards)
     checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, run.index)
     replicas = Replicas(graph) if job.replicate_every else None
-    warm_start = warm_start_of(graph, job, run.index)
     preparation = Preparation(graph, checkpoints, replicas, run.index, job, run.log, sharded, warm_start)
     has_rounds = graph.rounds is not None
     creator = ViewSessionCreator(server, graph.graph, run.control_plane, preparation, run.log, has_rounds=has_rounds)

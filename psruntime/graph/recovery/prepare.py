@@ -174,6 +174,8 @@ class Preparation:
             if not self._start_over:
                 self._require_source(path, assignment, recovery)
             state = self._checkpoints.state(path) if path else SavedState(0)
+        # Before anything is begun: it may be gone.
+        warm_values = self._warm_start.open(self._graph) if self._warm_start and not (replica or path) else None
         fresh = {ps for ps in recovery.ps if holdings[ps] is Holding.FRESH}
         tries.found = tries.found or {"fresh_ps": len(fresh), "reason": recovery.reason}
         # Before they are begun: they are fresh until then, and this is done again.
@@ -192,8 +194,8 @@ class Preparation:
             event, source = "restored", _facts(moved)
         else:
             self._initial_values.assign(write, recovery.ps)
-            if self._warm_start:
-                self._log("warm_started", **self._warm_start.assign(session, recovery.ps, assignment.incarnation))
+            if warm_values:
+                self._log("warm_started", **warm_values.assign(session, recovery.ps, assignment.incarnation))
             self._fence.require_admitted(session, assignment.incarnation)
             event, source = "initialised", _facts(self._checkpoints.save(session))
         if GLOBAL_STEP.ps in recovery.ps:

@@ -2,13 +2,13 @@
 
 As `tf.estimator.WarmStartSettings`, but for two things: variables that are not trained, such as moving averages, are
 taken too, and one that the checkpoint does not have keeps its own initial value.  What an optimizer keeps and the
-global step are not taken.  Values are assigned over the initial ones, so that a job which is initialised anew, since a
-ps was lost before there was a checkpoint, begins with the same.
+global step are not taken.  Values are assigned over the initial ones, whenever variables get these: at the beginning,
+and once more where a ps was lost before there was a checkpoint.  Of a folder the chief takes what is newest then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,33 +37,44 @@ class _Found:
     left: list[str]
 
 
-def require_warm_start(graph: TrainGraph, job: JobConfig) -> None:
-    """Raises UsageError if the job is to begin with variables of a checkpoint that cannot give them.
-
-    A job that has a checkpoint of its own goes on from that.
-    """
-    if job.warm_start and newest_step(job.checkpoint_dir) is None:
-        _find(graph, job)
-
-
-def warm_start_of(graph: TrainGraph, job: JobConfig, index: int) -> WarmStart | None:
-    """That of a job, for worker `index` as the chief; None if it has none, or needs none any more and cannot be made.
-
-    Raises:
-        UsageError: as require_warm_start.
-    """
-    if not job.warm_start:
-        return None
-    try:
-        found = _find(graph, job)
-    except UsageError:
-        if newest_step(job.checkpoint_dir) is None:
-            raise
-        return None
-    return WarmStart(graph, found, index)
-
-
 class WarmStart:
+    """That of a job, in worker `index`.  The checkpoint is opened where its values are needed, and not before: while
+    the job trains it may be removed, or become another one."""
+
+    def __init__(self, job: JobConfig, index: int, log: Callable[..., None]) -> None:
+        self._job, self._index, self._log = job, index, log
+
+    def check(self, graph: TrainGraph, has_begun: Callable[[], bool] = lambda: False) -> None:
+        """Looks for mistakes before this worker joins.  A job with a checkpoint of its own goes on from that.
+
+        has_begun: asked when there is a mistake; if the job may have begun it need not matter any more, and is logged.
+
+        Raises:
+            UsageError: the job is to begin with variables of a checkpoint that cannot give them.
+        """
+        if newest_step(self._job.checkpoint_dir) is not None:
+            return
+        try:
+            _find(graph, self._job)
+        except UsageError as error:
+            if not has_begun():
+                raise
+            self._log("cannot_warm_start", reason=error)
+
+    def open(self, graph: TrainGraph) -> WarmValues:
+        """What the checkpoint has now; its operations are added to the graph.
+
+        Raises:
+            CheckpointError: it is gone, or does not fit the model.
+        """
+        try:
+            found = _find(graph, self._job)
+        except UsageError as error:
+            raise CheckpointError(f"the variables cannot begin with a warm start: {error}") from error
+        return WarmValues(graph, found, self._index)
+
+
+class WarmValues:
     """Assigns what was found in the checkpoint; its operations are in the training graph."""
 
     def __init__(self, graph: TrainGraph, found: _Found, index: int) -> None:
@@ -134,10 +145,12 @@ def _find(graph: TrainGraph, job: JobConfig) -> _Found:
 
 def _path_of(given: str) -> str:
     """A checkpoint is the prefix of its files, or a folder, of which the newest counts."""
-    if tf1.train.checkpoint_exists(given) and not tf1.gfile.IsDirectory(given):
-        return given
     try:
+        if tf1.train.checkpoint_exists(given) and not tf1.gfile.IsDirectory(given):
+            return given
         newest = CheckpointList(given).newest()
+    except tf1.errors.OpError as error:
+        raise UsageError(f"--warm-start {given} cannot be read: {first_line(error)}") from error
     except CheckpointError as error:
         raise UsageError(f"--warm-start: {error}") from error
     if newest is None:

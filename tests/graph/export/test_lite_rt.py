@@ -15,9 +15,12 @@ import tensorflow.compat.v1 as tf1
 from ai_edge_litert.interpreter import Interpreter
 
 from psruntime import export
+from psruntime.errors import CheckpointError, UsageError
 from psruntime.examples import digits
+from psruntime.graph.export import write
 from psruntime.graph.export.compact import compact
 from psruntime.graph.export.pruning import without_smallest
+from psruntime.graph.export.runtimes import LiteRtRuntime
 from tests.support.served import MODEL, Served
 
 DIGITS = "psruntime.examples.digits"
@@ -102,6 +105,38 @@ def test_what_the_report_says_of_lite_rt_is_what_lite_rt_gives(served: Served) -
     assert report["left_out"] == {"loss": "it does not depend on the predictions"}
 
 
+OTHER_TRAINING = """
+    if context.mode == "train":
+        features = FEATURES
+"""
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        ('{"a_noise": 1e4 * numbers, "numbers": numbers, "kind": np.arange(40) % 5}', ""),
+        ('{"numbers": numbers}', "the signature takes kind, which input_fn of a_served_model (mode train) does not"),
+        (
+            '{"numbers": numbers.astype("f8"), "kind": np.arange(40) % 5}',
+            "takes numbers as float32, which input_fn of a_served_model (mode train) gives as float64",
+        ),
+    ],
+)
+def test_int8_is_calibrated_on_features_of_the_training_data_by_their_names(
+    features: str, said: str, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The training data have another layout than the held-out data."""
+    other, text = OTHER_TRAINING.replace("FEATURES", features), SMALL.replace("PREDICTIONS", "score")
+    served.write(text.replace("    return tf1.data.", f"{other}    return tf1.data."))
+    served.trained(rows=40)
+    if said:
+        assert export.main([*served.argv, "--tflite", "--quantize=int8"]) == 2
+        assert said in capsys.readouterr().err
+        return
+    _, report = exported(served, "--tflite", "--quantize=int8")
+    assert report["rows"]["model.int8.tflite"]["differences"]["predictions"]["largest"] < 0.5
+
+
 def test_float16_takes_half(served: Served) -> None:
     served.train(DIGITS, 50)
     folder, report = exported(served, f"--model={DIGITS}", "--tflite", "--quantize=float16")
@@ -150,6 +185,76 @@ def test_metrics_that_cannot_be_of_what_was_written_are_left_out_with_the_reason
     )
     assert 0 < rows["SavedModel"]["one"]["median_ms"] <= rows["SavedModel"]["one"]["p90_ms"]
     assert "no labels: it does not depend on the predictions\n" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_is_removed_during_the_conversion_keeps_its_size(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.write(SMALL.replace("PREDICTIONS", "score"))
+    served.trained(rows=40)
+    files = list((served.folder / "saved").glob("model.ckpt-40.*"))
+    size = sum(file.stat().st_size for file in files)
+
+    def slowly(*args: Any) -> bytes:
+        for file in files:
+            file.unlink()
+        return convert(*args)
+
+    convert = write.convert
+    monkeypatch.setattr(write, "convert", slowly)
+    _, report = exported(served, "--tflite")
+    assert report["rows"]["checkpoint"]["bytes"] == size > 0
+
+
+def test_one_that_is_removed_before_it_is_measured_is_followed_by_the_next(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.write(SMALL.replace("PREDICTIONS", "score"))
+    served.trained(rows=40)
+    saved, save = served.folder / "saved", write.write_saved_model
+
+    def rotating(*args: Any) -> Any:
+        pruned = save(*args)
+        for file in saved.glob("model.ckpt-40.*"):
+            file.rename(file.with_name(file.name.replace("-40", "-50")))
+        listed = saved / "checkpoint"
+        listed.write_text(listed.read_text().replace("-40", "-50"))
+        return pruned
+
+    monkeypatch.setattr(write, "write_saved_model", rotating)
+    _, report = exported(served, "--report")
+    assert report["rows"]["checkpoint"]["bytes"] > 0
+    with pytest.raises(CheckpointError, match=r"model.ckpt-40 is gone"):
+        write._size_of_checkpoint(str(saved / "model.ckpt-40"))
+    (saved / "model.ckpt-40.index").symlink_to(saved / "nowhere")
+    with pytest.raises(CheckpointError, match=r"model.ckpt-40"):
+        write._size_of_checkpoint(str(saved / "model.ckpt-40"))
+
+
+def test_what_lite_rt_cannot_run_is_one_line(served: Served) -> None:
+    served.write(SMALL.replace("PREDICTIONS", "score"))
+    served.trained(rows=40)
+    folder, _ = exported(served, "--tflite")
+    runtime = LiteRtRuntime((folder / "model.tflite").read_bytes())
+    with pytest.raises(UsageError, match="--tflite: LiteRT cannot run the model: ") as refused:
+        runtime({"numbers": [np.ones([4, 3], "f4")], "kind": [np.zeros([4], "i8")]})
+    assert "\n" not in str(refused.value)
+
+
+def test_another_output_of_the_operation_that_predicts_is_not_what_was_written(served: Served) -> None:
+    served.write(
+        SMALL.replace("PREDICTIONS", "first")
+        .replace(
+            "    loss = ", "    first, second = tf1.unstack(tf1.stack([score, 2 * score], axis=1), axis=1)\n    loss = "
+        )
+        .replace("tf1.metrics.mean_absolute_error(labels, score)", "tf1.metrics.mean_absolute_error(labels, first)")
+        .replace("tf1.metrics.mean(labels)", "tf1.metrics.mean(second)")
+    )
+    served.trained(rows=40)
+    _, report = exported(served, "--report")
+    assert list(report["rows"]["SavedModel"]["metrics"]) == ["error"]
+    other_than = "it depends on the model's variables other than through the predictions"
+    assert report["left_out"]["labels"] == other_than
 
 
 def test_what_a_server_is_given_and_the_data_have_not_is_not_measured(

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config import JobConfig
+from psruntime.core.members.messages import Assignment
 from psruntime.errors import CheckpointError, UsageError
-from psruntime.graph.recovery import warm_start
+from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.model import Model, ModelSpec
 from tests.support.embedding_model import embedding_model
-from tests.support.local_cluster import LocalCluster, Run, train
+from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
 from tests.support.small_models import get, linear, model_of
 from tests.support.stock import contents
 
@@ -165,19 +167,87 @@ def test_a_checkpoint_that_is_not_there_or_is_damaged_is_one_line(tmp_path: Path
         train(LocalCluster(1), ADAGRAD, 1, warm_start=path)
 
 
+def test_a_file_system_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"--warm-start nosuch://other/job cannot be read: .*nosuch") as refused:
+        train(LocalCluster(1), ADAGRAD, 1, warm_start="nosuch://other/job")
+    assert "\n" not in str(refused.value)
+
+
+def test_of_a_folder_the_chief_takes_what_is_newest_when_it_begins(tmp_path: Path) -> None:
+    """The other job may still train, and remove what was newest when this worker looked for mistakes."""
+    save(tmp_path, **TABLES)
+
+    class Training(LocalControlPlane):
+        def await_view(self) -> Assignment:
+            for file in tmp_path.glob("earlier*-7.*"):
+                file.rename(file.with_name(file.name.replace("-7.", "-9.")))
+            listed = tmp_path / "checkpoint"
+            listed.write_text(listed.read_text().replace("-7", "-9"))
+            return super().await_view()
+
+    run = train(LocalCluster(1), ADAGRAD, 1, make_control_plane=Training, warm_start=str(tmp_path))
+    assert [event["path"] for event in run.named("warm_started")] == [str(tmp_path / "earlier.ckpt-9")]
+
+
 def test_one_that_is_lost_while_the_job_starts_fails_the_job(tmp_path: Path, monkeypatch: Any) -> None:
     path = save(tmp_path, **TABLES)
-    find = warm_start._find
+    opened = WarmStart.open
 
     def then_lost(*arguments: Any) -> Any:
-        found = find(*arguments)
+        found = opened(*arguments)
         for file in tmp_path.glob("earlier*"):
             file.unlink()
         return found
 
-    monkeypatch.setattr(warm_start, "_find", then_lost)
+    monkeypatch.setattr(WarmStart, "open", then_lost)
     with pytest.raises(CheckpointError, match="warm start from "):
         train(LocalCluster(1), ADAGRAD, 1, warm_start=path)
+
+
+class Removing(LocalControlPlane):
+    """Removes files when the worker has joined."""
+
+    files: tuple[Path, str]
+
+    def await_view(self) -> Assignment:
+        folder, pattern = self.files
+        for file in folder.glob(pattern):
+            file.unlink()
+        return super().await_view()
+
+
+def removing(folder: Path, pattern: str) -> Any:
+    return type("Removing", (Removing,), {"files": (folder, pattern)})
+
+
+def test_another_mode_goes_on_with_what_the_ps_hold(tmp_path: Path) -> None:
+    path, cluster = save(tmp_path, **TABLES), LocalCluster(2)
+    train(cluster, ADAGRAD, 2, mode="async", warm_start=path)
+    again = train(cluster, ADAGRAD, 2, make_control_plane=removing(tmp_path, "earlier*"), mode="sync", warm_start=path)
+    assert again.named("adopted") and again.named("warm_started") == []
+    assert not list(tmp_path.glob("earlier*"))
+
+
+def test_a_job_whose_own_folder_is_emptied_does_not_begin_at_random(tmp_path: Path) -> None:
+    path, own, cluster = save(tmp_path, **TABLES), tmp_path / "own", LocalCluster(2)
+    settings = {"checkpoint_dir": str(own), "warm_start": path, "start_over": "on"}
+    train(cluster, ADAGRAD, 2, **settings)
+    cluster.forget(0)
+    for file in tmp_path.glob("earlier*"):
+        file.unlink()
+    with pytest.raises(CheckpointError, match=r"the variables cannot begin with a warm start: .* is no checkpoint"):
+        train(cluster, ADAGRAD, 2, make_control_plane=removing(own, "*"), **settings)
+    assert not list(own.glob("model.ckpt*"))
+
+
+def test_a_worker_that_comes_when_the_job_has_begun_does_not_need_it(tmp_path: Path) -> None:
+    run = train(LocalCluster(1), ADAGRAD, 1)
+    events: list[Any] = []
+    start = WarmStart(JobConfig(warm_start=str(tmp_path / "gone")), 0, lambda event, **facts: events.append(event))
+    start.check(run.graph, lambda: True)
+    assert events == ["cannot_warm_start"]
+    with pytest.raises(UsageError, match="gone is no checkpoint"):
+        start.check(run.graph)
 
 
 def test_a_dynamic_table_is_refused(tmp_path: Path) -> None:
