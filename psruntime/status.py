@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from psruntime import flags
 from psruntime.config import DEFAULT_COORDINATOR, JobConfig, ProcessConfig, SecurityConfig, split_address
@@ -110,7 +111,7 @@ def _watch(client: CoordinatorClient) -> int:
 def _picture(history: History) -> RenderableType:
     status, job = history.status, history.job
     assert status and job
-    line = progress_line(status, job, history.samples[-1].steps_per_s)
+    line = Text(progress_line(status, job, history.samples[-1].steps_per_s))
     events = [(event.at_s, event.kind, event.subject, event.reason) for event in list(history.events)[-EVENTS:]]
     return Group(line, as_tables(status, job), *([event_table(events)] if events else []))
 
@@ -119,7 +120,7 @@ def _follow(client: CoordinatorClient) -> int:
     """On a terminal one line that changes in place; elsewhere a line whenever it changes."""
     console = Console()
     seen: deque[tuple[float, int]] = deque(maxlen=SPEED_WINDOW)
-    last = ""
+    last = Text()
     with console.status("") as line:
         while True:
             try:
@@ -129,7 +130,7 @@ def _follow(client: CoordinatorClient) -> int:
             seen.append((time.monotonic(), status.global_step))
             (then_s, then_step), (now_s, now_step) = seen[0], seen[-1]
             speed = (now_step - then_step) / (now_s - then_s) if now_s > then_s else 0.0
-            text = progress_line(status, job, speed)
+            text = Text(progress_line(status, job, speed))  # with reasons as they are, without markup
             if console.is_terminal:
                 line.update(text)
             elif text != last:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from psruntime import status
+from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import LeaveKind, WorkerBeat, WorkerStats
+from psruntime.core.members.messages import JobStatus, LeaveKind, WorkerBeat, WorkerStats
+from psruntime.core.members.view import Phase
+from psruntime.errors import PsRuntimeError
+from tests.observe.test_render import JOB, STATUS
 from tests.rpc.conftest import JOB_ID, PAIR, Stage
 from tests.support.cluster import ROOT
 
@@ -84,6 +91,38 @@ def test_watch_ends_by_ctrl_c(stage: Stage) -> None:
 def test_watch_without_a_coordinator_says_so(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     assert status.main(["--watch", "--coordinator", stage.refusing()]) == 2
     assert "is the job running" in capsys.readouterr().err
+
+
+class Told:
+    """A coordinator that answers with each of these in turn, or fails so."""
+
+    def __init__(self, *answers: JobStatus | PsRuntimeError) -> None:
+        self.left = list(answers)
+
+    def get_status(self) -> tuple[JobStatus, JobConfig]:
+        answer = self.left.pop(0)
+        if isinstance(answer, PsRuntimeError):
+            raise answer
+        return answer, JOB
+
+
+def _shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, **size: int) -> io.StringIO:
+    """What status prints from now on, without pauses between two looks."""
+    out = io.StringIO()
+    made = {"width": 160, **size}
+    monkeypatch.setattr(status, "Console", lambda: Console(file=out, force_terminal=terminal, **made))
+    monkeypatch.setattr(status, "FOLLOW_S", 0.0)
+    return out
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("show", [status._follow, status._watch])
+def test_brackets_in_a_reason_are_no_markup(monkeypatch: pytest.MonkeyPatch, show, terminal: bool) -> None:
+    out = _shown(monkeypatch, terminal)
+    reason = "lost [/job:ps/replica:0/task:0] and [bold]"
+    told = Told(replace(STATUS, phase=Phase.FORMING, reason=reason), replace(STATUS, phase=Phase.FAILED, reason=reason))
+    assert show(told) == 0
+    assert reason in out.getvalue()
 
 
 def _line(process: subprocess.Popen[str]) -> str:
