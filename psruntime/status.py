@@ -9,7 +9,8 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,6 +19,7 @@ from rich.text import Text
 from psruntime import flags
 from psruntime.config import DEFAULT_COORDINATOR, JobConfig, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.view import Phase
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.live.history import History
 from psruntime.observe.render import as_json, as_tables, event_table, progress_line
@@ -88,32 +90,50 @@ def _fresh(client: CoordinatorClient) -> tuple[JobStatus, JobConfig]:
 def _watch(client: CoordinatorClient) -> int:
     """On a terminal the tables, changing in place; elsewhere all of them again for each look."""
     console, history = Console(), History()
-    history.observe(*client.get_status(), time.time())
+    looks = _looks(client, history)
+    next(looks)  # before the screen changes: without any answer there is nothing to show
     with Live(console=console, screen=console.is_terminal, auto_refresh=False, transient=True) as live:
         while True:
             if console.is_terminal:
                 live.update(_picture(history), refresh=True)
             else:
                 console.print(_picture(history))
-            assert history.status
-            if history.status.phase.over:
+            if not next(looks, False):
                 break
-            time.sleep(FOLLOW_S)
-            try:
-                history.observe(*client.get_status(), time.time())
-            except UnreachableError:
-                break  # as for _follow
     if console.is_terminal:
         console.print(_picture(history))
     return EXIT_DONE
 
 
+def _looks(client: CoordinatorClient, history: History) -> Iterator[bool]:
+    """A look each second, until the job is over: a coordinator that does not answer may come back with its ps 0.
+
+    Raises UnreachableError if it does not answer at first.
+    """
+    history.observe(*client.get_status(), time.time())
+    while True:
+        yield True
+        assert history.status
+        if history.status.phase.over:
+            return
+        time.sleep(FOLLOW_S)
+        try:
+            history.observe(*client.get_status(), time.time())
+        except UnreachableError as error:
+            if history.status.phase is Phase.DRAINING:
+                return  # it left with the end of the job
+            history.missed(str(error), time.time())
+
+
 def _picture(history: History) -> RenderableType:
     status, job = history.status, history.job
     assert status and job
-    line = Text(progress_line(status, job, history.samples[-1].steps_per_s))
+    lines = [Text(progress_line(status, job, history.samples[-1].steps_per_s))]
+    if history.gone_since_s is not None:
+        since = datetime.fromtimestamp(history.gone_since_s).strftime("%H:%M:%S")
+        lines.insert(0, Text(f"not reachable since {since}: {history.gone_reason}", "bold red"))
     events = [(event.at_s, event.kind, event.subject, event.reason) for event in list(history.events)[-EVENTS:]]
-    return Group(line, as_tables(status, job), *([event_table(events)] if events else []))
+    return Group(*lines, as_tables(status, job), *([event_table(events)] if events else []))
 
 
 def _follow(client: CoordinatorClient) -> int:

@@ -19,7 +19,7 @@ from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import JobStatus, LeaveKind, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase
-from psruntime.errors import PsRuntimeError
+from psruntime.errors import PsRuntimeError, UnreachableError
 from tests.observe.test_render import JOB, STATUS
 from tests.rpc.conftest import JOB_ID, PAIR, Stage
 from tests.support.cluster import ROOT
@@ -53,7 +53,7 @@ def test_what_json_says_of_a_member_is_a_second_old_at_most(stage: Stage, capsys
     assert worker["worker_stats"]["pushes"] > said
 
 
-def test_watch_shows_tables_and_what_happened_until_the_coordinator_is_gone(stage: Stage) -> None:
+def test_watch_shows_tables_and_what_happened_while_the_coordinator_comes_and_goes(stage: Stage) -> None:
     server = stage.coordinator(PAIR)
     client = stage.client(server)
     watching = subprocess.Popen(
@@ -72,8 +72,33 @@ def test_watch_shows_tables_and_what_happened_until_the_coordinator_is_gone(stag
     while not re.search(r"left \(error\) +worker 0 +made up", seen):
         seen += _line(watching)
     server.stop(0.0)
+    while not re.search(r"not reachable since \d\d:\d\d:\d\d: coordinator ", seen):
+        seen += _line(watching)
+    stage.coordinator(PAIR, f"127.0.0.1:{server.port}")
+    while not re.search(r"answers again +coordinator|coordinator +answers again", seen):
+        seen += _line(watching)
+    watching.send_signal(signal.SIGINT)
     _, err = watching.communicate(timeout=60)
-    assert (watching.returncode, err) == (0, "")
+    assert (watching.returncode, err) == (130, "")
+
+
+GONE = UnreachableError("coordinator a:1: down")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_watch_goes_on_while_the_coordinator_is_away(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    out = _shown(monkeypatch, terminal)
+    told = Told(STATUS, GONE, GONE, STATUS, replace(STATUS, phase=Phase.DONE, reason="all steps are taken"))
+    assert status._watch(told) == 0
+    assert not told.left
+    assert "not reachable since" in out.getvalue() and "all steps are taken" in out.getvalue()
+
+
+def test_watch_ends_when_the_coordinator_leaves_at_the_end_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    _shown(monkeypatch, terminal=False)
+    told = Told(STATUS, replace(STATUS, phase=Phase.DRAINING), GONE)
+    assert status._watch(told) == 0
+    assert not told.left
 
 
 def test_watch_ends_by_ctrl_c(stage: Stage) -> None:
