@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -22,7 +22,8 @@ from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.live.history import History
-from psruntime.observe.render import as_json, as_tables, event_table, progress_line
+from psruntime.observe.render import as_json, as_tables, progress_line
+from psruntime.observe.watched import watched
 from psruntime.process import usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
@@ -32,7 +33,7 @@ FOLLOW_S = 1.0
 SPEED_WINDOW = 10  # looks, for the steps/s from which the time left follows
 FRESH_S = 1.0  # how old what a member said may be
 AGAIN_S = 0.1  # between two questions, until all have said something new
-EVENTS = 8  # the latest, below the tables
+EVENTS = 8  # the latest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,7 +96,7 @@ def _watch(client: CoordinatorClient) -> int:
     with Live(console=console, screen=console.is_terminal, auto_refresh=False, transient=True) as live:
         while True:
             if console.is_terminal:
-                live.update(_picture(history), refresh=True)
+                live.update(_picture(history, console), refresh=True)
             else:
                 console.print(_picture(history))
             if not next(looks, False):
@@ -125,7 +126,8 @@ def _looks(client: CoordinatorClient, history: History) -> Iterator[bool]:
             history.missed(str(error), time.time())
 
 
-def _picture(history: History) -> RenderableType:
+def _picture(history: History, room: Console | None = None) -> RenderableType:
+    """As much as there is room for."""
     status, job = history.status, history.job
     assert status and job
     lines = [Text(progress_line(status, job, history.samples[-1].steps_per_s))]
@@ -133,7 +135,7 @@ def _picture(history: History) -> RenderableType:
         since = datetime.fromtimestamp(history.gone_since_s).strftime("%H:%M:%S")
         lines.insert(0, Text(f"not reachable since {since}: {history.gone_reason}", "bold red"))
     events = [(event.at_s, event.kind, event.subject, event.reason) for event in list(history.events)[-EVENTS:]]
-    return Group(*lines, as_tables(status, job), *([event_table(events)] if events else []))
+    return watched(lines, status, job, events, history.waiting, room)
 
 
 def _follow(client: CoordinatorClient) -> int:

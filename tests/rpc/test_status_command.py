@@ -17,7 +17,7 @@ from rich.console import Console
 from psruntime import status
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import JobStatus, LeaveKind, WorkerBeat, WorkerStats
+from psruntime.core.members.messages import Departure, JobStatus, LeaveKind, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase
 from psruntime.errors import PsRuntimeError, UnreachableError
 from tests.observe.test_render import JOB, STATUS
@@ -92,6 +92,17 @@ def test_watch_goes_on_while_the_coordinator_is_away(monkeypatch: pytest.MonkeyP
     assert status._watch(told) == 0
     assert not told.left
     assert "not reachable since" in out.getvalue() and "all steps are taken" in out.getvalue()
+
+
+def test_watch_fits_the_terminal_and_shows_all_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [replace(STATUS.members[1], index=index, chief=False) for index in range(20)]
+    crowd = replace(STATUS, members=(STATUS.members[0], *workers))
+    out = _shown(monkeypatch, terminal=True, height=20)
+    done = replace(crowd, phase=Phase.DONE, departures=(Departure(Role.WORKER, 7, "c", None, "silent for 9 s", 1.0),))
+    assert status._watch(Told(crowd, done)) == 0
+    screen, _, rest = out.getvalue().rpartition("\x1b[?1049l")
+    assert re.search(r"lost +worker 7", screen) and re.search(r"and \d+ more", screen)
+    assert "worker 19" in rest and not re.search(r"and \d+ more", rest)
 
 
 def test_watch_ends_when_the_coordinator_leaves_at_the_end_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
