@@ -9,17 +9,21 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from psruntime import flags
 from psruntime.config import DEFAULT_COORDINATOR, JobConfig, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.members.messages import JobStatus
+from psruntime.core.members.view import Phase
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.live.history import History
-from psruntime.observe.render import as_json, as_tables, event_table, progress_line
+from psruntime.observe.render import as_json, as_tables, progress_line
+from psruntime.observe.watched import watched
 from psruntime.process import usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
@@ -29,7 +33,7 @@ FOLLOW_S = 1.0
 SPEED_WINDOW = 10  # looks, for the steps/s from which the time left follows
 FRESH_S = 1.0  # how old what a member said may be
 AGAIN_S = 0.1  # between two questions, until all have said something new
-EVENTS = 8  # the latest, below the tables
+EVENTS = 8  # the latest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,39 +91,58 @@ def _fresh(client: CoordinatorClient) -> tuple[JobStatus, JobConfig]:
 def _watch(client: CoordinatorClient) -> int:
     """On a terminal the tables, changing in place; elsewhere all of them again for each look."""
     console, history = Console(), History()
-    history.observe(*client.get_status(), time.time())
+    looks = _looks(client, history)
+    next(looks)  # before the screen changes: without any answer there is nothing to show
     with Live(console=console, screen=console.is_terminal, auto_refresh=False, transient=True) as live:
         while True:
             if console.is_terminal:
-                live.update(_picture(history), refresh=True)
+                live.update(_picture(history, console), refresh=True)
             else:
                 console.print(_picture(history))
-            assert history.status
-            if history.status.phase.over:
+            if not next(looks, False):
                 break
-            time.sleep(FOLLOW_S)
-            try:
-                history.observe(*client.get_status(), time.time())
-            except UnreachableError:
-                break  # as for _follow
     if console.is_terminal:
         console.print(_picture(history))
     return EXIT_DONE
 
 
-def _picture(history: History) -> RenderableType:
+def _looks(client: CoordinatorClient, history: History) -> Iterator[bool]:
+    """A look each second, until the job is over: a coordinator that does not answer may come back with its ps 0.
+
+    Raises UnreachableError if it does not answer at first.
+    """
+    history.observe(*client.get_status(), time.time())
+    while True:
+        yield True
+        assert history.status
+        if history.status.phase.over:
+            return
+        time.sleep(FOLLOW_S)
+        try:
+            history.observe(*client.get_status(), time.time())
+        except UnreachableError as error:
+            if history.status.phase is Phase.DRAINING:
+                return  # it left with the end of the job
+            history.missed(str(error), time.time())
+
+
+def _picture(history: History, room: Console | None = None) -> RenderableType:
+    """As much as there is room for."""
     status, job = history.status, history.job
     assert status and job
-    line = progress_line(status, job, history.samples[-1].steps_per_s)
+    lines = [Text(progress_line(status, job, history.samples[-1].steps_per_s))]
+    if history.gone_since_s is not None:
+        since = datetime.fromtimestamp(history.gone_since_s).strftime("%H:%M:%S")
+        lines.insert(0, Text(f"not reachable since {since}: {history.gone_reason}", "bold red"))
     events = [(event.at_s, event.kind, event.subject, event.reason) for event in list(history.events)[-EVENTS:]]
-    return Group(line, as_tables(status, job), *([event_table(events)] if events else []))
+    return watched(lines, status, job, events, history.waiting, room)
 
 
 def _follow(client: CoordinatorClient) -> int:
     """On a terminal one line that changes in place; elsewhere a line whenever it changes."""
     console = Console()
     seen: deque[tuple[float, int]] = deque(maxlen=SPEED_WINDOW)
-    last = ""
+    last = Text()
     with console.status("") as line:
         while True:
             try:
@@ -129,7 +152,7 @@ def _follow(client: CoordinatorClient) -> int:
             seen.append((time.monotonic(), status.global_step))
             (then_s, then_step), (now_s, now_step) = seen[0], seen[-1]
             speed = (now_step - then_step) / (now_s - then_s) if now_s > then_s else 0.0
-            text = progress_line(status, job, speed)
+            text = Text(progress_line(status, job, speed))  # with reasons as they are, without markup
             if console.is_terminal:
                 line.update(text)
             elif text != last:

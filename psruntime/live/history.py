@@ -40,7 +40,7 @@ class Sample:
     """One look.  Losses are of the workers' last steps, NaN without one; clocks and leads are in steps.
 
     staleness: updates up to now by staleness, as WorkerStats.staleness_counts, of all workers that were seen.
-    late: indices of the workers that others waited for.
+    late: indices of the workers that others waited for.  after_absence: the coordinator did not answer before it.
     """
 
     at_s: float
@@ -58,13 +58,15 @@ class Sample:
     staleness: tuple[int, ...] = ()
     late: frozenset[int] = frozenset()
     ps: dict[int, PsSample] = field(default_factory=dict)
+    after_absence: bool = False
 
 
 class History:
     """status and job are None until the coordinator has answered once.
 
     waiting: index of each worker that does not step now -> why.
-    revision: grows with every look.  gone_since_s: since when the coordinator does not answer; None while it does.
+    revision: grows with every look.  generation: grows with every other job; the samples are of one job.
+    gone_since_s: since when the coordinator does not answer; None while it does.
     gone_reason: why, as the last try says.
     """
 
@@ -73,6 +75,7 @@ class History:
         self.job: JobConfig | None = None
         self.at_s = 0.0  # of the status
         self.revision = 0
+        self.generation = 0
         self.gone_since_s: float | None = None
         self.gone_reason = ""
         self.samples: deque[Sample] = deque(maxlen=samples)
@@ -83,6 +86,7 @@ class History:
 
     def observe(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
         """The coordinator has answered."""
+        was_gone = self.gone_since_s is not None
         if self.gone_since_s is not None and self.status is not None:
             self._note(at_s, "coordinator", "answers again", f"after {at_s - self.gone_since_s:.0f} s")
         self.gone_since_s, self.gone_reason = None, ""
@@ -90,13 +94,15 @@ class History:
             self._note(at_s, "job", f"{self.job.job_id} -> {job.job_id}", "another job has this coordinator")
             self.status = None
             self.samples.clear()
+            self._staleness = _StalenessTotals()
+            self.generation += 1
         self.events.extend(events_between(self.status, status, job, at_s))
         self.rates.observe(status, at_s)
         self._staleness.observe(status)
         mode, bound = mode_of(status, job), bound_of(status, job)
         reasons = {worker.index: why_waits(worker, mode, bound) for worker in _of(status, Role.WORKER)}
         self.waiting = {index: why for index, why in reasons.items() if why}
-        self.samples.append(self._sample(status, job, at_s))
+        self.samples.append(self._sample(status, job, at_s, was_gone))
         self.status, self.job, self.at_s = status, job, at_s
         self.revision += 1
 
@@ -122,12 +128,18 @@ class History:
         return _of(self.status, Role.WORKER)
 
     def staleness(self, window_s: float = math.inf) -> tuple[int, ...]:
-        """Updates by staleness, of the last `window_s` seconds; [len(STALENESS_LIMITS) + 1]."""
+        """Updates by staleness; [len(STALENESS_LIMITS) + 1].  In a finite window only those since the first look."""
         if not self.samples:
             return _NONE
         now = self.samples[-1]
-        earlier = [s.staleness for s in self.samples if s.at_s < now.at_s - window_s]
-        return tuple(a - b for a, b in zip(now.staleness, earlier[-1] if earlier else _NONE, strict=True))
+        if window_s == math.inf:
+            return now.staleness
+        base = self.samples[0]
+        for sample in self.samples:
+            if sample.at_s > now.at_s - window_s:
+                break
+            base = sample
+        return tuple(a - b for a, b in zip(now.staleness, base.staleness, strict=True))
 
     def late_share(self, window_s: float = WINDOW_S) -> dict[int, float]:
         """Worker -> the share of the looks in the last `window_s` seconds at which others waited for it, 0 to 1."""
@@ -139,7 +151,7 @@ class History:
     def _note(self, at_s: float, kind: str, subject: str, reason: str) -> None:
         self.events.append(JobEvent(at_s, kind, subject, reason))
 
-    def _sample(self, status: JobStatus, job: JobConfig, at_s: float) -> Sample:
+    def _sample(self, status: JobStatus, job: JobConfig, at_s: float, after_absence: bool = False) -> Sample:
         workers = _of(status, Role.WORKER)
         stats = [worker.worker_stats for worker in workers if worker.worker_stats]
         losses = [each.loss for each in stats if each.loss is not None and math.isfinite(each.loss)]
@@ -160,6 +172,7 @@ class History:
             staleness=self._staleness.totals,
             late=late_of(workers, self.waiting),
             ps={ps.index: _ps_sample(ps) for ps in _of(status, Role.PS)},
+            after_absence=after_absence,
         )
 
     def _steps_per_s(self, global_step: int, at_s: float) -> float:
@@ -211,20 +224,31 @@ _NONE = (0,) * (len(STALENESS_LIMITS) + 1)
 
 
 class _StalenessTotals:
-    """Adds up what the workers count, each since its process started, over those that go and come."""
+    """Adds up what the workers of a job count, each since its process started, over those that go and come.
+
+    A process that joins again has another incarnation, and goes on counting; its health service, at a port that the
+    system chose, tells that it is the same.
+    """
 
     def __init__(self) -> None:
         self.totals: tuple[int, ...] = _NONE
-        self._of: dict[int, tuple[int, ...]] = {}  # worker index -> the counts that it had last
+        self._of: dict[int, tuple[MemberStatus, tuple[int, ...]]] = {}  # worker index -> who had it last, its counts
 
     def observe(self, status: JobStatus) -> None:
         totals = list(self.totals)
-        for member in status.members:
+        for member in _of(status, Role.WORKER):
             counts = member.worker_stats.staleness_counts if member.worker_stats else ()
             if len(counts) == len(totals):
-                before = self._of.get(member.index, _NONE)
-                if any(now < then for now, then in zip(counts, before, strict=True)):
-                    before = _NONE  # another process
+                then = self._of.get(member.index)
+                before = then[1] if then and _is_same(then[0], then[1], member, counts) else _NONE
                 totals = [total + now - then for total, now, then in zip(totals, counts, before, strict=True)]
-                self._of[member.index] = counts
+                self._of[member.index] = member, counts
         self.totals = tuple(totals)
+
+
+def _is_same(then: MemberStatus, before: tuple[int, ...], now: MemberStatus, counts: tuple[int, ...]) -> bool:
+    """Whether it is the process that was seen then."""
+    if then.incarnation == now.incarnation:
+        return True
+    fell = any(count < earlier for count, earlier in zip(counts, before, strict=True))
+    return (then.address, then.health_address) == (now.address, now.health_address) and not fell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -41,6 +41,27 @@ def as_json(status: JobStatus, job: JobConfig) -> dict[str, Any]:
 
 def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     """Phase, a table of the ps, a table of the workers.  What members said stands there as it is, without markup."""
+    members = [table_of(role, status, job, status.members) for role in (Role.PS, Role.WORKER)]
+    return Group(head_of(status, job), *members, *more_tables(status))
+
+
+def table_of(role: Role, status: JobStatus, job: JobConfig, members: Iterable[MemberStatus]) -> Table:
+    """Of the ps or of the workers among these members."""
+    found = [m for m in members if m.role is role]
+    return _ps_table(found) if role is Role.PS else _worker_table(found, mode_of(status, job), job)
+
+
+def more_tables(status: JobStatus) -> list[Table]:
+    """Traffic, dynamic tables, and who is gone."""
+    ps = [m for m in status.members if m.role is Role.PS]
+    tables = [_traffic_table(ps, [m for m in status.members if m.role is Role.WORKER])]
+    if any(m.ps_stats and m.ps_stats.row_counts for m in ps):
+        tables.append(_dynamic_table(ps))
+    return [*tables, *([_departure_table(status.departures)] if status.departures else [])]
+
+
+def head_of(status: JobStatus, job: JobConfig) -> Text:
+    """The phase with its reason, and what is true of the whole job."""
     head = Text.assemble(
         (str(status.phase), "bold"),
         f"  {status.reason}\n",
@@ -62,15 +83,10 @@ def as_tables(status: JobStatus, job: JobConfig) -> RenderableType:
     if status.unanswered and status.phase.over:
         listed = ", ".join(f"worker {index}: {count}" for index, count in status.unanswered.items())
         head.append(f"\npushes that did not reach every bucket: {listed}")
-    ps = [m for m in status.members if m.role is Role.PS]
-    workers = [m for m in status.members if m.role is Role.WORKER]
-    for m in ps:
+    for m in status.members:
         if m.ps_traffic and m.ps_traffic.heavy and m.ps_traffic.share is not None:
             head.append(f"\n{why_heavy(m.index, m.ps_traffic.share * job.ps, job.ps)}", "yellow")
-    tables = [_ps_table(ps), _worker_table(workers, mode_of(status, job), job), _traffic_table(ps, workers)]
-    if any(m.ps_stats and m.ps_stats.row_counts for m in ps):
-        tables.append(_dynamic_table(ps))
-    return Group(head, *tables, *([_departure_table(status.departures)] if status.departures else []))
+    return head
 
 
 def event_table(events: Sequence[tuple[float, str, str, str]]) -> Table:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from psruntime.drawing import GREY, colour_of, figure
-from psruntime.live.history import SAMPLES, History, Sample
+from psruntime.live.history import NAN, SAMPLES, History, Sample
 
 HEIGHT = 240
 COUNTS = "0,0"  # format of whole numbers
@@ -33,6 +33,7 @@ class Curves:
         if band:
             self._values |= {"least": band[0], "most": band[1]}
         self._seen_s = 0.0
+        self._generation = 0  # of the history
         self.source = ColumnDataSource({"time": [], **{name: [] for name in self._values}})
         self.figure = time_figure(y_label, "" if as_it_is else number, from_zero)
         if band:
@@ -48,22 +49,28 @@ class Curves:
         self.figure.add_tools(hover)
 
     def show(self, history: History) -> None:
-        """Adds the samples that are new; begins anew with another job."""
-        new = new_samples(history, self._seen_s)
-        if new is None:
-            self._seen_s, new = 0.0, list(history.samples)
+        """Adds the samples that are new; begins anew with another job.  Lines end where the coordinator was away."""
+        if self._generation != history.generation:
+            self._generation, self._seen_s = history.generation, 0.0
             self.source.data = {name: [] for name in self.source.data}
+        new = new_samples(history, self._seen_s)
         if new:
             self._seen_s = new[-1].at_s
-            data = {"time": [milliseconds(sample) for sample in new]}
-            data |= {name: [float(value(sample)) for sample in new] for name, value in self._values.items()}
+            data: dict[str, list[float]] = {name: [] for name in self.source.data}
+            for sample in new:
+                if sample.after_absence:
+                    _add(data, milliseconds(sample), dict.fromkeys(self._values, NAN))
+                _add(data, milliseconds(sample), {name: float(value(sample)) for name, value in self._values.items()})
             self.source.stream(data, rollover=SAMPLES)
 
 
-def new_samples(history: History, seen_s: float) -> list[Sample] | None:
-    """Those after `seen_s`; None: the history has begun anew since then."""
-    if not history.samples or history.samples[-1].at_s < seen_s:
-        return None if seen_s else []
+def _add(data: dict[str, list[float]], time: float, values: dict[str, float]) -> None:
+    for name, value in {"time": time, **values}.items():
+        data[name].append(value)
+
+
+def new_samples(history: History, seen_s: float) -> list[Sample]:
+    """Those after `seen_s`."""
     found: list[Sample] = []
     for sample in reversed(history.samples):
         if sample.at_s <= seen_s:

@@ -37,6 +37,7 @@ KINDS = (
     PageKind("ps", "Memory and traffic", ps_page),
     PageKind("events", "Events", events_page),
 )
+PING_S = 300.0  # a browser that has not answered a ping for so long is let go; a phone may sleep for minutes
 EVERYWHERE = ("", "0.0.0.0", "::")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 NAMED_LOOPBACK = ("127.0.0.1", "localhost")  # Bokeh knows no IPv6 address as an origin
@@ -60,6 +61,7 @@ class Dashboard:
         self.history = History()
         self._loop = loop
         self._open: dict[Any, tuple[Head, Page]] = {}  # document of a browser -> what it shows
+        self._to_show: set[Any] = set()  # documents that will be shown what is new as soon as they can take it
         self._template = template_of(KINDS)
         applications = {f"/{kind.slug}": Application(FunctionHandler(self._maker(kind))) for kind in KINDS}
         bare = host.strip("[]")
@@ -70,6 +72,7 @@ class Dashboard:
             self._server = Server(
                 applications, io_loop=loop, address="" if bare in EVERYWHERE else bare, port=self.port,
                 allow_websocket_origin=list(origins) or default_origins(host, self.port), use_index=False,
+                websocket_ping_interval=PING_S, websocket_ping_timeout=PING_S,
             )  # fmt: skip
         except OSError as error:
             raise UsageError(_refusal(host, self.port, error)) from None
@@ -100,15 +103,17 @@ class Dashboard:
         return len(self._open)
 
     def _changed(self, change: Any) -> None:
+        """A document whose browser still reads the last look gets the latest when it has done so."""
         change()
-        for document in list(self._open):
+        for document in self._open.keys() - self._to_show:
+            self._to_show.add(document)
             document.add_next_tick_callback(lambda document=document: self._show(document))
 
     def _maker(self, kind: PageKind) -> Any:
         def make(document: Any) -> None:
             head, page = Head(), kind.make()
             self._open[document] = head, page
-            document.on_session_destroyed(lambda _: self._open.pop(document, None))
+            document.on_session_destroyed(lambda _: self._forget(document))
             for card in page.cards:
                 card.model.name = card.name
                 document.add_root(card.model)
@@ -124,7 +129,12 @@ class Dashboard:
 
         return make
 
+    def _forget(self, document: Any) -> None:
+        self._open.pop(document, None)
+        self._to_show.discard(document)
+
     def _show(self, document: Any) -> None:
+        self._to_show.discard(document)
         if document in self._open:
             head, page = self._open[document]
             head.show(self.history)

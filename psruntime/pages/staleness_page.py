@@ -58,8 +58,8 @@ class _Histogram:
         from bokeh.transform import dodge
 
         names = labels()
-        empty = [0.0] * len(names)
-        self.source = ColumnDataSource({"versions": names, "recent": empty, "all": empty, "count": [0] * len(names)})
+        columns = {name: [0.0] * len(names) for name in ("recent", "all", "count")}  # patched, so each its own
+        self.source = ColumnDataSource({"versions": names, **columns})
         self.figure = made = figure(x_range=FactorRange(*names), x_axis_label="versions", y_axis_label="updates")
         for place, (column, legend) in enumerate((("recent", f"last {WINDOW_S:.0f} s"), ("all", "since the start"))):
             made.vbar(

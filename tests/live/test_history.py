@@ -27,6 +27,13 @@ def with_workers(*stats: WorkerStats, **more: object) -> JobStatus:
     return replace(STATUS, members=(PS, *workers), **more)
 
 
+def as_process(incarnation: str, health_address: str, staleness: tuple[int, ...]) -> JobStatus:
+    """Worker 0 is this one."""
+    status = with_workers(WorkerStats(staleness_counts=staleness))
+    worker = replace(status.members[1], incarnation=incarnation, health_address=health_address)
+    return replace(status, members=(PS, worker))
+
+
 def test_before_the_first_answer_there_is_nothing() -> None:
     history = History()
     assert (history.status, history.workers, history.late_share()) == (None, [], {})
@@ -68,9 +75,35 @@ def test_staleness_is_that_of_all_workers_over_their_restarts() -> None:
     history = History()
     history.observe(with_workers(WorkerStats(staleness_counts=counts(5, 1))), JOB, 1000.0)
     history.observe(with_workers(WorkerStats(staleness_counts=counts(7, 1))), JOB, 1050.0)
-    history.observe(with_workers(WorkerStats(staleness_counts=counts(2, 0))), JOB, 1080.0)  # another process
-    assert history.staleness()[:3] == (9, 1, 0)
-    assert history.staleness(60.0)[:3] == (4, 0, 0)
+    history.observe(as_process("new", "h:2", counts(9, 1)), JOB, 1080.0)  # another process, which was fast
+    assert history.staleness()[:3] == (16, 2, 0)
+    assert history.staleness(60.0)[:3] == (11, 1, 0)
+
+
+def test_a_process_that_joins_again_goes_on_counting() -> None:
+    history = History()
+    history.observe(as_process("first", "h:1", counts(5, 1)), JOB, 1000.0)
+    history.observe(as_process("second", "h:1", counts(6, 1)), JOB, 1001.0)
+    assert history.staleness()[:2] == (6, 1)
+    history.observe(as_process("third", "h:1", counts(2, 0)), JOB, 1002.0)  # a new one at the same address
+    assert history.staleness()[:2] == (8, 1)
+
+
+def test_staleness_of_the_last_minute_is_not_that_from_before_the_first_look() -> None:
+    history = History()
+    history.observe(with_workers(WorkerStats(staleness_counts=counts(5000, 100))), JOB, 1000.0)
+    assert sum(history.staleness(60.0)) == 0
+    history.observe(with_workers(WorkerStats(staleness_counts=counts(5003, 101))), JOB, 1001.0)
+    assert history.staleness(60.0)[:2] == (3, 1)
+    assert history.staleness()[:2] == (5003, 101)
+
+
+def test_staleness_is_of_one_job() -> None:
+    history = History()
+    history.observe(as_process("a", "h:1", counts(5, 1)), JOB, 1000.0)
+    history.observe(as_process("b", "h:1", counts(7, 1)), JobConfig(job_id="other"), 1001.0)
+    assert history.staleness()[:2] == (7, 1)
+    assert sum(history.staleness(60.0)) == 0
 
 
 def test_an_absence_of_the_coordinator_is_told_once_and_ends() -> None:
@@ -91,7 +124,7 @@ def test_another_job_begins_anew() -> None:
     history = History()
     history.observe(STATUS, JOB, 1000.0)
     history.observe(STATUS, JobConfig(job_id="other"), 1001.0)
-    assert len(history.samples) == 1
+    assert (len(history.samples), history.generation) == (1, 1)
     assert [event.kind for event in history.events] == ["job"]
 
 

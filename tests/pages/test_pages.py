@@ -117,6 +117,7 @@ def test_staleness(history: History) -> None:
     data = data_of(page_of("staleness", history), "histogram")
     assert data["all"][:4] == [0.5, 0.3, 0.2, 0.0]
     assert data["count"][:3] == [5, 3, 2]
+    assert sum(data["recent"]) == 0, "all that is from before the first look"
     assert data["versions"][:5] == ["0", "1", "2", "3-4", "5-8"] and data["versions"][-1] == "1024+"
 
 
@@ -152,6 +153,37 @@ def test_memory_and_traffic(history: History) -> None:
     assert (traffic["sent"], traffic["sent drawn"]) == ([10.0, 0.0], [-10.0, 0.0])
     assert list(data_of(page, "received")["ps 0"]) == [20.0, 20.0]
     assert all(math.isnan(value) for value in data_of(page, "received")["ps 2"])
+
+
+def columns_of(page: Page, card: str) -> dict[str, list[float]]:
+    data = next(each.model for each in page.cards if each.name == card).select_one(ColumnDataSource).data
+    return {name: list(values) for name, values in data.items()}
+
+
+def test_curves_begin_anew_with_another_job(history: History) -> None:
+    page = page_of("progress", history)
+    card = next(card.name for card in page.cards if "time" in columns_of(page, card.name))
+    assert len(columns_of(page, card)["time"]) == 2
+    history.observe(NOW, replace(JOB, job_id="another"), 1003.0)
+    page.show(history)
+    history.observe(NOW, replace(JOB, job_id="another"), 1004.0)
+    page.show(history)
+    times = columns_of(page, card)["time"]
+    assert [time - times[0] for time in times] == [0.0, 1000.0]
+
+
+def test_curves_have_a_gap_where_the_coordinator_was_away(history: History) -> None:
+    page = page_of("progress", history)
+    card = next(card.name for card in page.cards if "time" in columns_of(page, card.name))
+    history.missed("coordinator a:1: down", 1003.0)
+    page.show(history)
+    history.observe(NOW, JOB, 1010.0)
+    page.show(history)
+    columns = columns_of(page, card)
+    times = columns.pop("time")
+    assert [time - times[0] for time in times] == [0.0, 2000.0, 10_000.0, 10_000.0]
+    for values in columns.values():
+        assert [math.isnan(value) for value in values] == [False, False, True, False]
 
 
 def test_events_have_reasons_and_no_markup(history: History) -> None:

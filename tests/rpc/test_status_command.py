@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from psruntime import status
+from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import LeaveKind, WorkerBeat, WorkerStats
+from psruntime.core.members.messages import Departure, JobStatus, LeaveKind, WorkerBeat, WorkerStats
+from psruntime.core.members.view import Phase
+from psruntime.errors import PsRuntimeError, UnreachableError
+from tests.observe.test_render import JOB, STATUS
 from tests.rpc.conftest import JOB_ID, PAIR, Stage
 from tests.support.cluster import ROOT
 
@@ -46,7 +53,7 @@ def test_what_json_says_of_a_member_is_a_second_old_at_most(stage: Stage, capsys
     assert worker["worker_stats"]["pushes"] > said
 
 
-def test_watch_shows_tables_and_what_happened_until_the_coordinator_is_gone(stage: Stage) -> None:
+def test_watch_shows_tables_and_what_happened_while_the_coordinator_comes_and_goes(stage: Stage) -> None:
     server = stage.coordinator(PAIR)
     client = stage.client(server)
     watching = subprocess.Popen(
@@ -65,8 +72,44 @@ def test_watch_shows_tables_and_what_happened_until_the_coordinator_is_gone(stag
     while not re.search(r"left \(error\) +worker 0 +made up", seen):
         seen += _line(watching)
     server.stop(0.0)
+    while not re.search(r"not reachable since \d\d:\d\d:\d\d: coordinator ", seen):
+        seen += _line(watching)
+    stage.coordinator(PAIR, f"127.0.0.1:{server.port}")
+    while not re.search(r"answers again +coordinator|coordinator +answers again", seen):
+        seen += _line(watching)
+    watching.send_signal(signal.SIGINT)
     _, err = watching.communicate(timeout=60)
-    assert (watching.returncode, err) == (0, "")
+    assert (watching.returncode, err) == (130, "")
+
+
+GONE = UnreachableError("coordinator a:1: down")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_watch_goes_on_while_the_coordinator_is_away(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    out = _shown(monkeypatch, terminal)
+    told = Told(STATUS, GONE, GONE, STATUS, replace(STATUS, phase=Phase.DONE, reason="all steps are taken"))
+    assert status._watch(told) == 0
+    assert not told.left
+    assert "not reachable since" in out.getvalue() and "all steps are taken" in out.getvalue()
+
+
+def test_watch_fits_the_terminal_and_shows_all_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [replace(STATUS.members[1], index=index, chief=False) for index in range(20)]
+    crowd = replace(STATUS, members=(STATUS.members[0], *workers))
+    out = _shown(monkeypatch, terminal=True, height=20)
+    done = replace(crowd, phase=Phase.DONE, departures=(Departure(Role.WORKER, 7, "c", None, "silent for 9 s", 1.0),))
+    assert status._watch(Told(crowd, done)) == 0
+    screen, _, rest = out.getvalue().rpartition("\x1b[?1049l")
+    assert re.search(r"lost +worker 7", screen) and re.search(r"and \d+ more", screen)
+    assert "worker 19" in rest and not re.search(r"and \d+ more", rest)
+
+
+def test_watch_ends_when_the_coordinator_leaves_at_the_end_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    _shown(monkeypatch, terminal=False)
+    told = Told(STATUS, replace(STATUS, phase=Phase.DRAINING), GONE)
+    assert status._watch(told) == 0
+    assert not told.left
 
 
 def test_watch_ends_by_ctrl_c(stage: Stage) -> None:
@@ -84,6 +127,38 @@ def test_watch_ends_by_ctrl_c(stage: Stage) -> None:
 def test_watch_without_a_coordinator_says_so(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     assert status.main(["--watch", "--coordinator", stage.refusing()]) == 2
     assert "is the job running" in capsys.readouterr().err
+
+
+class Told:
+    """A coordinator that answers with each of these in turn, or fails so."""
+
+    def __init__(self, *answers: JobStatus | PsRuntimeError) -> None:
+        self.left = list(answers)
+
+    def get_status(self) -> tuple[JobStatus, JobConfig]:
+        answer = self.left.pop(0)
+        if isinstance(answer, PsRuntimeError):
+            raise answer
+        return answer, JOB
+
+
+def _shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, **size: int) -> io.StringIO:
+    """What status prints from now on, without pauses between two looks."""
+    out = io.StringIO()
+    made = {"width": 160, **size}
+    monkeypatch.setattr(status, "Console", lambda: Console(file=out, force_terminal=terminal, **made))
+    monkeypatch.setattr(status, "FOLLOW_S", 0.0)
+    return out
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("show", [status._follow, status._watch])
+def test_brackets_in_a_reason_are_no_markup(monkeypatch: pytest.MonkeyPatch, show, terminal: bool) -> None:
+    out = _shown(monkeypatch, terminal)
+    reason = "lost [/job:ps/replica:0/task:0] and [bold]"
+    told = Told(replace(STATUS, phase=Phase.FORMING, reason=reason), replace(STATUS, phase=Phase.FAILED, reason=reason))
+    assert show(told) == 0
+    assert reason in out.getvalue()
 
 
 def _line(process: subprocess.Popen[str]) -> str:

@@ -87,14 +87,18 @@ class HeartbeatPolls:
         self._wake([poll for poll in self._polls if poll.role is Role.WORKER and poll.index in indices])
 
     def watch(self) -> None:
-        """Somebody looks at the job: for a while polls last a second at most, and those that have lasted longer end.
+        """Somebody looks at the job: for a while polls last a second at most, also those that have begun before.
 
         Of very many members they last longer, so that their heartbeats stay few enough.
         """
-        now_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
         if now_s >= self._watched_until_s:
             longest_s = self._watched_wait_s
             self._wake([poll for poll in self._polls if now_s - poll.began_s > longest_s], anyhow=True)
+            for poll in self._polls:
+                if not poll.news.done():
+                    loop.call_at(poll.began_s + longest_s, self._end, poll)
         self._watched_until_s = now_s + WATCHED_S
 
     @property
@@ -105,6 +109,10 @@ class HeartbeatPolls:
         """Answers all polls as things stand; later ones return at once."""
         self._closed = True
         self._wake(list(self._polls))
+
+    def _end(self, poll: _Poll) -> None:
+        if poll in self._polls:  # it may have ended by itself
+            self._wake([poll], anyhow=True)
 
     def _begin(self) -> None:
         self._is_asked = False

@@ -162,10 +162,27 @@ def test_while_somebody_looks_polls_are_short_and_old_ones_end():
         await asyncio.sleep(0)
         assert not old.done(), "it has just begun"
         assert (await (await started(polls))).revision == 1, "a new one ends by itself"
-        assert not old.done(), "nobody has begun to look since it is too old"
+        assert (await asyncio.wait_for(old, 60)).revision == 1, "who looks gave it the same time"
         polls._watched_until_s = 0.0  # nobody looked for long
+        old = await started(polls)
+        await asyncio.sleep(0.05)
         polls.watch()
-        assert (await old).revision == 1
+        assert (await asyncio.wait_for(old, 60)).revision == 1, "it was too old already"
+
+    desk = Desk()
+    asyncio.run(scene(desk, HeartbeatPolls(desk.answer, fresh_s=0.01)))
+
+
+def test_a_poll_that_has_ended_is_not_ended_again_by_who_looks():
+    async def scene(desk, polls):
+        old = await started(polls)
+        polls.watch()
+        desk.revision = 2
+        polls.wake_soon()
+        assert (await asyncio.wait_for(old, 60)).revision == 2
+        asked = desk.asked
+        await asyncio.sleep(0.05)
+        assert desk.asked == asked
 
     desk = Desk()
     asyncio.run(scene(desk, HeartbeatPolls(desk.answer, fresh_s=0.01)))
