@@ -23,7 +23,7 @@ from psruntime.core.members.messages import (
 from psruntime.live.history import History
 from psruntime.pages import cluster_page
 from psruntime.pages.page import Head, Page, head_html
-from psruntime.pages.server import KINDS, default_origins
+from psruntime.pages.server import KINDS
 from psruntime.pages.tables import replace_data
 from tests.observe.test_render import PS, PS_STATS, STATUS, WORKER
 
@@ -233,9 +233,3 @@ def test_only_what_has_changed_is_sent() -> None:
     assert event.patches == {"a": [(1, 5)]}
     replace_data(source, {"a": [1], "b": ["x"]})
     assert source.data == {"a": [1], "b": ["x"]}
-
-
-def test_browsers_may_come_from_the_machine_itself() -> None:
-    assert default_origins("127.0.0.1", 7) == default_origins("[::1]", 7) == ["127.0.0.1:7", "localhost:7"]
-    assert default_origins("10.0.0.5", 7) == ["10.0.0.5:7"]
-    assert default_origins("0.0.0.0", 7)[:2] == ["127.0.0.1:7", "localhost:7"]
