@@ -94,6 +94,21 @@ def test_the_cluster(history: History) -> None:
     assert "3 steps ahead of the slowest, bound 2" in waiting
 
 
+def test_more_that_are_lost_than_a_status_tells_are_squares() -> None:
+    """Also when the departures that told of the first are not told any more; until somebody has the index again."""
+    history = History()
+    crowd = [replace(WORKERS[1], index=i, incarnation=f"{i:04}") for i in range(40)]
+    lost = [replace(GONE[0], index=each.index, incarnation=each.incarnation) for each in crowd]
+    for at_s, live, told in ((0, crowd, []), (1, crowd[20:], lost[4:20]), (2, crowd[36:], lost[20:36])):
+        history.observe(replace(NOW, members=(*PAIR, *live), departures=tuple(told)), JOB, 1000.0 + at_s)
+    squares = data_of(page_of("", history), "processes")
+    assert squares["state"].count("lost") == 36
+    assert squares["why"].count("the log of ps 0 says why") == 4
+    back = replace(crowd[0], incarnation="new")
+    history.observe(replace(NOW, members=(*PAIR, back, *crowd[36:]), departures=tuple(lost[20:36])), JOB, 1003.0)
+    assert data_of(page_of("", history), "processes")["state"].count("lost") == 35
+
+
 def test_who_waits_is_grouped_by_the_reason() -> None:
     waiting = {**dict.fromkeys(range(20), "round 7 waits for worker 21"), 20: "PREPARING: view 2 is complete"}
     assert cluster_page.waits_of(waiting) == [
