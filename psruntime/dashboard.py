@@ -20,7 +20,8 @@ from psruntime.core.members.messages import JobStatus
 from psruntime.drawing import require_bokeh
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.live.poller import Poller
-from psruntime.pages.server import LOOPBACK, Dashboard
+from psruntime.pages.origins import LOOPBACK, given_origins
+from psruntime.pages.server import Dashboard
 from psruntime.process import offline, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import Security, load_security
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not 0 <= arguments.port <= 65535:
             raise UsageError(f"port must be from 0 to 65535, got {arguments.port}")
         for origin in arguments.allow_websocket_origin:
-            split_address(origin)
+            given_origins(origin)
         security = load_security(flags.security_config(arguments), serves=False)
     except UsageError as error:
         return usage_error(PROG, error)
@@ -59,8 +60,8 @@ def _parser() -> flags.Parser:
         f"whoever reaches it sees the job, and can change nothing (default: {HOST})",
     )  # fmt: skip
     most_used.add_argument(
-        "--allow-websocket-origin", action="append", default=[], metavar="HOST:PORT", help="name under which browsers "
-        "open it where that is another than its address, as behind a proxy; may be repeated",
+        "--allow-websocket-origin", action="append", default=[], metavar="HOST[:PORT]", help="a further name under "
+        "which browsers open it, as behind a proxy; without a port that of http or https; may be repeated",
     )  # fmt: skip
     return parser
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import STALENESS_LIMITS, JobStatus, MemberStatus
-from psruntime.live.job_events import JobEvent, events_between
+from psruntime.core.members.messages import STALENESS_LIMITS, Departure, JobStatus, MemberStatus
+from psruntime.live.job_events import UNSAID, JobEvent, events_between, gone_unsaid
 from psruntime.live.worker_rates import WorkerRates
 from psruntime.observe.render import bound_of, mode_of
 
@@ -82,6 +82,7 @@ class History:
         self.events: deque[JobEvent] = deque(maxlen=events)  # the latest last
         self.waiting: dict[int, str] = {}
         self.rates = WorkerRates()
+        self._lost: dict[tuple[Role, int], tuple[float, Departure]] = {}  # since when, of indices that nobody has now
         self._staleness = _StalenessTotals()
 
     def observe(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
@@ -95,8 +96,10 @@ class History:
             self.status = None
             self.samples.clear()
             self._staleness = _StalenessTotals()
+            self._lost.clear()
             self.generation += 1
         self.events.extend(events_between(self.status, status, job, at_s))
+        self._observe_lost(status, at_s)
         self.rates.observe(status, at_s)
         self._staleness.observe(status)
         mode, bound = mode_of(status, job), bound_of(status, job)
@@ -127,6 +130,12 @@ class History:
     def workers(self) -> list[MemberStatus]:
         return _of(self.status, Role.WORKER)
 
+    @property
+    def lost(self) -> list[Departure]:
+        """Who was lost, and whose index nobody has now, the latest of each, the latest last."""
+        lost = sorted(self._lost.values(), key=lambda each: each[0])
+        return [replace(departure, ago_s=self.at_s - since_s) for since_s, departure in lost]
+
     def staleness(self, window_s: float = math.inf) -> tuple[int, ...]:
         """Updates by staleness; [len(STALENESS_LIMITS) + 1].  In a finite window only those since the first look."""
         if not self.samples:
@@ -147,6 +156,19 @@ class History:
             return {}
         recent = [s for s in self.samples if s.at_s > self.samples[-1].at_s - window_s]
         return {w.index: sum(w.index in s.late for s in recent) / len(recent) for w in self.workers}
+
+    def _observe_lost(self, status: JobStatus, at_s: float) -> None:
+        """A status has the latest departures alone; who was lost before them is lost still."""
+        for each in status.departures:
+            if each.kind is None:
+                self._lost[each.role, each.index] = at_s - each.ago_s, each
+            else:
+                self._lost.pop((each.role, each.index), None)
+        for gone in gone_unsaid(self.status, status) if self.status else ():
+            unsaid = Departure(gone.role, gone.index, gone.incarnation, None, UNSAID, 0.0)
+            self._lost[gone.role, gone.index] = at_s, unsaid
+        for member in status.members:
+            self._lost.pop((member.role, member.index), None)
 
     def _note(self, at_s: float, kind: str, subject: str, reason: str) -> None:
         self.events.append(JobEvent(at_s, kind, subject, reason))

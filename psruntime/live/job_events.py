@@ -11,9 +11,12 @@ from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.core.accounting.traffic import why_heavy
+from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Departure, JobStatus, MemberStatus
 from psruntime.core.members.view import listed
 from psruntime.observe.render import bound_of, mode_of
+
+UNSAID = "the log of ps 0 says why"  # of who is gone without a departure: a status has the latest alone
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,26 @@ def events_between(before: JobStatus | None, now: JobStatus, job: JobConfig, at_
     """What is new in `now`, the oldest first; of the first look, which has none before it, who is gone already."""
     found = list(_departures(before, now, at_s))
     if before is not None:
+        found += [JobEvent(at_s, "gone", _name(each), UNSAID) for each in gone_unsaid(before, now)]
         found += _arrivals(before, now, at_s)
         found += _moves(before, now, at_s)
         found += _settings(before, now, job, at_s)
         found += _state(before, now, job, at_s)
     return sorted(found, key=lambda event: event.at_s)
+
+
+def gone_unsaid(before: JobStatus, now: JobStatus) -> list[MemberStatus]:
+    """Members that are gone, of which no departure tells: more went between the two looks than a status has.
+
+    None of a job that is over, whose members leave without a departure, nor of one whose coordinator is another, which
+    knows no earlier members: it comes and goes with ps 0.
+    """
+    live = {member.incarnation for member in now.members}
+    first = next((member for member in before.members if member.role is Role.PS and member.index == 0), None)
+    if now.phase.over or (first and first.incarnation not in live):
+        return []
+    told = {departure.incarnation for departure in now.departures}
+    return [member for member in before.members if member.incarnation not in live | told]
 
 
 def _departures(before: JobStatus | None, now: JobStatus, at_s: float) -> Iterator[JobEvent]:
@@ -53,7 +71,7 @@ def _departures(before: JobStatus | None, now: JobStatus, at_s: float) -> Iterat
 
 def _arrivals(before: JobStatus, now: JobStatus, at_s: float) -> Iterator[JobEvent]:
     known = {member.incarnation for member in before.members}
-    gone = {(departure.role, departure.index) for departure in now.departures}
+    gone = {(each.role, each.index) for each in now.departures} | {(each.role, each.index) for each in before.members}
     for each in now.members:
         if each.incarnation not in known:
             again = "again, as a new incarnation" if (each.role, each.index) in gone else ""

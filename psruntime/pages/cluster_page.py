@@ -42,7 +42,7 @@ def cluster_page() -> Page:
         job, rates = history.job, history.rates
         lease_s, why = job.lease_s if job else 0.0, history.waiting
         members = [*history.ps, *history.workers]
-        squares.show(members, lost_of(history), lease_s, why)
+        squares.show(members, history.lost, lease_s, why)
         waiting.show(waits_of(why))
         ps.show([_ps_row(each, lease_s) for each in history.ps])
         workers.show([
@@ -86,15 +86,6 @@ def waits_of(waiting: Mapping[int, str]) -> list[tuple[str, int, str]]:
         by_reason[why].append(index)
     groups = sorted(by_reason.items(), key=lambda group: -len(group[1]))
     return [(_named(indices), len(indices), reason) for reason, indices in groups]
-
-
-def lost_of(history: History) -> list[Departure]:
-    """Who was lost, and whose index nobody has now, the latest of each."""
-    if history.status is None:
-        return []
-    live = {(member.role, member.index) for member in history.status.members}
-    gone = {(each.role, each.index): each for each in history.status.departures}
-    return [each for who, each in gone.items() if who not in live and each.kind is None]
 
 
 def _named(indices: list[int]) -> str:

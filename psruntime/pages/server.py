@@ -21,6 +21,7 @@ from psruntime.pages.clocks_page import clocks_page
 from psruntime.pages.cluster_page import cluster_page
 from psruntime.pages.events_page import events_page
 from psruntime.pages.ledger_page import ledger_page
+from psruntime.pages.origins import EVERYWHERE, bracketed, origins_of
 from psruntime.pages.page import STYLE, THEMES, Head, Page, PageKind, template_of
 from psruntime.pages.progress_page import progress_page
 from psruntime.pages.ps_page import ps_page
@@ -38,15 +39,12 @@ KINDS = (
     PageKind("events", "Events", events_page),
 )
 PING_S = 300.0  # a browser that has not answered a ping for so long is let go; a phone may sleep for minutes
-EVERYWHERE = ("", "0.0.0.0", "::")
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-NAMED_LOOPBACK = ("127.0.0.1", "localhost")  # Bokeh knows no IPv6 address as an origin
 
 
 class Dashboard:
     """Serves the pages of a history at `host:port`, until `close`; port 0 lets the system choose, and `port` is that.
 
-    origins: `HOST:PORT` of the addresses under which browsers may open it; without any, those of this machine.
+    origins: `HOST` or `HOST:PORT` of further addresses under which browsers may open it, beside those of this machine.
 
     Raises:
         UsageError: the address is in use, or not one of this machine.
@@ -71,14 +69,14 @@ class Dashboard:
         try:
             self._server = Server(
                 applications, io_loop=loop, address="" if bare in EVERYWHERE else bare, port=self.port,
-                allow_websocket_origin=list(origins) or default_origins(host, self.port), use_index=False,
+                use_index=False,
                 websocket_ping_interval=PING_S, websocket_ping_timeout=PING_S,
             )  # fmt: skip
         except OSError as error:
             raise UsageError(_refusal(host, self.port, error)) from None
-        except ValueError as error:
-            raise UsageError(f"--allow-websocket-origin: {error}") from None
-        shown = "localhost" if bare in EVERYWHERE else host
+        # Its own flag for this refuses IPv6.
+        self._server._tornado.websocket_origins.update(origins_of(host, self.port, origins))
+        shown = "localhost" if bare in EVERYWHERE else bracketed(host)
         self.url = f"http://{shown}:{self.port}/"
 
     def start(self) -> None:
@@ -139,15 +137,6 @@ class Dashboard:
             head, page = self._open[document]
             head.show(self.history)
             page.show(self.history)
-
-
-def default_origins(host: str, port: int) -> list[str]:
-    """How a browser names the dashboard, as far as is known here: `host`, or the names of this machine."""
-    if host in LOOPBACK:
-        names = [*NAMED_LOOPBACK]
-    else:
-        names = [*NAMED_LOOPBACK, socket.gethostname()] if host.strip("[]") in EVERYWHERE else [host]
-    return [f"{name}:{port}" for name in names if "[" not in name]
 
 
 def _theme_of(document: Any) -> str:

@@ -42,6 +42,27 @@ def test_who_joins_is_told_and_whether_again() -> None:
     assert told(before, now) == [(999.5, "joined: worker 5, again, as a new incarnation")]
 
 
+def test_who_is_gone_without_a_departure_is_told_all_the_same() -> None:
+    """Of twenty that are lost between two looks a status has the last sixteen."""
+    crowd = [replace(WORKER, index=i, incarnation=f"{i:04}", chief=False) for i in range(20)]
+    lost = tuple(Departure(each.role, each.index, each.incarnation, None, "silent", 1.0) for each in crowd[4:])
+    before = replace(STATUS, members=(PS, *crowd))
+    found = [text for _, text in told(before, replace(STATUS, members=(PS,), departures=lost))]
+    assert found[16:] == [f"gone: worker {i}, the log of ps 0 says why" for i in range(4)]
+    assert found[:16] == [f"lost: worker {i}, silent" for i in range(4, 20)]
+    again = replace(STATUS, members=(PS, replace(crowd[0], incarnation="new", admitted_s=0.0), *crowd[1:]))
+    assert [text for _, text in told(before, again)] == [
+        "gone: worker 0, the log of ps 0 says why", "joined: worker 0, again, as a new incarnation",
+    ]  # fmt: skip
+
+
+def test_who_leaves_at_the_end_or_is_unknown_to_a_new_coordinator_is_not_told_as_gone() -> None:
+    done = replace(STATUS, phase=Phase.DONE, members=(PS,))
+    assert not any("gone" in text for _, text in told(STATUS, done))
+    new = replace(STATUS, members=(replace(PS, incarnation="new"),))
+    assert not any("gone" in text for _, text in told(STATUS, new))
+
+
 def test_moves_of_phase_view_and_chief() -> None:
     forming = replace(
         STATUS, phase=Phase.FORMING, reason="waiting for ps 1 of 2", view=View(3, (PsEntry(1, "a:1", 0),)),

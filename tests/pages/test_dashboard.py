@@ -153,7 +153,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert capsys.readouterr().err == "psruntime dashboard: port must be from 0 to 65535, got 70000\n"
     assert dashboard.main(["--coordinator", "here"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    assert dashboard.main(["--port", "0", "--allow-websocket-origin", "here"]) == 2
+    assert dashboard.main(["--port", "0", "--allow-websocket-origin", "https://here"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     monkeypatch.setitem(sys.modules, "bokeh.plotting", None)
     assert dashboard.main([]) == 2

@@ -23,7 +23,7 @@ from psruntime.core.members.messages import (
 from psruntime.live.history import History
 from psruntime.pages import cluster_page
 from psruntime.pages.page import Head, Page, head_html
-from psruntime.pages.server import KINDS, default_origins
+from psruntime.pages.server import KINDS
 from psruntime.pages.tables import Column, Table, replace_data
 from tests.observe.test_render import PS, PS_STATS, STATUS, WORKER
 
@@ -92,6 +92,21 @@ def test_the_cluster(history: History) -> None:
     assert ps["received/s"][0] == 20.0 and math.isnan(ps["received/s"][1])
     (waiting,) = [card.model.text for card in page.cards if card.name == "waiting"]
     assert "3 steps ahead of the slowest, bound 2" in waiting
+
+
+def test_more_that_are_lost_than_a_status_tells_are_squares() -> None:
+    """Also when the departures that told of the first are not told any more; until somebody has the index again."""
+    history = History()
+    crowd = [replace(WORKERS[1], index=i, incarnation=f"{i:04}") for i in range(40)]
+    lost = [replace(GONE[0], index=each.index, incarnation=each.incarnation) for each in crowd]
+    for at_s, live, told in ((0, crowd, []), (1, crowd[20:], lost[4:20]), (2, crowd[36:], lost[20:36])):
+        history.observe(replace(NOW, members=(*PAIR, *live), departures=tuple(told)), JOB, 1000.0 + at_s)
+    squares = data_of(page_of("", history), "processes")
+    assert squares["state"].count("lost") == 36
+    assert squares["why"].count("the log of ps 0 says why") == 4
+    back = replace(crowd[0], incarnation="new")
+    history.observe(replace(NOW, members=(*PAIR, back, *crowd[36:]), departures=tuple(lost[20:36])), JOB, 1003.0)
+    assert data_of(page_of("", history), "processes")["state"].count("lost") == 35
 
 
 def test_who_waits_is_grouped_by_the_reason() -> None:
@@ -233,12 +248,6 @@ def test_only_what_has_changed_is_sent() -> None:
     assert event.patches == {"a": [(1, 5)]}
     replace_data(source, {"a": [1], "b": ["x"]})
     assert source.data == {"a": [1], "b": ["x"]}
-
-
-def test_browsers_may_come_from_the_machine_itself() -> None:
-    assert default_origins("127.0.0.1", 7) == default_origins("[::1]", 7) == ["127.0.0.1:7", "localhost:7"]
-    assert default_origins("10.0.0.5", 7) == ["10.0.0.5:7"]
-    assert default_origins("0.0.0.0", 7)[:2] == ["127.0.0.1:7", "localhost:7"]
 
 
 def test_a_table_draws_anew_when_its_data_have_changed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +43,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         """The modes of the calls."""
         sys.modules.pop(name, None)
         (tmp_path / f"{name}.py").write_text(f"SUFFIX = {suffix}\n{MODEL}")
-        process: Any = SimpleNamespace(log=lambda *_, **__: None)
+        process: Any = SimpleNamespace(log=lambda *_, **__: None, at_exit=ExitStack())
         trainer = _Trainer(ProcessConfig(index=index), WorkerConfig(model=name), JobConfig(**job), process)
         trainer.build()
         calls: list[str] = __import__(name).CALLS
