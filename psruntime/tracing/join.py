@@ -28,7 +28,7 @@ class TraceFolder:
         self.path = f"{self.parts}.json.gz"
         self._joined: dict[str, int] = {}
 
-    def join(self) -> Joined:
+    def update(self) -> Joined:
         """Writes the file anew if there are parts that it has not.
 
         Parts that end ten minutes before all later ones begin are of an earlier run of the job, and left out.

@@ -74,7 +74,7 @@ def written(folder: Path) -> str:
     trace_folder = TraceFolder(str(folder), "7:8")
     for worker in (0, 1):
         add(trace_folder, worker, of_worker(worker), 0.001 * (worker + 1))
-    assert trace_folder.join() == (2, [])
+    assert trace_folder.update() == (2, [])
     return trace_folder.path
 
 
@@ -123,14 +123,14 @@ def test_a_trace_has_a_process_for_each_task_and_a_thread_for_each_lane(tmp_path
 
 def test_a_part_is_read_as_it_was_written_and_joined_when_it_changes(tmp_path: Path) -> None:
     folder = TraceFolder(str(tmp_path), "7:8")
-    assert folder.join() == (0, []) and not Path(folder.path).exists()
+    assert folder.update() == (0, []) and not Path(folder.path).exists()
     add(folder, 0, of_worker(0), 0.5)
     (path,) = parts_in(folder.parts)
     assert spans_of(path) == of_worker(0)
     assert head_of(path) == Head(0, "sync", 0.5, 100.0, max(span.end_s for span in of_worker(0)), 3)
-    assert folder.join() == (1, []) and folder.join() == (0, [])
+    assert folder.update() == (1, []) and folder.update() == (0, [])
     add(folder, 0, of_worker(1))
-    assert folder.join() == (1, [])
+    assert folder.update() == (1, [])
     assert {span.task for span in read_trace(folder.path).spans} == {"worker 1", "ps 1"}
 
 
@@ -139,9 +139,9 @@ def test_parts_of_an_earlier_run_are_left_out(tmp_path: Path) -> None:
     add(folder, 0, of_worker(0))
     add(folder, 1, of_worker(1))
     add(folder, 7, [Span("worker 7", 7, STEP, "step 7", 100.0 - 5000, 100.0 - 601)])
-    assert folder.join() == (2, [])
+    assert folder.update() == (2, [])
     add(folder, 8, [Span("worker 8", 8, STEP, "step 7", 100.0 - 500, 100.0 - 400)])
-    assert folder.join() == (4, []), "there is no gap of ten minutes any more"
+    assert folder.update() == (4, []), "there is no gap of ten minutes any more"
 
 
 def test_a_part_that_is_not_whole_is_named_and_left_out(tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ def test_a_part_that_is_not_whole_is_named_and_left_out(tmp_path: Path) -> None:
         add(folder, worker, of_worker(worker))
     cut = Path(sorted(parts_in(folder.parts))[0])
     cut.write_bytes(cut.read_bytes()[:-20])
-    workers, failures = folder.join()
+    workers, failures = folder.update()
     assert workers == 1 and len(failures) == 1 and failures[0].startswith(f"{cut} is not a part of a trace")
     cut.write_bytes(gzip.compress(b'{"worker": 1, "more": 2}\n'))
-    assert folder.join()[0] == 1
+    assert folder.update()[0] == 1
     with pytest.raises(BadPartError):
         head_of(str(cut))
 

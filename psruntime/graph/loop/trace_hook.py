@@ -160,7 +160,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._join()
 
     def _join(self) -> None:
-        joined = self._folder.join()
+        joined = self._folder.update()
         for reason in joined.failures:
             self._run.log("trace_failed", reason=reason)
         if joined.workers:
