@@ -22,7 +22,7 @@ from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.figures import compared, spread_of
 from benchmarks.jobs import Workload, nothing_more, our_job
 from benchmarks.measured import Measured, measured
-from benchmarks.processes import Processes, processes
+from benchmarks.processes import LateError, Processes, processes
 
 QUICK = {"runs": 1, "seconds": 3.0, "variables": 16, "bytes": 1_600_000, "ps": 1, "workers": 1}
 READ_EVERY_S = 1.0
@@ -79,16 +79,24 @@ def text_of(result: dict[str, Any]) -> str:
 
 @contextmanager
 def _reading(started: Processes) -> Iterator[None]:
-    """Reads the metrics of every process as Prometheus does."""
+    """Reads the metrics of every process as Prometheus does.
+
+    Raises:
+        LateError: a process did not answer.
+    """
     said = [URL.search(started.line_with(started.log(name), METRICS)) for name in started.pids]
     urls = [match[1] for match in said if match]
     is_over = threading.Event()
+    failures: list[str] = []
 
     def read() -> None:
-        while not is_over.wait(READ_EVERY_S):
+        while not failures and not is_over.wait(READ_EVERY_S):
             for url in urls:
-                with urllib.request.urlopen(url, timeout=10) as answer:
-                    answer.read()
+                try:
+                    with urllib.request.urlopen(url, timeout=10) as answer:
+                        answer.read()
+                except OSError as error:
+                    failures.append(f"{url} could not be read: {error}")
 
     thread = threading.Thread(target=read, name="reads metrics", daemon=True)
     thread.start()
@@ -97,6 +105,8 @@ def _reading(started: Processes) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
+    if failures:
+        raise LateError(failures[0])
 
 
 def main() -> None:

@@ -251,7 +251,7 @@ def test_a_command_that_is_wrong_would_be_found(tmp_path: Path) -> None:
     for found in of_kind(objects, "ConfigMap"):
         found["data"] = {name: text.replace("train_steps", "trian_steps") for name, text in found["data"].items()}
     (first, *_) = commands(objects, job_of(objects, "ps"), tmp_path)
-    assert "unknown setting 'trian_steps'; did you mean train_steps?" in complaint(first, MODELS)
+    assert "unknown setting 'trian_steps'; did you mean train_steps" in complaint(first, MODELS)
 
 
 def test_all_find_ps_0_by_its_name(objects: list[Object]) -> None:
