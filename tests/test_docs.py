@@ -166,7 +166,9 @@ def test_the_softmax_script_moves_by_the_two_lines_of_its_page() -> None:
 
 def test_the_model_with_everything_has_what_it_says(modules: Path, data: Path) -> None:
     run = trained(
-        load(docs.block("docs/model.md", "everything.py"), modules, data), checkpoint_dir=str(modules / "run")
+        load(docs.block("docs/model.md", "everything.py"), modules, data),
+        checkpoint_dir=str(modules / "run"),
+        summary_steps=100,
     )
     plan = run.graph.plan
     tables = {piece.variable for b in (*plan.buckets, *plan.homes) if b.is_table for piece in b.pieces}

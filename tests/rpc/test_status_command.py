@@ -58,7 +58,7 @@ def test_watch_shows_tables_and_what_happened_while_the_coordinator_comes_and_go
     client = stage.client(server)
     watching = subprocess.Popen(
         [*PROG, f"127.0.0.1:{server.port}", "--watch"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={"PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+        stderr=subprocess.PIPE, env={"PYTHONPATH": str(ROOT), "COLUMNS": "200"}, preexec_fn=_heed_ctrl_c,
     )  # fmt: skip
     assert watching.stdout
     seen = ""
@@ -116,7 +116,7 @@ def test_watch_ends_by_ctrl_c(stage: Stage) -> None:
     server = stage.coordinator(PAIR)
     watching = subprocess.Popen(
         [*PROG, f"127.0.0.1:{server.port}", "--watch"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}, preexec_fn=_heed_ctrl_c,
     )  # fmt: skip
     assert "FORMING" in _line(watching)
     watching.send_signal(signal.SIGINT)
@@ -159,6 +159,11 @@ def test_brackets_in_a_reason_are_no_markup(monkeypatch: pytest.MonkeyPatch, sho
     told = Told(replace(STATUS, phase=Phase.FORMING, reason=reason), replace(STATUS, phase=Phase.FAILED, reason=reason))
     assert show(told) == 0
     assert reason in out.getvalue()
+
+
+def _heed_ctrl_c() -> None:
+    """Also where what runs in the background ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _line(process: subprocess.Popen[str]) -> str:

@@ -249,8 +249,9 @@ def train(
     batch_size: int = 8,
     **settings: Any,
 ) -> Run:
-    """Trains `steps` steps in this thread."""
-    job = JobConfig(**{"ps": len(cluster.ps), "max_workers": cluster.max_workers, **settings})
+    """Trains `steps` steps in this thread; without summaries, unless they are asked for, since they take time."""
+    defaults = {"ps": len(cluster.ps), "max_workers": cluster.max_workers, "summary_steps": 0}
+    job = JobConfig(**{**defaults, **settings})
     events: list[tuple[str, dict[str, Any]]] = []
     skipped: list[str] = []
 

@@ -39,7 +39,9 @@ def summarized(folder: Path, steps: int = 10, **settings: Any) -> Run:
         tf1.summary.scalar("loss", loss)
         return ModelSpec(loss, tf1.train.GradientDescentOptimizer, 0.05)
 
-    return train(LocalCluster(1), model_of(build), steps, **{"checkpoint_dir": str(folder), **settings})
+    return train(
+        LocalCluster(1), model_of(build), steps, **{"checkpoint_dir": str(folder), "summary_steps": 1, **settings}
+    )
 
 
 @pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
