@@ -220,6 +220,7 @@ class JobConfig:
         if self.epochs is not None:
             at_least("epochs", self.epochs, 1)
         self._check_mode()
+        self._check_trace()
         self._check_best()
         self._check_warm_start()
         if self.min_workers > self.max_workers:
@@ -337,12 +338,14 @@ class JobConfig:
                 f"batch_policy {self.batch_policy} is for local_steps 1: a share is one batch, got {self.local_steps}"
             )
 
-    def _check_best(self) -> None:
+    def _check_trace(self) -> None:
         StepRange.of("trace_steps", self.trace_steps)
         if self.trace_steps and not self.checkpoint_dir:
             raise UsageError("trace_steps needs checkpoint_dir, the folder of the checkpoints")
         if self.trace_steps and "://" in self.checkpoint_dir:
             raise UsageError(f"trace_steps needs a checkpoint_dir that is a folder, got {self.checkpoint_dir}")
+
+    def _check_best(self) -> None:
         Metric.of("keep_best", self.keep_best)
         if self.keep_best and not self.checkpoint_dir:
             raise UsageError("keep_best needs checkpoint_dir, the folder of the checkpoints")

@@ -26,8 +26,6 @@ from psruntime.core.recovery.session_cleanup import SessionCleanup
 from psruntime.core.rounds.turns import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
 from psruntime.graph.base import allocator
-from psruntime.metrics.job_metrics import of_job
-from psruntime.metrics.ps_metrics import of_ps
 from psruntime.network.connections import all_but
 from psruntime.network.hosts import await_names, own_host, require_loopback
 from psruntime.network.links import Links
@@ -115,6 +113,9 @@ def _work(
     endpoint = process.serve_metrics("ps", where, host, security.web)
     ps = _Ps(where, job, client, host, f"{host}:{server.port}", process)
     if endpoint:
+        from psruntime.metrics.job_metrics import of_job
+        from psruntime.metrics.ps_metrics import of_ps
+
         endpoint.add(of_ps(where.index, ps.stats))
         if where.index == 0:
             endpoint.add(of_job(lambda: client.get_status()[0], job))

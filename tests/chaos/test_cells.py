@@ -22,9 +22,10 @@ SAMPLE = [  # every victim, fault and mode, and every kind of end
     "chief - kill, restart - sync",
     "worker - pause - bounded",
 ]
-QUICK = ["chief - kill, restart - sync"]  # ps 0, bounded and a pause: tests/cluster
+LONG = ["chief - kill, restart - sync", "worker - pause - bounded"]  # the others: nightly, and in part tests/cluster
 
 
-@pytest.mark.parametrize("cell", long_but(QUICK, SAMPLE, nightly=[*SAMPLE[:2], *SAMPLE[3:4]]), ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("cell", long_but(LONG, SAMPLE, nightly=set(SAMPLE) - set(LONG)), ids=str)
 def test_a_cell_has_the_outcome_that_is_promised(cell: str, zygote: Zygote, tmp_path: Path) -> None:
     Cell(OUTCOMES[cell], zygote, tmp_path).run()

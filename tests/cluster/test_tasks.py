@@ -14,7 +14,7 @@ from tests.support.worlds import World
 
 pytestmark = pytest.mark.cluster
 
-STEPS = 200
+STEPS = 1000  # some seconds: the evaluator looks once a second
 END_S = 120.0
 SOFTMAX = ROOT / "psruntime" / "examples" / "softmax.py"
 
@@ -47,7 +47,7 @@ def test_a_cluster_of_tf_config_trains_and_its_evaluator_measures_every_checkpoi
 ) -> None:
     roles = ["worker", "evaluator", "chief", "ps"]  # in this order: everybody waits for the ps
     cluster = {role: [address] for role, address in zip(roles, free_addresses(len(roles)), strict=True)}
-    flags = [f"--train-steps={STEPS}", "--save-steps=50", f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--linger=5"]
+    flags = [f"--train-steps={STEPS}", "--save-steps=200", f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--linger=5"]
 
     def start(role: str) -> Proc:
         config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})

@@ -62,7 +62,7 @@ def test_watch_shows_tables_and_what_happened_while_the_coordinator_comes_and_go
     )  # fmt: skip
     assert watching.stdout
     seen = ""
-    while "waiting for ps 0 of 1" not in seen:
+    while "no ps has joined yet" not in seen:
         seen += _line(watching)
     worker = stage.membership(client, PAIR, Role.WORKER, 0)
     worker.start(10)

@@ -24,7 +24,7 @@ def step_marks(pulled: PulledModel, plan: Plan, finite: Any, index: int) -> dict
     needed = ancestors([finite])
     rows = [result for group in plan.groups for each in pulled.lookups.fetched(group) for result in each.results]
     sources = {op for op in [*pulled.pulled, *(tensor.op for tensor in rows)] if op in needed and _is_on_worker(op)}
-    return {"pulled": _mark(sorted(sources, key=str), index), "computed": _mark([finite], index)}
+    return {"pulled": _mark(sorted(sources, key=lambda op: op.name), index), "computed": _mark([finite], index)}
 
 
 def _mark(after: list[Any], index: int) -> Any:

@@ -163,6 +163,8 @@ def test_a_row_that_is_given_to_another_id_begins_with_fresh_slots(optimizer: An
         assert np.abs(held).max() <= 1.3 * span, f"{name} has been added to by other ids"
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("graphs_as_built")
 def test_ages_outlast_the_loss_of_a_ps(tmp_path: Any) -> None:
     """Each ps counts the updates that it has; what was used when is the same for all in a checkpoint."""
     ids, labels = data()

@@ -411,8 +411,8 @@ def model_fn(features, labels, mode):
 """
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("quantize", ["int8", pytest.param("float16", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("quantize", ["int8", "float16"])
 def test_mobilenet_in_lite_rt(quantize: str, served: Served) -> None:
     served.write(LOGITS)
     features, expected = served.trained()

@@ -21,6 +21,8 @@ from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, tr
 from tests.support.round_control_plane import RoundControlPlane
 from tests.support.shards import LocalShards, counting_model
 
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
+
 EXAMPLES, SIZE = 50, 16  # 3 shards of 2 batches, and one of 2 examples
 SHARDING = Sharding(EXAMPLES, SIZE)
 NEVER = 10_000

@@ -19,6 +19,8 @@ from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, tr
 from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of
 
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
+
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Tag -> [(global step, value)]."""

@@ -18,6 +18,8 @@ from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, linear_model, train, with_spec
 
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
+
 SGD = linear_model(OPTIMIZERS["sgd"])
 
 

@@ -13,6 +13,9 @@ from psruntime.core.members.view import View
 from psruntime.errors import JobFailedError
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, linear_model, train
+from tests.support.selection import long_but
+
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
 
 ADAM = linear_model(OPTIMIZERS["adam"])
 SEEN = 12
@@ -62,7 +65,7 @@ def test_live_variables_need_no_checkpoint(tmp_path: Path) -> None:
     assert run.named("adopted")
 
 
-@pytest.mark.parametrize("on_ps_loss", ["rollback", "partial"])
+@pytest.mark.parametrize("on_ps_loss", long_but(["rollback"], ["rollback", "partial"], nightly=[]))
 def test_training_does_not_begin_anew_without_a_word(on_ps_loss: str) -> None:
     cluster = LocalCluster(2)
     train(cluster, ADAM, 4, slice_bytes=64, on_ps_loss=on_ps_loss)

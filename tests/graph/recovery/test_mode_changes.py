@@ -13,6 +13,8 @@ from psruntime.graph.loop.session import ModeChangedError, ViewSessionCreator
 from tests.graph.recovery.test_recovery import ADAM, SLICED
 from tests.support.local_cluster import LocalCluster, Run, train
 
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
+
 
 def bytes_held(run: Run) -> list[int]:
     with run.cluster.session(run.graph.graph) as session:

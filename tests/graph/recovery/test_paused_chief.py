@@ -98,7 +98,7 @@ class Chief:
         session.close()
 
 
-@pytest.mark.parametrize("case", long_but([*QUICK, OPTIMIZED], CASES, nightly=REST), ids=str)
+@pytest.mark.parametrize("case", long_but(QUICK, CASES, nightly=REST), ids=str)
 def test_a_paused_chief_changes_nothing(case: tuple[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if case != OPTIMIZED:
         request.getfixturevalue("graphs_as_built")

@@ -77,6 +77,7 @@ def test_async_only_the_lost_buckets_come_back(lost: int) -> None:
     assert [result.dropped for result in third.results] == [0] * 4
 
 
+@pytest.mark.long
 def test_a_copy_may_travel_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions of a few numbers; what comes back is the same."""
     monkeypatch.setattr("psruntime.graph.base.row_portions.PORTION_BYTES", 16)

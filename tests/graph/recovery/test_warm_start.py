@@ -16,6 +16,7 @@ from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.model import Model, ModelSpec
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
+from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of
 from tests.support.stock import contents
 
@@ -45,7 +46,9 @@ def numbers(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
 TABLES = {"embedding": numbers(50, 6), "wide": numbers(50, seed=1), "kernel": numbers(24, 1, seed=2)}
 
 
-@pytest.mark.parametrize("settings", [{}, {"plan": "per-variable"}, {"slice_bytes": 64}])
+@pytest.mark.parametrize(
+    "settings", long_but([{"slice_bytes": 64}], [{}, {"plan": "per-variable"}, {"slice_bytes": 64}], nightly=[])
+)
 def test_variables_of_the_same_name_are_taken_whole_or_in_parts(settings: dict[str, Any], tmp_path: Path) -> None:
     """Tables of a group are spread over both ps; kernel and bias share a bucket, of which bias is not taken."""
     path = save(tmp_path, **TABLES, other=numbers(3), global_step=np.int64(70), **{"kernel/Adagrad": numbers(24, 1)})
@@ -87,7 +90,7 @@ def with_average() -> Model:
     return model_of(build)
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"], nightly=[]))
 def test_moving_averages_and_partitioned_variables_are_taken_too(mode: str, tmp_path: Path) -> None:
     path = save(tmp_path, kernel=numbers(5, 1), average=np.float32(8))
     run = train(LocalCluster(2), with_average(), 1, mode=mode, checkpoint_dir=str(tmp_path / "own"), warm_start=path)

@@ -39,7 +39,7 @@ LAZY = {
 SLOTS = {"LazyAdam": ["Adam", "Adam_1"], "RowwiseAdagrad": ["RowwiseAdagrad"], "GroupFtrl": ["Ftrl", "Ftrl_1"]}
 
 
-@pytest.mark.parametrize("optimizer", long_but(["RowwiseAdagrad", "LazyAdam"], LAZY, nightly=[]))
+@pytest.mark.parametrize("optimizer", long_but(["LazyAdam"], LAZY, nightly=[]))
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     """Tables in groups whatever the optimizer, and what is dense with them: kernel [WIDTH, 1]."""
     model = tables_model(LAZY[optimizer])
@@ -49,14 +49,14 @@ def test_twenty_steps_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> N
     assert {f"user/{slot}" for slot in SLOTS[optimizer]} < set(run.saved())
 
 
-@pytest.mark.parametrize("optimizer", long_but(["RowwiseAdagrad"], LAZY))
+@pytest.mark.parametrize("optimizer", long_but(["RowwiseAdagrad"], LAZY, nightly=["LazyAdam", "GroupFtrl"]))
 def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     model = tables_model(LAZY[optimizer])
     compare(model, train(LocalCluster(3), model, STEPS, mode="sync", checkpoint_dir=str(tmp_path)))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("num_ps", long_but([3], [1, 3], nightly=[]))
+@pytest.mark.parametrize("num_ps", [3, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_with_a_slot_of_an_entry_a_row_goes_to_any_number_of_ps(num_ps: int, tmp_path: Any) -> None:
     """From 2 ps; its rows are dealt and woven as those of the table are."""
@@ -108,7 +108,8 @@ def parted(rows: int, columns: int) -> Model:
     return Model("tests.parted", input_fn, model_fn)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("rows", "columns"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)])
+@pytest.mark.usefixtures("graphs_as_built")
 def test_each_part_of_a_partitioned_table_keeps_the_slots_of_its_rows(rows: int, columns: int, tmp_path: Any) -> None:
     """Rows that are cut have an accumulator in each part, which is saved under the part's own name."""
     model = parted(rows, columns)
@@ -133,6 +134,8 @@ def test_dense_variables_stay_whole_under_an_optimizer_by_rows_and_tables_do_not
     assert whole(LAZY["RowwiseAdagrad"]) == whole(LAZY["GroupFtrl"]) == {"kernel", LOOKED_UP_IN_A_LOOP}
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("graphs_as_built")
 def test_replicas_bring_the_slots_of_rows_back(tmp_path: Any) -> None:
     cluster, model = LocalCluster(2), tables_model(LAZY["RowwiseAdagrad"])
     before = train(cluster, model, 4, replicate_every=1, checkpoint_dir=str(tmp_path / "before")).saved()

@@ -119,7 +119,8 @@ def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_pa
     assert grouped(run) == [set(ROWS) - {LOOKED_UP_IN_A_LOOP}, set(ALONE)]
 
 
-@pytest.mark.parametrize("optimizer", long_but(["adam"], ["momentum", "adam"]))
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("momentum", marks=pytest.mark.nightly)])
 def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     model = tables_model(EVERY[optimizer])
     compare(model, train(LocalCluster(3), model, STEPS, mode="sync", checkpoint_dir=str(tmp_path)))
@@ -133,7 +134,7 @@ def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int,
     assert saved["user"].shape == saved["user/Adagrad"].shape == (ROWS["user"], WIDTH)
 
 
-@pytest.mark.parametrize("portion", [10, 1 << 20])
+@pytest.mark.parametrize("portion", long_but([1 << 20], [10, 1 << 20], nightly=[]))
 @pytest.mark.usefixtures("graphs_as_built")
 def test_initial_values_and_checkpoints_move_in_portions(
     portion: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
