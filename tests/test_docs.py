@@ -164,6 +164,7 @@ def test_the_softmax_script_moves_by_the_two_lines_of_its_page() -> None:
     assert moved.split('"""')[2] == SOFTMAX.read_text().split('"""')[2]
 
 
+@pytest.mark.long
 def test_the_model_with_everything_has_what_it_says(modules: Path, data: Path) -> None:
     run = trained(
         load(docs.block("docs/model.md", "everything.py"), modules, data),

@@ -96,6 +96,7 @@ def test_a_worker_that_cannot_start_ends_the_job(commands: Commands) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.long
 def test_what_init_writes_trains_and_a_second_run_has_nothing_to_train(commands: Commands) -> None:
     command = (sys.executable, "-m", "psruntime")
     code, out, err = commands.run(*command, "init", "flats")

@@ -121,6 +121,7 @@ def test_all_switches_lose_nothing_and_a_bound_holds(zygote: Zygote, tmp_path: P
         assert "Traceback" not in "".join(proc.text for proc in job.procs)
 
 
+@pytest.mark.long
 def test_a_warm_start_is_not_needed_again(zygote: Zygote, tmp_path: Path, asked: Any) -> None:  # noqa: F811
     """Its checkpoint is removed once the job trains; then a worker comes, and then the mode changes."""
     old = tmp_path / "old"

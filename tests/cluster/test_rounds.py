@@ -185,6 +185,7 @@ input_fn = round_models.input_fn
 """
 
 
+@pytest.mark.long
 def test_rounds_do_not_wait_for_a_backup_worker_and_stay_exact(zygote: Zygote, tmp_path: Path) -> None:
     """Of three workers one is slow: its gradients are late, unless another one is lost."""
     model = write_model(tmp_path, "exact_backup", optimizer="momentum", table=True, clip_norm=0.5)

@@ -83,6 +83,7 @@ def test_a_chief_that_does_not_save_is_relieved(zygote: Zygote, tmp_path: Path) 
         stop(job, tmp_path)
 
 
+@pytest.mark.long
 def test_a_chief_that_does_not_prepare_is_relieved(zygote: Zygote, tmp_path: Path) -> None:
     folder = {"checkpoint_dir": tmp_path / "c", "save_steps": 1_000_000, "save_secs": 1}
     with cluster(zygote, tmp_path, ps=2, min_workers=2, train_steps=1_000_000, lease_s=LEASE_S, **folder) as job:

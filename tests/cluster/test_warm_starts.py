@@ -16,6 +16,7 @@ pytestmark = pytest.mark.cluster
 DIGITS = "--model=psruntime.examples.digits"
 
 
+@pytest.mark.long
 def test_a_job_begins_with_the_variables_of_another(zygote: Zygote, tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).mkdir()

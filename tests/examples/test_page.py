@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from psruntime.examples.criteo import KAGGLE_IDS
 from tests.support import docs
 from tests.support.docs import ROOT
@@ -14,6 +16,7 @@ from tests.support.docs import ROOT
 PAGE = "docs/recommenders.md"
 
 
+@pytest.mark.long
 def test_the_plan_is_the_one_that_the_page_shows(tmp_path: Path) -> None:
     model = docs.block(PAGE, "my_dlrm.py")
     (tmp_path / model.file).write_text(model.text)

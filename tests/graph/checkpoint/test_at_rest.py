@@ -45,7 +45,7 @@ def test_no_table_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert tables and not tables & read
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_if_somebody_trains_meanwhile_it_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)
     run = trained(tmp_path)

@@ -214,7 +214,7 @@ def test_a_ledger_that_does_not_balance_is_found_by_its_bucket() -> None:
     assert cluster.states[0].unbalanced() == [name]
 
 
-@pytest.mark.parametrize("lost", ["*.index", "*.data-*"])
+@pytest.mark.parametrize("lost", ["*.index", pytest.param("*.data-*", marks=pytest.mark.long)])
 def test_a_checkpoint_whose_files_are_gone_is_named(lost: str, tmp_path: Any) -> None:
     train(LocalCluster(1), ADAM, 1, checkpoint_dir=str(tmp_path))
     for path in tmp_path.glob(lost):

@@ -252,7 +252,7 @@ def test_a_delta_of_another_checkpoint_is_not_read(tmp_path: Path, kept: Path) -
     assert restored_at(again) == [0]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_a_whole_checkpoint_replaces_is_removed(tmp_path: Path) -> None:
     model = tables_model()
     run = train(LocalCluster(2), model, 9, checkpoint_dir=str(tmp_path), delta_every=1, save_steps=4, keep=2)
@@ -264,7 +264,7 @@ def test_what_a_whole_checkpoint_replaces_is_removed(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_table_in_parts_is_restored_into_other_parts(tmp_path: Path, kept: Path) -> None:
     def model(parts: int) -> Model:
         whole = tables_model()

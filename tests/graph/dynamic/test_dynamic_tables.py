@@ -23,6 +23,8 @@ from tests.support.dynamic_reference import WIDTH, DynamicReference, dynamic_mod
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_but
 
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
+
 BATCH, IDS, STEPS, SETS = 8, 20, 60, 3
 SEEDED = tf1.random_uniform_initializer(-0.5, 0.5, seed=4)
 
@@ -79,9 +81,9 @@ def stats_of(run: Run, ps: int) -> PsStats:
 
 
 @pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3]))
-@pytest.mark.parametrize("settings", list(SETTINGS.values()), ids=list(SETTINGS))
-def test_a_table_is_what_a_dictionary_is(settings: dict[str, int], num_ps: int, tmp_path: Any) -> None:
-    ids, labels = data()
+@pytest.mark.parametrize("how", long_but(["as it comes", "both"], SETTINGS, nightly=[]))
+def test_a_table_is_what_a_dictionary_is(how: str, num_ps: int, tmp_path: Any) -> None:
+    ids, labels, settings = *data(), SETTINGS[how]
     run = train(LocalCluster(num_ps), model_of(ids, labels, **settings), STEPS, checkpoint_dir=str(tmp_path))
     known = reference(ids, labels, **settings)
     assert_equal(run.saved(), known)
@@ -164,7 +166,6 @@ def test_a_row_that_is_given_to_another_id_begins_with_fresh_slots(optimizer: An
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("graphs_as_built")
 def test_ages_outlast_the_loss_of_a_ps(tmp_path: Any) -> None:
     """Each ps counts the updates that it has; what was used when is the same for all in a checkpoint."""
     ids, labels = data()

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, DOWN_WEIGHTED, RECEIVED, ROLLED_BACK, is_balanced
 from psruntime.core.accounting.saved_state import SUFFIX
 from tests.support.by_hand import ByHand
 from tests.support.local_cluster import LocalCluster, Run, linear_model, train
+
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
 
 LATE = 3  # versions
 SETTINGS = {"slice_bytes": 64, "staleness_lr": "inverse"}

@@ -198,6 +198,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(file: str, tmp_path: Pa
         np.testing.assert_array_equal(newest.get_tensor(name), expected.get_tensor(name), err_msg=name)
 
 
+@pytest.mark.long
 def test_a_folder_in_which_every_checkpoint_is_damaged_ends_the_job(tmp_path: Path) -> None:
     from psruntime.errors import CheckpointError
 

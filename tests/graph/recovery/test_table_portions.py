@@ -105,7 +105,7 @@ def test_tables_begin_as_in_plain_tensorflow(num_ps: int, tmp_path: Any) -> None
         np.testing.assert_array_equal(ours[name], expected, err_msg=name)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_without_a_seed_each_run_draws_anew_and_what_is_shared_is_the_same(tmp_path: Any) -> None:
     first, second = [
         train(LocalCluster(2), tables_model(seed=None), 0, checkpoint_dir=str(tmp_path / name)).saved()

@@ -223,6 +223,7 @@ def removing(folder: Path, pattern: str) -> Any:
     return type("Removing", (Removing,), {"files": (folder, pattern)})
 
 
+@pytest.mark.long
 def test_another_mode_goes_on_with_what_the_ps_hold(tmp_path: Path) -> None:
     path, cluster = save(tmp_path, **TABLES), LocalCluster(2)
     train(cluster, ADAGRAD, 2, mode="async", warm_start=path)
@@ -231,6 +232,7 @@ def test_another_mode_goes_on_with_what_the_ps_hold(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("earlier*"))
 
 
+@pytest.mark.long
 def test_a_job_whose_own_folder_is_emptied_does_not_begin_at_random(tmp_path: Path) -> None:
     path, own, cluster = save(tmp_path, **TABLES), tmp_path / "own", LocalCluster(2)
     settings = {"checkpoint_dir": str(own), "warm_start": path, "start_over": "on"}

@@ -14,6 +14,8 @@ from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.embedding_model import ROWS, WIDTH, embedding_model
 from tests.support.local_cluster import LocalCluster, train
 
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
+
 TABLES = 4 * (ROWS * WIDTH + ROWS)  # bytes of `embedding` and `wide`, float32
 
 

@@ -49,6 +49,7 @@ def test_twenty_steps_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> N
     assert {f"user/{slot}" for slot in SLOTS[optimizer]} < set(run.saved())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", long_but(["RowwiseAdagrad"], LAZY, nightly=["LazyAdam", "GroupFtrl"]))
 def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     model = tables_model(LAZY[optimizer])
