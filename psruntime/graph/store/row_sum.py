@@ -71,9 +71,8 @@ class RowSum:
         with tf1.control_dependencies(more.tensors):  # what is read elsewhere cannot be changed in place
             held = self._rows.read().map(lambda tensor: tensor[:count])
         pairs = zip(held.tensors, more.tensors, strict=True)
-        both = BucketGradient(*[tf1.concat(pair, axis=0) for pair in pairs])
-        twice = both.map(lambda tensor: tf1.concat([tensor, tf1.zeros_like(tensor)], axis=0))
-        return self._counted([self._rows.write(twice)], tf1.size(both.indices, out_type=tf1.int64))
+        twice = BucketGradient(*[tf1.concat([*pair, *map(tf1.zeros_like, pair)], axis=0) for pair in pairs])
+        return self._counted([self._rows.write(twice)], count + tf1.size(more.indices, out_type=tf1.int64))
 
     def _counted(self, written: list[Any], count: Any) -> Any:
         with tf1.control_dependencies(written):
