@@ -1,11 +1,11 @@
 """What it costs to be watched: steps per second of async training with metrics, summaries and a record, and without.
 
-    python -m benchmarks.observation [--runs 3] [--seconds 20] [--variables 160] [--bytes 160000000] [--ps 2]
-                                     [--workers 2] [--quick] [--json]
+    python -m benchmarks.observation [--by metrics,summaries,record] [--runs 3] [--seconds 20] [--variables 160]
+                                     [--bytes 160000000] [--ps 2] [--workers 2] [--quick] [--json]
 
-With them every process serves its metrics and is read once a second, the chief writes summaries every 100 global steps,
-and every worker records its updates.  Without them the job has a folder for checkpoints too, so that both write the
-same ones.  The runs alternate.
+By metrics: every process serves them, and is read once a second.  By summaries: the chief writes them every 100 global
+steps.  By a record: every worker writes what became of its updates.  Without them the job has a folder for checkpoints
+too, so that both write the same ones.  The runs alternate.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ from __future__ import annotations
 import re
 import threading
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from benchmarks.async_steps import line_of, result_of
-from benchmarks.command_line import Progress, parser_of, print_result
+from benchmarks.command_line import Progress, parser_of, print_result, words
 from benchmarks.figures import compared, spread_of
-from benchmarks.jobs import Workload, nothing_more, our_job
+from benchmarks.jobs import Workload, our_job
 from benchmarks.measured import Measured, measured
 from benchmarks.processes import LateError, Processes, processes
 
 QUICK = {"runs": 1, "seconds": 3.0, "variables": 16, "bytes": 1_600_000, "ps": 1, "workers": 1}
 READ_EVERY_S = 1.0
+WAYS = ("metrics", "summaries", "record")
 METRICS = " metrics url="
+METRICS_FLAGS = ("--metrics-port", "0")
 URL = re.compile(f"{METRICS}(\\S+)")
 
 
-def run_of(is_watched: bool, work: Workload, seconds: float) -> Measured:
-    """One job.
+def run_of(watched_by: Collection[str], work: Workload, seconds: float) -> Measured:
+    """One job, watched by some of WAYS.
 
     Raises:
         LateError: a process failed, or hangs.
@@ -39,30 +41,28 @@ def run_of(is_watched: bool, work: Workload, seconds: float) -> Measured:
     with processes(work.environment) as started:
 
         def flags_of(name: str) -> tuple[str, ...]:
-            record = ("--record", str(started.folder / f"{name}.jsonl")) if name.startswith("worker") else ()
-            return ("--metrics-port", "0", *record)
+            is_recorded = "record" in watched_by and name.startswith("worker")
+            record = ("--record", str(started.folder / f"{name}.jsonl")) if is_recorded else ()
+            return (*METRICS_FLAGS, *record) if "metrics" in watched_by else record
 
         settings = ["--min-workers", str(work.workers), "--checkpoint-dir", str(started.folder / "checkpoints")]
-        settings += ["--summary-steps", "100" if is_watched else "0"]
-        flags = flags_of if is_watched else nothing_more
-        start_worker = our_job(started, work, *settings, flags_of=flags)
+        settings += ["--summary-steps", "100" if "summaries" in watched_by else "0"]
+        start_worker = our_job(started, work, *settings, flags_of=flags_of)
         logs = [start_worker(index) for index in range(work.workers)]
-        if not is_watched:
-            return measured(started, logs, seconds)
-        with _reading(started):
+        with _reading(started) if "metrics" in watched_by else nullcontext():
             return measured(started, logs, seconds)
 
 
-def measure(work: Workload, runs: int, seconds: float, say: Progress) -> dict[str, Any]:
+def measure(watched_by: Collection[str], work: Workload, runs: int, seconds: float, say: Progress) -> dict[str, Any]:
     """The rates of runs that alternated, and the time of the processor for a step of all processes together."""
     found: dict[bool, list[Measured]] = {True: [], False: []}
     for run in range(runs):
         for is_watched, of_side in found.items():
-            of_side.append(run_of(is_watched, work, seconds))
+            of_side.append(run_of(watched_by if is_watched else (), work, seconds))
             say(f"run {run + 1} of {runs}: {'watched' if is_watched else 'unwatched'}: {of_side[-1]}")
     watched, unwatched = ([sum(run.cpu_ms.values()) for run in found[side]] for side in (True, False))
     return {
-        "workload": f"{work}, watched",
+        "workload": f"{work}, watched by {', '.join(watched_by)}",
         "peer_is": "unwatched",
         **result_of(found[True], found[False]),
         "cpu_ms": compared(watched, unwatched, [b / a for a, b in zip(watched, unwatched, strict=True)]),
@@ -111,6 +111,7 @@ def _reading(started: Processes) -> Iterator[None]:
 
 def main() -> None:
     parser = parser_of(__doc__, f"under 60 s, with {QUICK} whatever else is given")
+    parser.add_argument("--by", type=words(WAYS), default=list(WAYS), help=f"some of {','.join(WAYS)}; default: all")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="that are measured in each run")
     parser.add_argument("--variables", type=int, default=160)
@@ -121,7 +122,7 @@ def main() -> None:
     if given.quick:
         vars(given).update(QUICK)
     work = Workload(given.variables, given.bytes, given.ps, given.workers)
-    print_result(given, lambda say: measure(work, given.runs, given.seconds, say), text_of)
+    print_result(given, lambda say: measure(given.by, work, given.runs, given.seconds, say), text_of)
 
 
 if __name__ == "__main__":
