@@ -30,7 +30,7 @@ demo: $(READY)  ## train digits with 2 ps and 2 workers on this machine, print t
 test: $(READY)  ## the tests, without those that are long by nature; under 10 minutes on two cores
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not nightly" --hypothesis-profile quick
 
-test-all: $(READY)  ## the long ones too; under 25 minutes on two cores
+test-all: $(READY)  ## the long ones too; under 30 minutes on two cores
 	$(BIN)/python -m pytest $(PARALLEL) -m "not nightly"
 
 test-nightly: $(READY)  ## all tests, with every case of the long ones and every example that Hypothesis plays

@@ -22,7 +22,7 @@ SAMPLE = [  # every victim, fault and mode, and every kind of end
     "chief - kill, restart - sync",
     "worker - pause - bounded",
 ]
-LONG = ["chief - kill, restart - sync", "worker - pause - bounded"]  # the others: nightly, and in part tests/cluster
+LONG = ["chief - kill, restart - sync"]  # the others: nightly, and in part tests/cluster
 
 
 @pytest.mark.long

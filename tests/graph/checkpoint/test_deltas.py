@@ -91,7 +91,9 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize("how", long_but(["async 2 3"], HOW, nightly=["async 2 1", "async 1 2", "sync 3 2"]))
+@pytest.mark.parametrize(
+    "how", long_but(["async 2 3"], HOW, nightly=["async 2 1", "async 1 2", "sync 2 2", "sync 3 2"])
+)
 def test_a_restore_of_a_delta_is_that_of_a_whole_checkpoint(how: str, tmp_path: Path, kept: Path) -> None:
     """To the bit, on another number of ps as well; here in portions of a few rows."""
     mode, num_ps, then = HOW[how]
@@ -123,8 +125,8 @@ def test_after_a_restore_the_next_is_a_delta(then: int, tmp_path: Path, kept: Pa
     same(run.saved(), again.saved())
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["the chief writes", pytest.param("each ps writes", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", ["the chief writes", "each ps writes"])
 def test_rows_are_moved_in_portions(how: str, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psruntime.graph.base.row_portions.PORTION_BYTES", 480)
     if how == "the chief writes":

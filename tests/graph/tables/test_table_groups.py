@@ -110,7 +110,7 @@ def grouped(run: Run) -> list[set[str]]:
     return [{of_group.name for of_group in group.tables} for group in run.graph.plan.groups]
 
 
-@pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3]))
+@pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3], nightly=[1, 3]))
 @pytest.mark.parametrize("optimizer", long_but(["adagrad"], ["sgd", "momentum", "adam", "adagrad", "rmsprop", "ftrl"]))
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_path: Any) -> None:
     model = tables_model(EVERY[optimizer])
@@ -127,7 +127,7 @@ def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("layout", [(3, 2), (1, 3)])
+@pytest.mark.parametrize("layout", [(3, 2), pytest.param((1, 3), marks=pytest.mark.nightly)])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int, int], tmp_path: Any) -> None:
     saved = saved_and_moved(tables_model(OPTIMIZERS["adagrad"]), layout, str(tmp_path))
