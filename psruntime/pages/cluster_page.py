@@ -17,6 +17,7 @@ from psruntime.pages.strips import bytes_columns, traffic_strip
 from psruntime.pages.tables import Column, Table, replace_data
 
 STATES = {"steps": "#00a37a", "serves": "#2a86d8", "waits": "#e69f00", "silent": "#d55e00", "lost": "#b3261e"}
+CHIEF = "#8468d6"  # of its border
 ROW, SHORT_ROW, FEW = 32, 16, 64  # squares in a row, also of a few processes
 SQUARE = 0.86  # of the room that a square has
 NAMED = 8  # workers that are named where more wait for the same
@@ -115,8 +116,12 @@ class _Squares:
         self.source = ColumnDataSource({name: [] for name in names})
         self.figure = made = figure(90, x_range=Range1d(-0.6, ROW - 0.4), y_range=Range1d(-0.6, 0.6))
         made.rect(
-            "x", "y", width=SQUARE, height=SQUARE, source=self.source, line_color="#8468d6", line_width="border",
+            "x", "y", width=SQUARE, height=SQUARE, source=self.source, line_color=None,
             fill_color=factor_cmap("state", list(STATES.values()), list(STATES)), legend_field="state",
+        )  # fmt: skip
+        made.rect(
+            "x", "y", width=SQUARE, height=SQUARE, source=self.source, fill_color=None, line_color=CHIEF,
+            line_width="border",
         )  # fmt: skip
         made.axis.visible = False
         made.grid.visible = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from psruntime.core.members.messages import STALENESS_LIMITS
 from psruntime.drawing import colour_of, figure
 from psruntime.live.history import NAN, WINDOW_S, History
-from psruntime.pages.curves import soften_legend
+from psruntime.pages.curves import COUNTS, soften_legend
 from psruntime.pages.page import Card, Page
 from psruntime.pages.strips import Strip
 from psruntime.pages.tables import replace_data
@@ -24,8 +24,8 @@ def labels() -> list[str]:
 
 def staleness_page() -> Page:
     histogram = _Histogram()
-    workers = Strip("versions", {"p99": 1, "p50": 0}, "0,0")
-    on_ps = Strip("versions", {"largest": 5}, "0,0")
+    workers = Strip("versions", {"p99": 1, "p50": 0}, COUNTS)
+    on_ps = Strip("versions", {"largest": 5}, COUNTS)
 
     def show(history: History) -> None:
         histogram.show(history)

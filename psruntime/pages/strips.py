@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psruntime.drawing import colour_of, figure
-from psruntime.pages.curves import soften_legend
+from psruntime.pages.curves import COUNTS, soften_legend
 from psruntime.pages.tables import replace_data
 
 HEIGHT = 220
@@ -48,6 +48,8 @@ class Strip:
                 )  # fmt: skip
         soften_legend(made)
         made.yaxis.formatter = NumeralTickFormatter(format=number)
+        if number == COUNTS:
+            made.yaxis.ticker.min_interval = 1
         made.xgrid.grid_line_color = None
         self._labels: dict[int, str] = {}
         self._ticker = made.xaxis.ticker = FixedTicker(ticks=[])
