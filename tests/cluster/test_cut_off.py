@@ -50,6 +50,7 @@ def stuck_model(folder: Path, mode: str) -> tuple[Path, Path]:
     return go, stuck
 
 
+@pytest.mark.long
 def test_a_worker_that_is_stuck_in_a_step_does_not_hold_up_the_end(zygote: Zygote, tmp_path: Path) -> None:
     go, stuck = stuck_model(tmp_path, "train")
     job_flags = {"train_steps": 400, "checkpoint_dir": tmp_path / "c", "drain_timeout_s": 3}

@@ -34,6 +34,7 @@ def switch(job: Cluster, ask: Control, mode: str) -> int:
     return step
 
 
+@pytest.mark.long
 def test_sync_is_exact_from_the_switch_on(zygote: Zygote, tmp_path: Path, asked: Any) -> None:  # noqa: F811
     """From the checkpoint of the switch to the end the job is what one process makes of the joint batches."""
     model = write_model(tmp_path, "switched", optimizer="adam", table=True)

@@ -91,6 +91,7 @@ HOW = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how", long_but(["async 2 3"], HOW, nightly=["async 2 1", "async 1 2", "sync 2 2", "sync 3 2"])
 )

@@ -81,7 +81,7 @@ def stats_of(run: Run, ps: int) -> PsStats:
 
 
 @pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3]))
-@pytest.mark.parametrize("how", long_but(["as it comes", "both"], SETTINGS, nightly=[]))
+@pytest.mark.parametrize("how", long_but(["as it comes"], SETTINGS, nightly=[]))
 def test_a_table_is_what_a_dictionary_is(how: str, num_ps: int, tmp_path: Any) -> None:
     ids, labels, settings = *data(), SETTINGS[how]
     run = train(LocalCluster(num_ps), model_of(ids, labels, **settings), STEPS, checkpoint_dir=str(tmp_path))

@@ -98,6 +98,7 @@ class Chief:
         session.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", long_but(QUICK, CASES, nightly=REST), ids=str)
 def test_a_paused_chief_changes_nothing(case: tuple[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if case != OPTIMIZED:

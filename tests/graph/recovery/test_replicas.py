@@ -56,6 +56,7 @@ def counts(run: Run, ps: int) -> set[tuple[int, ...]]:
     return {tuple(int(n) for n in ledgers[name][[RECEIVED, APPLIED, ROLLED_BACK]]) for name in names}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", long_but([1], [0, 1, 2], nightly=[0, 2]))
 def test_async_only_the_lost_buckets_come_back(lost: int) -> None:
     """Copies at steps 1, 4 and 7; at step 8 a ps is lost: its buckets are those of step 7."""

@@ -100,6 +100,7 @@ def test_moving_averages_and_partitioned_variables_are_taken_too(mode: str, tmp_
     assert run.saved()["average"] == 4, "the worker's own copy began with it"
 
 
+@pytest.mark.long
 def test_a_job_that_is_begun_anew_begins_with_the_same(tmp_path: Path) -> None:
     """A ps is lost before there is a checkpoint; then the job has one of its own, and needs the other no more."""
     path = save(tmp_path, **TABLES)

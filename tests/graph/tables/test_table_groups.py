@@ -134,6 +134,7 @@ def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int,
     assert saved["user"].shape == saved["user/Adagrad"].shape == (ROWS["user"], WIDTH)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("portion", long_but([1 << 20], [10, 1 << 20], nightly=[]))
 @pytest.mark.usefixtures("graphs_as_built")
 def test_initial_values_and_checkpoints_move_in_portions(
