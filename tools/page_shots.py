@@ -88,7 +88,7 @@ def _complaint(method: str, said: dict[str, Any]) -> str:
 @asynccontextmanager
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     """A Chromium of its own, with an empty profile."""
-    with tempfile.TemporaryDirectory(prefix="page-shots-") as profile:
+    with tempfile.TemporaryDirectory(prefix="page-shots-", ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
             [chromium, *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -163,8 +163,10 @@ def main() -> int:
     if not given.chromium:
         parser.error("there is no chromium on the path; install it, or say where it is with --chromium")
     given.folder.mkdir(parents=True, exist_ok=True)
-    is_good = asyncio.run(shoot_all(given.chromium, f"{given.url.rstrip('/')}/", pages, given.folder))
-    return 0 if is_good else 1
+    try:
+        return 0 if asyncio.run(shoot_all(given.chromium, f"{given.url.rstrip('/')}/", pages, given.folder)) else 1
+    except (OSError, RuntimeError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from psruntime.pages.strips import bytes_columns, traffic_strip
 from psruntime.pages.tables import Column, Table, replace_data
 
 STATES = {"steps": "#00a37a", "serves": "#2a86d8", "waits": "#e69f00", "silent": "#d55e00", "lost": "#b3261e"}
-CHIEF = "#8468d6"  # of its border
+CHIEF = "#8468d6"  # the colour of its border
 ROW, SHORT_ROW, FEW = 32, 16, 64  # squares in a row, also of a few processes
 SQUARE = 0.86  # of the room that a square has
 NAMED = 8  # workers that are named where more wait for the same

@@ -59,9 +59,8 @@ def test_dlrm_comes_near_to_what_can_be_predicted(zygote: Zygote, tmp_path: Path
     assert 0.72 < said["auc"] < 0.85, "tests/examples/test_criteo.py has the limit"
 
 
-@pytest.mark.long
-@pytest.mark.timeout(200)
 @pytest.mark.nightly
+@pytest.mark.timeout(200)
 def test_two_towers_retrieve_more_than_what_is_popular(zygote: Zygote, tmp_path: Path) -> None:
     said = train(zygote, tmp_path, "two_tower", 256, mode="async", train_steps=1000)
     assert 0.24 < said["recall_at_10"] < 0.34, "tests/examples/test_two_tower.py has both limits"

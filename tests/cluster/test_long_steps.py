@@ -75,8 +75,8 @@ class Silence:
         self._closed.unlink()
 
 
-@pytest.mark.parametrize("mode", long_but(["async"], SETTINGS))
 @pytest.mark.long
+@pytest.mark.parametrize("mode", long_but(["async"], SETTINGS))
 def test_a_ps_that_is_paused_in_a_silent_step_is_noticed_at_the_end_of_its_lease(
     mode: str, zygote: Zygote, tmp_path: Path
 ) -> None:

@@ -18,8 +18,6 @@ from tests.support.selection import long_but
 from tests.support.small_models import get, linear, model_of
 from tests.support.stock import Stock, contents
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 STEPS = 4
 SLICED = {"slice_bytes": 160}
 

@@ -23,8 +23,6 @@ from tests.support.dynamic_reference import WIDTH, DynamicReference, dynamic_mod
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.selection import long_but
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 BATCH, IDS, STEPS, SETS = 8, 20, 60, 3
 SEEDED = tf1.random_uniform_initializer(-0.5, 0.5, seed=4)
 
@@ -121,6 +119,7 @@ def test_a_checkpoint_is_restored_on_another_number_of_ps(every_ps: tuple[int, i
     assert_equal(run.saved(), reference(ids, labels, admit_after=2, expire_after=30))
 
 
+@pytest.mark.usefixtures("graphs_as_built")
 def test_an_evaluation_reads_initial_rows_of_ids_without_one(tmp_path: Any) -> None:
     ids, labels = data()
     cluster, model = LocalCluster(2), model_of(ids, labels, 3, 20)
@@ -166,6 +165,7 @@ def test_a_row_that_is_given_to_another_id_begins_with_fresh_slots(optimizer: An
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("graphs_as_built")
 def test_ages_outlast_the_loss_of_a_ps(tmp_path: Any) -> None:
     """Each ps counts the updates that it has; what was used when is the same for all in a checkpoint."""
     ids, labels = data()

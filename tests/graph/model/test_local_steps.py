@@ -24,8 +24,6 @@ from tests.support.local_cluster import LocalCluster, linear_model, train, with_
 from tests.support.selection import long_but
 from tests.support.small_models import model_of
 
-pytestmark = pytest.mark.usefixtures("graphs_as_built")
-
 COUNT, STEPS = 3, 4
 WAYS = ["while v1", "lookup in a while v2", "cond v1", "moving averages"]
 MODELS = {

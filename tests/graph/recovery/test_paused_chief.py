@@ -42,9 +42,9 @@ SOURCES = {  # of what is prepared: settings of the job, steps before, the ps th
     "replica": ({"replicate_every": 3}, 5, (1,)),
 }
 CASES = [(mode, source) for source in SOURCES for mode in MODES]
-QUICK = [("async", "replica")]
 OPTIMIZED = ("async", "checkpoint, live ps")  # played with the rewriting of graphs, as users have it
-REST = [case for case in CASES if case not in (*QUICK, OPTIMIZED, ("sync", "initial values"))]
+LONG = [("async", "replica"), ("sync", "initial values"), OPTIMIZED]
+REST = [case for case in CASES if case not in LONG]
 
 
 class Chief:
@@ -99,7 +99,7 @@ class Chief:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", long_but(QUICK, CASES, nightly=REST), ids=str)
+@pytest.mark.parametrize("case", long_but(LONG, CASES, nightly=REST), ids=str)
 def test_a_paused_chief_changes_nothing(case: tuple[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if case != OPTIMIZED:
         request.getfixturevalue("graphs_as_built")

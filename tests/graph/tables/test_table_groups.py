@@ -135,7 +135,7 @@ def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("portion", long_but([1 << 20], [10, 1 << 20], nightly=[]))
+@pytest.mark.parametrize("portion", [10, 1 << 20])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_initial_values_and_checkpoints_move_in_portions(
     portion: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
