@@ -17,9 +17,9 @@ FATES = {"applied": 0, "dropped": 5, "rolled back": 4, "pending": 6}  # and the 
 def ledger_page() -> Page:
     fates = Strip("share of the received", FATES, "0 %", stacked=True)
     sums = Table([
-        Column("ps", 50), Column("received", 100), Column("= applied", 100), Column("+ dropped", 95),
-        Column("+ rolled back", 115), Column("+ pending", 95), Column("balances", 75, True),
-        Column("down-weighted", 120), *(Column(cause, 75) for cause in CAUSES),
+        Column("ps", 40), Column("received", 85), Column("= applied", 85), Column("+ dropped", 95),
+        Column("+ rolled back", 110), Column("+ pending", 95), Column("balances", 75, True),
+        Column("down-weighted", 115), *(Column(cause, 75) for cause in CAUSES),
     ])  # fmt: skip
     accounts = Table([
         Column("worker", 70), Column("sent", 100), Column("received by all", 120), Column("unanswered", 90),
