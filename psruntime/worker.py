@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from psruntime import flags
 from psruntime.config import JobConfig, ProcessConfig, WorkerConfig, as_started_so
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
+from psruntime.core.members.messages import Answer, GraphsBuilt, LeaveKind, WorkerStats
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.plan import make_plan
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from psruntime.graph.base.summary_writer import SummaryWriter
     from psruntime.graph.checkpoint.best import BestCheckpoint
     from psruntime.graph.input.data_errors import DataErrors
+    from psruntime.graph.loop.loop_graphs import LoopGraph
     from psruntime.graph.loop.push_steps import StepResult
     from psruntime.graph.model.evaluate import PulledEvaluation
     from psruntime.graph.recovery.warm_start import WarmStart
-    from psruntime.graph.step.train_graph import TrainGraph
     from psruntime.metrics.endpoint import Endpoint
     from psruntime.metrics.worker_metrics import WorkerMetrics
 
@@ -133,7 +133,8 @@ class _Trainer:
         self._progress = _Progress(process)
         self._recorder: Recorder | None = None
         self._evaluation_error = ""
-        self._warm_start: WarmStart | None = None
+        self._tell_built: Callable[[GraphsBuilt], None] = lambda _: None  # the coordinator, once this worker has joined
+        self._warm_start = self._wanted_warm_start()
         self._summaries = self._summary_writer()
 
     def build(self) -> None:
@@ -143,13 +144,14 @@ class _Trainer:
 
         1. Mode train, a scratch graph, to learn its variables; the plan is made from them.
         2. Mode train, on the parameters that a step pulls: the training graph.  With --schedule another one, if it has
-           both mode sync and one of the others.
+           both mode sync and one of the others; otherwise that is built when an operator wants such a mode.
         3. Mode eval, on pulled parameters, for the evaluation at the end (`_evaluation`).
         4. Mode eval, on variables of its own, to measure checkpoints; only with --keep-best.
 
         Worker 0 builds the last two as well, for what is wrong with them; another when it has to evaluate.
         """
         from psruntime.graph.input.input_stream import InputStream, require_fit
+        from psruntime.graph.loop.loop_graphs import LoopGraphs
         from psruntime.graph.model.pulled_model import learn_specs
         from psruntime.graph.model.slowed import slowed
         from psruntime.graph.model.towers import find_towers
@@ -163,9 +165,11 @@ class _Trainer:
         require_fit(job, self._inputs)
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
-        self._graphs: dict[bool, TrainGraph] = {}  # of mode sync, and of the others
-        graph = self._graph_for(job)  # 2
-        self._build_for_all_stages()
+        self._graphs = LoopGraphs(self._build_graph, self._has_built)
+        graph = self._graphs.of(job.mode).train  # 2
+        schedule = Schedule.of(job.schedule)
+        for stage in schedule.stages if schedule else ():
+            self._graphs.of(stage.mode)
         is_first = self._where.index == 0
         if is_first:
             _ = self._evaluation  # 3
@@ -179,15 +183,13 @@ class _Trainer:
 
     def check_warm_start(self, client: CoordinatorClient) -> None:
         """Raises UsageError if the job has yet to begin with a checkpoint that does not fit."""
-        from psruntime.graph.recovery.warm_start import WarmStart
 
         def has_begun() -> bool:
             status, _ = client.get_status()
             return status.phase is not Phase.FORMING or status.global_step > 0
 
-        if self._job.warm_start:
-            self._warm_start = WarmStart(self._job, self._where.index, self._process.log)
-            self._warm_start.check(self._graph_for(self._job), has_begun)
+        if self._warm_start:
+            self._warm_start.check(self._graphs.of(self._job.mode).train, has_begun)
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and joins the job."""
@@ -211,6 +213,7 @@ class _Trainer:
 
         def heard(answer: Answer) -> None:
             links.follow(answer.instructions)
+            self._graphs.prepare(answer.instructions.build)
             if answer.instructions.leave:
                 process.terminate()
 
@@ -223,6 +226,8 @@ class _Trainer:
             on_end=ended,
         )  # fmt: skip
         process.at_exit.callback(self._membership.leave, LeaveKind.ASKED, "asked to stop")
+        self._tell_built = self._control_plane.has_built
+        self._tell_built(self._graphs.built)
 
     def serve_metrics(self, endpoint: Endpoint) -> None:
         """Tells of its steps there."""
@@ -276,36 +281,40 @@ class _Trainer:
 
         record = add if recorder else None
         while True:
+            graph = self._graphs.of(job.mode)
             run = WorkerRun(
-                self._graph_for(job), self._inputs, control_plane, job, index, log, self._data_errors(),
+                graph.train, self._inputs, control_plane, job, index, log, self._data_errors(),
                 self._progress.checkpoint,
             )  # fmt: skip
             try:
                 assemble(
-                    run, self._server, self._progress.step, self._evaluate, saved, record, self._summaries,
-                    self._warm_start,
-                ).run()  # fmt: skip
+                    run, graph, self._server, self._progress.step, self._evaluate, saved, record, self._summaries
+                ).run()
                 return
             except ModeChangedError:
                 job = as_started_so(self._job, control_plane.mode, control_plane.bound)
                 self._step_tensors = None if job.mode == "sync" else self._tensors
                 log("mode", mode=job.mode, bound=job.bound)
 
-    def _build_for_all_stages(self) -> None:
-        """The graphs that the job's schedule needs: so a model that does not fit one of them ends before it trains."""
-        schedule = Schedule.of(self._job.schedule)
-        for stage in schedule.stages if schedule else ():
-            self._graph_for(as_started_so(self._job, stage.mode, stage.bound))
-
-    def _graph_for(self, job: JobConfig) -> TrainGraph:
-        """The training graph of the job's mode, built when it is needed first."""
+    def _build_graph(self, mode: str) -> LoopGraph:
+        """That of the steps of this mode; any bound will do."""
+        from psruntime.graph.loop.loop_graphs import LoopGraph
         from psruntime.graph.step.build import build_training
 
-        is_sync = job.mode == "sync"
-        if is_sync not in self._graphs:
-            index, towers = self._where.index, self._towers
-            self._graphs[is_sync] = build_training(self._model, self._inputs, self._plan, job, index, towers)
-        return self._graphs[is_sync]
+        index, inputs, job = self._where.index, self._inputs, as_started_so(self._job, mode, 0)
+        train = build_training(self._model, inputs, self._plan, job, index, self._towers)
+        sharded = inputs.shards is not None
+        return LoopGraph.around(train, job, index, self._process.log, sharded, self._warm_start)
+
+    def _has_built(self, graphs: GraphsBuilt) -> None:
+        if graphs.failure:
+            self._process.log("cannot_build", reason=graphs.failure)
+        self._tell_built(graphs)
+
+    def _wanted_warm_start(self) -> WarmStart | None:
+        from psruntime.graph.recovery.warm_start import WarmStart
+
+        return WarmStart(self._job, self._where.index, self._process.log) if self._job.warm_start else None
 
     def _summary_writer(self) -> SummaryWriter | None:
         """Writes to a run of TensorBoard: that of the job, or one of this worker."""

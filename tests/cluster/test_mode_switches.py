@@ -78,6 +78,20 @@ def check_bounds(record: str) -> None:
     )
 
 
+def write_picky_model(folder: Path) -> str:
+    """A module with a small model that cannot be built while the file `refuses` is there."""
+    (folder / "picky.py").write_text(
+        "import os\n"
+        "from tests.cluster import models\n"
+        "from tests.cluster.models import input_fn\n"
+        "def model_fn(features, labels, mode):\n"
+        f"    if os.path.exists({str(folder / 'refuses')!r}):\n"
+        "        raise ValueError('it refuses')\n"
+        "    return models.model_fn(features, labels, mode)\n"
+    )
+    return "picky"
+
+
 @pytest.mark.long
 def test_all_switches_lose_nothing_and_a_bound_holds(zygote: Zygote, tmp_path: Path, asked: Any) -> None:  # noqa: F811
     """All six between three modes, then the losses of a worker, a ps and ps 0, each beside a switch."""
@@ -86,10 +100,16 @@ def test_all_switches_lose_nothing_and_a_bound_holds(zygote: Zygote, tmp_path: P
         zygote, tmp_path, ps=2, min_workers=2, train_steps=NEVER, save_steps=NEVER, checkpoint_dir=checkpoints,
         lease_s=3,
     ) as job:  # fmt: skip
+        model = write_picky_model(tmp_path)
         for index in range(3):
-            job.start_worker(index, SMALL, f"--record={record}", f"--slowdown={1 + 7 * (index == 2)}")
+            job.start_worker(index, f"--model={model}", f"--record={record}", f"--slowdown={1 + 7 * (index == 2)}")
         job.wait_for_step(30)
         ask = asked(job)
+        (tmp_path / "refuses").touch()
+        code, _, err = ask("mode", "sync")
+        assert code == 1 and "cannot train in mode sync: " in err and "it refuses" in err and err.count("\n") == 1
+        job.wait_for_step(job.status().global_step + 20)
+        (tmp_path / "refuses").unlink()
         steps = [switch(job, ask, mode) for mode in ("sync", "bounded 2", "async", "bounded 0", "sync", "async")]
         assert all(later >= earlier + 20 for earlier, later in pairwise(steps))
         check_bounds(record)

@@ -24,6 +24,7 @@ from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.assemble import assemble
+from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.push_steps import StepResult
 from psruntime.graph.loop.session import WorkerServer, open_session
 from psruntime.graph.loop.worker_run import WorkerRun
@@ -273,9 +274,8 @@ def train(
     run = Run(cluster, job, graph, control_plane, events=events, skipped=skipped)
     worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"))
     writer = SummaryWriter(job.checkpoint_dir, log) if job.checkpoint_dir else None
-    loop = assemble(
-        worker_run, cluster.server, run.results.append, close, saved, run.updates.append, writer, warm_start
-    )
+    built = LoopGraph.around(graph, job, 0, log, inputs.shards is not None, warm_start)
+    loop = assemble(worker_run, built, cluster.server, run.results.append, close, saved, run.updates.append, writer)
     run.checkpoints = loop._hooks[-1]._checkpoints
     try:
         loop.run()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import all_stopped, can_save, stops_short
-from psruntime.core.coordinator.steered import hold_of, is_to_leave, wants_save
+from psruntime.core.coordinator.steered import hold_of, is_to_leave, to_build, wants_save
 from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.messages import Instructions, PsBeat
 from psruntime.core.members.view import Phase
@@ -91,6 +91,7 @@ def _for_worker(state: JobState, worker: Member) -> Instructions:
         settings=state.steering.settings,
         hold=hold,
         hold_reason=hold_reason,
+        build=to_build(state),
     )
 
 

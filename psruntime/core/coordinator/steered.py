@@ -12,8 +12,8 @@ from psruntime.config import as_started_so
 from psruntime.core.coordinator import automatic
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import can_save
-from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import PsBeat
+from psruntime.core.members.membership import Member, Role
+from psruntime.core.members.messages import GraphsBuilt, PsBeat
 from psruntime.core.members.view import Phase, listed, over_error
 from psruntime.core.rounds.rounds import NAMED
 from psruntime.core.steering.barrier import Look
@@ -62,10 +62,14 @@ def steer(state: JobState) -> bool:
             steering.finish(request, state.global_step, f"worker {request.command.worker} has left")
     while state.view.number and automatic.begin_next(state):  # before the first view others may know more
         _take_up(state)
+        if _gave_up_unbuilt(state):
+            continue
         move = barrier.decide(look_at(state)).move
         if not move:
             break
-        if move == "tell":
+        if move == "halt":
+            barrier.halt()
+        elif move == "tell":
             barrier.tell(state.fence.renew(), state.global_step)
             state.pace.rebound(barrier.for_ps.bound)
             if barrier.for_ps.mode != barrier.in_force.mode:
@@ -85,6 +89,7 @@ def look_at(state: JobState) -> Look:
     return Look(
         trains,
         f"{state.phase}: {state.reason}",
+        _unbuilt(state),
         _stepping(state) if trains else "",
         least,
         f"waits for ps {listed(behind[:NAMED])} to write the new settings",
@@ -119,6 +124,11 @@ def hold_of(state: JobState) -> tuple[int, str]:
         return barrier.hold, f"paused by control at global step {barrier.in_force.from_global_step}"
     changing = state.steering.changing
     return barrier.hold, f"a change by {changing.by if changing.is_due else 'control'}"
+
+
+def to_build(state: JobState) -> str:
+    """The mode for whose steps workers get ready while they step on; empty if for no other."""
+    return state.steering.barrier.to_build if state.phase in HOLDS_IN else ""
 
 
 def is_paused(state: JobState) -> bool:
@@ -164,8 +174,37 @@ def _stepping(state: JobState) -> str:
     ]
     if not late:
         return ""
-    who = listed(late) if len(late) <= NAMED else f"{listed(late[:NAMED])} and {len(late) - NAMED} more"
-    return f"waits for worker {who} to end its step"
+    return f"waits for worker {_some(late)} to end its step"
+
+
+def _some(indices: list[int]) -> str:
+    """For people: some of them, if they are many."""
+    return listed(indices) if len(indices) <= NAMED else f"{listed(indices[:NAMED])} and {len(indices) - NAMED} more"
+
+
+def _unbuilt(state: JobState) -> str:
+    """Who has no graph yet of the steps of the mode that comes; empty if everybody has."""
+    mode = state.steering.barrier.to_build
+    late = [each.index for each, graphs in _graphs(state) if not graphs.serve(mode)]
+    return f"waits for worker {_some(late)} to build the steps of mode {mode}" if mode and late else ""
+
+
+def _gave_up_unbuilt(state: JobState) -> bool:
+    """Gives up the change to a mode in which somebody cannot train; returns whether it did."""
+    steering, mode = state.steering, state.steering.barrier.to_build
+    for worker, graphs in _graphs(state):
+        if mode and graphs.failure and not graphs.serve(mode):
+            why = f"worker {worker.index} cannot train in mode {mode}: {graphs.failure}"
+            steering.withdraw(why, state.global_step)
+            return True
+    return False
+
+
+def _graphs(state: JobState) -> list[tuple[Member, GraphsBuilt]]:
+    """Of each live worker that steps."""
+    beats = state.worker_beats
+    live = state.members.live(Role.WORKER)
+    return [(each, beats.get(each.incarnation).graphs) for each in live if not beats.has_stopped(each.incarnation)]
 
 
 def _saved_since(state: JobState, request: Request) -> int | None:

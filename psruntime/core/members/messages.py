@@ -136,6 +136,22 @@ class PsBeat:
 
 
 @dataclass(frozen=True)
+class GraphsBuilt:
+    """Which graphs of steps a worker has: that of rounds is for mode sync, that of pushes for the others.
+
+    failure: why it cannot build the one that it was told to; empty if nothing is wrong.
+    """
+
+    rounds: bool = False
+    pushes: bool = False
+    failure: str = ""
+
+    def serve(self, mode: str) -> bool:
+        """Whether it can step in this mode."""
+        return self.rounds if mode == "sync" else self.pushes
+
+
+@dataclass(frozen=True)
 class WorkerBeat:
     """Heartbeat of a worker.  `steps` are completed in view `view`; `stopped`: it takes no further step.
 
@@ -158,6 +174,7 @@ class WorkerBeat:
     saves: bool = False
     holds: int = 0
     step_s: tuple[float, ...] = ()
+    graphs: GraphsBuilt = GraphsBuilt()
 
 
 @dataclass(frozen=True)
@@ -184,6 +201,7 @@ class Instructions:
     settings: Settings = UNCHANGED  # in force; ps: to write, and then in force
     hold: int = 0  # worker: no step begins while it is told this number; 0: it may
     hold_reason: str = ""  # why, for people
+    build: str = ""  # worker: it gets ready for the steps of this mode, and steps on as it does; empty: for no other
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """The barrier: how the settings of a running job change at one point for all.
 
     OPEN --begin--> HOLD --tell--> APPLY --release--> OPEN
+        --begin--> BUILD --halt--> HOLD
 
-HOLD: a change is accepted, and workers are told to hold: each ends the steps that it has under way, or the open round,
-begins no other, and says so.  APPLY: nobody is in a step, and the ps are told the new settings.  OPEN again: every ps
-has written them, they are in force, and the workers are released, unless the job is paused by them.
+BUILD: a change is accepted, and workers that lack the graph of the steps under it build that; they step on meanwhile.
+HOLD: workers are told to hold: each ends the steps that it has under way, or the open round, begins no other, and says
+so.  APPLY: nobody is in a step, and the ps are told the new settings.  OPEN again: every ps has written them, they are
+in force, and the workers are released, unless the job is paused by them.
 
 The loss of a ps ends a view, but no change: it goes on where it was as soon as the next view trains, in which nobody
 begins a step before it is done.
@@ -24,6 +26,7 @@ from psruntime.core.steering.settings import Settings
 
 class BarrierState(str, Enum):
     OPEN = "open"
+    BUILD = "build"
     HOLD = "hold"
     APPLY = "apply"
 
@@ -31,20 +34,27 @@ class BarrierState(str, Enum):
         return self.value
 
 
-MOVES = {BarrierState.OPEN: "begin", BarrierState.HOLD: "tell", BarrierState.APPLY: "release"}  # the one that leads on
+MOVES = {  # the one that leads on
+    BarrierState.OPEN: "begin",
+    BarrierState.BUILD: "halt",
+    BarrierState.HOLD: "tell",
+    BarrierState.APPLY: "release",
+}
 
 
 @dataclass(frozen=True)
 class Look:
     """The job as the barrier sees it.
 
-    trains: whether a view is prepared in which steps may be taken.  why_not: why it does not, for people.  stepping:
-    who may still be in a step or a round, for people; empty if nobody is.  written: the fence revision that every ps of
+    trains: whether a view is prepared in which steps may be taken.  why_not: why it does not, for people.  unbuilt: who
+    has no graph yet of the steps that come, for people; empty if everybody has.  stepping: who may still be in a step
+    or a round, for people; empty if nobody is.  written: the fence revision that every ps of
     the view has written.  unwritten: which ps have not written the newest, for people.
     """
 
     trains: bool
     why_not: str = ""
+    unbuilt: str = ""
     stepping: str = ""
     written: int = 0
     unwritten: str = ""
@@ -53,7 +63,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Decision:
-    """move: what to do now, `tell` or `release`; empty for nothing.  reason: what is waited for, for people."""
+    """move: what to do now, `halt`, `tell` or `release`; empty for nothing.  reason: what is waited for, for people."""
 
     move: str
     reason: str = ""
@@ -74,25 +84,45 @@ class Barrier:
         self._told = 0  # the fence revision under which the ps were told the target
 
     @property
+    def to_build(self) -> str:
+        """The mode for whose steps workers are to have the graph now; empty if for no other than they step in."""
+        return self.target.mode if self.target is not None and self.state is BarrierState.BUILD else ""
+
+    @property
+    def may_be_given_up(self) -> bool:
+        """Whether a change is under way of which no ps was told yet."""
+        return self.state in (BarrierState.BUILD, BarrierState.HOLD)
+
+    @property
     def for_ps(self) -> Settings:
         """What the ps are to write."""
         return self.target if self.target is not None and self.state is BarrierState.APPLY else self.in_force
 
     def learn(self, settings: Settings) -> None:
         """Takes what an earlier coordinator had put into force, before anybody trains."""
-        self._require(BarrierState.OPEN, "learn")
+        self._require("learn", BarrierState.OPEN)
         self.in_force = self.in_force.newer(settings)
         self._update_hold()
 
     def note(self, change: Settings, global_step: int) -> None:
         """Takes settings under which steps are taken as under those in force, so nobody has to hold for them."""
-        self._require(BarrierState.OPEN, "note")
+        self._require("note", BarrierState.OPEN)
         self.in_force = replace(change, revision=self.in_force.revision + 1, from_global_step=global_step)
 
-    def begin(self, change: Settings) -> None:
-        """A change is accepted.  Its revision and its global step are given to it here, and when it is done."""
-        self._require(BarrierState.OPEN, "begin")
+    def begin(self, change: Settings, builds: bool = False) -> None:
+        """A change is accepted.  Its revision and its global step are given to it here, and when it is done.
+
+        builds: whether workers may lack the graph of the steps that come, where that is another one.
+        """
+        self._require("begin", BarrierState.OPEN)
         self.target = replace(change, revision=self.in_force.revision + 1)
+        lacks = builds and not change.same_graph(self.in_force)
+        self.state = BarrierState.BUILD if lacks else BarrierState.HOLD
+        self._update_hold()
+
+    def halt(self) -> None:
+        """Every worker has what it needs for the steps that come: from now on they hold."""
+        self._require("halt", BarrierState.BUILD)
         self.state = BarrierState.HOLD
         self._update_hold()
 
@@ -102,22 +132,22 @@ class Barrier:
             return Decision("")
         if not look.trains:
             return Decision("", look.why_not)
-        if look.stepping:
-            return Decision("", look.stepping)
+        if waits_for := look.unbuilt if self.state is BarrierState.BUILD else look.stepping:
+            return Decision("", waits_for)
         if self.state is BarrierState.APPLY and look.written < self._told:
             return Decision("", look.unwritten)
         return Decision(MOVES[self.state])
 
     def tell(self, fence_revision: int, global_step: int) -> None:
         """Nobody is in a step: from this revision of the fence on the ps are told the new settings."""
-        self._require(BarrierState.HOLD, "tell")
+        self._require("tell", BarrierState.HOLD)
         assert self.target is not None
         self.target = replace(self.target, from_global_step=global_step)
         self.state, self._told = BarrierState.APPLY, fence_revision
 
     def release(self, global_step: int) -> None:
         """Every ps has written the new settings: they are in force from this global step on."""
-        self._require(BarrierState.APPLY, "release")
+        self._require("release", BarrierState.APPLY)
         assert self.target is not None
         self.in_force, self.target = replace(self.target, from_global_step=global_step), None
         self.state = BarrierState.OPEN
@@ -125,18 +155,18 @@ class Barrier:
 
     def give_up(self) -> None:
         """No ps was told anything yet, and the change does not come."""
-        self._require(BarrierState.HOLD, "give_up")
+        self._require("give_up", BarrierState.BUILD, BarrierState.HOLD)
         self.target, self.state = None, BarrierState.OPEN
         self._update_hold()
 
     def _update_hold(self) -> None:
-        holds = self.target is not None or self.in_force.paused
+        holds = self.state in (BarrierState.HOLD, BarrierState.APPLY) or self.in_force.paused
         if holds and not self.hold:
             self._holds += 1
             self.hold = self._holds
         elif not holds:
             self.hold = 0
 
-    def _require(self, state: BarrierState, move: str) -> None:
-        if self.state is not state:
+    def _require(self, move: str, *states: BarrierState) -> None:
+        if self.state not in states:
             raise ValueError(f"illegal move {move} at {self.state}, of {self.in_force} to {self.target}")

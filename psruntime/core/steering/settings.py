@@ -33,6 +33,10 @@ class Settings:
         """Whether steps are taken alike under both."""
         return replace(self, automatic=other.automatic) == other
 
+    def same_graph(self, other: Settings) -> bool:
+        """Whether the steps under both are of one graph, as those of modes async and bounded are."""
+        return (self.mode == "sync") == (other.mode == "sync")
+
     def newer(self, other: Settings) -> Settings:
         """Those of both that were changed more often; of the same those that were in force, not only told to the ps."""
         ours, theirs = ((each.revision, each.from_global_step) for each in (self, other))

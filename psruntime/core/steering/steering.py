@@ -88,8 +88,8 @@ class Steering:
 
     @property
     def held(self) -> Command | None:
-        """The change for which workers hold, and of which no ps was told yet."""
-        return self.changing if self.barrier.state is BarrierState.HOLD else None
+        """The change for which workers hold, or get ready, and of which no ps was told yet."""
+        return self.changing if self.barrier.may_be_given_up else None
 
     @property
     def changing(self) -> Command:
@@ -139,7 +139,7 @@ class Steering:
         """
         if self.barrier.state is BarrierState.APPLY:
             self.release(global_step)
-        if self.barrier.state is BarrierState.HOLD:
+        if self.barrier.may_be_given_up:
             self.barrier.give_up()
         for request in list(self._open):
             kind = request.command.kind
@@ -182,7 +182,7 @@ class Steering:
                 self.barrier.note(change, global_step)
                 self.finish(request, global_step, _done(request.command))
             else:
-                self.barrier.begin(change)
+                self.barrier.begin(change, builds=not request.command.is_due)  # those of a schedule are built before
         return self.barrier.state is not BarrierState.OPEN
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from psruntime.core.accounting.update_outcome import SentUpdate
 from psruntime.graph.base.summary_writer import SummaryWriter
-from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.loop.checkpoint_hook import CheckpointHook
 from psruntime.graph.loop.hooks import StepsOnly, ViewHook
+from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.push_steps import PushSteps, StepResult
 from psruntime.graph.loop.replica_hook import ReplicaHook
 from psruntime.graph.loop.round_steps import RoundSteps
@@ -19,34 +19,31 @@ from psruntime.graph.loop.summary_hook import SummaryHook
 from psruntime.graph.loop.trace_hook import TraceHook
 from psruntime.graph.loop.training_loop import Steps, TrainingLoop
 from psruntime.graph.loop.worker_run import WorkerRun
-from psruntime.graph.recovery.prepare import Preparation
-from psruntime.graph.recovery.replicas import Replicas
-from psruntime.graph.recovery.warm_start import WarmStart
 
 
 def assemble(
     run: WorkerRun,
+    built: LoopGraph,
     server: WorkerServer,
     on_step: Callable[[StepResult], None],
     close: Callable[[int], None],
     saved: Callable[[str, int], None] | None = None,
     on_update: Callable[[SentUpdate], None] | None = None,
     writer: SummaryWriter | None = None,
-    warm_start: WarmStart | None = None,
 ) -> TrainingLoop:
     """The training loop of a worker.
 
+    built: the graph of `run`, with what is in it beside the steps.
     on_step: called with the result of every step.  close: as in TrainingLoop.  saved: as in CheckpointHook.
-    on_update: as in PushSteps.  writer: of the summaries; None: there are none.  warm_start: as in Preparation.
+    on_update: as in PushSteps.  writer: of the summaries; None: there are none.
     """
-    graph, job, sharded = run.graph, run.job, run.inputs.shards is not None
-    if sharded:
+    graph, checkpoints, replicas = run.graph, built.checkpoints, built.replicas
+    if run.inputs.shards is not None:
         run.inputs.take_shards_from(run.control_plane.shards)
-    checkpoints = Checkpoints(graph, job.checkpoint_dir, job.keep, run.index)
-    replicas = Replicas(graph) if job.replicate_every else None
-    preparation = Preparation(graph, checkpoints, replicas, run.index, job, run.log, sharded, warm_start)
-    has_rounds = graph.rounds is not None
-    creator = ViewSessionCreator(server, graph.graph, run.control_plane, preparation, run.log, has_rounds=has_rounds)
+    creator = ViewSessionCreator(
+        server, graph.graph, run.control_plane, built.preparation, run.log, built.initialise,
+        has_rounds=graph.rounds is not None,
+    )  # fmt: skip
     view = ViewHook(run, creator)
 
     def global_step() -> int:

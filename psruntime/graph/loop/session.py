@@ -102,7 +102,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
         self._control_plane = control_plane
         self._preparation = preparation
         self._log = log
-        self._initialise = initialise or _local_init(graph)
+        self._initialise = initialise or local_initialiser(graph)
         self._config = config
         self._has_rounds = has_rounds
 
@@ -117,7 +117,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
                 self._require_mode()
             assignment = self._control_plane.await_view()
             self._require_mode()
-            session = open_session(self._server, self._graph, assignment.view, self._config)
+            session = open_session(self._server, self._graph, assignment.view, self._config, assignment.prepare)
             try:
                 if assignment.prepare:
                     self._control_plane.report_prepared(assignment, self._preparation.run(session, assignment))
@@ -146,7 +146,8 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             raise ModeChangedError(self._control_plane.mode)
 
 
-def _local_init(graph: Any) -> Callable[[Any], None]:
+def local_initialiser(graph: Any) -> Callable[[Any], None]:
+    """Initialises the local variables and tables of the graph in a session; adds operations to the graph."""
     with graph.as_default():
         operation = tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer())
 
@@ -156,10 +157,14 @@ def _local_init(graph: Any) -> Callable[[Any], None]:
     return initialise
 
 
-def open_session(server: WorkerServer, graph: Any, view: View, config: Any = None) -> Any:
+def open_session(
+    server: WorkerServer, graph: Any, view: View, config: Any = None, runs_once: bool = False
+) -> Any:
     """A session on this worker's server, in which the graph's ps are those of the view.
 
     config: a ConfigProto of the user's, whose cluster is replaced; by default soft placement and GPUs that grow.
+    runs_once: whether nothing is run in it again and again, so that TensorFlow need not rewrite what it runs: that
+    takes more time then than it saves.
     """
     if config is None:
         config = tf1.ConfigProto(allow_soft_placement=True)
@@ -168,6 +173,8 @@ def open_session(server: WorkerServer, graph: Any, view: View, config: Any = Non
         given, config = config, tf1.ConfigProto()
         config.CopyFrom(given)
         config.ClearField("cluster_def")
+    if runs_once:
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.experimental.share_session_state_in_clusterspec_propagation = True
     ps_job = config.cluster_def.job.add(name="ps")
     for entry in view.ps:

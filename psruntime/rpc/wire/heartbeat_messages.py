@@ -12,6 +12,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import (
     STALENESS_LIMITS,
     BytesMoved,
+    GraphsBuilt,
     PsBeat,
     PsStats,
     RowCounts,
@@ -65,6 +66,9 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         wire.worker.saves = beat.saves
         wire.worker.holds = beat.holds
         wire.worker.step_times.extend(map(field_checks.duration, beat.step_s))
+        wire.worker.rounds_built = beat.graphs.rounds
+        wire.worker.pushes_built = beat.graphs.pushes
+        wire.worker.build_failure = field_checks.clipped(beat.graphs.failure)
     return wire
 
 
@@ -107,6 +111,9 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
         wire.saves,
         field_checks.number("worker.holds", wire.holds),
         _step_s_from_wire(wire.step_times),
+        GraphsBuilt(
+            wire.rounds_built, wire.pushes_built, field_checks.words("worker.build_failure", wire.build_failure)
+        ),
     )
 
 

@@ -227,6 +227,7 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
             settings=settings_to_wire(told.settings),
             hold=told.hold,
             hold_reason=field_checks.clipped(told.hold_reason),
+            build_mode=told.build,
         ),
         revision=answer.revision,
     )
@@ -261,6 +262,7 @@ def answer_from_wire(wire: pb.Answer) -> Answer:
             settings=settings_from_wire(told.settings) if told.HasField("settings") else UNCHANGED,
             hold=field_checks.number("hold", told.hold),
             hold_reason=field_checks.words("hold_reason", told.hold_reason),
+            build=field_checks.words("build_mode", told.build_mode),
         ),
         field_checks.number("revision", wire.revision, least=1),
     )

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from psruntime.core.members.messages import Answer, Assignment, Instructions, Prepared, Rest, WorkerStats
+from psruntime.core.members.messages import (
+    Answer,
+    Assignment,
+    GraphsBuilt,
+    Instructions,
+    Prepared,
+    Rest,
+    WorkerStats,
+)
 from psruntime.core.members.view import Phase, View, over_error
 from psruntime.core.rounds.round_messages import Done, Duty, Idle, Turn
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
@@ -141,6 +149,11 @@ class WorkerControl:
             self._retried = (why, now_s)
         if self._stop.wait(PAUSE_S):
             raise StopRequested("asked to stop")
+
+    def has_built(self, graphs: GraphsBuilt) -> None:
+        """Says at once which graphs this worker has; a change of the mode may wait for that.  In any thread."""
+        self._facts.has_built(graphs)
+        self._report_now()
 
     # Steps and rounds.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from psruntime.core.clocks.adaptive_bound import STEPS
-from psruntime.core.members.messages import Assignment, WorkerBeat, WorkerStats
+from psruntime.core.members.messages import Assignment, GraphsBuilt, WorkerBeat, WorkerStats
 
 WORK_S = 10.0  # a step, a batch or a checkpoint that takes longer is worth a word in the status
 
@@ -38,6 +38,7 @@ class WorkerFacts:
         self._hold = (0, 0)  # incarnation that was told it, and its number, 0 for none
         self._under_way = 0  # steps that were begun and have not ended
         self._step_s: deque[float] = deque(maxlen=STEPS)  # as WorkerBeat.step_s
+        self._graphs = GraphsBuilt()
         self._waiting = "starting"
         self._works_since_s = 0.0  # while there is no reason to wait; monotonic
 
@@ -60,11 +61,14 @@ class WorkerFacts:
             prepares = self._prepares[0] if self._prepares[1] == incarnation else 0
             if self._assignment is None or self._assignment.incarnation != incarnation:
                 asked = self._asked.is_set()
-                return WorkerBeat(stats=stats, asked_to_stop=asked, prepares=prepares, holds=self._holds(incarnation))
+                return WorkerBeat(
+                    stats=stats, asked_to_stop=asked, prepares=prepares, holds=self._holds(incarnation),
+                    graphs=self._graphs,
+                )  # fmt: skip
             return WorkerBeat(
                 self._assignment.view.number, self._steps, self._global_step, self._stopped, stats, self._closed_parts,
                 self._saved_step, self._asked.is_set(), prepares, self._saves, self._holds(incarnation),
-                tuple(self._step_s),
+                tuple(self._step_s), self._graphs,
             )  # fmt: skip
 
     # Read by the training, which alone changes them.
@@ -148,6 +152,11 @@ class WorkerFacts:
         """As chief, under this incarnation."""
         with self._lock:
             self._prepares = (view, incarnation)
+
+    def has_built(self, graphs: GraphsBuilt) -> None:
+        """Which graphs there are."""
+        with self._lock:
+            self._graphs = graphs
 
     def saves(self, under_way: bool) -> None:
         """A checkpoint is being written, or no longer."""

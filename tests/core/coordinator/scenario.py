@@ -15,7 +15,16 @@ from psruntime.core.coordinator import steered
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Role, tag_of
-from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
+from psruntime.core.members.messages import (
+    Answer,
+    GraphsBuilt,
+    Join,
+    LeaveKind,
+    NotYet,
+    Prepared,
+    PsBeat,
+    WorkerBeat,
+)
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Closed, Contribution, Done, Duty, Torn
 from psruntime.core.steering.commands import SteeringStatus
@@ -100,7 +109,7 @@ class Scenario:
             beat = WorkerBeat(
                 told.view.number, facts.get("steps", 0), step, "stopped" in said, closed_parts=facts.get("parts", 0),
                 saved_step=facts.get("saved"), asked_to_stop=asked, prepares=facts.get("prepares", 0),
-                saves="saving" in said, holds=facts.get("holds", 0), step_s=took(said),
+                saves="saving" in said, holds=facts.get("holds", 0), step_s=took(said), graphs=built(said),
             )  # fmt: skip
         return [self.heard(member, self.core.heartbeat(role, index, incarnation, beat, self.now_s))]
 
@@ -194,6 +203,8 @@ class Scenario:
             fence.append(f"mode {named(s.settings.mode, s.settings.bound)} of settings {s.settings.revision}")
         if s.hold:
             fence.append(f"hold {s.hold} ({s.hold_reason})")
+        if s.build:
+            fence.append(f"to build mode {s.build}")
         return f"{name}: {', '.join([s.phase.value, view, *flags, *fence, f'floor {floor}'])}; {s.reason}"
 
 
@@ -201,6 +212,13 @@ def took(said: str) -> tuple[float, ...]:
     """What a worker says of its last steps: `took=80,10,10` in milliseconds, again and again."""
     found = re.search(r"took=([\d,]+)", said)
     return tuple(islice(cycle(int(ms) / 1000 for ms in found[1].split(",")), STEPS)) if found else ()
+
+
+def built(said: str) -> GraphsBuilt:
+    """The graphs of a worker: both, or `built=pushes` or `built=rounds`, and `cannot build: WHY`."""
+    kind, failure = re.search(r"built=(\w+)", said), re.search(r"cannot build: (.*)", said)
+    has = kind[1] if kind else ""
+    return GraphsBuilt(has != "pushes", has != "rounds", failure[1] if failure else "")
 
 
 def done_of(text: str) -> Done | None:

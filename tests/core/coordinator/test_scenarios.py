@@ -9,7 +9,9 @@ bring; `>` is a record of the rounds, `!` tells the calls that are held to look 
     beat MEMBER [steps=N] [step=N] [stopped] [parts=N] [saved=N] [asked]     a heartbeat; `step` is the global step that
                                                 was read, `parts` of the end are what it has done as chief, `saved`
                                                 the checkpoint; its process was `asked` to stop; it is `saving`, or
-                                                prepares the view of a number (`prepares=N`)
+                                                prepares the view of a number (`prepares=N`); it has the graphs of
+                                                both kinds of steps, or only those of `built=pushes` or
+                                                `built=rounds`, and `cannot build: WHY`
     prepared MEMBER step=N [attempt=N]          the chief's reports
     finished MEMBER
     leave MEMBER KIND: REASON                   a farewell

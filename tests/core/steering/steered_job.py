@@ -14,11 +14,20 @@ from typing import Any
 from psruntime.config import JobConfig
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Instructions, Join, LeaveKind, Prepared, PsBeat, WorkerBeat
+from psruntime.core.members.messages import (
+    GraphsBuilt,
+    Instructions,
+    Join,
+    LeaveKind,
+    Prepared,
+    PsBeat,
+    WorkerBeat,
+)
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Closed, Contribution, Done, Duty
+from psruntime.core.steering.barrier import BarrierState
 from psruntime.core.steering.commands import Command, Kind, Reply
 from psruntime.core.steering.settings import UNCHANGED, Settings
 from psruntime.errors import PsRuntimeError, ReplacedError
@@ -55,6 +64,9 @@ class Stepper:
     saved: int | None = None
     heard: Instructions | None = None
     step_s: tuple[float, ...] = ()  # how long it says that its last steps took
+    graphs: set[bool] = field(default_factory=set)  # those that it has: of mode sync, of the others
+    builds_slowly: bool = False  # it builds none at the moment
+    failure: str = ""  # why it cannot build another
 
 
 @dataclass
@@ -107,7 +119,17 @@ class SteeredJob:
         join = Join(role, index, address, address, f"join {number}", self.job.job_id, 0.0, specs, past or UNKNOWN)
         incarnation = self.core.join(join, number, self.now_s).incarnation  # type: ignore[union-attr]
         members[index] = (Ps if role is Role.PS else Stepper)(incarnation, past or UNKNOWN)
+        if role is Role.WORKER:
+            self.steppers[index].graphs = self.built_at_start()
         self.collect()
+
+    def built_at_start(self) -> set[bool]:
+        """The graphs of a worker that joins.  Where a change is made already it builds the other when it gets there."""
+        state = self.core.state
+        if state.steering.barrier.state in (BarrierState.HOLD, BarrierState.APPLY):
+            return {True, False}
+        modes = [stage.mode for stage in state.schedule.stages] if state.schedule else [state.mode]
+        return {mode == "sync" for mode in modes}
 
     def lose(self, role: Role, index: int) -> None:
         members: dict[int, Any] = self.ps if role is Role.PS else self.steppers
@@ -136,6 +158,8 @@ class SteeredJob:
         for index, before in steppers.items():
             worker = self.steppers[index]
             worker.began, worker.stuck, worker.batches = before.began, before.stuck, before.batches
+            worker.graphs = {True, False}  # the mode may be an older one again, for which it builds when it gets there
+            worker.builds_slowly, worker.failure = before.builds_slowly, before.failure
 
     def ps_told(self, index: int) -> Instructions:
         return self.core.answer(Role.PS, index, self.ps[index].incarnation).instructions
@@ -165,7 +189,11 @@ class SteeredJob:
         worker = self.steppers.get(index)
         if worker is None:
             return
-        worker.heard = told = self.worker_told(index)
+        try:
+            worker.heard = told = self.worker_told(index)
+        except ReplacedError:  # it was cut off
+            del self.steppers[index]
+            return
         if not told.phase.over:
             worker.past = worker.past.after(told.phase.prepared, told.saved_step, told.seen_step)
             worker.past = worker.past.steered(told.settings)
@@ -189,6 +217,9 @@ class SteeredJob:
     def say(self, index: int, worker: Stepper) -> None:
         told = worker.heard
         assert told is not None
+        if told.build and not worker.builds_slowly and not worker.failure:
+            worker.graphs.add(told.build == "sync")
+        graphs = GraphsBuilt(True in worker.graphs, False in worker.graphs, worker.failure if told.build else "")
         if told.save and told.chief and worker.view == told.view.number:
             worker.saved = self.global_step
         stopped = told.phase is Phase.DRAINING and worker.began is None
@@ -196,7 +227,7 @@ class SteeredJob:
         step = self.global_step if worker.view == told.view.number else 0
         beat = WorkerBeat(
             worker.view, worker.steps, step, stopped, saved_step=worker.saved, asked_to_stop=told.leave, holds=holds,
-            step_s=worker.step_s,
+            step_s=worker.step_s, graphs=graphs,
         )  # fmt: skip
         self.core.heartbeat(Role.WORKER, index, worker.incarnation, beat, self.now_s)
 
@@ -276,6 +307,7 @@ class SteeredJob:
     def check_mode(self, worker: Stepper) -> None:
         """A step begins in the mode that is in force, which every ps of the view has been told."""
         assert worker.began is not None
+        assert (worker.mode == "sync") in worker.graphs, f"it has no graph of mode {worker.mode}"
         modes = {settings.mode for settings in worker.began} | {self.core.state.mode}
         if len(worker.began) == self.job.ps:
             assert modes == {worker.mode}, f"a step of mode {worker.mode} begins where {modes} are in force"

@@ -34,6 +34,24 @@ def test_a_change_goes_through_hold_and_apply() -> None:
     assert (barrier.state, barrier.hold, barrier.target) == (BarrierState.OPEN, 0, None)
 
 
+def test_nobody_holds_while_workers_build_the_graph_of_the_steps_that_come() -> None:
+    barrier = Barrier(Settings(mode="async"))
+    barrier.begin(Settings(mode="sync"), builds=True)
+    assert (barrier.state, barrier.hold, barrier.to_build) == (BarrierState.BUILD, 0, "sync")
+    late = replace(READY, unbuilt="waits for worker 1", stepping="steps go on")
+    assert barrier.decide(late) == Decision("", "waits for worker 1")
+    assert barrier.decide(replace(late, unbuilt="")) == Decision("halt")
+    barrier.halt()
+    assert (barrier.state, barrier.hold, barrier.to_build) == (BarrierState.HOLD, 1, "")
+
+
+@pytest.mark.parametrize("change", [Settings(mode="bounded", bound=1), Settings(mode="async", paused=True)])
+def test_no_graph_is_built_for_steps_of_the_same(change: Settings) -> None:
+    barrier = Barrier(Settings(mode="async"))
+    barrier.begin(change, builds=True)
+    assert (barrier.state, barrier.to_build) == (BarrierState.HOLD, "")
+
+
 def test_nothing_moves_while_nobody_trains() -> None:
     barrier = changed(bound=2)
     assert barrier.decide(Look(False, "waiting for ps 1")) == Decision("", "waiting for ps 1")
@@ -79,6 +97,7 @@ def test_the_settings_of_an_earlier_coordinator_are_taken_if_they_are_newer() ->
     ("state", "moves"),
     [
         (BarrierState.OPEN, {"begin", "learn", "note"}),
+        (BarrierState.BUILD, {"halt", "give_up"}),
         (BarrierState.HOLD, {"tell", "give_up"}),
         (BarrierState.APPLY, {"release"}),
     ],
@@ -86,13 +105,14 @@ def test_the_settings_of_an_earlier_coordinator_are_taken_if_they_are_newer() ->
 def test_an_illegal_move_raises_and_changes_nothing(state: BarrierState, moves: set[str]) -> None:
     barrier = Barrier(START)
     if state is not BarrierState.OPEN:
-        barrier.begin(replace(START, bound=2))
+        barrier.begin(replace(START, mode="sync"), builds=state is BarrierState.BUILD)
     if state is BarrierState.APPLY:
         barrier.tell(8, 30)
     before = vars(barrier).copy()
     arguments = {
         "begin": (START,),
         "learn": (START,),
+        "halt": (),
         "tell": (1, 1),
         "give_up": (),
         "release": (1,),

@@ -50,6 +50,8 @@ BEGINNINGS: tuple[dict[str, object], ...] = (
 SETTLES_S, VIEWS = 60, 12  # until nothing changes any more, once nothing is lost; and the views that it takes at most
 MUST_HAPPEN = (
     *(f"{kind} done" for kind in Kind), "pause given up", "learning-rate-scale given up", "save given up",
+    "ps lost at build", "worker lost at build", "worker joined at build", "coordinator lost at build", "steps at build",
+    "rounds at build", "cannot build",
     "ps lost at hold", "ps lost at apply", "worker lost at hold", "worker lost at apply", "worker joined at hold",
     "coordinator lost at hold", "coordinator lost at apply", "coordinator lost while paused", "settings survived",
     "refused", "asked too early", "over", "steps", "rounds", "scaled rounds", "mode given up",
@@ -137,7 +139,14 @@ class SteeringMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.integers(1, 3))
     def all_go_on(self, seconds: int) -> None:
+        at, (steps, rounds) = self.at, self.made()
         self.job.run(seconds)
+        self.seen[f"steps at {at}"] += at is self.at and self.made()[0] > steps
+        self.seen[f"rounds at {at}"] += at is self.at and self.made()[1] > rounds
+
+    def made(self) -> tuple[int, int]:
+        """Steps and rounds."""
+        return self.job.seen.steps, len(self.job.seen.rounds)
 
     @rule(late=FLAG, seconds=st.integers(3, 20))
     def steps_take_otherwise(self, late: bool, seconds: int) -> None:
@@ -175,6 +184,29 @@ class SteeringMachine(RuleBasedStateMachine):
         self.job.run(seconds)
         if ends:
             self.a_step_takes_long(worker, False)
+
+    @rule(worker=WORKERS, slowly=FLAG, failure=st.sampled_from(["", "no optimizer"]))
+    def a_worker_builds_otherwise(self, worker: int, slowly: bool, failure: str) -> None:
+        if worker in self.job.steppers:
+            self.job.steppers[worker].builds_slowly = slowly
+            self.job.steppers[worker].failure = failure
+
+    @rule(
+        worker=WORKERS, bound=st.integers(0, 7), failure=st.sampled_from(["", "no optimizer"]),
+        then=st.sampled_from(["", "joins", "is lost", "ps 1", "ps 0"]),
+    )  # fmt: skip
+    def a_mode_comes_while_a_worker_builds(self, worker: int, bound: int, failure: str, then: str) -> None:
+        self.a_worker_builds_otherwise(worker, not failure, failure)
+        self.a_change(Kind.MODE, bound, 1.0, False)
+        if then == "joins":
+            self.a_worker_joins((worker + 1) % 4)
+        elif then == "is lost":
+            self.a_worker_is_lost(worker)
+        elif then == "ps 1":
+            self.ps_1_is_lost(True, 3)
+        elif then == "ps 0" and self.job.core.state.phase is Phase.TRAINING:
+            self.ps_0_is_lost_with_the_coordinator()
+        self.all_go_on(2)
 
     @rule(worker=WORKERS)
     def a_worker_joins(self, worker: int) -> None:
@@ -289,7 +321,7 @@ class SteeringMachine(RuleBasedStateMachine):
             return
         job = self.job
         for worker in job.steppers.values():
-            worker.stuck = False
+            worker.stuck = worker.builds_slowly = False
         job.join(Role.PS, 1)
         job.join(Role.WORKER, 0)
         job.run(20)
@@ -298,6 +330,7 @@ class SteeringMachine(RuleBasedStateMachine):
         self.count()
         self.settle()
         for facts in job.take_facts("steered")[0]:
+            self.seen["cannot build"] += "cannot train in mode" in facts["reason"]
             self.seen[f"due {facts['outcome']}"] += facts["command"].endswith(", as scheduled")
             self.seen[f"choice {facts['outcome']}"] += facts["command"].endswith(", auto")
         left = {str(kind): job.reply(name).text for name, kind in self.asked.items() if name not in self.done}
@@ -315,7 +348,7 @@ def test_no_step_is_between_two_settings_and_no_command_hangs(monkeypatch: pytes
     run_state_machine_as_test(
         SteeringMachine,
         settings=settings(
-            max_examples=examples(600), stateful_step_count=40, deadline=None, derandomize=True,
+            max_examples=examples(800), stateful_step_count=40, deadline=None, derandomize=True,
             report_multiple_bugs=False,
         ),
     )  # fmt: skip

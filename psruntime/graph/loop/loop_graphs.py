@@ -1,0 +1,115 @@
+"""The graphs of a worker's training, one for mode sync and one for the others, with all that its loop runs in them.
+
+Each is built once, when it is needed first.  Before a running job changes from the one kind to the other its workers
+are told to build, which they do beside their steps: that takes seconds, and longer for a large model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from psruntime.config import JobConfig
+from psruntime.core.members.messages import GraphsBuilt
+from psruntime.errors import PsRuntimeError
+from psruntime.graph.base.background import Background
+from psruntime.graph.checkpoint.checkpoints import Checkpoints
+from psruntime.graph.loop.session import local_initialiser
+from psruntime.graph.recovery.prepare import Preparation
+from psruntime.graph.recovery.replicas import Replicas
+from psruntime.graph.recovery.warm_start import WarmStart
+from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.observe.log import first_line_of
+
+SYNC = "sync"
+
+
+@dataclass(frozen=True)
+class LoopGraph:
+    """A training graph, and what a loop runs in it beside the steps.  initialise: as in ViewSessionCreator."""
+
+    train: TrainGraph
+    checkpoints: Checkpoints
+    replicas: Replicas | None
+    preparation: Preparation
+    initialise: Callable[[Any], None]
+
+    @classmethod
+    def around(
+        cls,
+        train: TrainGraph,
+        job: JobConfig,
+        index: int,
+        log: Callable[..., None],
+        sharded: bool = False,
+        warm_start: WarmStart | None = None,
+    ) -> LoopGraph:
+        """Adds to the training graph of worker `index`.  sharded, warm_start: as in Preparation."""
+        checkpoints = Checkpoints(train, job.checkpoint_dir, job.keep, index)
+        replicas = Replicas(train) if job.replicate_every else None
+        preparation = Preparation(train, checkpoints, replicas, index, job, log, sharded, warm_start)
+        return cls(train, checkpoints, replicas, preparation, local_initialiser(train.graph))
+
+
+class LoopGraphs:
+    """`of` may be called by any thread, `prepare` by one.
+
+    make: builds the one for a mode.  on_change: called with what is built whenever that changes.
+
+    Law: no graph is built twice, or by two threads at a time.
+    """
+
+    def __init__(self, make: Callable[[str], LoopGraph], on_change: Callable[[GraphsBuilt], None]) -> None:
+        self._make, self._on_change = make, on_change
+        self._building = threading.Lock()
+        self._graphs: dict[bool, LoopGraph] = {}  # that of mode sync, and that of the others
+        self._noting = threading.Lock()  # guards the next two
+        self._wanted = ""  # the mode for which one is to be prepared
+        self._failure = ""
+        self._task: Background[None] | None = None
+
+    @property
+    def built(self) -> GraphsBuilt:
+        """Which are there."""
+        return GraphsBuilt(True in self._graphs, False in self._graphs, self._failure)
+
+    def of(self, mode: str) -> LoopGraph:
+        """That of the mode; builds it, or waits until it is built, if it is not there yet.
+
+        Raises:
+            UsageError, UserCodeError: the model cannot be trained in this mode.
+        """
+        is_sync = mode == SYNC
+        with self._building:
+            if is_new := is_sync not in self._graphs:
+                self._graphs[is_sync] = self._make(mode)
+            graph = self._graphs[is_sync]
+        if is_new:
+            self._on_change(self.built)
+        return graph
+
+    def prepare(self, mode: str) -> None:
+        """Builds that of the mode in a thread of its own, unless it is there, or is being built, or could not be built.
+
+        mode: empty: none is wanted any more, and what could not be built may be tried again.
+        """
+        with self._noting:
+            self._wanted = mode
+            failed = self._failure
+            self._failure = failed if mode else ""
+        if failed and not mode:
+            self._on_change(self.built)
+        elif mode and not (self.built.serve(mode) or self._failure or (self._task and self._task.is_alive())):
+            self._task = Background("graph", lambda: self._build(mode))
+
+    def _build(self, mode: str) -> None:
+        try:
+            self.of(mode)
+        except Exception as error:  # noqa: BLE001 - whatever the user's model raises, the training goes on
+            with self._noting:
+                failure = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
+                self._failure = failure if self._wanted else ""
+            if self._failure:
+                self._on_change(self.built)
