@@ -79,7 +79,7 @@ def _serve(coordinator: str, security: Security, arguments: argparse.Namespace) 
     dashboard = Dashboard(loop, arguments.host, arguments.port, arguments.allow_websocket_origin)
     client = CoordinatorClient(coordinator, security)
     reachable = _Reachable(dashboard, coordinator)
-    poller = Poller(client.get_status, reachable.hear, reachable.miss)
+    poller = Poller(lambda: client.get_status(watches=True), reachable.hear, reachable.miss)
     events: asyncio.AbstractEventLoop = loop.asyncio_loop
     try:
         for signum in (signal.SIGTERM, signal.SIGINT):

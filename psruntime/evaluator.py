@@ -247,7 +247,7 @@ class JobEnd:
         """Asks once; if the job is to end, with a wait for that: its processes are gone soon afterwards."""
         self._is_pending = False
         try:
-            status, job = self._client.get_status()
+            status, job = self._client.get_status(watches=True)
         except PsRuntimeError as error:
             if self._time_s() - self._heard_s >= self._timeout_s:
                 name = self._client.name

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -30,7 +29,6 @@ from psruntime.rpc.security.credentials import load_security
 
 PROG = "psruntime status"
 FOLLOW_S = 1.0
-SPEED_WINDOW = 10  # looks, for the steps/s from which the time left follows
 FRESH_S = 1.0  # how old what a member said may be
 AGAIN_S = 0.1  # between two questions, until all have said something new
 EVENTS = 8  # the latest
@@ -109,9 +107,9 @@ def _watch(client: CoordinatorClient) -> int:
 def _looks(client: CoordinatorClient, history: History) -> Iterator[bool]:
     """A look each second, until the job is over: a coordinator that does not answer may come back with its ps 0.
 
-    Raises UnreachableError if it does not answer at first.
+    Raises UnreachableError if it does not answer at first, or for longer than the job waits for a ps.
     """
-    history.observe(*client.get_status(), time.time())
+    history.observe(*client.get_status(watches=True), time.time())
     while True:
         yield True
         assert history.status
@@ -119,48 +117,52 @@ def _looks(client: CoordinatorClient, history: History) -> Iterator[bool]:
             return
         time.sleep(FOLLOW_S)
         try:
-            history.observe(*client.get_status(), time.time())
+            history.observe(*client.get_status(watches=True), time.time())
         except UnreachableError as error:
             if history.status.phase is Phase.DRAINING:
                 return  # it left with the end of the job
             history.missed(str(error), time.time())
+            assert history.job and history.gone_since_s is not None
+            if time.time() - history.gone_since_s > history.job.ps_timeout_s:
+                raise
+
+
+def _head(history: History) -> list[Text]:
+    """How far the job is, and whether its coordinator is away."""
+    assert history.status and history.job
+    lines = [Text(progress_line(history.status, history.job, history.samples[-1].steps_per_s))]
+    if history.gone_since_s is not None:
+        since = datetime.fromtimestamp(history.gone_since_s).strftime("%H:%M:%S")
+        lines.insert(0, Text(f"not reachable since {since}: {history.gone_reason}", "bold red"))
+    return lines
 
 
 def _picture(history: History, room: Console | None = None) -> RenderableType:
     """As much as there is room for."""
-    status, job = history.status, history.job
+    status, job, lines = history.status, history.job, _head(history)
     assert status and job
-    lines = [Text(progress_line(status, job, history.samples[-1].steps_per_s))]
-    if history.gone_since_s is not None:
-        since = datetime.fromtimestamp(history.gone_since_s).strftime("%H:%M:%S")
-        lines.insert(0, Text(f"not reachable since {since}: {history.gone_reason}", "bold red"))
     events = [(event.at_s, event.kind, event.subject, event.reason) for event in list(history.events)[-EVENTS:]]
     return watched(lines, status, job, events, history.waiting, room)
 
 
 def _follow(client: CoordinatorClient) -> int:
-    """On a terminal one line that changes in place; elsewhere a line whenever it changes."""
-    console = Console()
-    seen: deque[tuple[float, int]] = deque(maxlen=SPEED_WINDOW)
-    last = Text()
+    """On a terminal one line that changes in place, of which the last stays; elsewhere a line whenever it changes."""
+    console, history, last = Console(), History(), Text()
+    looks = _looks(client, history)
+    next(looks)
     with console.status("") as line:
         while True:
-            try:
-                status, job = client.get_status()
-            except UnreachableError:
-                return EXIT_DONE  # the coordinator left: the job is over, and the processes' exit codes tell how
-            seen.append((time.monotonic(), status.global_step))
-            (then_s, then_step), (now_s, now_step) = seen[0], seen[-1]
-            speed = (now_step - then_step) / (now_s - then_s) if now_s > then_s else 0.0
-            text = Text(progress_line(status, job, speed))  # with reasons as they are, without markup
+            text = Text(" | ".join(each.plain for each in _head(history)))  # with reasons as they are, without markup
             if console.is_terminal:
                 line.update(text)
             elif text != last:
                 console.print(text, soft_wrap=True)
             last = text
-            if status.phase.over:
-                return EXIT_DONE
-            time.sleep(FOLLOW_S)
+            if not next(looks, False):
+                break
+    if console.is_terminal:
+        console.print(last, soft_wrap=True)
+    return EXIT_DONE
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ class Coordinator:
         self.phase: Phase | None = Phase.TRAINING
         self.job = JOB
 
-    def get_status(self) -> Any:
+    def get_status(self, watches: bool) -> Any:
+        assert watches
         if self.phase is None:
             raise UnreachableError("no answer")
         return SimpleNamespace(phase=self.phase, reason="why"), self.job

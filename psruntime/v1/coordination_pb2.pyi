@@ -981,8 +981,10 @@ class SteeringStatus(_message.Message):
     def __init__(self, settings: _Optional[_Union[Settings, _Mapping]] = ..., pending: _Optional[_Iterable[str]] = ..., waits_for: _Optional[str] = ..., bound_reason: _Optional[str] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("watches",)
+    WATCHES_FIELD_NUMBER: _ClassVar[int]
+    watches: bool
+    def __init__(self, watches: _Optional[bool] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
     __slots__ = ("status", "job")

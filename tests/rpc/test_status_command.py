@@ -86,12 +86,15 @@ GONE = UnreachableError("coordinator a:1: down")
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_watch_goes_on_while_the_coordinator_is_away(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+@pytest.mark.parametrize("show", [status._follow, status._watch])
+def test_it_goes_on_while_the_coordinator_is_away(monkeypatch: pytest.MonkeyPatch, show, terminal: bool) -> None:
     out = _shown(monkeypatch, terminal)
     told = Told(STATUS, GONE, GONE, STATUS, replace(STATUS, phase=Phase.DONE, reason="all steps are taken"))
-    assert status._watch(told) == 0
+    assert show(told) == 0
     assert not told.left
-    assert "not reachable since" in out.getvalue() and "all steps are taken" in out.getvalue()
+    assert "all steps are taken" in out.getvalue().splitlines()[-1] or show is status._watch
+    if not (terminal and show is status._follow):  # which draws a line twelve times a second
+        assert "not reachable since" in out.getvalue() and "all steps are taken" in out.getvalue()
 
 
 def test_watch_fits_the_terminal_and_shows_all_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,11 +108,23 @@ def test_watch_fits_the_terminal_and_shows_all_at_the_end(monkeypatch: pytest.Mo
     assert "worker 19" in rest and not re.search(r"and \d+ more", rest)
 
 
-def test_watch_ends_when_the_coordinator_leaves_at_the_end_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("show", [status._follow, status._watch])
+def test_it_ends_when_the_coordinator_leaves_at_the_end_of_the_job(monkeypatch: pytest.MonkeyPatch, show) -> None:
     _shown(monkeypatch, terminal=False)
     told = Told(STATUS, replace(STATUS, phase=Phase.DRAINING), GONE)
-    assert status._watch(told) == 0
+    assert show(told) == 0
     assert not told.left
+
+
+@pytest.mark.parametrize("show", [status._follow, status._watch])
+def test_it_waits_for_the_coordinator_no_longer_than_the_job_does(monkeypatch: pytest.MonkeyPatch, show) -> None:
+    out = _shown(monkeypatch, terminal=False)
+    now_s = [1000.0]
+    monkeypatch.setattr(status.time, "time", lambda: now_s.__setitem__(0, now_s[0] + JOB.ps_timeout_s / 3) or now_s[0])
+    told = Told(STATUS, *[GONE] * 20)
+    with pytest.raises(UnreachableError, match="coordinator a:1: down"):
+        show(told)
+    assert "not reachable since" in out.getvalue() and 10 < len(told.left) < 18
 
 
 def test_watch_ends_by_ctrl_c(stage: Stage) -> None:
@@ -124,8 +139,9 @@ def test_watch_ends_by_ctrl_c(stage: Stage) -> None:
     assert (watching.returncode, err) == (130, "")
 
 
-def test_watch_without_a_coordinator_says_so(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status.main(["--watch", "--coordinator", stage.refusing()]) == 2
+@pytest.mark.parametrize("flag", ["--watch", "--follow"])
+def test_without_a_coordinator_it_says_so(stage: Stage, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    assert status.main([flag, "--coordinator", stage.refusing()]) == 2
     assert "is the job running" in capsys.readouterr().err
 
 
@@ -135,7 +151,8 @@ class Told:
     def __init__(self, *answers: JobStatus | PsRuntimeError) -> None:
         self.left = list(answers)
 
-    def get_status(self) -> tuple[JobStatus, JobConfig]:
+    def get_status(self, watches: bool) -> tuple[JobStatus, JobConfig]:
+        assert watches
         answer = self.left.pop(0)
         if isinstance(answer, PsRuntimeError):
             raise answer

@@ -157,9 +157,7 @@ def local_initialiser(graph: Any) -> Callable[[Any], None]:
     return initialise
 
 
-def open_session(
-    server: WorkerServer, graph: Any, view: View, config: Any = None, runs_once: bool = False
-) -> Any:
+def open_session(server: WorkerServer, graph: Any, view: View, config: Any = None, runs_once: bool = False) -> Any:
     """A session on this worker's server, in which the graph's ps are those of the view.
 
     config: a ConfigProto of the user's, whose cluster is replaced; by default soft placement and GPUs that grow.

@@ -147,8 +147,10 @@ class CoordinatorClient:
         response: pb.ControlResponse = self._call(self._stub.Control, control_request_to_wire(request), deadline_s)
         return control_reply_from_wire(response)
 
-    def get_status(self, deadline_s: float = DEADLINE_S) -> tuple[JobStatus, JobConfig]:
-        response: pb.GetStatusResponse = self._call(self._stub.GetStatus, pb.GetStatusRequest(), deadline_s)
+    def get_status(self, deadline_s: float = DEADLINE_S, watches: bool = False) -> tuple[JobStatus, JobConfig]:
+        """watches: whether the caller asks again every second; then it hears of the end of the job, too."""
+        request = pb.GetStatusRequest(watches=watches)
+        response: pb.GetStatusResponse = self._call(self._stub.GetStatus, request, deadline_s)
         return status_from_wire(response.status), job_from_wire(response.job)
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from psruntime.rpc.server.change_polls import ChangePolls
 from psruntime.rpc.server.clock_polls import ClockPolls
 from psruntime.rpc.server.dead_holder_probe import Probes
 from psruntime.rpc.server.heartbeat_polls import FRESH_S, HeartbeatPolls
+from psruntime.rpc.server.watchers import Watchers
 from psruntime.rpc.wire import (
     clock_messages,
     control_messages,
@@ -44,6 +45,7 @@ from psruntime.rpc.wire.turn_messages import turn_request_from_wire, turn_to_wir
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
+LOOK_S = 0.05  # between two looks whether all who watch have heard of the end
 NEXT_BEAT_S = 1.0  # a live member sends its next heartbeat some milliseconds after an answer, or after the fence
 TICKS_PER_LEASE = 10  # a lost member is noticed within 1.1 leases; fewer than 3 would look like a paused coordinator
 
@@ -122,6 +124,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._control_polls = ChangePolls()
         self._clock_polls = ClockPolls()
         self._probes = Probes()
+        self._watchers = Watchers()
         self._ticking: asyncio.Task[None] | None = None
         self._specs = member_messages.SpecsReader()  # workers of a job all have the same
         self._model: tuple[tuple[VariableSpec, ...] | None, pb.GetModelResponse] = None, pb.GetModelResponse()
@@ -135,7 +138,9 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def close(self) -> None:
-        """Answers the long polls, and ends what runs in the background."""
+        """Lets who watches hear that the job is over, answers the long polls, and ends what runs in the background."""
+        while self._coordinator.state.phase.over and self._watchers.are_to_hear(self._now()):
+            await asyncio.sleep(LOOK_S)
         for polls in (self._turn_polls, self._shard_polls, self._control_polls):
             polls.close()
         self._heartbeat_polls.close()
@@ -256,9 +261,11 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
             )
         return control_messages.control_reply_to_wire(reply)
 
-    @_rpc
-    async def GetStatus(self, _request: pb.GetStatusRequest) -> pb.GetStatusResponse:
+    @_rpc_from
+    async def GetStatus(self, request: pb.GetStatusRequest, peer: Callable[[], str]) -> pb.GetStatusResponse:
         self._heartbeat_polls.watch()
+        if request.watches:
+            self._watchers.ask(peer(), self._coordinator.state.phase.over, self._now())
         status = job_status(self._coordinator.state, self._now())
         return pb.GetStatusResponse(status=status_to_wire(status), job=self._settings)
 
