@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from psruntime.graph.checkpoint.best import BestCheckpoint
     from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.loop.loop_graphs import LoopGraph
-    from psruntime.graph.loop.push_steps import StepResult
     from psruntime.graph.model.evaluate import PulledEvaluation
     from psruntime.graph.recovery.warm_start import WarmStart
+    from psruntime.graph.session.step_result import StepResult
     from psruntime.metrics.endpoint import Endpoint
     from psruntime.metrics.worker_metrics import WorkerMetrics
 
@@ -195,7 +195,7 @@ class _Trainer:
         """Starts TensorFlow's server and joins the job."""
         from psruntime.graph.base.server import start_server
         from psruntime.graph.checkpoint.listing import newest_step
-        from psruntime.graph.loop.session import WorkerServer
+        from psruntime.graph.session.session import WorkerServer
 
         where, process = self._where, self._process
         server, self.address = start_server("worker", where.index, host, where.port, self._towers.cpus)
@@ -268,8 +268,8 @@ class _Trainer:
     def _train(self) -> None:
         """Trains in the job's mode, and in each in which an operator lets it go on."""
         from psruntime.graph.loop.assemble import assemble
-        from psruntime.graph.loop.session import ModeChangedError
-        from psruntime.graph.loop.worker_run import WorkerRun
+        from psruntime.graph.session.session import ModeChangedError
+        from psruntime.graph.session.worker_run import WorkerRun
 
         index, log, control_plane, job = self._where.index, self._process.log, self._control_plane, self._job
         saved = self._best.offer if self._best else None
@@ -362,7 +362,7 @@ class _Trainer:
 
     def _evaluate(self, global_step: int) -> None:
         """Measures the final variables on held-out data; prints the metrics for the user and logs them."""
-        from psruntime.graph.loop.session import open_session
+        from psruntime.graph.session.session import open_session
 
         instructions = self._membership.answer.instructions
         if instructions.stopping:

@@ -75,7 +75,7 @@ def no_session(clock: Callable[[float], None]) -> str:
 
 
 def not_finite(_: Any) -> str:
-    from psruntime.graph.loop.push_steps import StepResult, require_finite
+    from psruntime.graph.session.step_result import StepResult, require_finite
 
     with pytest.raises(Exception, match="not finite") as raised:
         require_finite(StepResult(0.5, False, 12, 64, 0, 1))

@@ -56,6 +56,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("rpc.security",),
     ("rpc.wire",),
     ("graph.loop",),
+    ("graph.hooks",),
+    ("graph.session",),
     ("graph.recovery", "graph.export"),
     ("graph.checkpoint",),
     ("graph.step",),
@@ -115,7 +117,7 @@ def is_in(name: str, package: str) -> bool:
 
 
 def room_of(module: str) -> str:
-    """`psruntime.graph.loop.session` -> `graph.loop`, `psruntime.worker` -> `worker`, the package -> `psruntime`."""
+    """`psruntime.graph.session.session` -> `graph.loop`, `psruntime.worker` -> `worker`, the package -> `psruntime`."""
     _, *parts = module.split(".")
     if not parts:
         return PACKAGE

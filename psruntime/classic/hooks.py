@@ -12,7 +12,7 @@ from psruntime.classic.counting import StepCounting
 from psruntime.classic.sessions import ScriptSessions
 from psruntime.classic.writers import LateWriter, late_writers
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.loop.control_plane import ControlPlane
+from psruntime.graph.session.control_plane import ControlPlane
 
 
 @dataclass

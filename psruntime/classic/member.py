@@ -15,7 +15,7 @@ from psruntime.core.members.view import Phase, over_error
 from psruntime.errors import JobDoneError, JobFailedError, JobOverError, PsRuntimeError, StopRequested, UsageError
 from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
-from psruntime.graph.loop.session import WorkerServer
+from psruntime.graph.session.session import WorkerServer
 from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.classic.placement import outside_scopes, place_rest
 from psruntime.classic.prepare import ScaffoldPreparation
 from psruntime.core.members.messages import Assignment
-from psruntime.graph.loop.session import ViewSessionCreator
+from psruntime.graph.session.session import ViewSessionCreator
 
 
 class ScriptSessions(tf1.train.SessionCreator):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from psruntime.cluster.of_script import place_of_script
 from psruntime.config import ProcessConfig, SecurityConfig
 from psruntime.errors import PsRuntimeError, UsageError
 from psruntime.graph.dynamic.settings import noted
-from psruntime.graph.loop.session import ViewSessionCreator
+from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.observe.log import Log
 from psruntime.rpc.security.credentials import load_security
 

@@ -14,8 +14,8 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.core.rounds.past_round import PastRound
 from psruntime.core.rounds.round_messages import Closed, Contribution, Idle, Torn, Turn
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.loop.session import callable_of
 from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.session.session import callable_of
 from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.round_sum import RoundStore
 from psruntime.model import Context, Model
@@ -128,7 +128,7 @@ def lose_session(
         return run_and_lose
 
     monkeypatch.setattr(StepRunner, "__init__", make_and_look)
-    monkeypatch.setattr("psruntime.graph.loop.session.callable_of", make_losing)
+    monkeypatch.setattr("psruntime.graph.session.session.callable_of", make_losing)
     return happened
 
 

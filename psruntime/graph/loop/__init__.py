@@ -1,5 +1,4 @@
-"""The training loop of a worker: sessions on a view, the hooks around a run, the steps of each mode, and the parts put
-together.
+"""The training loop of a worker: the steps of each mode, and all parts put together.
 
-Reaches the coordinator through the protocol ControlPlane alone.  May use every other room of psruntime.graph.
+May use every other room of psruntime.graph.
 """

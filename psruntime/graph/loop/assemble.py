@@ -7,18 +7,20 @@ from typing import Any
 
 from psruntime.core.accounting.update_outcome import SentUpdate
 from psruntime.graph.base.summary_writer import SummaryWriter
-from psruntime.graph.loop.checkpoint_hook import CheckpointHook
-from psruntime.graph.loop.hooks import StepsOnly, ViewHook
+from psruntime.graph.hooks.checkpoint_hook import CheckpointHook
+from psruntime.graph.hooks.model_hooks import StepsOnly
+from psruntime.graph.hooks.replica_hook import ReplicaHook
+from psruntime.graph.hooks.summary_hook import SummaryHook
+from psruntime.graph.hooks.trace_hook import TraceHook
 from psruntime.graph.loop.loop_graphs import LoopGraph
-from psruntime.graph.loop.push_steps import PushSteps, StepResult
-from psruntime.graph.loop.replica_hook import ReplicaHook
+from psruntime.graph.loop.push_steps import PushSteps
 from psruntime.graph.loop.round_steps import RoundSteps
-from psruntime.graph.loop.session import ViewSessionCreator, WorkerServer
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.loop.summary_hook import SummaryHook
-from psruntime.graph.loop.trace_hook import TraceHook
 from psruntime.graph.loop.training_loop import Steps, TrainingLoop
-from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.session.session import ViewSessionCreator, WorkerServer
+from psruntime.graph.session.step_result import StepResult
+from psruntime.graph.session.view_hook import ViewHook
+from psruntime.graph.session.worker_run import WorkerRun
 
 
 def assemble(

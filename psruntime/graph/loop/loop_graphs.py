@@ -16,10 +16,10 @@ from psruntime.core.members.messages import GraphsBuilt
 from psruntime.errors import PsRuntimeError
 from psruntime.graph.base.background import Background
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
-from psruntime.graph.loop.session import local_initialiser
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.recovery.warm_start import WarmStart
+from psruntime.graph.session.session import local_initialiser
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.observe.log import first_line_of
 

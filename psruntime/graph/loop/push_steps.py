@@ -6,7 +6,6 @@ last pushes.  They begin and end in order; between that they may overtake each o
 
 from __future__ import annotations
 
-import math
 import secrets
 import threading
 import time
@@ -23,35 +22,16 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, REPEATED
 from psruntime.core.accounting.update_outcome import SentUpdate, outcome_of, word_of
 from psruntime.core.members.view import View
-from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
-from psruntime.graph.loop.hooks import ViewHook
-from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
-from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.session.session import ViewSessionCreator
+from psruntime.graph.session.step_result import StepResult, require_finite
+from psruntime.graph.session.view_hook import ViewHook
+from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.observe.step_times import GATE, StepTimes
 from psruntime.staleness_lr import StalenessLr
 
 COUNTED = (APPLIED, NOT_FINITE, REPEATED)  # what became of a push whose batch is not to be read again
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The result of one step.
-
-    finite: whether loss and gradient are.  staleness: the largest of the applied updates, in versions; None if there
-    are none.  dropped: buckets that refused theirs.  counted: whether none did because it was stale or its sender not
-    admitted.  times: when it did what.
-    """
-
-    loss: float
-    finite: bool
-    global_step: int
-    examples: int
-    staleness: int | None
-    dropped: int
-    counted: bool = True
-    times: StepTimes | None = None
 
 
 @dataclass
@@ -240,17 +220,6 @@ class PushSteps:
         for step in self._under_way:
             if step.run is not None and isinstance(step.run[1].exception(), LOST_SESSION):
                 step.run = None
-
-
-def require_finite(result: StepResult) -> None:
-    """Raises JobFailedError unless loss and gradient of a step are finite numbers."""
-    if not result.finite:
-        at = f"at global step {result.global_step}"
-        if math.isfinite(result.loss):
-            what = f"the gradient is not finite {at}, though the loss is {result.loss:g}; it was not applied"
-        else:
-            what = f"the loss is {result.loss} {at}; its gradient was not applied"
-        raise JobFailedError(f"{what} (--on-nan continue passes over such batches)")
 
 
 def _read(fetched: dict[str, Any], examples: int, times: StepTimes) -> StepResult:

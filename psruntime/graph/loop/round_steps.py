@@ -35,11 +35,11 @@ from psruntime.core.rounds.round_messages import (
     Turn,
 )
 from psruntime.errors import JobFailedError
-from psruntime.graph.loop.push_steps import StepResult, require_finite
 from psruntime.graph.loop.round_batches import Batch, NoBatchError, RoundBatches
-from psruntime.graph.loop.session import ViewSessionCreator
 from psruntime.graph.loop.step_runner import Ran, StepRunner
-from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.session.session import ViewSessionCreator
+from psruntime.graph.session.step_result import StepResult, require_finite
+from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.graph.step.train_graph import RoundGraph
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
 from psruntime.observe.step_times import ROUND

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.loop.hooks import ViewHook
+from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.observe.step_times import StepTimes, in_order
 

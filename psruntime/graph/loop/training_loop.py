@@ -11,8 +11,8 @@ from psruntime.core.members.messages import Assignment, Rest
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.failed_operation import users_errors
-from psruntime.graph.loop.session import ModeChangedError, ViewSessionCreator
-from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.session.session import ModeChangedError, ViewSessionCreator
+from psruntime.graph.session.worker_run import WorkerRun
 
 
 class Steps(Protocol):

@@ -1,4 +1,4 @@
-"""The control plane as a worker's training loop sees it; graph/loop/control_plane.py defines each method."""
+"""The control plane as a worker's training loop sees it; graph/session/control_plane.py defines each method."""
 
 from __future__ import annotations
 

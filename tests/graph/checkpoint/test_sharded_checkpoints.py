@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED
 from psruntime.errors import CheckpointError
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
-from psruntime.graph.loop.session import ViewSession
+from psruntime.graph.session.session import ViewSession
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train

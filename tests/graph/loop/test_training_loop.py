@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, RECEIVED, REPEATED
 from psruntime.core.members.messages import Assignment, Rest
 from psruntime.errors import StopRequested
-from psruntime.graph.loop.hooks import ViewHook
-from psruntime.graph.loop.session import callable_of
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
+from psruntime.graph.session.session import callable_of
+from psruntime.graph.session.view_hook import ViewHook
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, linear_model, train, with_spec
 
@@ -135,7 +135,7 @@ def lose_the_answer_of(global_step: int, error: Any, monkeypatch: Any) -> list[i
 
         return run_and_lose
 
-    monkeypatch.setattr("psruntime.graph.loop.session.callable_of", make_losing)
+    monkeypatch.setattr("psruntime.graph.session.session.callable_of", make_losing)
     return lost
 
 

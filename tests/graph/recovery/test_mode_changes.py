@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.loop.session import ModeChangedError, ViewSessionCreator
+from psruntime.graph.session.session import ModeChangedError, ViewSessionCreator
 from tests.graph.recovery.test_recovery import ADAM, SLICED
 from tests.support.local_cluster import LocalCluster, Run, train
 

@@ -12,10 +12,10 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Turn
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.loop.hooks import ViewHook
 from psruntime.graph.loop.round_steps import RoundSteps
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.session.view_hook import ViewHook
+from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.model import Context
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_clipping import clipping

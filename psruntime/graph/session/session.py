@@ -20,7 +20,7 @@ from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import View
 from psruntime.errors import CannotPrepareError, ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost
-from psruntime.graph.loop.control_plane import ControlPlane
+from psruntime.graph.session.control_plane import ControlPlane
 
 
 @dataclass(frozen=True)

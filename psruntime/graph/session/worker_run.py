@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from psruntime.config import JobConfig
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.loop.control_plane import ControlPlane
+from psruntime.graph.session.control_plane import ControlPlane
 from psruntime.graph.step.train_graph import TrainGraph
 
 

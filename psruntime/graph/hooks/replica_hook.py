@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.graph.recovery.replicas import Replicas
+from psruntime.graph.session.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # what sending gets to end after its session was lost
 

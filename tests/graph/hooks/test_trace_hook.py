@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.loop import trace_hook
+from psruntime.graph.hooks import trace_hook
 from psruntime.model import ModelSpec
 from psruntime.observe.step_times import PHASES
 from psruntime.tracing.chrome import Trace, read_trace

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.loop.hooks import StepsOnly
+from psruntime.graph.hooks.model_hooks import StepsOnly
 from psruntime.model import ModelSpec
 from tests.support.local_cluster import LocalCluster, train
 from tests.support.selection import long_but

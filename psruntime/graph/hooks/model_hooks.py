@@ -1,8 +1,4 @@
-"""The hooks around every run of a session: the view's own, and those of the model.
-
-ViewHook ends a session whose view was replaced.  StepsOnly lets a hook of the model see this worker's training steps,
-and none of the runs in between.
-"""
+"""The hooks of the model: StepsOnly lets one see this worker's training steps, and none of the runs in between."""
 
 from __future__ import annotations
 
@@ -12,44 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.loop.session import ViewSessionCreator
-from psruntime.graph.loop.worker_run import WorkerRun
 from psruntime.usercode import blame
-
-
-class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Ends a session whose view was replaced, and knows the global step as this worker last saw it."""
-
-    def __init__(self, run: WorkerRun, creator: ViewSessionCreator) -> None:
-        self._graph = run.graph
-        self._creator = creator
-        self._control_plane = run.control_plane
-        self._log = run.log
-        self._read_step = run.graph.step_reader()
-        self._global_step = 0
-        self._stepped = False  # in the newest session
-
-    @property
-    def global_step(self) -> int:
-        """As this worker last saw it."""
-        return self._global_step
-
-    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        self._graph.model.worker_copies.take(session)
-        self._global_step = int(session.run(self._read_step))
-        self._stepped = False
-
-    def before_run(self, run_context: Any) -> None:  # noqa: ARG002
-        assignment = self._creator.assignment
-        if assignment is None or not self._control_plane.holds(assignment):
-            raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
-
-    def saw(self, global_step: int) -> None:
-        """A step ended; steps that ran beside each other may end in another order than they were counted in."""
-        self._global_step = max(self._global_step, global_step)
-        if not self._stepped:
-            self._stepped = True
-            self._log("first_step", global_step=self._global_step)
 
 
 class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]

@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.loop.run_spans import run_spans
-from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.hooks.run_spans import run_spans
+from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.observe.step_times import StepTimes
 from psruntime.step_range import StepRange
 from psruntime.tracing.join import TraceFolder
@@ -22,7 +22,7 @@ from psruntime.tracing.parts import Head, write_part
 from psruntime.tracing.spans import PHASE, STEP, Span
 
 if TYPE_CHECKING:
-    from psruntime.graph.loop.push_steps import StepResult
+    from psruntime.graph.session.step_result import StepResult
 
 CLOCK_READS = 8  # of all ps; the fastest one counts
 JOIN_EVERY_S = 2.0

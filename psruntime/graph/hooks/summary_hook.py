@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.summary_writer import SummaryWriter
-from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.session.worker_run import WorkerRun
 
 if TYPE_CHECKING:
-    from psruntime.graph.loop.push_steps import StepResult
+    from psruntime.graph.session.step_result import StepResult
 
 ALL = "all"  # of --summary-workers
 PREFIX = "psruntime/"  # of the tags, so that none is one of the model

@@ -14,7 +14,7 @@ from psruntime.errors import CheckpointError, ReplacedError
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
-from psruntime.graph.loop.worker_run import WorkerRun
+from psruntime.graph.session.worker_run import WorkerRun
 
 ABANDON_S = 10.0  # what a write gets to end after its session was lost; a disk may hang
 FAILED_S = 5.0  # after a failure, until one that somebody waits for is tried again

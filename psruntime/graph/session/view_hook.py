@@ -1,0 +1,45 @@
+"""The first hook around every run of a session: ends one whose view was replaced, and knows the global step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.session.session import ViewSessionCreator
+from psruntime.graph.session.worker_run import WorkerRun
+
+
+class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Ends a session whose view was replaced, and knows the global step as this worker last saw it."""
+
+    def __init__(self, run: WorkerRun, creator: ViewSessionCreator) -> None:
+        self._graph = run.graph
+        self._creator = creator
+        self._control_plane = run.control_plane
+        self._log = run.log
+        self._read_step = run.graph.step_reader()
+        self._global_step = 0
+        self._stepped = False  # in the newest session
+
+    @property
+    def global_step(self) -> int:
+        """As this worker last saw it."""
+        return self._global_step
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        self._graph.model.worker_copies.take(session)
+        self._global_step = int(session.run(self._read_step))
+        self._stepped = False
+
+    def before_run(self, run_context: Any) -> None:  # noqa: ARG002
+        assignment = self._creator.assignment
+        if assignment is None or not self._control_plane.holds(assignment):
+            raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
+
+    def saw(self, global_step: int) -> None:
+        """A step ended; steps that ran beside each other may end in another order than they were counted in."""
+        self._global_step = max(self._global_step, global_step)
+        if not self._stepped:
+            self._stepped = True
+            self._log("first_step", global_step=self._global_step)
