@@ -1,10 +1,11 @@
 """How long nobody steps when an operator changes the mode of a running job.
 
-    python -m benchmarks.mode_switches [--runs 3] [--workers 4] [--quick] [--json]
+    python -m benchmarks.mode_switches [--runs 3] [--workers 4] [--model MODULE] [--quick] [--json]
 
 Each run changes a job on this machine through all six changes between the three modes, and looks for the longest time
 without an update in the workers' records about each.  Beside it stands the longest such time of a second in which
-nothing was changed, and the time of a step in mode async, from one update of a worker to its next.
+nothing was changed, and the time of a step in mode async, from one update of a worker to its next.  benchmarks.accelerator is a
+model with longer steps, which wait as for an accelerator.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from benchmarks import layer_stack
 from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.processes import processes
 from psruntime.control import ask, command_of
@@ -31,14 +33,15 @@ CHANGES = (
     "sync",
     "bounded 4",
 )  # all six, and one again
-APART_S = 2.0  # between two changes
-QUIET_S = 1.0  # of that, in which nothing was changed
+APART_S = 4.0  # between two changes
+QUIET_S = 2.0  # of that, in which nothing was changed
 PS = 2
+VARIABLES, BYTES = 40, 1_000_000  # of benchmarks.accelerator
 
 
-def switched(workers: int) -> tuple[dict[str, float], float, float]:
+def switched(workers: int, model: str) -> tuple[dict[str, float], float, float]:
     """(seconds without an update by change, the same while nothing was changed, of a step)."""
-    with processes() as started:
+    with processes(layer_stack.environment(VARIABLES, BYTES)) as started:
         record = str(started.folder / "record.jsonl")
         job = [f"--ps={PS}", f"--min-workers={workers}", "--train-steps=100000000"]
         first = started.start("ps-0", "psruntime.ps", "--index=0", "--coordinator=127.0.0.1:0", *job)
@@ -46,7 +49,7 @@ def switched(workers: int) -> tuple[dict[str, float], float, float]:
         for index in range(1, PS):
             started.start(f"ps-{index}", "psruntime.ps", f"--index={index}", f"--coordinator={address}")
         for index in range(workers):
-            flags = [f"--index={index}", f"--coordinator={address}", f"--record={record}"]
+            flags = [f"--index={index}", f"--coordinator={address}", f"--record={record}", f"--model={model}"]
             log = started.start(f"worker-{index}", "psruntime.worker", *flags)
         started.line_with(log, " first_step ")
         asked = []
@@ -85,18 +88,18 @@ def _longest(times: list[float], from_s: float, to_s: float) -> float:
     return max(between)
 
 
-def measure(runs: int, workers: int, say: Progress) -> dict[str, Any]:
+def measure(runs: int, workers: int, model: str, say: Progress) -> dict[str, Any]:
     gaps: dict[str, list[float]] = {}
     quiet, steps = [], []
     for run in range(runs):
-        found, without_s, step_s = switched(workers)
+        found, without_s, step_s = switched(workers, model)
         quiet.append(without_s)
         steps.append(step_s)
         for name, seconds in found.items():
             gaps.setdefault(name, []).append(seconds)
         say(f"run {run + 1} of {runs}: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.items()))
     return {
-        "workload": f"mode_switches: digits, {workers} workers, {PS} ps",
+        "workload": f"mode_switches: {model}, {workers} workers, {PS} ps",
         "unit": "s",
         "without_updates": {name: median(each) for name, each in gaps.items()},
         "spread": {name: [min(each), max(each)] for name, each in gaps.items()},
@@ -121,9 +124,10 @@ def main() -> None:
     parser = parser_of(__doc__, "one run, under 60 s")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--model", default="psruntime.examples.digits", metavar="MODULE")
     arguments = parser.parse_args()
     runs = 1 if arguments.quick else arguments.runs
-    print_result(arguments, lambda tell: measure(runs, arguments.workers, tell), text_of)
+    print_result(arguments, lambda tell: measure(runs, arguments.workers, arguments.model, tell), text_of)
 
 
 if __name__ == "__main__":
