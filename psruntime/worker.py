@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -34,12 +33,12 @@ from psruntime.errors import (
     UserCodeError,
 )
 from psruntime.graph.base import allocator
+from psruntime.graph.hooks.progress import Progress
 from psruntime.metric import told
 from psruntime.model import EVAL, TRAIN, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
-from psruntime.observe.meter import StepMeter
 from psruntime.observe.recorder import Recorder
 from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
@@ -60,15 +59,11 @@ if TYPE_CHECKING:
     from psruntime.graph.loop.loop_graphs import LoopGraph
     from psruntime.graph.model.evaluate import PulledEvaluation
     from psruntime.graph.recovery.warm_start import WarmStart
-    from psruntime.graph.session.step_result import StepResult
     from psruntime.metrics.endpoint import Endpoint
-    from psruntime.metrics.worker_metrics import WorkerMetrics
 
 PROG = "psruntime worker"
 STOP_S = 0.2  # for health calls under way at the end; a process that has to end now has 5 s in all
 AFTER_STOP_S = 5.0  # for the work to end once the job was stopped
-PROGRESS_S = 10.0  # between two progress lines in the log
-STARTED = 3  # steps, after which nothing is built any more
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -130,7 +125,7 @@ class _Trainer:
 
     def __init__(self, where: ProcessConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
         self._where, self._worker, self._job, self._process = where, worker, job, process
-        self._progress = _Progress(process)
+        self._progress = Progress(process.log)
         self._recorder: Recorder | None = None
         self._evaluation_error = ""
         self._tell_built: Callable[[GraphsBuilt], None] = lambda _: None  # the coordinator, once this worker has joined
@@ -383,47 +378,6 @@ class _Trainer:
     def _context(self, mode: str) -> Context:
         worker, index = self._worker, self._where.index
         return Context(mode, index, self._job.min_workers, worker.batch_size, worker.data_dir, worker.seed + index)
-
-
-class _Progress:
-    """Measures the steps of this worker, and logs a line now and then."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._meter = StepMeter()
-        self._to_start = STARTED
-        self._logged_at_s = time.monotonic()
-        self.metrics: WorkerMetrics | None = None
-
-    def step(self, result: StepResult) -> None:
-        """A step ended."""
-        self._to_start -= 1
-        if self._to_start == 0:
-            allocator.give_back()
-        if self.metrics:
-            self.metrics.step(result.loss, result.examples, result.staleness, result.dropped, result.times)
-        now_s = time.monotonic()
-        self._meter.step(result.loss, result.examples, result.staleness, result.dropped, now_s)
-        if now_s - self._logged_at_s >= PROGRESS_S:
-            self._logged_at_s = now_s
-            stats = self._meter.stats(now_s)
-            self._process.log(
-                "progress", global_step=result.global_step, loss=result.loss, examples_per_s=stats.examples_per_s,
-                staleness_p99=stats.staleness_p99, dropped=self._meter.dropped,
-            )  # fmt: skip
-
-    def checkpoint(self, seconds: float) -> None:
-        """A checkpoint was written in that time."""
-        if self.metrics:
-            self.metrics.checkpoint(seconds)
-
-    def skip(self) -> None:
-        """A batch was passed over."""
-        self._meter.skip()
-
-    def stats(self, waiting: str) -> WorkerStats:
-        """What was measured up to now.  waiting: what this worker waits for."""
-        return self._meter.stats(time.monotonic(), waiting)
 
 
 if __name__ == "__main__":

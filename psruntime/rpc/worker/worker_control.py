@@ -24,6 +24,7 @@ from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.worker.shard_taker import ShardTaker
 from psruntime.rpc.worker.step_gate import Gate
 from psruntime.rpc.worker.step_timer import StepTimer
+from psruntime.rpc.worker.waiting_notes import WaitingNotes
 from psruntime.rpc.worker.worker_facts import WorkerFacts
 from psruntime.schedule import Schedule
 
@@ -31,7 +32,6 @@ PAUSE_S = 0.3  # between two tries to open a session: a ps that comes back is no
 CHECK_S = 0.1  # how often a worker at its bound checks whether it shall still wait
 QUICK_S = 0.1  # a wait that is not worth calling off
 UNREACHED_LEASES = 3  # without a session on a view that the others have
-SAME_AGAIN_S = 60.0  # between two lines of the log that say the same
 LOG_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 
 
@@ -50,10 +50,8 @@ class WorkerControl:
         self._facts = facts
         self._gate = gate
         self.shards = ShardTaker(context, membership)
-        self._logged = ""  # the reason to wait that the log had last
-        self._gate_logged = ""  # the same, of waits at the gate
+        self._notes = WaitingNotes(facts, context.log)
         self._without: tuple[View, float] | None = None  # the view without a session, and since when
-        self._retried = ("", 0.0)  # what the log says of the latest pause, and since when
         self._turns_are_quick = False  # mode sync: whether the last was there at once
         self._while_held: Callable[[], None] = lambda: None
         self._timer = StepTimer()
@@ -143,10 +141,7 @@ class WorkerControl:
         return self._membership.answer.instructions.save
 
     def pause(self, why: str) -> None:
-        now_s = time.monotonic()
-        if why != self._retried[0] or now_s - self._retried[1] >= SAME_AGAIN_S:
-            self._log("retry", reason=why)
-            self._retried = (why, now_s)
+        self._notes.retries(why)
         if self._stop.wait(PAUSE_S):
             raise StopRequested("asked to stop")
 
@@ -194,16 +189,16 @@ class WorkerControl:
                     self._facts.has_under_way(under_way)
                     continue  # a whole change came between the answer and the step
                 if gate is not None:
-                    self._note_gate("")
+                    self._notes.waits_at_gate("")
                     self._facts.led(gate.max_lead)
                 elif said:
-                    self._note_waiting("")
+                    self._notes.waits("")
                 self._facts.goes_on()
                 return not ends
             if under_way:
                 return False
             if time.monotonic() - began_s >= LOG_AFTER_S:
-                self._note_gate(gate.reason)
+                self._notes.waits_at_gate(gate.reason)
 
     def _gate_in(self, mode: str, answer: Answer) -> Gate | None:
         """The gate if the mode is bounded.  Within a view the mode may be another now: then all stand at one clock."""
@@ -220,7 +215,7 @@ class WorkerControl:
 
     def _keep_hold(self, hold: int, said: int) -> int:
         """Begins no step for a moment; says so at once, unless that was `said` already.  Returns what is said now."""
-        self._note_waiting(self._membership.answer.instructions.hold_reason)
+        self._notes.waits(self._membership.answer.instructions.hold_reason)
         if hold != said:
             self._report_now()
         saves = self._membership.answer.instructions.save
@@ -266,13 +261,13 @@ class WorkerControl:
                     return Turn(Duty.WAIT)
                 continue
             if turn.duty in (Duty.COMPUTE, Duty.CONTRIBUTE, Duty.CLOSE):
-                self._note_waiting("")
+                self._notes.waits("")
                 self._turns_are_quick = time.monotonic() - began_s < QUICK_S / 2
                 return turn
             if turn.duty is Duty.NONE:
                 self._report_now()  # the answer says what has become of the view
             elif time.monotonic() - began_s >= poll_s:
-                self._note_waiting(f"a shard: {idle.reason}" if idle else turn.reason)
+                self._notes.waits(f"a shard: {idle.reason}" if idle else turn.reason)
                 poll_s = self._job.heartbeat_s
         return None
 
@@ -349,7 +344,7 @@ class WorkerControl:
     def _pause_after(self, error: ReplacedError | UnreachableError) -> None:
         """Pauses before a call is repeated: the heartbeats find the same error, and act on it."""
         self._raise_if_over(self._membership.answer)  # which raises what the membership failed with, too
-        self._note_waiting(str(error))
+        self._notes.waits(str(error))
         if self._asked.is_set() or self._stop.wait(PAUSE_S):  # nobody is there to say that the job ends
             raise StopRequested("asked to stop") from error
 
@@ -365,10 +360,10 @@ class WorkerControl:
         while True:
             answer = self._membership.wait_until(ready, LOG_AFTER_S)
             if answer is not None:
-                self._note_waiting("")
+                self._notes.waits("")
                 return answer
             self._leave_if_asked()
-            self._note_waiting(self._what_for(self._membership.answer.instructions))
+            self._notes.waits(self._what_for(self._membership.answer.instructions))
 
     def _what_for(self, told: Instructions) -> str:
         usable = told.phase.prepared or (told.phase is Phase.PREPARING and told.chief)
@@ -386,19 +381,6 @@ class WorkerControl:
             self._report_now()  # if everybody was asked, this is what ends the job
         if not _ends(self._membership.answer):
             raise StopRequested("asked to stop")
-
-    def _note_gate(self, reason: str) -> None:
-        """As `_note_waiting`, but one slow worker is one line in the log, however often it is waited for."""
-        self._facts.waits(reason)
-        if reason and reason != self._gate_logged:
-            self._log("waiting", reason=reason)
-            self._gate_logged = reason
-
-    def _note_waiting(self, reason: str) -> None:
-        self._facts.waits(reason)
-        if reason and reason != self._logged:
-            self._log("waiting", reason=reason)
-        self._logged = reason
 
     @staticmethod
     def _raise_if_over(answer: Answer) -> None:

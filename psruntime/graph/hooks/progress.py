@@ -1,0 +1,62 @@
+"""How a worker gets on: measures its steps for the status and its metrics, and logs a line now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from psruntime.core.members.messages import WorkerStats
+from psruntime.graph.base import allocator
+from psruntime.observe.meter import StepMeter
+
+if TYPE_CHECKING:
+    from psruntime.graph.session.step_result import StepResult
+    from psruntime.metrics.worker_metrics import WorkerMetrics
+
+PROGRESS_S = 10.0  # between two progress lines in the log
+STARTED = 3  # steps, after which nothing is built any more
+
+
+class Progress:
+    """Of this worker.  log: writes an event with its facts.
+
+    metrics: is told of each step, too, once somebody sets it.
+    """
+
+    def __init__(self, log: Callable[..., None]) -> None:
+        self._log = log
+        self._meter = StepMeter()
+        self._to_start = STARTED
+        self._logged_at_s = time.monotonic()
+        self.metrics: WorkerMetrics | None = None
+
+    def step(self, result: StepResult) -> None:
+        """A step ended."""
+        self._to_start -= 1
+        if self._to_start == 0:
+            allocator.give_back()
+        if self.metrics:
+            self.metrics.step(result.loss, result.examples, result.staleness, result.dropped, result.times)
+        now_s = time.monotonic()
+        self._meter.step(result.loss, result.examples, result.staleness, result.dropped, now_s)
+        if now_s - self._logged_at_s >= PROGRESS_S:
+            self._logged_at_s = now_s
+            stats = self._meter.stats(now_s)
+            self._log(
+                "progress", global_step=result.global_step, loss=result.loss, examples_per_s=stats.examples_per_s,
+                staleness_p99=stats.staleness_p99, dropped=self._meter.dropped,
+            )  # fmt: skip
+
+    def checkpoint(self, seconds: float) -> None:
+        """A checkpoint was written in that time."""
+        if self.metrics:
+            self.metrics.checkpoint(seconds)
+
+    def skip(self) -> None:
+        """A batch was passed over."""
+        self._meter.skip()
+
+    def stats(self, waiting: str) -> WorkerStats:
+        """What was measured up to now.  waiting: what this worker waits for."""
+        return self._meter.stats(time.monotonic(), waiting)
