@@ -4,8 +4,9 @@
 
 Each run changes a job on this machine through all six changes between the three modes, and looks for the longest time
 without an update in the workers' records about each.  Beside it stands the longest such time of a second in which
-nothing was changed, and the time of a step in mode async, from one update of a worker to its next.  benchmarks.accelerator is a
-model with longer steps, which wait as for an accelerator.
+nothing was changed, and the time of a step in mode async, from one update of a worker to its next.
+
+benchmarks.accelerator is a model with longer steps, which wait as for an accelerator.
 """
 
 from __future__ import annotations

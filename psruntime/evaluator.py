@@ -278,6 +278,8 @@ class JobEnd:
         self._is_pending = reply.outcome is Outcome.PENDING
         if reply.outcome is Outcome.DONE:
             self.drained, self.error = True, JobDoneError(reply.text)
+            with suppress(PsRuntimeError):
+                self._client.get_status(watches=True)  # ps 0 ends once this evaluator has heard of the end
         elif reply.outcome is Outcome.GIVEN_UP:
             self._refused(reply.text)
 

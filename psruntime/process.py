@@ -48,6 +48,8 @@ class Process:
     asked: set by the first signal, and with `stop`.  stop: set when the process shall end now: by the second signal, or
     by the first if the work has not said that it ends in good order, or does not within the time that it said.
     at_exit: closed in reverse order at the end, also when the work is stuck and has to be left behind.
+    is_busy: whether a thread beside the work may be within TensorFlow at the end: if Python wound up then, that would
+    abort the process.
     """
 
     def __init__(self, log: Log) -> None:
@@ -55,6 +57,7 @@ class Process:
         self.asked = threading.Event()
         self.stop = threading.Event()
         self.at_exit = ExitStack()
+        self.is_busy: Callable[[], bool] = lambda: False
         self._grace_s = 0.0
         self._asked_s = 0.0
         self._ends: tuple[float, float, int] | None = None  # see `end_within`: until when, within, code
@@ -175,8 +178,9 @@ def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
     elif overdue:
         code = overdue[1]
     log("exit", code=code)
-    if stuck:
+    if stuck or process.is_busy():
         sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
     return code
 

@@ -133,7 +133,9 @@ def _work(
 
 
 def _servicer(job: JobConfig, process: Process, record: Callable[[Record], None]) -> CoordinationServicer:
-    return CoordinationServicer(lambda now_s: Coordinator(job, now_s), job, process.log, record=record)
+    return CoordinationServicer(
+        lambda now_s: Coordinator(job, now_s), job, process.log, record=record, is_hurried=process.asked.is_set
+    )
 
 
 def _recorder(job: JobConfig, process: Process) -> Callable[[Record], None]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from psruntime import flags
 from psruntime.config import JobConfig, ProcessConfig, WorkerConfig, as_started_so
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, GraphsBuilt, LeaveKind, WorkerStats
+from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.plan import make_plan
@@ -128,7 +128,7 @@ class _Trainer:
         self._progress = Progress(process.log)
         self._recorder: Recorder | None = None
         self._evaluation_error = ""
-        self._tell_built: Callable[[GraphsBuilt], None] = lambda _: None  # the coordinator, once this worker has joined
+        self._report: Callable[[], None] = lambda: None  # to the coordinator, once this worker has joined
         self._warm_start = self._wanted_warm_start()
         self._summaries = self._summary_writer()
 
@@ -208,7 +208,7 @@ class _Trainer:
 
         def heard(answer: Answer) -> None:
             links.follow(answer.instructions)
-            self._graphs.prepare(answer.instructions.build)
+            self._graphs.prepare(answer.instructions.build, answer.instructions.build_number)
             if answer.instructions.leave:
                 process.terminate()
 
@@ -219,10 +219,11 @@ class _Trainer:
             context, me, self._stats, where.connect_timeout_s, process.at_exit,
             on_answer=heard,
             on_end=ended,
+            graphs=lambda: self._graphs.built,
         )  # fmt: skip
         process.at_exit.callback(self._membership.leave, LeaveKind.ASKED, "asked to stop")
-        self._tell_built = self._control_plane.has_built
-        self._tell_built(self._graphs.built)
+        self._report = self._control_plane.report_now
+        process.is_busy = lambda: self._graphs.is_building
 
     def serve_metrics(self, endpoint: Endpoint) -> None:
         """Tells of its steps there."""
@@ -301,10 +302,10 @@ class _Trainer:
         sharded = inputs.shards is not None
         return LoopGraph.around(train, job, index, self._process.log, sharded, self._warm_start)
 
-    def _has_built(self, graphs: GraphsBuilt) -> None:
-        if graphs.failure:
-            self._process.log("cannot_build", reason=graphs.failure)
-        self._tell_built(graphs)
+    def _has_built(self) -> None:
+        if failure := self._graphs.built.failure:
+            self._process.log("cannot_build", reason=failure)
+        self._report()
 
     def _wanted_warm_start(self) -> WarmStart | None:
         from psruntime.graph.recovery.warm_start import WarmStart

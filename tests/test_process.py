@@ -64,6 +64,24 @@ def promises_nothing(process):
     os.kill(os.getpid(), signal.SIGTERM)
     stops(process)
 
+def leaves_a_graph_behind(process):
+    import threading
+    import tensorflow.compat.v1 as tf1
+
+    def build():
+        with tf1.Graph().as_default():
+            begun.set()
+            while True:
+                tf1.square(tf1.constant(1.0))
+
+    begun = threading.Event()
+    thread = threading.Thread(target=build, daemon=True)
+    thread.start()
+    assert begun.wait(60)
+    process.is_busy = thread.is_alive
+    process.at_exit.callback(print, "left")
+    return {code}
+
 def crashes(process):
     raise ZeroDivisionError
 
@@ -92,6 +110,12 @@ def test_work_that_stops_when_it_is_asked_is_not_left_behind() -> None:
     ended_with, output = ended("heeds_the_stop", code=1)
     assert ended_with == 1
     assert "stopping" in output and "abandoned" not in output
+
+
+def test_a_thread_that_still_builds_a_graph_does_not_abort_the_process() -> None:
+    ended_with, output = ended("leaves_a_graph_behind", code=3)
+    assert ended_with == 3
+    assert "left" in output and " exit code=3" in output
 
 
 def test_work_that_ends_in_time_says_how() -> None:

@@ -117,7 +117,7 @@ def is_in(name: str, package: str) -> bool:
 
 
 def room_of(module: str) -> str:
-    """`psruntime.graph.session.session` -> `graph.loop`, `psruntime.worker` -> `worker`, the package -> `psruntime`."""
+    """`psruntime.graph.loop.assemble` -> `graph.loop`, `psruntime.worker` -> `worker`, the package -> `psruntime`."""
     _, *parts = module.split(".")
     if not parts:
         return PACKAGE

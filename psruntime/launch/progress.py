@@ -10,7 +10,7 @@ from psruntime.launch.children import END_S, Child
 
 
 class Progress:
-    """Shows the progress line.  It ends with the coordinator, so each life of ps 0 gets its own."""
+    """Shows the progress line.  One that ended because it could not reach ps 0 is followed by another."""
 
     def __init__(self, first: Child, arguments: Sequence[str]) -> None:
         """arguments: what follows `python -m`."""

@@ -407,7 +407,7 @@ class Answer(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., instructions: _Optional[_Union[Instructions, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Instructions(_message.Message):
-    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "hold", "hold_reason", "build_mode")
+    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "hold", "hold_reason", "build_mode", "build_number")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -429,6 +429,7 @@ class Instructions(_message.Message):
     HOLD_FIELD_NUMBER: _ClassVar[int]
     HOLD_REASON_FIELD_NUMBER: _ClassVar[int]
     BUILD_MODE_FIELD_NUMBER: _ClassVar[int]
+    BUILD_NUMBER_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -450,7 +451,8 @@ class Instructions(_message.Message):
     hold: int
     hold_reason: str
     build_mode: str
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., hold: _Optional[int] = ..., hold_reason: _Optional[str] = ..., build_mode: _Optional[str] = ...) -> None: ...
+    build_number: int
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., hold: _Optional[int] = ..., hold_reason: _Optional[str] = ..., build_mode: _Optional[str] = ..., build_number: _Optional[int] = ...) -> None: ...
 
 class AdmittedWorker(_message.Message):
     __slots__ = ("index", "incarnation")
@@ -499,7 +501,7 @@ class PsBeat(_message.Message):
     def __init__(self, fence_revision: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ..., asked_to_stop: _Optional[bool] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "holds", "step_times", "rounds_built", "pushes_built", "build_failure")
+    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "holds", "step_times", "rounds_built", "pushes_built", "build_failure", "failed_build")
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -515,6 +517,7 @@ class WorkerBeat(_message.Message):
     ROUNDS_BUILT_FIELD_NUMBER: _ClassVar[int]
     PUSHES_BUILT_FIELD_NUMBER: _ClassVar[int]
     BUILD_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_BUILD_FIELD_NUMBER: _ClassVar[int]
     view_number: int
     completed_steps: int
     global_step: int
@@ -530,7 +533,8 @@ class WorkerBeat(_message.Message):
     rounds_built: bool
     pushes_built: bool
     build_failure: str
-    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., holds: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., rounds_built: _Optional[bool] = ..., pushes_built: _Optional[bool] = ..., build_failure: _Optional[str] = ...) -> None: ...
+    failed_build: int
+    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., holds: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., rounds_built: _Optional[bool] = ..., pushes_built: _Optional[bool] = ..., build_failure: _Optional[str] = ..., failed_build: _Optional[int] = ...) -> None: ...
 
 class BytesMoved(_message.Message):
     __slots__ = ("sent_bytes", "received_bytes")

@@ -23,7 +23,7 @@ def begin_next(state: JobState) -> bool:
     steering, due, held = state.steering, _due(state), state.steering.held
     if held and held.is_due and state.phase is Phase.TRAINING and not (due and held.wants_what(due)):
         steering.withdraw(f"not due any more at global step {state.global_step}", state.global_step)
-    if steering.begin_next(state.global_step):
+    if steering.begin_next(state.global_step) and not steering.is_building:
         return True
     if due := _due(state):
         steering.take(due, state.global_step)

@@ -72,6 +72,7 @@ def _seen_step(state: JobState) -> int:
 def _for_worker(state: JobState, worker: Member) -> Instructions:
     is_chief = state.chief == worker.index
     hold, hold_reason = hold_of(state)
+    build, build_number = to_build(state)
     saves = state.stop.wants_save(state.past.saved_step, state.global_step) or wants_save(state)
     return Instructions(
         state.phase,
@@ -91,7 +92,8 @@ def _for_worker(state: JobState, worker: Member) -> Instructions:
         settings=state.steering.settings,
         hold=hold,
         hold_reason=hold_reason,
-        build=to_build(state),
+        build=build,
+        build_number=build_number,
     )
 
 

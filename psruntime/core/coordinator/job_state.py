@@ -28,6 +28,7 @@ from psruntime.core.members.messages import PsBeat
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.refused_joins import RefusedJoins
 from psruntime.core.members.repeated_failures import RepeatedFailures
+from psruntime.core.members.unbuilt import Unbuilt
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.past_round import Part
@@ -66,6 +67,7 @@ class JobState:
         self.fence = Fence()
         self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
         self.worker_beats = WorkerBeats()
+        self.unbuilt = Unbuilt()
         self.grace = GracePeriods(job, now_s)
         self.departures = Departures()
         self.failures = RepeatedFailures(job.ps_timeout_s)

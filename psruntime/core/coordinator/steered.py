@@ -12,8 +12,9 @@ from psruntime.config import as_started_so
 from psruntime.core.coordinator import automatic
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import can_save
-from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.messages import GraphsBuilt, PsBeat
+from psruntime.core.members.membership import Role
+from psruntime.core.members.messages import PsBeat
+from psruntime.core.members.unbuilt import Unbuilt
 from psruntime.core.members.view import Phase, listed, over_error
 from psruntime.core.rounds.rounds import NAMED
 from psruntime.core.steering.barrier import Look
@@ -83,14 +84,15 @@ def steer(state: JobState) -> bool:
 def look_at(state: JobState) -> Look:
     """The job, as the barrier sees it."""
     trains = state.phase is Phase.TRAINING
+    mode, late = state.steering.barrier.to_build, _unbuilt(state).late
     written = {ps.index: state.ps_beats.get(ps.incarnation, PsBeat()).fence_revision for ps in state.view.ps}
     least = min(written.values(), default=0)
     behind = [index for index, revision in written.items() if revision == least]
     return Look(
         trains,
         f"{state.phase}: {state.reason}",
-        _unbuilt(state),
-        _stepping(state) if trains else "",
+        f"waits for worker {_some(late)} to build the steps of mode {mode}" if late else "",
+        _stepping(state) if trains and not state.steering.is_building else "",
         least,
         f"waits for ps {listed(behind[:NAMED])} to write the new settings",
         state.global_step,
@@ -120,15 +122,16 @@ def hold_of(state: JobState) -> tuple[int, str]:
     barrier = state.steering.barrier
     if not barrier.hold or state.phase not in HOLDS_IN:
         return 0, ""
-    if barrier.target is None:
+    if barrier.target is None or barrier.to_build:
         return barrier.hold, f"paused by control at global step {barrier.in_force.from_global_step}"
     changing = state.steering.changing
     return barrier.hold, f"a change by {changing.by if changing.is_due else 'control'}"
 
 
-def to_build(state: JobState) -> str:
-    """The mode for whose steps workers get ready while they step on; empty if for no other."""
-    return state.steering.barrier.to_build if state.phase in HOLDS_IN else ""
+def to_build(state: JobState) -> tuple[str, int]:
+    """The mode for whose steps workers get ready while they step on, and the number of the change; else empty and 0."""
+    barrier = state.steering.barrier
+    return (barrier.to_build, barrier.builds) if barrier.to_build and state.phase in HOLDS_IN else ("", 0)
 
 
 def is_paused(state: JobState) -> bool:
@@ -182,29 +185,19 @@ def _some(indices: list[int]) -> str:
     return listed(indices) if len(indices) <= NAMED else f"{listed(indices[:NAMED])} and {len(indices) - NAMED} more"
 
 
-def _unbuilt(state: JobState) -> str:
-    """Who has no graph yet of the steps of the mode that comes; empty if everybody has."""
-    mode = state.steering.barrier.to_build
-    late = [each.index for each, graphs in _graphs(state) if not graphs.serve(mode)]
-    return f"waits for worker {_some(late)} to build the steps of mode {mode}" if mode and late else ""
+def _unbuilt(state: JobState) -> Unbuilt:
+    """Who has no graph yet of the steps that come."""
+    barrier, unbuilt = state.steering.barrier, state.unbuilt
+    unbuilt.look(barrier.to_build, barrier.builds, state.members, state.worker_beats)
+    return unbuilt
 
 
 def _gave_up_unbuilt(state: JobState) -> bool:
     """Gives up the change to a mode in which somebody cannot train; returns whether it did."""
-    steering, mode = state.steering, state.steering.barrier.to_build
-    for worker, graphs in _graphs(state):
-        if mode and graphs.failure and not graphs.serve(mode):
-            why = f"worker {worker.index} cannot train in mode {mode}: {graphs.failure}"
-            steering.withdraw(why, state.global_step)
-            return True
-    return False
-
-
-def _graphs(state: JobState) -> list[tuple[Member, GraphsBuilt]]:
-    """Of each live worker that steps."""
-    beats = state.worker_beats
-    live = state.members.live(Role.WORKER)
-    return [(each, beats.get(each.incarnation).graphs) for each in live if not beats.has_stopped(each.incarnation)]
+    failed, mode = _unbuilt(state).failed, state.steering.barrier.to_build
+    if failed is not None:
+        state.steering.withdraw(f"worker {failed[0]} cannot train in mode {mode}: {failed[1]}", state.global_step)
+    return failed is not None
 
 
 def _saved_since(state: JobState, request: Request) -> int | None:
@@ -215,7 +208,7 @@ def _saved_since(state: JobState, request: Request) -> int | None:
     step, steering = state.past.saved_step, state.steering
     if step is None or not state.phase.prepared:
         return None
-    is_at_rest = steering.settings.paused and steering.barrier.target is None
+    is_at_rest = steering.settings.paused and (steering.barrier.target is None or steering.is_building)
     return step if step > request.at_step or (is_at_rest and step >= state.global_step) else None
 
 

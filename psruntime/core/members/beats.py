@@ -16,6 +16,7 @@ class WorkerBeats:
     """
 
     def __init__(self) -> None:
+        self.graphs_revision = 0  # grows whenever another graph may be lacking, or no more
         self._beats: dict[int, WorkerBeat] = {}
         self._stopped: set[int] = set()
 
@@ -30,6 +31,7 @@ class WorkerBeats:
             self._stopped.add(incarnation)
         else:
             self._stopped.discard(incarnation)
+        self.graphs_revision += beat.graphs != self.get(incarnation).graphs
         self._beats[incarnation] = beat
         return beat
 
@@ -57,4 +59,5 @@ class WorkerBeats:
     def forget(self, incarnation: int) -> None:
         """The worker is gone."""
         self._beats.pop(incarnation, None)
+        self.graphs_revision += 1
         self._stopped.discard(incarnation)

@@ -139,12 +139,14 @@ class PsBeat:
 class GraphsBuilt:
     """Which graphs of steps a worker has: that of rounds is for mode sync, that of pushes for the others.
 
-    failure: why it cannot build the one that it was told to; empty if nothing is wrong.
+    failure: why it cannot build the one that it was told to; empty if nothing is wrong.  failed_build: the number that
+    it was told with that.
     """
 
     rounds: bool = False
     pushes: bool = False
     failure: str = ""
+    failed_build: int = 0
 
     def serve(self, mode: str) -> bool:
         """Whether it can step in this mode."""
@@ -202,6 +204,7 @@ class Instructions:
     hold: int = 0  # worker: no step begins while it is told this number; 0: it may
     hold_reason: str = ""  # why, for people
     build: str = ""  # worker: it gets ready for the steps of this mode, and steps on as it does; empty: for no other
+    build_number: int = 0  # of the change for which it is to; 0: there is none
 
 
 @dataclass(frozen=True)

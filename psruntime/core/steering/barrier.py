@@ -1,7 +1,7 @@
 """The barrier: how the settings of a running job change at one point for all.
 
     OPEN --begin--> HOLD --tell--> APPLY --release--> OPEN
-        --begin--> BUILD --halt--> HOLD
+    OPEN --begin--> BUILD --halt--> HOLD
 
 BUILD: a change is accepted, and workers that lack the graph of the steps under it build that; they step on meanwhile.
 HOLD: workers are told to hold: each ends the steps that it has under way, or the open round, begins no other, and says
@@ -48,8 +48,8 @@ class Look:
 
     trains: whether a view is prepared in which steps may be taken.  why_not: why it does not, for people.  unbuilt: who
     has no graph yet of the steps that come, for people; empty if everybody has.  stepping: who may still be in a step
-    or a round, for people; empty if nobody is.  written: the fence revision that every ps of
-    the view has written.  unwritten: which ps have not written the newest, for people.
+    or a round, for people; empty if nobody is.  written: the fence revision that every ps of the view has written.
+    unwritten: which ps have not written the newest, for people.
     """
 
     trains: bool
@@ -72,7 +72,8 @@ class Decision:
 class Barrier:
     """in_force: the settings by which steps are taken.  target: those that come; None if no change is under way.
 
-    hold: the number of the hold under which workers begin no step; 0 if they may.
+    hold: the number of the hold under which workers begin no step; 0 if they may.  builds: how many changes there were
+    for which workers had to build, which is the number of the latest of these.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -80,6 +81,7 @@ class Barrier:
         self.in_force = settings
         self.target: Settings | None = None
         self.hold = 0
+        self.builds = 0
         self._holds = 0  # how many there were
         self._told = 0  # the fence revision under which the ps were told the target
 
@@ -112,12 +114,12 @@ class Barrier:
     def begin(self, change: Settings, builds: bool = False) -> None:
         """A change is accepted.  Its revision and its global step are given to it here, and when it is done.
 
-        builds: whether workers may lack the graph of the steps that come, where that is another one.
+        builds: whether workers may lack the graph of the steps that come.
         """
         self._require("begin", BarrierState.OPEN)
         self.target = replace(change, revision=self.in_force.revision + 1)
-        lacks = builds and not change.same_graph(self.in_force)
-        self.state = BarrierState.BUILD if lacks else BarrierState.HOLD
+        self.state = BarrierState.BUILD if builds else BarrierState.HOLD
+        self.builds += builds
         self._update_hold()
 
     def halt(self) -> None:

@@ -3,7 +3,8 @@
 What only the coordinator knows, whether a checkpoint is written or a worker has gone, it tells by `finish`.
 
 Law: a request that was taken is not taken again, however often it is repeated.
-Law: one change of settings is under way at a time.
+Law: one change of settings is under way at a time, and each begins after those before it, but for one that workers
+build for: others pass it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Steering:
         self._note = note
         self._requests: dict[str, Request] = {}  # by request id, the latest last
         self._open: list[Request] = []
+        self._under_way: Request | None = None  # the change that the barrier is at
 
     @property
     def settings(self) -> Settings:
@@ -70,13 +72,20 @@ class Steering:
         """A command that can be carried out.  A repeat changes nothing.
 
         While no ps was told of a change, and somebody does not end its step, `resume` withdraws it.  What the job
-        wants itself would come again; that is withdrawn by what an operator wants instead.
+        wants itself would come again; that is withdrawn by what an operator wants instead.  A change for which workers
+        build lets others pass, and another mode withdraws it.
         """
         if self.knows(command.request_id):
             return
         held = self.held
         if held and (command.is_by_hand if held.is_due else command.kind is Kind.RESUME):
             self.withdraw(f"withdrawn by {command}", global_step)
+        if self.is_building and command.kind in CHANGES and not command.wants_what(self.changing):
+            if command.kind is Kind.MODE and not command.is_due:
+                self.withdraw(f"withdrawn by {command}", global_step)
+            else:
+                self.barrier.give_up()  # it begins again behind the other one
+                self._under_way = None
         request = Request(command, global_step, incarnation)
         self._requests[command.request_id] = request
         self._open.append(request)
@@ -88,8 +97,13 @@ class Steering:
 
     @property
     def held(self) -> Command | None:
-        """The change for which workers hold, or get ready, and of which no ps was told yet."""
-        return self.changing if self.barrier.may_be_given_up else None
+        """The change for which workers hold, and of which no ps was told yet."""
+        return self.changing if self.barrier.state is BarrierState.HOLD else None
+
+    @property
+    def is_building(self) -> bool:
+        """Whether a change is under way for which workers build; nobody holds for it yet."""
+        return self.barrier.state is BarrierState.BUILD
 
     @property
     def changing(self) -> Command:
@@ -102,7 +116,7 @@ class Steering:
         return any(request.command.kind in CHANGES for request in self._open)
 
     def withdraw(self, why: str, global_step: int) -> None:
-        """Gives up the change that is held."""
+        """Gives up the change that is under way, of which no ps was told yet."""
         self.barrier.give_up()
         self.finish(self._change(), global_step, why, Outcome.GIVEN_UP)
 
@@ -128,6 +142,8 @@ class Steering:
         at = f"{text} at global step {global_step}" if outcome is Outcome.DONE else text
         request.reply = Reply(outcome, global_step, at)
         self._open.remove(request)
+        if request is self._under_way:
+            self._under_way = None
         self.revision += 1
         facts = {"command": str(request.command), "outcome": outcome, "global_step": global_step}
         self._note("steered", **facts, reason=at)
@@ -166,8 +182,13 @@ class Steering:
         return SteeringStatus(self.settings, pending, reason)
 
     def _change(self) -> Request:
-        """The change that is under way, or comes next."""
-        return next(request for request in self._open if request.command.kind in CHANGES)
+        """The change that is under way, or comes next: first those for which nobody builds."""
+        changes = (request for request in self._open if request.command.kind in CHANGES)
+        return self._under_way or min(changes, key=lambda request: self._may_build(request.command))
+
+    def _may_build(self, command: Command) -> bool:
+        """Whether workers may have to build for it; those of a schedule have built before they joined."""
+        return not command.is_due and not command.change(self.settings).same_graph(self.settings)
 
     def begin_next(self, global_step: int) -> bool:
         """Begins the next change if none is under way; returns whether one is.  One that changes nothing is done."""
@@ -182,7 +203,8 @@ class Steering:
                 self.barrier.note(change, global_step)
                 self.finish(request, global_step, _done(request.command))
             else:
-                self.barrier.begin(change, builds=not request.command.is_due)  # those of a schedule are built before
+                self._under_way = request
+                self.barrier.begin(change, self._may_build(request.command))
         return self.barrier.state is not BarrierState.OPEN
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import GraphsBuilt
 from psruntime.errors import PsRuntimeError
-from psruntime.graph.base.background import Background
+from psruntime.graph.base import allocator
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
@@ -56,24 +56,29 @@ class LoopGraph:
 class LoopGraphs:
     """`of` may be called by any thread, `prepare` by one.
 
-    make: builds the one for a mode.  on_change: called with what is built whenever that changes.
+    make: builds the one for a mode.  on_change: called whenever `built` is another.
 
     Law: no graph is built twice, or by two threads at a time.
     """
 
-    def __init__(self, make: Callable[[str], LoopGraph], on_change: Callable[[GraphsBuilt], None]) -> None:
+    def __init__(self, make: Callable[[str], LoopGraph], on_change: Callable[[], None]) -> None:
         self._make, self._on_change = make, on_change
         self._building = threading.Lock()
         self._graphs: dict[bool, LoopGraph] = {}  # that of mode sync, and that of the others
         self._noting = threading.Lock()  # guards the next two
-        self._wanted = ""  # the mode for which one is to be prepared
-        self._failure = ""
-        self._task: Background[None] | None = None
+        self._number = 0  # of the change for which one is to be prepared
+        self._failed = ("", 0)  # why it could not, and the number of that change
+        self._task: threading.Thread | None = None
 
     @property
     def built(self) -> GraphsBuilt:
         """Which are there."""
-        return GraphsBuilt(True in self._graphs, False in self._graphs, self._failure)
+        return GraphsBuilt(True in self._graphs, False in self._graphs, *self._failed)
+
+    @property
+    def is_building(self) -> bool:
+        """Whether a thread of its own is at it, which nothing can end."""
+        return self._task is not None and self._task.is_alive()
 
     def of(self, mode: str) -> LoopGraph:
         """That of the mode; builds it, or waits until it is built, if it is not there yet.
@@ -87,29 +92,28 @@ class LoopGraphs:
                 self._graphs[is_sync] = self._make(mode)
             graph = self._graphs[is_sync]
         if is_new:
-            self._on_change(self.built)
+            self._on_change()
         return graph
 
-    def prepare(self, mode: str) -> None:
+    def prepare(self, mode: str, number: int) -> None:
         """Builds that of the mode in a thread of its own, unless it is there, or is being built, or could not be built.
 
-        mode: empty: none is wanted any more, and what could not be built may be tried again.
+        mode: empty: none is wanted any more.  number: of the change that wants it; for another one it is tried again.
         """
         with self._noting:
-            self._wanted = mode
-            failed = self._failure
-            self._failure = failed if mode else ""
-        if failed and not mode:
-            self._on_change(self.built)
-        elif mode and not (self.built.serve(mode) or self._failure or (self._task and self._task.is_alive())):
-            self._task = Background("graph", lambda: self._build(mode))
+            if number != self._number:
+                self._number, self._failed = number, ("", 0)
+            has_failed = self._failed[1] > 0
+        if mode and not (self.built.serve(mode) or has_failed or self.is_building):
+            self._task = threading.Thread(target=self._build, args=(mode,), name="graph", daemon=True)
+            self._task.start()
 
     def _build(self, mode: str) -> None:
         try:
             self.of(mode)
         except Exception as error:  # noqa: BLE001 - whatever the user's model raises, the training goes on
+            reason = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
             with self._noting:
-                failure = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
-                self._failure = failure if self._wanted else ""
-            if self._failure:
-                self._on_change(self.built)
+                self._failed = (reason, self._number) if self._number else ("", 0)
+            self._on_change()
+        allocator.give_back()  # what building took

@@ -95,7 +95,10 @@ class RpcServer:
             return
 
     def stop(self, grace_s: float) -> None:
-        """Refuses new calls, answers held heartbeats, gives the rest `grace_s` seconds.  Bounded; may be repeated."""
+        """Answers held calls, lets who watches a job hear of its end, then gives calls under way `grace_s` seconds.
+
+        It takes no other call from then on.  Bounded; may be repeated.
+        """
         loop, stopping, thread = self._loop, self._stopping, self._thread
         if loop is None or stopping is None or thread is None:
             return

@@ -110,8 +110,13 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         now: Callable[[], float] = time.monotonic,
         record: Callable[[Record], None] = lambda _: None,
         fresh_s: float = FRESH_S,
+        is_hurried: Callable[[], bool] = lambda: False,
     ) -> None:
-        """fresh_s: how old at most, while somebody asks for the status, is what a member has said."""
+        """fresh_s: how old at most, while somebody asks for the status, is what a member has said.
+
+        is_hurried: whether it is to end at once, also if somebody who watches has not heard that the job is over.
+        """
+        self._is_hurried = is_hurried
         self._job = job
         self._record = record
         self._settings = job_to_wire(job)
@@ -138,13 +143,13 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def close(self) -> None:
-        """Lets who watches hear that the job is over, answers the long polls, and ends what runs in the background."""
-        while self._coordinator.state.phase.over and self._watchers.are_to_hear(self._now()):
-            await asyncio.sleep(LOOK_S)
+        """Answers the long polls, lets who watches hear that the job is over, and ends what runs in the background."""
         for polls in (self._turn_polls, self._shard_polls, self._control_polls):
             polls.close()
         self._heartbeat_polls.close()
         self._clock_polls.close()
+        while self._watchers.are_to_hear(self._now()) and self._coordinator.state.phase.over and not self._is_hurried():
+            await asyncio.sleep(LOOK_S)
         await self._probes.close()
         if self._ticking:
             self._ticking.cancel()

@@ -69,6 +69,7 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         wire.worker.rounds_built = beat.graphs.rounds
         wire.worker.pushes_built = beat.graphs.pushes
         wire.worker.build_failure = field_checks.clipped(beat.graphs.failure)
+        wire.worker.failed_build = beat.graphs.failed_build
     return wire
 
 
@@ -112,7 +113,10 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
         field_checks.number("worker.holds", wire.holds),
         _step_s_from_wire(wire.step_times),
         GraphsBuilt(
-            wire.rounds_built, wire.pushes_built, field_checks.words("worker.build_failure", wire.build_failure)
+            wire.rounds_built,
+            wire.pushes_built,
+            field_checks.words("worker.build_failure", wire.build_failure),
+            field_checks.number("worker.failed_build", wire.failed_build),
         ),
     )
 

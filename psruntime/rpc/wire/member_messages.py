@@ -228,6 +228,7 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
             hold=told.hold,
             hold_reason=field_checks.clipped(told.hold_reason),
             build_mode=told.build,
+            build_number=told.build_number,
         ),
         revision=answer.revision,
     )
@@ -263,6 +264,7 @@ def answer_from_wire(wire: pb.Answer) -> Answer:
             hold=field_checks.number("hold", told.hold),
             hold_reason=field_checks.words("hold_reason", told.hold_reason),
             build=field_checks.words("build_mode", told.build_mode),
+            build_number=field_checks.number("build_number", told.build_number),
         ),
         field_checks.number("revision", wire.revision, least=1),
     )

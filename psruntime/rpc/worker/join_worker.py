@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from psruntime.core.members.messages import Answer, WorkerStats
+from psruntime.core.members.messages import Answer, GraphsBuilt, WorkerStats
 from psruntime.errors import PsRuntimeError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.join import Registration
@@ -23,10 +23,11 @@ def join_worker(
     at_exit: ExitStack,
     on_answer: Callable[[Answer], None],
     on_end: Callable[[PsRuntimeError], None] = lambda _: None,
+    graphs: Callable[[], GraphsBuilt] = GraphsBuilt,
 ) -> tuple[WorkerControl, MembershipClient]:
     """Joins the job.  The caller ends the membership with `leave`; what else has to be closed is given to `at_exit`.
 
-    stats: as WorkerFacts.  on_answer, on_end: as MembershipClient.
+    stats, graphs: as WorkerFacts.  on_answer, on_end: as MembershipClient.
 
     Raises:
         As MembershipClient.start.
@@ -41,7 +42,7 @@ def join_worker(
         facts.told(answer.incarnation, told.hold)  # after the bound, by which steps begin then
         on_answer(answer)
 
-    facts = WorkerFacts(stats, context.asked)
+    facts = WorkerFacts(stats, context.asked, graphs)
     membership = MembershipClient(context, registration, facts.beat, receive, on_end)
     control = WorkerControl(context, membership, facts, gate)
     membership.start(connect_timeout_s)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from psruntime.core.members.messages import (
     Answer,
     Assignment,
-    GraphsBuilt,
     Instructions,
     Prepared,
     Rest,
@@ -145,10 +144,12 @@ class WorkerControl:
         if self._stop.wait(PAUSE_S):
             raise StopRequested("asked to stop")
 
-    def has_built(self, graphs: GraphsBuilt) -> None:
-        """Says at once which graphs this worker has; a change of the mode may wait for that.  In any thread."""
-        self._facts.has_built(graphs)
-        self._report_now()
+    def report_now(self) -> None:
+        """Sends the facts at once, from any thread.  When that fails, the next heartbeat sends them."""
+        try:
+            self._membership.beat_now()
+        except (ReplacedError, UnreachableError) as error:
+            self._log("report_failed", reason=error)
 
     # Steps and rounds.
 
@@ -217,7 +218,7 @@ class WorkerControl:
         """Begins no step for a moment; says so at once, unless that was `said` already.  Returns what is said now."""
         self._notes.waits(self._membership.answer.instructions.hold_reason)
         if hold != said:
-            self._report_now()
+            self.report_now()
         saves = self._membership.answer.instructions.save
         self._while_held()
         self._membership.wait_until(lambda a: a.instructions.hold != hold or a.instructions.save is not saves, CHECK_S)
@@ -265,7 +266,7 @@ class WorkerControl:
                 self._turns_are_quick = time.monotonic() - began_s < QUICK_S / 2
                 return turn
             if turn.duty is Duty.NONE:
-                self._report_now()  # the answer says what has become of the view
+                self.report_now()  # the answer says what has become of the view
             elif time.monotonic() - began_s >= poll_s:
                 self._notes.waits(f"a shard: {idle.reason}" if idle else turn.reason)
                 poll_s = self._job.heartbeat_s
@@ -281,7 +282,7 @@ class WorkerControl:
         self._pass_clock(self._goes_by[0])
         limit = self._job.train_steps
         if (limit is not None and global_step >= limit) or self._is_another_stage(global_step):
-            self._report_now()
+            self.report_now()
 
     def _is_another_stage(self, global_step: int) -> bool:
         """Whether the job's schedule has another one than at the last step: the coordinator waits for that word."""
@@ -293,7 +294,7 @@ class WorkerControl:
 
     def rest(self, assignment: Assignment) -> Rest:
         self._facts.stopped()
-        self._report_now()
+        self.report_now()
         answer = self._wait(
             lambda a: (
                 a.instructions.close
@@ -312,7 +313,7 @@ class WorkerControl:
     def saved(self, global_step: int) -> None:
         self._facts.saved(global_step)
         if self._membership.answer.instructions.save:
-            self._report_now()  # somebody waits for it
+            self.report_now()  # somebody waits for it
 
     def closed_part(self) -> None:
         self._facts.closed_part()
@@ -348,13 +349,6 @@ class WorkerControl:
         if self._asked.is_set() or self._stop.wait(PAUSE_S):  # nobody is there to say that the job ends
             raise StopRequested("asked to stop") from error
 
-    def _report_now(self) -> None:
-        """Sends the facts at once.  When that fails, the next heartbeat sends them."""
-        try:
-            self._membership.beat_now()
-        except (ReplacedError, UnreachableError) as error:
-            self._log("report_failed", reason=error)
-
     def _wait(self, ready: Callable[[Answer], bool]) -> Answer:
         """Waits for an answer; after the first second the log and the status say for what."""
         while True:
@@ -378,7 +372,7 @@ class WorkerControl:
         if not self._asked.is_set():
             return
         if not _ends(self._membership.answer):
-            self._report_now()  # if everybody was asked, this is what ends the job
+            self.report_now()  # if everybody was asked, this is what ends the job
         if not _ends(self._membership.answer):
             raise StopRequested("asked to stop")
 

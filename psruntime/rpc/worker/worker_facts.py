@@ -18,12 +18,18 @@ class WorkerFacts:
     """May be used from any thread.
 
     stats(waiting): the worker's own measurements.  The pushes that `pushed` counts are added to theirs.
-    asked: whether the process was asked to stop.
+    asked: whether the process was asked to stop.  graphs: which graphs of steps it has now.
     """
 
-    def __init__(self, stats: Callable[[str], WorkerStats], asked: threading.Event) -> None:
+    def __init__(
+        self,
+        stats: Callable[[str], WorkerStats],
+        asked: threading.Event,
+        graphs: Callable[[], GraphsBuilt] = GraphsBuilt,
+    ) -> None:
         self._stats = stats
         self._asked = asked
+        self._graphs = graphs
         self._lock = threading.Lock()  # guards what follows
         self._assignment: Assignment | None = None
         self._steps = 0
@@ -38,7 +44,6 @@ class WorkerFacts:
         self._hold = (0, 0)  # incarnation that was told it, and its number, 0 for none
         self._under_way = 0  # steps that were begun and have not ended
         self._step_s: deque[float] = deque(maxlen=STEPS)  # as WorkerBeat.step_s
-        self._graphs = GraphsBuilt()
         self._waiting = "starting"
         self._works_since_s = 0.0  # while there is no reason to wait; monotonic
 
@@ -63,12 +68,12 @@ class WorkerFacts:
                 asked = self._asked.is_set()
                 return WorkerBeat(
                     stats=stats, asked_to_stop=asked, prepares=prepares, holds=self._holds(incarnation),
-                    graphs=self._graphs,
+                    graphs=self._graphs(),
                 )  # fmt: skip
             return WorkerBeat(
                 self._assignment.view.number, self._steps, self._global_step, self._stopped, stats, self._closed_parts,
                 self._saved_step, self._asked.is_set(), prepares, self._saves, self._holds(incarnation),
-                tuple(self._step_s), self._graphs,
+                tuple(self._step_s), self._graphs(),
             )  # fmt: skip
 
     # Read by the training, which alone changes them.
@@ -152,11 +157,6 @@ class WorkerFacts:
         """As chief, under this incarnation."""
         with self._lock:
             self._prepares = (view, incarnation)
-
-    def has_built(self, graphs: GraphsBuilt) -> None:
-        """Which graphs there are."""
-        with self._lock:
-            self._graphs = graphs
 
     def saves(self, under_way: bool) -> None:
         """A checkpoint is being written, or no longer."""

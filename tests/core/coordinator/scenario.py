@@ -204,7 +204,7 @@ class Scenario:
         if s.hold:
             fence.append(f"hold {s.hold} ({s.hold_reason})")
         if s.build:
-            fence.append(f"to build mode {s.build}")
+            fence.append(f"to build mode {s.build} ({s.build_number})")
         return f"{name}: {', '.join([s.phase.value, view, *flags, *fence, f'floor {floor}'])}; {s.reason}"
 
 
@@ -215,10 +215,10 @@ def took(said: str) -> tuple[float, ...]:
 
 
 def built(said: str) -> GraphsBuilt:
-    """The graphs of a worker: both, or `built=pushes` or `built=rounds`, and `cannot build: WHY`."""
-    kind, failure = re.search(r"built=(\w+)", said), re.search(r"cannot build: (.*)", said)
+    """The graphs of a worker: both, or `built=pushes` or `built=rounds`, and `cannot build 1: WHY`."""
+    kind, failure = re.search(r"built=(\w+)", said), re.search(r"cannot build (\d+): (.*)", said)
     has = kind[1] if kind else ""
-    return GraphsBuilt(has != "pushes", has != "rounds", failure[1] if failure else "")
+    return GraphsBuilt(has != "pushes", has != "rounds", *((failure[2], int(failure[1])) if failure else ()))
 
 
 def done_of(text: str) -> Done | None:

@@ -11,7 +11,8 @@ bring; `>` is a record of the rounds, `!` tells the calls that are held to look 
                                                 the checkpoint; its process was `asked` to stop; it is `saving`, or
                                                 prepares the view of a number (`prepares=N`); it has the graphs of
                                                 both kinds of steps, or only those of `built=pushes` or
-                                                `built=rounds`, and `cannot build: WHY`
+                                                `built=rounds`, and `cannot build N: WHY`, by the
+                                                number that it was told
     prepared MEMBER step=N [attempt=N]          the chief's reports
     finished MEMBER
     leave MEMBER KIND: REASON                   a farewell

@@ -67,6 +67,7 @@ class Stepper:
     graphs: set[bool] = field(default_factory=set)  # those that it has: of mode sync, of the others
     builds_slowly: bool = False  # it builds none at the moment
     failure: str = ""  # why it cannot build another
+    failed: tuple[str, int] = ("", 0)  # what it says of that, and of which change
 
 
 @dataclass
@@ -219,7 +220,9 @@ class SteeredJob:
         assert told is not None
         if told.build and not worker.builds_slowly and not worker.failure:
             worker.graphs.add(told.build == "sync")
-        graphs = GraphsBuilt(True in worker.graphs, False in worker.graphs, worker.failure if told.build else "")
+        if told.build_number != worker.failed[1]:
+            worker.failed = (worker.failure, told.build_number) if told.build and worker.failure else ("", 0)
+        graphs = GraphsBuilt(True in worker.graphs, False in worker.graphs, *worker.failed)
         if told.save and told.chief and worker.view == told.view.number:
             worker.saved = self.global_step
         stopped = told.phase is Phase.DRAINING and worker.began is None

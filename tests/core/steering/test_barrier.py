@@ -45,13 +45,6 @@ def test_nobody_holds_while_workers_build_the_graph_of_the_steps_that_come() -> 
     assert (barrier.state, barrier.hold, barrier.to_build) == (BarrierState.HOLD, 1, "")
 
 
-@pytest.mark.parametrize("change", [Settings(mode="bounded", bound=1), Settings(mode="async", paused=True)])
-def test_no_graph_is_built_for_steps_of_the_same(change: Settings) -> None:
-    barrier = Barrier(Settings(mode="async"))
-    barrier.begin(change, builds=True)
-    assert (barrier.state, barrier.to_build) == (BarrierState.HOLD, "")
-
-
 def test_nothing_moves_while_nobody_trains() -> None:
     barrier = changed(bound=2)
     assert barrier.decide(Look(False, "waiting for ps 1")) == Decision("", "waiting for ps 1")

@@ -13,8 +13,8 @@ from psruntime.graph.base.background import await_end
 from psruntime.graph.checkpoint.best import BestCheckpoint
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.checkpoint.folder import CheckpointFolder
-from psruntime.graph.hooks.checkpoint_hook import CheckpointHook
 from psruntime.graph.hooks import checkpoint_hook
+from psruntime.graph.hooks.checkpoint_hook import CheckpointHook
 from psruntime.metric import Metric
 from tests.graph.checkpoint.test_folder import write
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ PUSHES, BOTH = GraphsBuilt(pushes=True), GraphsBuilt(rounds=True, pushes=True)
 
 
 class Builds:
-    """Builds texts instead of graphs, when it may, and notes what is said to be built."""
+    """Builds texts instead of graphs, when it may, and notes what is built whenever that is said to be another."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -24,7 +25,7 @@ class Builds:
         self.may = threading.Event()
         self.may.set()
         self.error: Exception | None = None
-        self.graphs = LoopGraphs(self.make, self.told.append)
+        self.graphs = LoopGraphs(self.make, lambda: self.told.append(self.graphs.built))
 
     def make(self, mode: str) -> Any:
         self.asked.append(mode)
@@ -33,8 +34,8 @@ class Builds:
             raise self.error
         return f"graph of {mode}"
 
-    def await_told(self, graphs: GraphsBuilt) -> None:
-        poll_until(lambda: self.told[-1:] == [graphs], 10, str(graphs))
+    def await_end(self) -> None:
+        poll_until(lambda: not self.graphs.is_building, 10, "the end of the build")
 
 
 def test_async_and_bounded_have_one_graph() -> None:
@@ -48,55 +49,53 @@ def test_what_is_prepared_is_built_once_and_others_wait_for_it() -> None:
     builds = Builds()
     builds.graphs.of("async")
     builds.may.clear()
-    for _ in range(3):
-        builds.graphs.prepare("sync")
+    for number in (1, 1, 2):
+        builds.graphs.prepare("sync", number)
     poll_until(lambda: builds.asked == ["async", "sync"], 10, "the build")
-    assert builds.graphs.built == PUSHES
+    assert builds.graphs.built == PUSHES and builds.graphs.is_building
     taken: list[Any] = []
     other = threading.Thread(target=lambda: taken.append(builds.graphs.of("sync")))
     other.start()
     builds.may.set()
     other.join(10)
-    assert taken == ["graph of sync"] and builds.asked == ["async", "sync"]
-    builds.await_told(BOTH)
-    builds.graphs.prepare("sync")
-    builds.graphs.prepare("")
-    assert builds.asked == ["async", "sync"] and builds.told == [PUSHES, BOTH]
-
-
-def test_a_failure_to_build_what_nobody_wants_any_more_is_not_told() -> None:
-    builds = Builds()
-    builds.graphs.of("async")
-    builds.error = UsageError("no optimizer")
-    builds.may.clear()
-    builds.graphs.prepare("sync")
-    poll_until(lambda: builds.asked == ["async", "sync"], 10, "the build")
-    builds.graphs.prepare("")
-    builds.may.set()
-    assert builds.graphs._task
-    builds.graphs._task.join(10)
-    assert builds.told == [PUSHES] and builds.graphs.built == PUSHES
+    assert taken == ["graph of sync"]
+    builds.await_end()
+    builds.graphs.prepare("sync", 3)
+    builds.graphs.prepare("", 0)
+    assert builds.asked == ["async", "sync"] and builds.told == [PUSHES, BOTH] and not builds.graphs.is_building
 
 
 @pytest.mark.parametrize(
     ("error", "failure"),
     [(UsageError("no optimizer"), "no optimizer"), (KeyError("kernel"), "KeyError: 'kernel'")],
 )
-def test_what_cannot_be_built_is_told_and_tried_again_only_when_it_is_wanted_again(
-    error: Exception, failure: str
-) -> None:
+def test_what_cannot_be_built_is_told_and_tried_again_for_another_change(error: Exception, failure: str) -> None:
     builds = Builds()
     builds.graphs.of("async")
     builds.error = error
-    failed = GraphsBuilt(pushes=True, failure=failure)
-    builds.graphs.prepare("sync")
-    builds.await_told(failed)
-    builds.graphs.prepare("sync")
-    assert builds.asked == ["async", "sync"]
-    builds.graphs.prepare("")
-    assert builds.told == [PUSHES, failed, PUSHES]
+    for _ in range(2):
+        builds.graphs.prepare("sync", 1)
+        builds.await_end()
+    failed = GraphsBuilt(pushes=True, failure=failure, failed_build=1)
+    assert builds.asked == ["async", "sync"] and builds.told == [PUSHES, failed]
+    builds.graphs.prepare("sync", 2)
+    builds.await_end()
+    assert builds.told == [PUSHES, failed, replace(failed, failed_build=2)]
     builds.error = None
-    builds.graphs.prepare("sync")
-    builds.await_told(BOTH)
+    builds.graphs.prepare("sync", 3)
+    builds.await_end()
     found: Any = builds.graphs.of("sync")
-    assert found == "graph of sync"
+    assert found == "graph of sync" and builds.graphs.built == BOTH
+
+
+@pytest.mark.parametrize(("number", "failure"), [(0, ""), (2, "no optimizer")])
+def test_a_failure_is_of_the_change_that_is_wanted_when_it_shows(number: int, failure: str) -> None:
+    builds = Builds()
+    builds.graphs.of("async")
+    builds.error = UsageError("no optimizer")
+    builds.may.clear()
+    builds.graphs.prepare("sync", 1)
+    builds.graphs.prepare("sync" if number else "", number)
+    builds.may.set()
+    builds.await_end()
+    assert builds.graphs.built == GraphsBuilt(pushes=True, failure=failure, failed_build=number)

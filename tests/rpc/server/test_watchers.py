@@ -66,6 +66,18 @@ def test_the_coordinator_ends_once_who_watches_has_heard_of_the_end(
     stopped.result(2.0)
 
 
+def test_a_coordinator_that_was_asked_to_stop_waits_for_nobody(stage: Stage) -> None:
+    server = stage.coordinator(PAIR, is_hurried=lambda: True)
+    client = stage.client(server)
+    client.get_status(watches=True)
+    worker = stage.membership(client, PAIR, Role.WORKER, 0)
+    worker.start(10)
+    worker.leave(LeaveKind.FATAL, "made up")
+    server.stop(0.0)
+    with pytest.raises(UnreachableError):
+        client.get_status(watches=True)
+
+
 def test_it_ends_without_who_has_gone_away(failed: tuple[RpcServer, CoordinatorClient]) -> None:
     server, client = failed
     server.stop(0.0)

@@ -1,0 +1,58 @@
+"""How a session on a view is opened: its cluster, and whether TensorFlow rewrites what it runs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.members.messages import Assignment
+from psruntime.core.members.view import PsEntry, View
+from psruntime.graph.session import session
+from psruntime.graph.session.session import ViewSessionCreator, WorkerServer, open_session
+
+SERVER = WorkerServer(3, "grpc://a:9", "a:9")
+VIEW = View(1, (PsEntry(0, "b:1", 11), PsEntry(1, "c:2", 12)))
+
+
+@pytest.fixture
+def configs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Of the sessions that are opened, in their order."""
+    found: list[Any] = []
+
+    def opened(_target: str, graph: Any, config: Any) -> Any:
+        found.append(config)
+        return SimpleNamespace(close=lambda: None, graph=graph)
+
+    monkeypatch.setattr(session, "ViewSession", opened)
+    return found
+
+
+def is_rewritten(config: Any) -> bool:
+    return not config.graph_options.rewrite_options.disable_meta_optimizer
+
+
+def test_a_script_keeps_its_config_but_for_the_cluster(configs: list[Any]) -> None:
+    own = tf1.ConfigProto(intra_op_parallelism_threads=7)
+    own.cluster_def.job.add(name="ps").tasks[0] = "elsewhere:1"
+    open_session(SERVER, tf1.Graph(), VIEW, own, runs_once=True)
+    open_session(SERVER, tf1.Graph(), VIEW, own)
+    jobs = {job.name: dict(job.tasks) for job in configs[0].cluster_def.job}
+    assert jobs == {"ps": {0: "b:1", 1: "c:2"}, "worker": {3: "a:9"}}
+    assert [config.intra_op_parallelism_threads for config in configs] == [7, 7]
+    assert is_rewritten(own) and dict(own.cluster_def.job[0].tasks) == {0: "elsewhere:1"}
+
+
+def test_only_what_prepares_a_view_is_run_as_it_is_built(configs: list[Any]) -> None:
+    """Its runs come once, and to rewrite them takes longer; steps come again and again."""
+    assignments = [Assignment(VIEW, 5, prepare=True), Assignment(VIEW, 5, prepare=False)]
+    control_plane: Any = SimpleNamespace(
+        mode="async", is_chief=lambda: True, await_view=lambda: assignments.pop(0),
+        report_prepared=lambda *_: None, entered=lambda _: None,
+    )  # fmt: skip
+    preparation: Any = SimpleNamespace(run=lambda *_: None, require=lambda *_: None)
+    creator = ViewSessionCreator(SERVER, tf1.Graph(), control_plane, preparation, lambda *_, **__: None, lambda _: None)
+    creator.create_session()
+    assert [is_rewritten(config) for config in configs] == [False, True]
