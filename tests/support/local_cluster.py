@@ -228,6 +228,7 @@ class Run:
     skipped: list[str] = field(default_factory=list)
     updates: list[SentUpdate] = field(default_factory=list)
     checkpoints: Checkpoints = field(init=False)
+    built: LoopGraph = field(init=False)
 
     def saved(self) -> dict[str, Any]:
         """Every tensor of the newest checkpoint."""
@@ -248,9 +249,13 @@ def train(
     saved: Callable[[str, int], None] | None = None,
     towers: Towers = ONE_TOWER,
     batch_size: int = 8,
+    built: LoopGraph | None = None,
     **settings: Any,
 ) -> Run:
-    """Trains `steps` steps in this thread; without summaries, unless they are asked for, since they take time."""
+    """Trains `steps` steps in this thread; without summaries, unless they are asked for, since they take time.
+
+    built: that of an earlier run of this mode.
+    """
     defaults = {"ps": len(cluster.ps), "max_workers": cluster.max_workers, "summary_steps": 0}
     job = JobConfig(**{**defaults, **settings})
     events: list[tuple[str, dict[str, Any]]] = []
@@ -265,7 +270,7 @@ def train(
     context, shares = Context("train", 0, 1, batch_size, "", 3), job.batch_policy == "throughput"
     inputs = InputStream(model, context, job.local_steps * towers.count, data_errors("input"), shares)
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
-    graph = build_training(model, inputs, plan, job, 0, towers)
+    graph = built.train if built else build_training(model, inputs, plan, job, 0, towers)
     warm_start = WarmStart(job, 0, log) if job.warm_start else None
     if warm_start:
         warm_start.check(graph)
@@ -274,8 +279,8 @@ def train(
     run = Run(cluster, job, graph, control_plane, events=events, skipped=skipped)
     worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"))
     writer = SummaryWriter(job.checkpoint_dir, log) if job.checkpoint_dir else None
-    built = LoopGraph.around(graph, job, 0, log, inputs.shards is not None, warm_start)
-    loop = assemble(worker_run, built, cluster.server, run.results.append, close, saved, run.updates.append, writer)
+    run.built = built or LoopGraph.around(graph, job, 0, log, inputs.shards is not None, warm_start)
+    loop = assemble(worker_run, run.built, cluster.server, run.results.append, close, saved, run.updates.append, writer)
     run.checkpoints = loop._hooks[-1]._checkpoints
     try:
         loop.run()

@@ -35,6 +35,20 @@ def test_a_ps_that_came_in_another_mode_has_its_rounds_from_then_on(tmp_path: Pa
     assert bytes_held(again) == bytes_held(first)
 
 
+@pytest.mark.parametrize(("mode", "other"), [("async", "sync"), ("sync", "async")])
+def test_a_mode_goes_on_in_the_graph_that_it_had(tmp_path: Path, mode: str, other: str) -> None:
+    """Which hardly grows with each change, and saves and adopts as a new one does."""
+    cluster = LocalCluster(2)
+    settings = {"save_steps": 2, "checkpoint_dir": str(tmp_path), **SLICED}
+    first = train(cluster, ADAM, 4, mode=mode, **settings)
+    size = len(first.graph.graph.get_operations())
+    train(cluster, ADAM, 3, mode=other, **settings)
+    again = train(cluster, ADAM, 2, mode=mode, built=first.built, **settings)
+    assert [event["global_step"] for event in first.named("adopted")] == [7] and not first.named("restored")
+    assert again.saved()["global_step"] == 9
+    assert len(again.graph.graph.get_operations()) - size < 40, "the checkpoints alone have more"
+
+
 @pytest.mark.parametrize("is_chief", [True, False])
 def test_the_chief_says_that_it_prepares_before_it_builds_another_graph(is_chief: bool) -> None:
     """Else it would be cut off while it builds: nobody could know that it is at it."""
