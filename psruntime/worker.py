@@ -163,7 +163,7 @@ class _Trainer:
         self._graphs = LoopGraphs(self._build_graph, self._has_built)
         graph = self._graphs.of(job.mode).train  # 2
         schedule = Schedule.of(job.schedule)
-        for stage in schedule.stages if schedule else ():
+        for stage in schedule.stages if schedule else ():  # a model that does not fit one of them ends here
             self._graphs.of(stage.mode)
         is_first = self._where.index == 0
         if is_first:

@@ -16,7 +16,7 @@ class WorkerBeats:
     """
 
     def __init__(self) -> None:
-        self.graphs_revision = 0  # grows whenever another graph may be lacking, or no more
+        self.graphs_revision = 0  # grows whenever a worker that steps may lack another graph than before
         self._beats: dict[int, WorkerBeat] = {}
         self._stopped: set[int] = set()
 
@@ -54,6 +54,7 @@ class WorkerBeats:
 
     def begin(self, view: int) -> None:
         """A new view, in which those step again that had stopped before it."""
+        self.graphs_revision += 1
         self._stopped = {inc for inc, beat in self._beats.items() if beat.stopped and beat.view == view}
 
     def forget(self, incarnation: int) -> None:

@@ -23,8 +23,6 @@ from psruntime.graph.session.session import local_initialiser
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.observe.log import first_line_of
 
-SYNC = "sync"
-
 
 @dataclass(frozen=True)
 class LoopGraph:
@@ -65,7 +63,8 @@ class LoopGraphs:
         self._make, self._on_change = make, on_change
         self._building = threading.Lock()
         self._graphs: dict[bool, LoopGraph] = {}  # that of mode sync, and that of the others
-        self._noting = threading.Lock()  # guards the next two
+        self._noting = threading.Lock()  # guards the next three
+        self._is_at_it = False  # whether a thread prepares one, and has not found yet whether it can
         self._number = 0  # of the change for which one is to be prepared
         self._failed = ("", 0)  # why it could not, and the number of that change
         self._task: threading.Thread | None = None
@@ -86,7 +85,7 @@ class LoopGraphs:
         Raises:
             UsageError, UserCodeError: the model cannot be trained in this mode.
         """
-        is_sync = mode == SYNC
+        is_sync = mode == "sync"
         with self._building:
             if is_new := is_sync not in self._graphs:
                 self._graphs[is_sync] = self._make(mode)
@@ -103,17 +102,21 @@ class LoopGraphs:
         with self._noting:
             if number != self._number:
                 self._number, self._failed = number, ("", 0)
-            has_failed = self._failed[1] > 0
-        if mode and not (self.built.serve(mode) or has_failed or self.is_building):
-            self._task = threading.Thread(target=self._build, args=(mode,), name="graph", daemon=True)
-            self._task.start()
+            if not mode or self.built.serve(mode) or self._failed[1] or self._is_at_it:
+                return
+            self._is_at_it = True
+        self._task = threading.Thread(target=self._build, args=(mode,), name="graph", daemon=True)
+        self._task.start()
 
     def _build(self, mode: str) -> None:
+        reason = ""
         try:
             self.of(mode)
         except Exception as error:  # noqa: BLE001 - whatever the user's model raises, the training goes on
             reason = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
-            with self._noting:
-                self._failed = (reason, self._number) if self._number else ("", 0)
+        with self._noting:
+            self._is_at_it = False  # from here on another change begins another build
+            self._failed = (reason, self._number) if reason and self._number else ("", 0)
+        if reason:
             self._on_change()
         allocator.give_back()  # what building took

@@ -88,6 +88,26 @@ def test_what_cannot_be_built_is_told_and_tried_again_for_another_change(error: 
     assert found == "graph of sync" and builds.graphs.built == BOTH
 
 
+def test_a_change_that_comes_while_the_failure_of_another_is_told_is_built_for() -> None:
+    """The answer to that word may be the next change, and no other answer comes that would begin its build."""
+    builds = Builds()
+    builds.graphs.of("async")
+    builds.error = UsageError("no optimizer")
+    told = threading.Event()
+
+    def tell() -> None:
+        if builds.graphs.built.failure:
+            builds.error = None
+            builds.graphs.prepare("sync", 2)
+            told.set()
+
+    builds.graphs._on_change = tell
+    builds.graphs.prepare("sync", 1)
+    assert told.wait(10)
+    builds.await_end()
+    assert builds.asked == ["async", "sync", "sync"] and builds.graphs.built == BOTH
+
+
 @pytest.mark.parametrize(("number", "failure"), [(0, ""), (2, "no optimizer")])
 def test_a_failure_is_of_the_change_that_is_wanted_when_it_shows(number: int, failure: str) -> None:
     builds = Builds()
