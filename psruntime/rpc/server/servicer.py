@@ -31,7 +31,7 @@ from psruntime.rpc.server.change_polls import ChangePolls
 from psruntime.rpc.server.clock_polls import ClockPolls
 from psruntime.rpc.server.dead_holder_probe import Probes
 from psruntime.rpc.server.heartbeat_polls import FRESH_S, HeartbeatPolls
-from psruntime.rpc.server.watchers import Watchers
+from psruntime.rpc.server.watchers import AGAIN_S, SOON_S, Watchers
 from psruntime.rpc.wire import (
     clock_messages,
     control_messages,
@@ -114,7 +114,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
     ) -> None:
         """fresh_s: how old at most, while somebody asks for the status, is what a member has said.
 
-        is_hurried: whether it is to end at once, also if somebody who watches has not heard that the job is over.
+        is_hurried: whether it is to end soon, also if somebody who watches has not heard that the job is over.
         """
         self._is_hurried = is_hurried
         self._job = job
@@ -148,7 +148,8 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
             polls.close()
         self._heartbeat_polls.close()
         self._clock_polls.close()
-        while self._watchers.are_to_hear(self._now()) and self._coordinator.state.phase.over and not self._is_hurried():
+        within_s = SOON_S if self._is_hurried() else AGAIN_S
+        while self._coordinator.state.phase.over and self._watchers.are_to_hear(self._now(), within_s):
             await asyncio.sleep(LOOK_S)
         await self._probes.close()
         if self._ticking:

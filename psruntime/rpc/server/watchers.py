@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 AGAIN_S = 2.5  # after which somebody who has not asked again does not watch any more; who does asks every second
+SOON_S = 1.2  # the same, where the process was asked to stop
 MOST = 1000  # that are remembered
 
 
@@ -25,7 +26,7 @@ class Watchers:
         if len(self._asked_s) > MOST:
             self._asked_s.popitem(last=False)
 
-    def are_to_hear(self, now_s: float) -> bool:
-        """Whether somebody who watches has not been told that the job is over."""
+    def are_to_hear(self, now_s: float, within_s: float = AGAIN_S) -> bool:
+        """Whether somebody who asked within that time has not been told that the job is over."""
         latest_s = next(reversed(self._asked_s.values()), None)
-        return latest_s is not None and now_s - latest_s < AGAIN_S
+        return latest_s is not None and now_s - latest_s < within_s

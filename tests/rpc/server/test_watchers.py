@@ -66,7 +66,7 @@ def test_the_coordinator_ends_once_who_watches_has_heard_of_the_end(
     stopped.result(2.0)
 
 
-def test_a_coordinator_that_was_asked_to_stop_waits_for_nobody(stage: Stage) -> None:
+def test_a_coordinator_that_was_asked_to_stop_ends_soon(stage: Stage) -> None:
     server = stage.coordinator(PAIR, is_hurried=lambda: True)
     client = stage.client(server)
     client.get_status(watches=True)
