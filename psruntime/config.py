@@ -18,7 +18,7 @@ from psruntime.devices import device_names
 from psruntime.errors import UsageError
 from psruntime.metric import Metric
 from psruntime.modes import BOUNDED, MODES, named
-from psruntime.schedule import Schedule
+from psruntime.schedule import LOCAL, Schedule
 from psruntime.settings import at_least, check_choices, flag_of, setting
 from psruntime.staleness_lr import StalenessLr
 from psruntime.step_range import StepRange
@@ -62,7 +62,8 @@ class JobConfig:
     max_bound: int | None = field(default=None)  # with bound auto:LOW-HIGH HIGH, and bound is LOW
     schedule: str = setting(
         "consistency", "", "modes by global step, instead of --mode, as 'async:500, bounded 4:2000, sync', "
-        "500 global steps of the first, then 2000 of the second, then the last to the end", metavar="MODES",
+        "500 global steps of the first, then 2000 of the second, then the last to the end; 'local:200' in front is 200 "
+        "steps of each worker by itself, and the mean", metavar="MODES",
     )  # fmt: skip
     ps: int = setting("job", 1, "number of ps processes")
     min_workers: int = setting("job", 1, "workers that must be there before training starts")
@@ -263,8 +264,16 @@ class JobConfig:
             raise UsageError("schedule is not for replicate_every: a replica is of one mode; leave out either")
         if self.epochs is not None:
             raise UsageError("schedule is not for epochs, which needs data shards; leave out either")
+        if schedule.has_local:
+            self._check_local()
         object.__setattr__(self, "mode", first.mode)
         object.__setattr__(self, "bound", first.bound)
+
+    def _check_local(self) -> None:
+        """What does not fit a local stage: what is computed, or sent, otherwise than by a step of one worker alone."""
+        for name, wanted in (("backup_workers", 0), ("batch_policy", "fixed"), ("wire", "float32"), ("top_k", None)):
+            if (value := getattr(self, name)) != wanted:
+                raise UsageError(f"schedule has stage '{LOCAL}', which is not for {name} {value}; leave out either")
 
     def _check_stages(self) -> None:
         """The job must be one that could be started in each of them."""
@@ -498,6 +507,19 @@ def as_started_so(job: JobConfig, mode: str, bound: int | None) -> JobConfig:
         UsageError: they do not fit each other.
     """
     return replace(job, mode=mode, bound=bound if mode == BOUNDED else None, max_bound=None, schedule="")
+
+
+def as_trained_alone(job: JobConfig) -> JobConfig:
+    """The settings by which one worker takes the steps of a local stage: those of mode async, without what is done
+    around steps.
+
+    Raises:
+        UsageError: they do not fit each other.
+    """
+    return replace(
+        job, mode="async", bound=None, max_bound=None, schedule="", rounds_log="", checkpoint_dir="", delta_every=0,
+        keep_best="", trace_steps="", warm_start="", warm_start_vars="", warm_start_names="",
+    )  # fmt: skip
 
 
 def check_job_id(name: str, value: str) -> str:

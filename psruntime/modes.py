@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-MODES = ("async", "bounded", "sync")
-BOUNDED = "bounded"
+BOUNDED, SYNC = "bounded", "sync"
+MODES = ("async", BOUNDED, SYNC)
 
 
 def named(mode: str, bound: int | None) -> str:

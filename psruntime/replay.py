@@ -153,6 +153,11 @@ def _ends(folder: str) -> tuple[tuple[int, str], tuple[int, str]]:
 def _between(rounds: list[dict[str, Any]], first: int, last: int, log: str) -> list[dict[str, Any]]:
     """The rounds that lead from one global step to another."""
     used = [record for record in rounds if first < record["global_step"] <= last]
+    if local := [record["global_step"] for record in used if record.get("local")]:
+        raise UsageError(
+            f"{log} has a local stage, which ends at global step {local[-1]} and cannot be repeated; the rounds after "
+            "it can, if the list of checkpoints in the folder begins with that of its end, or a later one"
+        )
     steps, wanted = [record["global_step"] for record in used], list(range(first + 1, last + 1))
     if steps != wanted:
         missing = next((step for step in wanted if step not in steps), last)

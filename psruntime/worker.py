@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
-from psruntime.config import JobConfig, ProcessConfig, WorkerConfig, as_started_so
+from psruntime.config import JobConfig, ProcessConfig, WorkerConfig, as_started_so, as_trained_alone
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
 from psruntime.core.members.past import Past
@@ -49,7 +49,7 @@ from psruntime.rpc.client.join import Registration
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.worker.join_worker import join_worker
-from psruntime.schedule import Schedule
+from psruntime.schedule import LOCAL, Schedule
 
 if TYPE_CHECKING:
     from psruntime.core.accounting.update_outcome import SentUpdate
@@ -139,7 +139,8 @@ class _Trainer:
 
         1. Mode train, a scratch graph, to learn its variables; the plan is made from them.
         2. Mode train, on the parameters that a step pulls: the training graph.  With --schedule another one, if it has
-           both mode sync and one of the others; otherwise that is built when an operator wants such a mode.
+           both mode sync and one of the others; otherwise that is built when an operator wants such a mode.  With a
+           local stage one more.
         3. Mode eval, on pulled parameters, for the evaluation at the end (`_evaluation`).
         4. Mode eval, on variables of its own, to measure checkpoints; only with --keep-best.
 
@@ -160,11 +161,14 @@ class _Trainer:
         require_fit(job, self._inputs)
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
+        schedule = Schedule.of(job.schedule)
+        self._has_local = schedule is not None and schedule.has_local
         self._graphs = LoopGraphs(self._build_graph, self._has_built)
         graph = self._graphs.of(job.mode).train  # 2
-        schedule = Schedule.of(job.schedule)
         for stage in schedule.stages if schedule else ():  # a model that does not fit one of them ends here
             self._graphs.of(stage.mode)
+        if self._has_local:
+            self._graphs.of(LOCAL)
         is_first = self._where.index == 0
         if is_first:
             _ = self._evaluation  # 3
@@ -278,14 +282,16 @@ class _Trainer:
         record = add if recorder else None
         while True:
             graph = self._graphs.of(job.mode)
+            alone = self._graphs.of(LOCAL) if self._has_local else None
             run = WorkerRun(
                 graph.train, self._inputs, control_plane, job, index, log, self._data_errors(),
                 self._progress.checkpoint,
             )  # fmt: skip
             try:
                 assemble(
-                    run, graph, self._server, self._progress.step, self._evaluate, saved, record, self._summaries
-                ).run()
+                    run, graph, self._server, self._progress.step, self._evaluate, saved, record, self._summaries,
+                    alone,
+                ).run()  # fmt: skip
                 return
             except ModeChangedError:
                 job = as_started_so(self._job, control_plane.mode, control_plane.bound)
@@ -293,14 +299,16 @@ class _Trainer:
                 log("mode", mode=job.mode, bound=job.bound)
 
     def _build_graph(self, mode: str) -> LoopGraph:
-        """That of the steps of this mode; any bound will do."""
+        """That of the steps of this mode, with any bound; or LOCAL."""
         from psruntime.graph.loop.loop_graphs import LoopGraph
         from psruntime.graph.step.build import build_training
 
-        index, inputs, job = self._where.index, self._inputs, as_started_so(self._job, mode, 0)
-        train = build_training(self._model, inputs, self._plan, job, index, self._towers)
-        sharded = inputs.shards is not None
-        return LoopGraph.around(train, job, index, self._process.log, sharded, self._warm_start)
+        index, inputs, log = self._where.index, self._inputs, self._process.log
+        job = as_trained_alone(self._job) if mode == LOCAL else as_started_so(self._job, mode, 0)
+        train = build_training(self._model, inputs, self._plan, job, index, self._towers, self._has_local)
+        if mode == LOCAL:
+            return LoopGraph.around(train, job, index, lambda *_, **__: None)
+        return LoopGraph.around(train, job, index, log, inputs.shards is not None, self._warm_start)
 
     def _has_built(self) -> None:
         if failure := self._graphs.built.failure:

@@ -51,6 +51,13 @@ def test_a_job_with_data_shards_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert said.count("\n") == 1 and "is of a job with data shards (context.shards), which cannot be repeated" in said
 
 
+def test_a_local_stage_is_refused() -> None:
+    rounds = [{"global_step": 5}, {"global_step": 6, "local": True}, {"global_step": 7}]
+    assert [each["global_step"] for each in replay._between(rounds, 6, 7, "log")] == [7]
+    with pytest.raises(Exception, match="log has a local stage, which ends at global step 6 and cannot be repeated"):
+        replay._between(rounds, 5, 7, "log")
+
+
 @pytest.mark.parametrize(("first", "last", "missing"), [(3, 6, 4), (5, 9, 9), (1, 6, 2), (0, 5, 1), (9, 12, 11)])
 def test_the_first_round_that_is_missing_between_two_checkpoints_is_named(first: int, last: int, missing: int) -> None:
     """A job that was in another mode in between has none of its global steps 4 and 5."""

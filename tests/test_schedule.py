@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from psruntime import ps, run
-from psruntime.config import JobConfig, as_started_so, contradictions
+from psruntime.config import JobConfig, as_started_so, as_trained_alone, contradictions
 from psruntime.errors import UsageError
 from psruntime.schedule import MOST_STAGES, Schedule, Stage
 
@@ -68,6 +70,9 @@ def test_stages_last_as_long_as_they_say(drawn: list[tuple[str, int]], global_st
         ("async:5, sync:5", "the last stage, 'sync', lasts to the end of the job; leave out its steps"),
         ("bounded:5, sync", "bounded needs its bound, as bounded 4, got 'bounded:5'"),
         ("async 500, sync", "async has no bound; steps stand behind :, as async:500, got 'async 500'"),
+        ("async:5, local:5", "the last stage cannot be local; add the one in which the job goes on"),
+        ("local 5, sync", "local has no bound; steps stand behind :, as local:500, got 'local 5'"),
+        ("loca:5, sync", "'loca:5' is no stage; did you mean local"),
         ("async:5, async:5, sync", "'async' follows itself; give one stage with the steps of both"),
         (", ".join(["async:1", "sync:1"] * MOST_STAGES), f"at most {MOST_STAGES} stages, got {2 * MOST_STAGES}"),
     ],
@@ -75,6 +80,41 @@ def test_stages_last_as_long_as_they_say(drawn: list[tuple[str, int]], global_st
 def test_what_is_no_schedule(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         JobConfig(schedule=text)
+
+
+def test_a_local_stage_is_one_of_mode_sync() -> None:
+    found = schedule("async:10, local:20, sync:5, async")
+    assert str(found) == "async:10, local:20, sync:5, async" and found.has_local
+    assert [found.local_end_at(step) for step in (9, 10, 29, 30, 35)] == [None, 30, 30, None, None]
+    assert found.at(10) == Stage("sync", steps=20, is_local=True)
+    assert found.whole(10) == "local until global step 30, then sync"
+    assert JobConfig(schedule="local:20, async").mode == "sync"
+    assert not schedule(TEXT).has_local
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"backup_workers": 1, "min_workers": 3}, "backup_workers 1"),
+        ({"batch_policy": "throughput"}, "batch_policy throughput"),
+        ({"wire": "bfloat16"}, "wire bfloat16"),
+        ({"top_k": 0.01}, "top_k 0.01"),
+    ],
+)
+def test_what_does_not_fit_a_local_stage(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        JobConfig(schedule="local:20, sync", **settings)
+    assert str(refused.value) == f"schedule has stage 'local', which is not for {named}; leave out either"
+
+
+def test_a_worker_by_itself_has_nothing_around_its_steps() -> None:
+    job = JobConfig(
+        schedule="local:20, sync", checkpoint_dir="/c", keep_best="accuracy", delta_every=2, trace_steps="1:2",
+        rounds_log="/r", warm_start="/w", warm_start_vars="a", warm_start_names="a=b", local_steps=3, on_nan="continue",
+    )  # fmt: skip
+    alone = as_trained_alone(job)
+    assert (alone.mode, alone.local_steps, alone.on_nan) == ("async", 3, "continue")
+    assert alone == replace(JobConfig(local_steps=3, on_nan="continue"), job_id=job.job_id)
 
 
 def test_a_job_begins_in_its_first_stage() -> None:

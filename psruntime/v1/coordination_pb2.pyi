@@ -805,7 +805,7 @@ class TakeTurnResponse(_message.Message):
     def __init__(self, turn: _Optional[_Union[Turn, _Mapping]] = ...) -> None: ...
 
 class Turn(_message.Message):
-    __slots__ = ("duty", "round", "attempt", "opened", "reason", "closes", "share")
+    __slots__ = ("duty", "round", "attempt", "opened", "reason", "closes", "share", "local")
     DUTY_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -813,6 +813,7 @@ class Turn(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     CLOSES_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
     duty: Duty
     round: int
     attempt: int
@@ -820,19 +821,22 @@ class Turn(_message.Message):
     reason: str
     closes: Complete
     share: int
-    def __init__(self, duty: _Optional[_Union[Duty, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ..., share: _Optional[int] = ...) -> None: ...
+    local: bool
+    def __init__(self, duty: _Optional[_Union[Duty, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ..., share: _Optional[int] = ..., local: _Optional[bool] = ...) -> None: ...
 
 class Complete(_message.Message):
-    __slots__ = ("round", "attempt", "members", "examples")
+    __slots__ = ("round", "attempt", "members", "examples", "local")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     members: int
     examples: float
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., members: _Optional[int] = ..., examples: _Optional[float] = ...) -> None: ...
+    local: bool
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., members: _Optional[int] = ..., examples: _Optional[float] = ..., local: _Optional[bool] = ...) -> None: ...
 
 class Sharding(_message.Message):
     __slots__ = ("examples", "size")

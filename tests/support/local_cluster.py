@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config import JobConfig
+from psruntime.config import JobConfig, as_trained_alone
 from psruntime.core.accounting.update_outcome import SentUpdate
 from psruntime.core.members.messages import Assignment, Prepared, Rest
 from psruntime.core.members.view import PsEntry, View
@@ -35,6 +35,7 @@ from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.model import Context, Model, ModelSpec
+from psruntime.schedule import Schedule
 from tests.support.shards import LocalShards
 from tests.support.stock import contents
 
@@ -63,6 +64,7 @@ class LocalControlPlane:
     mode: str = "async"
     bound: int | None = None
     learning_rate_scale: float = 1.0
+    schedule: Schedule | None = None
 
     def await_view(self) -> Assignment:
         steps = {"saved_step": self.saved_step, "seen_step": self.seen_step}
@@ -270,7 +272,9 @@ def train(
     context, shares = Context("train", 0, 1, batch_size, "", 3), job.batch_policy == "throughput"
     inputs = InputStream(model, context, job.local_steps * towers.count, data_errors("input"), shares)
     plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
-    graph = built.train if built else build_training(model, inputs, plan, job, 0, towers)
+    schedule = Schedule.of(job.schedule)
+    has_local = schedule is not None and schedule.has_local
+    graph = built.train if built else build_training(model, inputs, plan, job, 0, towers, has_local)
     warm_start = WarmStart(job, 0, log) if job.warm_start else None
     if warm_start:
         warm_start.check(graph)
@@ -280,7 +284,14 @@ def train(
     worker_run = WorkerRun(graph, inputs, control_plane, job, 0, log, data_errors("step"))
     writer = SummaryWriter(job.checkpoint_dir, log) if job.checkpoint_dir else None
     run.built = built or LoopGraph.around(graph, job, 0, log, inputs.shards is not None, warm_start)
-    loop = assemble(worker_run, run.built, cluster.server, run.results.append, close, saved, run.updates.append, writer)
+    alone = None
+    if has_local:
+        control_plane.schedule, own_job = schedule, as_trained_alone(job)
+        own_graph = build_training(model, inputs, plan, own_job, 0, towers)
+        alone = LoopGraph.around(own_graph, own_job, 0, log)
+    loop = assemble(
+        worker_run, run.built, cluster.server, run.results.append, close, saved, run.updates.append, writer, alone
+    )
     run.checkpoints = loop._hooks[-1]._checkpoints
     try:
         loop.run()

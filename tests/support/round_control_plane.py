@@ -54,6 +54,9 @@ class RoundControlPlane(LocalControlPlane):
         self._record(self.rounds.begin(prepared.global_step, prepared.attempt))
         del self.recorded[prepared.global_step :]
 
+    def may_step(self, under_way: int = 0) -> bool:
+        return True
+
     def next_turn(self, assignment: Assignment, done: Any, idle: Idle | None = None) -> Turn | None:
         if not self.holds(assignment):
             return None
@@ -70,6 +73,9 @@ class RoundControlPlane(LocalControlPlane):
             self.change_view()
             return None
         self.rounds.limit = self.steps
+        if self.schedule:
+            before = self.rounds.round if self.rounds.open else self.rounds.round - 1
+            self.rounds.local_end = self.schedule.local_end_at(before)
         if self.rounds.global_step >= self.steps:
             return None
         self.rounds.open_next(1)

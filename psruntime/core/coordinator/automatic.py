@@ -54,6 +54,15 @@ def last_round(state: JobState) -> int | None:
     return min((end for end in ends if end is not None), default=None)
 
 
+def local_round(state: JobState) -> int | None:
+    """The number of the round after the open one, or of the next, if it is local, else None: a stage of the schedule
+    that is local is one round."""
+    if state.schedule is None or not state.steering.settings.automatic:
+        return None
+    rounds = state.turns.rounds
+    return state.schedule.local_end_at(rounds.round if rounds.open else rounds.round - 1)
+
+
 def _due(state: JobState) -> Command | None:
     """The change by which mode and bound are again what the job makes of them itself."""
     settings, adaptive = state.steering.settings, state.adaptive_bound

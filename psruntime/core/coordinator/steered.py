@@ -161,7 +161,7 @@ def _take_up(state: JobState) -> None:
     rounds, barrier = state.turns.rounds, state.steering.barrier
     rounds.stay_closed(barrier.hold > 0)
     rounds.learning_rate_scale = barrier.in_force.learning_rate_scale
-    rounds.limit = automatic.last_round(state)
+    rounds.limit, rounds.local_end = automatic.last_round(state), automatic.local_round(state)
 
 
 def _stepping(state: JobState) -> str:

@@ -27,7 +27,7 @@ class Part:
 class PastRound:
     """A round that was closed, or is to be, and its parts; the variables hold `global_step` updates then.
 
-    learning_rate_scale: by which every learning rate is multiplied in it.
+    learning_rate_scale: by which every learning rate is multiplied in it.  local: as in Complete.
     """
 
     round: int
@@ -35,10 +35,12 @@ class PastRound:
     global_step: int
     parts: list[Part]
     learning_rate_scale: float = 1.0
+    local: bool = False
 
     @property
     def complete(self) -> Complete:
-        return Complete(self.round, self.attempt, len(self.parts), sum(part.examples for part in self.parts))
+        examples = sum(part.examples for part in self.parts)
+        return Complete(self.round, self.attempt, len(self.parts), examples, self.local)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -51,6 +53,7 @@ class PastRound:
             "applied": self.global_step >= self.round,  # not if no gradient was finite
             "global_step": self.global_step,  # after it
             **({} if scale == 1 else {"learning_rate_scale": scale}),
+            **({"local": True} if self.local else {}),
             "parts": [_record_of(part) for part in self.parts],
         }
 
@@ -62,13 +65,14 @@ def past_round(
     members: Mapping[int, int],
     contributions: Mapping[int, Contribution],
     learning_rate_scale: float = 1.0,
+    local: bool = False,
 ) -> PastRound:
     """The round, once it is closed.  members: incarnation -> worker index.  contributions: by incarnation, of all."""
     parts = []
     for incarnation, index in sorted(members.items(), key=lambda item: item[1]):
         said = contributions[incarnation]
         parts.append(Part(index, incarnation, said.batch, said.examples, said.taken, said.shard_batches))
-    return PastRound(number, attempt, global_step, parts, learning_rate_scale)
+    return PastRound(number, attempt, global_step, parts, learning_rate_scale, local)
 
 
 def _record_of(part: Part) -> dict[str, Any]:

@@ -24,12 +24,16 @@ class Duty(str, Enum):
 
 @dataclass(frozen=True)
 class Complete:
-    """An attempt to which all members have contributed.  examples: what their batches weigh together."""
+    """An attempt to which all members have contributed.  examples: what their batches weigh together.
+
+    local: its members trained by themselves, and what is applied is the mean of their changes, as it is.
+    """
 
     round: int
     attempt: int
     members: int
     examples: float
+    local: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Turn:
     closes: what has to be applied, if anything: this round where the duty is to close, the one before where it is to
     compute or to contribute, and then before anything is read for the contribution.
     share: how many examples it computes where rounds have shares (shares.py); 0: its own batch size.
+    local: to contribute, the worker trains by itself, from the variables as they are to the global step that is the
+    number of the round, and pushes by how much they have changed, as a gradient: what they were less what they are.
     """
 
     duty: Duty
@@ -49,6 +55,7 @@ class Turn:
     closes: Complete | None = None
     reason: str = ""  # of a wait; for people
     share: int = 0
+    local: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ member that is lost after it contributed stays counted.  With backup workers the
 gradient (chosen.py), so they are fixed one after the other.  A worker that rests has no batch at the moment: it is in
 no round that opens, and leaves the open one unless it has a gradient for it.
 
+A local round takes the variables over many global steps at once, and has the number of the last: its members train by
+themselves, and contribute what has changed.  It is closed by itself, otherwise than the others.
+
 Pure state.  Workers are named by their incarnations.
 
 Law: attempts are numbered upwards for ever, so what belongs to an older one is told by its number.
@@ -50,6 +53,8 @@ class Rounds:
         self.opened = 0  # its first attempt
         self.held = False  # whether rounds are held: the view is prepared and the job trains
         self.learning_rate_scale = 1.0  # in force on the ps
+        self.local_end: int | None = None  # if the round after the open one, or the next, is local, its number
+        self._local: int | None = None  # if the open one is local, its number
         self._stays_closed = False  # see `stay_closed`
         self._chosen = Chosen({}, 0)  # of the open round
         self._late: list[Late] = []  # see `take_late`
@@ -63,7 +68,7 @@ class Rounds:
     @property
     def round(self) -> int:
         """The open one, or the next."""
-        return self.global_step + 1 + self.unsettled
+        return (self.open and self._local) or self.global_step + 1 + self.unsettled
 
     @property
     def open(self) -> bool:
@@ -78,6 +83,11 @@ class Rounds:
     def is_wanted_closed(self) -> bool:
         """Whether none is open, and none is to open."""
         return self._stays_closed and not self.open
+
+    @property
+    def all_train_alone(self) -> bool:
+        """Whether the open round is local and nobody has contributed to it: nobody is late."""
+        return self._local is not None and not self._contributions
 
     @property
     def unsettled(self) -> bool:
@@ -246,7 +256,10 @@ class Rounds:
             self._before = self._past(self.round)
             self._late += self._chosen.late
             self._learn()
+        elif self.unsettled and self.local_end:
+            return False
         self._chosen, self._contributions = Chosen(able, self._backup_workers), {}
+        self._local = self.local_end
         if self.shares:
             self.shares.open(self._members)
         self.attempt += 1
@@ -297,24 +310,26 @@ class Rounds:
         else:
             reason = self.waits_for(chief)
         share = self.shares.of(incarnation) if self.shares and duty is Duty.CONTRIBUTE else 0
-        return Turn(duty, self.round, self.attempt, self.opened, closes, reason, share)
+        local = self._local is not None and duty is Duty.CONTRIBUTE
+        return Turn(duty, self.round, self.attempt, self.opened, closes, reason, share, local)
 
     def waits_for(self, chief: int | None) -> str:
         """Whom the round waits for.  A few are named, many are counted: this is asked for every one who waits."""
         if not self.open:
             what = "a worker to have a batch" if self._resting else "more workers to have a session"
             return f"round {self.round} waits for {what}"
+        name = f"the local stage to global step {self._local}" if self._local else f"round {self.round}"
         if self.closing:
             closer = self.closer(chief)
             who = f"worker {closer}, the chief," if closer == chief else f"worker {closer}"
-            return f"round {self.round} waits for {who} to close it"
+            return f"{name} waits for {who} to close it"
         needed = self._chosen.needed
         count = needed - len(self._contributions)
         if count > NAMED:
-            return f"round {self.round} waits for {count} of {needed} workers"
+            return f"{name} waits for {count} of {needed} workers"
         missing = self.missing
         some = f"{count} of " if count < len(missing) else ""
-        return f"round {self.round} waits for {some}worker {listed(missing[:NAMED])}"
+        return f"{name} waits for {some}worker {listed(missing[:NAMED])}"
 
     def absent(self, live: Iterable[int]) -> list[int]:
         """Of the live workers, by index, those without a session on the view."""
@@ -333,13 +348,13 @@ class Rounds:
                 self.shares.learn(incarnation, said.taken)
 
     def _forget(self) -> None:
-        self._chosen, self._contributions = Chosen({}, 0), {}
+        self._chosen, self._contributions, self._local = Chosen({}, 0), {}, None
 
     def _closes_on_the_way(self) -> bool:
         """Whether the open round is complete, and can be closed by those who contribute to the next."""
         said = self._contributions.values()
         last = self.limit is not None and self.round >= self.limit
-        opens = not (last or self._stays_closed)
+        opens = not (last or self._stays_closed or self._local or self.local_end)
         return self.closing and opens and any(c.examples for c in said) and not any(c.apart for c in said)
 
     def _settle(self) -> PastRound | None:
@@ -352,5 +367,6 @@ class Rounds:
     def _past(self, global_step: int) -> PastRound:
         """The open round, once closed."""
         return past_round(
-            self.round, self.attempt, global_step, self._members, self._contributions, self.learning_rate_scale
-        )
+            self.round, self.attempt, global_step, self._members, self._contributions, self.learning_rate_scale,
+            self._local is not None,
+        )  # fmt: skip

@@ -12,6 +12,8 @@ from psruntime.graph.hooks.model_hooks import StepsOnly
 from psruntime.graph.hooks.replica_hook import ReplicaHook
 from psruntime.graph.hooks.summary_hook import SummaryHook
 from psruntime.graph.hooks.trace_hook import TraceHook
+from psruntime.graph.loop.local_rounds import LocalRounds
+from psruntime.graph.loop.local_training import LocalTraining
 from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.push_steps import PushSteps
 from psruntime.graph.loop.round_steps import RoundSteps
@@ -32,12 +34,14 @@ def assemble(
     saved: Callable[[str, int], None] | None = None,
     on_update: Callable[[SentUpdate], None] | None = None,
     writer: SummaryWriter | None = None,
+    alone: LoopGraph | None = None,
 ) -> TrainingLoop:
     """The training loop of a worker.
 
     built: the graph of `run`, with what is in it beside the steps.
     on_step: called with the result of every step.  close: as in TrainingLoop.  saved: as in CheckpointHook.
     on_update: as in PushSteps.  writer: of the summaries; None: there are none.
+    alone: the graph of steps by itself; None: the job has no local stage.
     """
     graph, checkpoints, replicas = run.graph, built.checkpoints, built.replicas
     if run.inputs.shards is not None:
@@ -77,7 +81,9 @@ def assemble(
     if graph.rounds is None:
         steps = PushSteps(run, creator, runner, view, stepped, has_stopped, on_update)
     else:
-        steps = RoundSteps(run, creator, runner, stepped, has_stopped, on_update)
+        training = LocalTraining(run, built, alone, server, on_step, runner.rest) if alone else None
+        local = LocalRounds(training, run.inputs) if training else None
+        steps = RoundSteps(run, creator, runner, stepped, has_stopped, on_update, local)
 
     def leave() -> None:
         steps.leave()

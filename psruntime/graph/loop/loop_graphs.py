@@ -1,5 +1,7 @@
 """The graphs of a worker's training, one for mode sync and one for the others, with all that its loop runs in them.
 
+A job with local stages has a third one, for the steps that a worker takes by itself.
+
 Each is built once, when it is needed first.  Before a running job changes from the one kind to the other its workers
 are told to build, which they do beside their steps: that takes seconds, and longer for a large model.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from psruntime.config import JobConfig
@@ -16,12 +19,17 @@ from psruntime.core.members.messages import GraphsBuilt
 from psruntime.errors import PsRuntimeError
 from psruntime.graph.base import allocator
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
+from psruntime.graph.recovery.held_values import HeldValues
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.graph.session.session import local_initialiser
 from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.modes import SYNC
 from psruntime.observe.log import first_line_of
+from psruntime.schedule import LOCAL
+
+_PUSHES = "pushes"  # the steps of all modes but sync
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,11 @@ class LoopGraph:
     replicas: Replicas | None
     preparation: Preparation
     initialise: Callable[[Any], None]
+
+    @cached_property
+    def held(self) -> HeldValues:
+        """Reads and writes what its ps hold."""
+        return HeldValues(self.train)
 
     @classmethod
     def around(
@@ -62,7 +75,7 @@ class LoopGraphs:
     def __init__(self, make: Callable[[str], LoopGraph], on_change: Callable[[], None]) -> None:
         self._make, self._on_change = make, on_change
         self._building = threading.Lock()
-        self._graphs: dict[bool, LoopGraph] = {}  # that of mode sync, and that of the others
+        self._graphs: dict[str, LoopGraph] = {}  # by the kind of their steps
         self._noting = threading.Lock()  # guards the next three
         self._is_at_it = False  # whether a thread prepares one, and has not found yet whether it can
         self._number = 0  # of the change for which one is to be prepared
@@ -72,7 +85,7 @@ class LoopGraphs:
     @property
     def built(self) -> GraphsBuilt:
         """Which are there."""
-        return GraphsBuilt(True in self._graphs, False in self._graphs, *self._failed)
+        return GraphsBuilt(SYNC in self._graphs, _PUSHES in self._graphs, *self._failed)
 
     @property
     def is_building(self) -> bool:
@@ -80,16 +93,16 @@ class LoopGraphs:
         return self._task is not None and self._task.is_alive()
 
     def of(self, mode: str) -> LoopGraph:
-        """That of the mode; builds it, or waits until it is built, if it is not there yet.
+        """That of the mode, or LOCAL; builds it, or waits until it is built, if it is not there yet.
 
         Raises:
             UsageError, UserCodeError: the model cannot be trained in this mode.
         """
-        is_sync = mode == "sync"
+        kind = mode if mode in (SYNC, LOCAL) else _PUSHES
         with self._building:
-            if is_new := is_sync not in self._graphs:
-                self._graphs[is_sync] = self._make(mode)
-            graph = self._graphs[is_sync]
+            if is_new := kind not in self._graphs:
+                self._graphs[kind] = self._make(mode)
+            graph = self._graphs[kind]
         if is_new:
             self._on_change()
         return graph

@@ -48,7 +48,7 @@ class RoundBatches:
     def __init__(self, inputs: InputStream, shares: bool = False) -> None:
         self._inputs = inputs
         self._examples = Examples(inputs.draw_endlessly, inputs.name) if shares else None
-        self._drawn = inputs.drawn  # by steps of another mode
+        self._number = inputs.drawn  # batches of shares, and those that steps of another mode drew
         self._ahead: Batch | None = None
         self._is_idle = False  # there was none when one was drawn last
 
@@ -101,12 +101,11 @@ class RoundBatches:
         arrays = self._inputs.draw_if_any()
         self._is_idle = arrays is None
         if arrays is not None:
-            self._ahead = Batch(self._drawn, arrays)
-            self._drawn += 1
+            self._ahead = Batch(self._inputs.drawn - 1, arrays)
 
     def _cut(self, examples: Examples, share: int) -> Batch:
         own, first = examples.batch_size, examples.taken
         size = share or own
-        batch = Batch(self._drawn, examples.take(size), Taken(first, size, own, seconds=0.0))
-        self._drawn += 1
+        batch = Batch(self._number, examples.take(size), Taken(first, size, own, seconds=0.0))
+        self._number += 1
         return batch

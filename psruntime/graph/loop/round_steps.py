@@ -10,7 +10,6 @@ first of the round.  One that is not is dropped, and its batch with it.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.accounting.update_outcome import SentUpdate, UpdateOutcome, contribution, too_late, word_of
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import (
@@ -34,18 +32,15 @@ from psruntime.core.rounds.round_messages import (
     Torn,
     Turn,
 )
-from psruntime.errors import JobFailedError
+from psruntime.graph.loop.local_rounds import LocalRounds
 from psruntime.graph.loop.round_batches import Batch, NoBatchError, RoundBatches
+from psruntime.graph.loop.round_runs import RoundRuns, are_accepted, is_closed
 from psruntime.graph.loop.step_runner import Ran, StepRunner
 from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.session.step_result import StepResult, require_finite
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.graph.step.train_graph import RoundGraph
-from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
 from psruntime.observe.step_times import ROUND
-
-# Repeated: a session was lost after the ps had taken the first try.
-ACCEPTED = frozenset({PENDING, NOT_FINITE, REPEATED})
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ class RoundSteps:
     attempt, so it counts once.  Instead of a batch that is given up the next one takes part in the same round.
 
     on_step: called with the result of every contribution.  has_stopped, on_update: as in PushSteps; an update is the
-        gradient in a round.
+        gradient in a round.  local: takes the turns of local rounds; None: the job has none.
     """
 
     def __init__(
@@ -85,6 +80,7 @@ class RoundSteps:
         on_step: Callable[[StepResult], None],
         has_stopped: Callable[[], bool],
         on_update: Callable[[SentUpdate], None] | None = None,
+        local: LocalRounds | None = None,
     ) -> None:
         assert run.graph.rounds is not None
         self._graph = run.graph
@@ -97,6 +93,8 @@ class RoundSteps:
         self._data_errors = run.data_errors
         self._creator = creator
         self._runner = runner
+        self._runs = RoundRuns(run, runner)
+        self._local = local
         self._on_step = on_step
         self._has_stopped = has_stopped
         self._batches = RoundBatches(run.inputs, run.job.batch_policy == "throughput")
@@ -129,7 +127,9 @@ class RoundSteps:
                 return
             try:
                 if turn.closes and (stops or turn.duty is Duty.CLOSE):
-                    done = self._close(session, assignment, turn.closes)
+                    done = self._runs.close(session, assignment, turn.closes)
+                elif turn.local:
+                    done = self._train_alone(session, assignment, turn)
                 elif turn.duty is Duty.COMPUTE:
                     done = self._keep(session, assignment, turn)
                 else:
@@ -164,8 +164,8 @@ class RoundSteps:
         """A gradient for the round, which nobody knows but this worker."""
         if self._needs_gradient(assignment, turn):
             outcomes = self._compute(session, assignment, turn)
-            if turn.closes and not _is_closed(outcomes, turn.closes):
-                return self._close(session, assignment, turn.closes)  # then the batch is computed again
+            if turn.closes and not is_closed(outcomes, turn.closes):
+                return self._runs.close(session, assignment, turn.closes)  # then the batch is computed again
         kept = self._kept
         assert kept is not None
         return Computed(turn.round, turn.opened, kept.batch.number, kept.weight)
@@ -173,9 +173,9 @@ class RoundSteps:
     def _contribute(self, session: Any, assignment: Assignment, turn: Turn) -> Done | None:
         compute = self._needs_gradient(assignment, turn)
         outcomes = (self._compute if compute else self._contribute_again)(session, assignment, turn)
-        if turn.closes and not _is_closed(outcomes, turn.closes):
+        if turn.closes and not is_closed(outcomes, turn.closes):
             return self._why_not_closed(session, assignment, turn, turn.closes)
-        if not _are_accepted(outcomes):
+        if not are_accepted(outcomes):
             return None  # void or fenced: the next turn says what follows
         kept = self._kept
         assert kept is not None
@@ -186,6 +186,20 @@ class RoundSteps:
         batch = kept.batch
         return Contribution(turn.round, turn.attempt, batch.number, kept.weight, apart, kept.taken, batch.of)
 
+    def _train_alone(self, session: Any, assignment: Assignment, turn: Turn) -> Done | None:
+        """What this worker has come to by itself, where the round is local."""
+        assert self._local is not None
+        said = self._local.contribute(session, assignment, turn, self._runs)
+        if said and self._on_update:
+            waited_s, self._waited_s, self._waits_s = self._waited_s, 0.0, None
+            view, trained = word_of(assignment.view), self._local.trained
+            assert trained is not None
+            outcome = contribution(self._buckets, counts=True)
+            self._on_update(
+                SentUpdate(turn.attempt, view, turn.round, outcome, trained.loss, trained.examples, waited_s)
+            )
+        return said
+
     def _tell(self, kept: _Kept, number: int, attempt: int, outcome: UpdateOutcome) -> None:
         if self._on_update:
             waited_s, self._waited_s = self._waited_s, 0.0
@@ -194,7 +208,7 @@ class RoundSteps:
 
     def _why_not_closed(self, session: Any, assignment: Assignment, turn: Turn, closes: Complete) -> Torn | None:
         """What to say after a step that pulled a bucket without the round before; None: this worker is fenced."""
-        found = self._close(session, assignment, closes)
+        found = self._runs.close(session, assignment, closes)
         if isinstance(found, Closed):  # by now; but the gradient may be in the sums of this round, which others know
             return Torn(turn.round, turn.attempt, f"a bucket was pulled while round {closes.round} was applied to it")
         return found
@@ -203,8 +217,8 @@ class RoundSteps:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
         began_s = time.monotonic()
         headers = {
-            self._graph.header.fed: self._graph.header.values(self._push_id(assignment, turn.attempt)),
-            self._rounds.header.fed: self._close_header(assignment, turn.closes),
+            self._graph.header.fed: self._graph.header.values(self._runs.push_id(assignment, turn.attempt)),
+            self._rounds.header.fed: self._runs.close_header(assignment, turn.closes),
         }
         divisor = 1
         if self._graph.mean_divisor is not None:
@@ -222,7 +236,7 @@ class RoundSteps:
         read = (float(fetched["loss"]), bool(fetched["finite"]), int(fetched["global_step"]))
         dropped = len(outcomes) if was_late else 0
         result = StepResult(*read, self._inputs.examples(batch.arrays), staleness=0, dropped=dropped, times=times)
-        closed = turn.closes is None or _is_closed(outcomes, turn.closes)
+        closed = turn.closes is None or is_closed(outcomes, turn.closes)
         if closed:
             weight = float(fetched["examples"])
             self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, divisor, taken, result.loss)
@@ -290,67 +304,4 @@ class RoundSteps:
     def _contribute_again(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
         """What was kept, because the attempt was void; the outcomes."""
         assert self._kept is not None
-        push_id = self._push_id(assignment, turn.attempt)
-        counts = self._kept.weight > 0
-        scale = self._kept.weight * self._kept.divisor if counts else 0.0
-        header = self._rounds.header.values(push_id, turn.round - 1, finite=counts, scale=scale)
-
-        def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
-            run = self._runner.round_run("contribute")
-            self._control_plane.pushes()
-            outcomes: list[Any] = run(header)
-            return outcomes
-
-        return np.concatenate(session.run_step_fn(contribute))
-
-    def _close(self, session: Any, assignment: Assignment, closes: Complete) -> Closed | Torn | None:
-        """Applies the round by itself, also one that somebody before began to apply."""
-        factor = self._factor(session, closes)
-        states = np.concatenate(self._run(session, "close", self._close_header(assignment, closes, factor)))
-        if reason := torn(states, closes):
-            return Torn(closes.round, closes.attempt, reason)
-        if not (states[:, APPLIED_ATTEMPT] == closes.attempt).all():
-            return None  # fenced: another incarnation is at work
-        return Closed(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
-
-    def _factor(self, session: Any, closes: Complete) -> float:
-        """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing."""
-        if closes.examples == 0:
-            return 0.0
-        clip_norm = self._graph.model.spec.clip_norm
-        if clip_norm is None:
-            return 1.0 / closes.examples
-        squares = self._run(session, "squares")
-        norm = math.sqrt(sum(map(float, squares))) / closes.examples
-        if not math.isfinite(norm):
-            if self._stop_on_nan:
-                raise JobFailedError(f"the norm of the gradient of round {closes.round} is {norm}; it was not applied")
-            return 0.0
-        return clip_norm / max(norm, clip_norm) / closes.examples
-
-    def _run(self, session: Any, name: str, *header: Any) -> Any:
-        def run(step_context: Any) -> Any:  # noqa: ARG001
-            return self._runner.round_run(name)(*header)
-
-        return session.run_step_fn(run)
-
-    def _close_header(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Any:
-        """The header of a run that closes this round, or none.  factor: by default, that of the mean."""
-        if closes is None:
-            return self._rounds.header.nothing
-        push_id = self._push_id(assignment, closes.attempt)
-        factor = 1.0 / closes.examples if factor is None else factor
-        return self._rounds.header.values(push_id, closes.round - 1, members=closes.members, factor=factor)
-
-    def _push_id(self, assignment: Assignment, attempt: int) -> tuple[int, int, int, int]:
-        return self._index, assignment.incarnation, attempt, assignment.incarnation
-
-
-def _are_accepted(outcomes: Any) -> bool:
-    """Whether every bucket took the contribution; outcomes: int64 [buckets, 2]."""
-    return ACCEPTED.issuperset(outcomes[:, 0].tolist())
-
-
-def _is_closed(outcomes: Any, closes: Complete) -> bool:
-    """Whether every bucket had applied the attempt when it was pulled; outcomes: int64 [buckets, 2]."""
-    return bool((outcomes[:, 1] >= closes.attempt).all())
+        return self._runs.contribute(session, assignment, turn, self._kept.weight * self._kept.divisor)

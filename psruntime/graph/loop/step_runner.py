@@ -72,6 +72,8 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
                 "squares": session.calling(rounds.squares, []),
                 "close": session.calling(rounds.close, [rounds.header.fed]),
             }
+            if local := rounds.local:
+                self._round_calls["close_local"] = session.calling(local.close, [rounds.header.fed, local.end])
 
     def start(self, feed: dict[Any, Any]) -> Started:
         """Calls the hooks before a step.
@@ -99,7 +101,8 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
             hook.rest(self._session)
 
     def round_run(self, name: str) -> Callable[..., Any]:
-        """A run of a round without a batch: `contribute` and `close`, to be called with the header, or `squares`.
+        """A run of a round without a batch: `contribute` and `close`, to be called with the header, `squares`, or
+        `close_local`, with the header and the global step of its end.
 
         Raises:
             AbortedError: the view was replaced.

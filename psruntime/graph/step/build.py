@@ -16,14 +16,20 @@ from psruntime.model import Model
 
 
 def build_training(
-    model: Model, inputs: InputStream, plan: Plan, job: JobConfig, index: int, towers: Towers = ONE_TOWER
+    model: Model,
+    inputs: InputStream,
+    plan: Plan,
+    job: JobConfig,
+    index: int,
+    towers: Towers = ONE_TOWER,
+    has_local_rounds: bool = False,
 ) -> TrainGraph:
-    """Builds the graph of worker `index`.
+    """Builds the graph of worker `index`.  has_local_rounds: as in StepSetup.
 
     Raises:
         UsageError: the model or its optimizer cannot be used; the message says why.
     """
     with WorkerGraph(index).as_default():
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
-        setup = StepSetup(model, inputs, plan, job, index, controls, towers)
+        setup = StepSetup(model, inputs, plan, job, index, controls, towers, has_local_rounds)
         return build_round_step(setup) if job.mode == "sync" else build_push_step(setup)

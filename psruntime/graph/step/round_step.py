@@ -7,6 +7,8 @@ A step closes the round before on each bucket before it reads that: the first of
 find it done.  So a round costs no run and no message of its own.
 
 With backup workers a step only keeps its gradient, since it may come too late; a run of its own contributes it then.
+
+For a local round a worker keeps a change that was computed elsewhere; such a round is closed by a run of its own.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import PENDING
+from psruntime.errors import UsageError
 from psruntime.graph.base.devices import ps_device, worker_device
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.step.mean_divisor import gradient_scale, make_divisor
 from psruntime.graph.step.setup import StepSetup, TrainedBucket
-from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
-from psruntime.graph.store.apply import Update, counting_update
+from psruntime.graph.step.train_graph import LocalRoundGraph, RoundGraph, TrainGraph
+from psruntime.graph.store.apply import Update, counting_update, setting_update
 from psruntime.graph.store.gradient import BucketGradient, GradientStore
 from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
 from psruntime.graph.store.step_messages import Header, Outcomes, PsHeader
+from psruntime.schedule import LOCAL
 
 
 def build_round_step(setup: StepSetup) -> TrainGraph:
@@ -33,7 +37,12 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
 
     Two headers: a step's own, for its contribution, and that of the close, which every run is fed.  A step applies
     nothing itself, so only the header of the close has learning rates.
+
+    Raises:
+        UsageError: the job has local stages, and the model a dynamic table.
     """
+    if setup.has_local_rounds:
+        _require_no_dynamic_table(setup)
     one = setup.pulled_model(begins_last=True)  # a model that fails while a round is closed would tear it
     divisor = None if setup.job.top_k else make_divisor(setup.index)  # what is kept would be in another unit
     pulled, gradients = setup.gradients(one, divisor)
@@ -50,6 +59,15 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     pulled.pull_after(graph.after_close)  # the one back edge: the pull, which was built first, waits for the close
     step = {"examples": examples, **rounds.step()}
     return setup.handles(pulled, step_header, trained, step, gradients, finite, graph, divisor)
+
+
+def _require_no_dynamic_table(setup: StepSetup) -> None:
+    for group in setup.plan.groups:
+        if group.dynamic:
+            raise UsageError(
+                f"the schedule has stage '{LOCAL}', and the model dynamic table {group.tables[0].name}, in which each "
+                "worker would give rows to other ids; leave out that stage"
+            )
 
 
 def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Any, finite: Any) -> tuple[Any, Any]:
@@ -76,6 +94,7 @@ class _Rounds:
         self._keep: list[Any] = []
         self._after_close: dict[str, Any] = {}
         self._outcomes = Outcomes(setup.plan.num_ps)
+        self._local = _LocalRounds(setup, close_header) if setup.has_local_rounds else None
 
     def add(self, bucket: TrainedBucket, examples: Any) -> None:
         """A bucket that is trained.  examples: what the batch weighs, float64 []."""
@@ -97,6 +116,8 @@ class _Rounds:
             with tf1.device(ps_device(ps)):
                 self._squares[ps].append(rounds.square())
         self._close[ps].append(state)
+        if self._local:
+            self._local.add(bucket, rounds, kept)
 
     def count(self) -> None:
         """The global step, which goes up by one a round, by the rule of every bucket."""
@@ -109,6 +130,8 @@ class _Rounds:
         self._contribute[0].append(contribute(rounds, control, closing, one))
         state, self._after_close[store.bucket.name] = close(rounds, control, closing, counting_update(store), one)
         self._close[0].append(state)
+        if self._local:
+            self._local.count(rounds)
         self._outcomes.add(0, self._outcome(rounds, 0, one, state))
 
     def _outcome(self, rounds: RoundStore, ps: int, gradient: BucketGradient, closed: Any) -> Any:
@@ -135,7 +158,38 @@ class _Rounds:
             squares=_each(tf1.add_n, self._squares),
             close=_each(tf1.stack, self._close),
             after_close=self._after_close,
+            local=self._local.graph() if self._local else None,
         )
+
+
+class _LocalRounds:
+    """The runs of local rounds, while they are built."""
+
+    def __init__(self, setup: StepSetup, closing: Header) -> None:
+        self._index, self._controls, self._closing = setup.index, setup.controls, closing
+        self._change: dict[str, BucketGradient] = {}
+        self._keep: dict[str, Any] = {}
+        self._close: list[list[Any]] = [[] for _ in range(setup.plan.num_ps)]
+        with tf1.device(ps_device(0)):
+            self._end = tf1.placeholder(tf1.int64, [1], name="local_end")
+
+    def add(self, bucket: TrainedBucket, rounds: RoundStore, kept: GradientStore) -> None:
+        """A bucket that is trained; kept: where its change is kept."""
+        with tf1.device(worker_device(self._index)):
+            change = BucketGradient(*[tf1.placeholder(v.dtype.base_dtype, v.shape) for v in kept.variables])
+            self._keep[bucket.name] = kept.write(change)
+        self._change[bucket.name] = change
+        closing = self._closing.on[bucket.ps]
+        update = _joint_update(rounds, closing, None, bucket.subtract)
+        self._close[bucket.ps].append(close(rounds, self._controls[bucket.ps], closing, update)[0])
+
+    def count(self, rounds: RoundStore) -> None:
+        """The global step, which is that of the end afterwards."""
+        update, end = setting_update(rounds.store), BucketGradient(self._end)
+        self._close[0].append(close(rounds, self._controls[0], self._closing.on[0], update, end)[0])
+
+    def graph(self) -> LocalRoundGraph:
+        return LocalRoundGraph(self._change, self._keep, self._end, _each(tf1.stack, self._close))
 
 
 def _joint_update(rounds: RoundStore, closing: PsHeader, clip_value: float | None, update: Update) -> Update:

@@ -22,7 +22,7 @@ from psruntime.graph.step.error_feedback import packed_gradient
 from psruntime.graph.step.step_marks import step_marks
 from psruntime.graph.step.top_k import largest_entries
 from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
-from psruntime.graph.store.apply import Update, bucket_update
+from psruntime.graph.store.apply import Update, bucket_update, subtracting_update
 from psruntime.graph.store.bucket_store import BucketStore, PlanStores, PsControl
 from psruntime.graph.store.gradient import BucketGradient, all_finite, clipped, global_norm
 from psruntime.graph.store.optimizers import BucketOptimizer, Rule, rule_of, rules_of
@@ -40,6 +40,7 @@ Gradients = dict[str, BucketGradient]  # by the name of the bucket
 class TrainedBucket(NamedTuple):
     """A bucket that the model trains: its gradient on the worker, and its update on the ps.
 
+    subtract: the update by which a change is taken off as it is.
     row_flags: as in TrainGraph.  by_staleness: lowers the learning rate; None: nothing does.
     """
 
@@ -47,6 +48,7 @@ class TrainedBucket(NamedTuple):
     gradient: BucketGradient
     optimizer: BucketOptimizer
     update: Update
+    subtract: Update
     row_flags: tuple[RowFlags, ...]
     by_staleness: StalenessWeight | None
 
@@ -61,7 +63,10 @@ class TrainedBucket(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSetup:
-    """What a step is built from, for worker `index`, in the current graph."""
+    """What a step is built from, for worker `index`, in the current graph.
+
+    has_local_rounds: whether, in mode sync, the job has any.
+    """
 
     model: Model
     inputs: InputStream
@@ -70,6 +75,7 @@ class StepSetup:
     index: int
     controls: list[PsControl]
     towers: Towers
+    has_local_rounds: bool = False
 
     @property
     def wire(self) -> Wire:
@@ -125,7 +131,8 @@ class StepSetup:
                 by_row = gradient.indices is not None and optimizer.is_by_row and constraint is None
                 flags = _row_flags(pulled, store) if self.job.delta_every and by_row else ()
                 update = _noted(pulled, store, optimizer, update, flags)
-                trained.append(TrainedBucket(store, gradient, optimizer, update, flags, by_staleness))
+                subtract = _noted(pulled, store, optimizer, subtracting_update(store), flags)
+                trained.append(TrainedBucket(store, gradient, optimizer, update, subtract, flags, by_staleness))
         return trained
 
     def _by_staleness(self, bucket: Bucket, rules: list[Rule], rates: list[Any]) -> StalenessWeight | None:

@@ -11,11 +11,26 @@ from typing import Any
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
+from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.optimizers import BucketOptimizer
 from psruntime.graph.store.round_sum import RoundStore
 from psruntime.graph.store.row_flags import RowFlags
 from psruntime.graph.store.step_messages import Header
 from psruntime.graph.store.write_fence import WriteFence
+
+
+@dataclass(frozen=True)
+class LocalRoundGraph:
+    """The runs of a local round, in which a worker keeps how far it has come by itself as if it were a gradient.
+
+    change: bucket name -> placeholders for what is kept of it.  keep: bucket name -> an operation that keeps this.
+    end: placeholder, int64 [1], the global step afterwards.  close: as in RoundGraph.
+    """
+
+    change: dict[str, BucketGradient]
+    keep: dict[str, Any]
+    end: Any
+    close: list[Any]
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,7 @@ class RoundGraph:
     squares: sum of squares of the sums of all examples' gradients, float64 []; empty unless there is a clip_norm.
     close: round states int64 [buckets, ROUND_STATE_SIZE] after the update.
     after_close: bucket name -> operation after which the bucket is closed, if it was to be.
+    local: None: the job has no local rounds.
     """
 
     stores: list[RoundStore]
@@ -36,6 +52,7 @@ class RoundGraph:
     squares: list[Any]
     close: list[Any]
     after_close: dict[str, Any]
+    local: LocalRoundGraph | None = None
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,28 @@ def counting_update(store: BucketStore) -> Update:
     return update
 
 
+def subtracting_update(store: BucketStore) -> Update:
+    """The update of a bucket from which the gradient is taken off as it is, by no optimizer."""
+
+    def update(gradient: BucketGradient) -> Any:
+        if gradient.indices is None:
+            return store.master.assign_sub(gradient.values, read_value=False)
+        return tf1.raw_ops.ResourceScatterSub(
+            resource=store.master.handle, indices=gradient.indices, updates=gradient.values
+        )
+
+    return update
+
+
+def setting_update(store: BucketStore) -> Update:
+    """The update of a bucket that has the gradient's values afterwards."""
+
+    def update(gradient: BucketGradient) -> Any:
+        return store.master.assign(gradient.values, read_value=False)
+
+    return update
+
+
 def _read_by(update: Any, given: list[Any]) -> set[Any]:
     """The operations that belong to an update alone, not to what it is given or to the section that it is in."""
     of_given = {tensor.op for tensor in given}

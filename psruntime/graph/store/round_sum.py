@@ -205,6 +205,7 @@ def close(
 
     push = closing.push
     arrived = [push.worker, push.incarnation, attempt, closing.members, closing.factor, *closing.learning_rates]
+    arrived += [] if gradient is None else gradient.tensors
     with tf1.name_scope(f"close/{store.bucket.name}/"):
         return locked(store, arrived, decide_and_update)
 

@@ -86,6 +86,7 @@ def turn_to_wire(turn: Turn) -> pb.Turn:
         reason=field_checks.clipped(turn.reason),
         closes=None if turn.closes is None else _complete_to_wire(turn.closes),
         share=turn.share,
+        local=turn.local,
     )
 
 
@@ -101,13 +102,15 @@ def turn_from_wire(wire: pb.Turn) -> Turn:
         _complete_from_wire(wire.closes) if wire.HasField("closes") else None,
         wire.reason,
         field_checks.number("turn.share", wire.share),
+        wire.local,
     )
 
 
 def _complete_to_wire(complete: Complete) -> pb.Complete:
     return pb.Complete(
-        round=complete.round, attempt=complete.attempt, members=complete.members, examples=complete.examples
-    )
+        round=complete.round, attempt=complete.attempt, members=complete.members, examples=complete.examples,
+        local=complete.local,
+    )  # fmt: skip
 
 
 def _complete_from_wire(wire: pb.Complete) -> Complete:
@@ -116,6 +119,7 @@ def _complete_from_wire(wire: pb.Complete) -> Complete:
         field_checks.number("closes.attempt", wire.attempt, least=1),
         field_checks.number("closes.members", wire.members, least=1),
         field_checks.amount("closes.examples", wire.examples),
+        wire.local,
     )
 
 

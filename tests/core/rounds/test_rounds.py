@@ -38,7 +38,7 @@ class Bucket:
     attempt: int = 0
     summed: list[int] = field(default_factory=list)  # incarnations
     applied_attempt: int = 0
-    applied: list[list[int]] = field(default_factory=list)  # of each round, whose gradients went in
+    applied: list[list[int]] = field(default_factory=list)  # of each global step, whose gradients went in
     last: dict[int, int] = field(default_factory=dict)  # incarnation -> its last accepted attempt
 
     def push(self, incarnation: int, attempt: int) -> bool:
@@ -56,7 +56,7 @@ class Bucket:
     def apply(self, closes: Complete) -> None:
         if self.is_complete(closes) and closes.attempt > self.applied_attempt:
             self.applied_attempt = closes.attempt
-            self.applied.append(sorted(self.summed))
+            self.applied += [sorted(self.summed)] * (closes.round - len(self.applied))
 
     def is_complete(self, closes: Complete) -> bool:
         return (self.attempt, len(self.summed)) == (closes.attempt, closes.members)
@@ -121,6 +121,7 @@ class RoundsMachine(RuleBasedStateMachine):
             return
         if turn.closes:
             assert turn.closes.examples and not apart(turn.closes.attempt)
+            assert not turn.closes.local and not turn.local
             self.check_closable(turn.closes)
         if turn.duty is Duty.COMPUTE:
             self.compute(incarnation, turn, delayed, told)
@@ -130,7 +131,8 @@ class RoundsMachine(RuleBasedStateMachine):
         accepted = [self.arrive(*pushes[bucket]) for bucket in BUCKETS if bucket not in delayed]
         if not delayed and all(accepted):
             taken = self.taken(incarnation, turn)
-            said = Contribution(turn.round, turn.attempt, 0, float(finite), apart(turn.attempt), taken)
+            is_apart = turn.local or apart(turn.attempt)
+            said = Contribution(turn.round, turn.attempt, 0, float(finite), is_apart, taken)
             self.say(incarnation, said, told)
 
     @precondition(lambda self: self.live)
@@ -206,8 +208,9 @@ class RoundsMachine(RuleBasedStateMachine):
 
     def keep(self, past: PastRound | None) -> None:
         if past:
-            assert past.round == len(self.recorded) + 1
-            self.recorded.append(sorted(p.incarnation for p in past.parts))
+            steps = past.round - len(self.recorded)
+            assert steps == 1 or (past.local and steps > 0)
+            self.recorded += [sorted(p.incarnation for p in past.parts)] * steps
 
     @precondition(lambda self: self.words)
     @rule(which=picks)
@@ -271,9 +274,9 @@ class RoundsMachine(RuleBasedStateMachine):
     def what_is_applied_is_on_record(self) -> None:
         for bucket in self.buckets:
             assert bucket.applied[: len(self.recorded)] == self.recorded
-            assert len(bucket.applied) - len(self.recorded) in (
-                (0, 1) if self.rounds.closing or self.rounds.unsettled else (0,)
-            )
+            ahead = len(bucket.applied) - len(self.recorded)
+            of_round = self.rounds.round - len(self.recorded) if self.rounds.closing else int(self.rounds.unsettled)
+            assert ahead in (0, of_round)
             for members in bucket.applied:
                 assert len(set(members)) == len(members), "nobody twice"
 
@@ -365,6 +368,25 @@ class RestingMachine(RoundsMachine):
 
 RestingMachine.TestCase.settings = RoundsMachine.TestCase.settings
 TestRoundsOfWorkersThatRest = RestingMachine.TestCase
+
+
+class LocalMachine(RoundsMachine):
+    """The same laws where some rounds take the variables over several global steps."""
+
+    @rule(needed=st.integers(1, 3), steps=st.sampled_from([0, 0, 1, 5]))
+    def open_one(self, needed: int, steps: int) -> None:
+        rounds = self.rounds
+        before = rounds.round if rounds.open else rounds.round - 1
+        rounds.local_end = before + steps if steps else None
+        was, opens = rounds.opened, rounds.local_end
+        rounds.open_next(needed)
+        if rounds.opened != was:
+            assert rounds.round == before + max(1, steps) and (rounds._local is not None) == (opens is not None)
+        rounds.local_end = None
+
+
+LocalMachine.TestCase.settings = RoundsMachine.TestCase.settings
+TestLocalRounds = LocalMachine.TestCase
 
 
 def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batch() -> None:

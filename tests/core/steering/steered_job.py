@@ -26,11 +26,12 @@ from psruntime.core.members.messages import (
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.rounds.round_messages import Closed, Contribution, Done, Duty
+from psruntime.core.rounds.round_messages import Closed, Contribution, Done, Duty, Turn
 from psruntime.core.steering.barrier import BarrierState
 from psruntime.core.steering.commands import Command, Kind, Reply
 from psruntime.core.steering.settings import UNCHANGED, Settings
 from psruntime.errors import PsRuntimeError, ReplacedError
+from psruntime.schedule import Schedule
 
 MODEL = (VariableSpec("kernel", (4,), "float32"),)
 BATCH = 8.0
@@ -59,6 +60,7 @@ class Stepper:
     mode: str = ""
     stuck: bool = False  # in a step
     done: Done | None = None  # mode sync: what it says with its next turn
+    is_local: bool = False  # what it is at, in mode sync
     work: tuple[int, int, bool] | None = None  # the same: round, attempt and whether it closes, under way
     batches: int = 0
     saved: int | None = None
@@ -76,6 +78,7 @@ class Seen:
 
     steps: int = 0
     bounded: int = 0  # of the steps
+    local_rounds: set[int] = field(default_factory=set)
     rounds: dict[int, float] = field(default_factory=dict)  # round -> the learning rate scale that it was closed with
 
 
@@ -278,7 +281,7 @@ class SteeredJob:
                 self.close(number)
                 worker.done = Closed(number, attempt, number)
             else:
-                worker.done = Contribution(number, attempt, worker.batches, BATCH)
+                worker.done = Contribution(number, attempt, worker.batches, BATCH, apart=worker.is_local)
                 worker.batches += 1
             worker.work = worker.began = None
         if told.leave and worker.done is None:
@@ -292,9 +295,20 @@ class SteeredJob:
             elif turn.closes is not None:
                 self.close(turn.closes.round)
             worker.began = self.written()
+            worker.is_local = turn.local
             self.check_mode(worker)
+            self.check_local(turn)
             if turn.duty is Duty.CONTRIBUTE:
                 self.check_step(worker.began)
+
+    def check_local(self, turn: Turn) -> None:
+        """A round is local in a local stage and nowhere else, while the schedule is followed."""
+        is_local = turn.closes.local if turn.closes and turn.duty is Duty.CLOSE else turn.local
+        if is_local:
+            schedule = Schedule.of(self.job.schedule)
+            assert schedule is not None and schedule.local_end_at(turn.round - 1) == turn.round
+            assert self.global_step >= turn.round or schedule.local_end_at(self.global_step) == turn.round
+            self.seen.local_rounds.add(turn.round)
 
     def close(self, number: int) -> None:
         """A round is applied on every ps, with the scale that each has written then; a repeat changes nothing."""

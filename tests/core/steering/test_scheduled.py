@@ -171,6 +171,67 @@ def test_a_stage_of_rounds_behind_another_ends_at_its_global_step() -> None:
     assert max(job.seen.rounds) == 29 and min(job.seen.rounds) in range(20, 24)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "is_local", "first"),
+    [
+        ("local:20, sync", {20}, 21),
+        ("local:20, async", {20}, 20),
+        ("local:20, bounded 2:10, sync", {20}, 20),
+        ("sync:5, local:10, sync", {15}, 1),
+        ("async:10, local:30, sync:3, local:7, async", {40, 50}, 40),
+    ],
+)
+def test_a_local_stage_is_one_round(schedule: str, is_local: set[int], first: int) -> None:
+    """It leads from where the stage before has ended to its own end, and others are not local."""
+    job = job_of(schedule)
+    run_until(job, 70)
+    assert job.seen.local_rounds == is_local
+    assert job.core.state.steps_lost == 0 and mode(job) == schedule.rsplit(", ", 1)[1]
+    said = [record for record in job.records if record["record"] == "round" and record.get("local")]
+    assert {record["round"] for record in said} == is_local
+    assert all(record["global_step"] == record["round"] for record in said)
+    assert min(job.seen.rounds) == min(first, *is_local)
+
+
+def test_nobody_is_slow_while_all_train_by_themselves() -> None:
+    job = job_of("local:20, sync", round_warn_s=5)
+    run_until(job, 0)
+    while not job.seen.local_rounds:
+        job.run(1)
+    for worker in job.steppers.values():
+        worker.stuck = True
+    job.run(30)
+    assert not job.take_facts("slow_round")[0]
+    reason = job.core.state.turns.waits_for([], job.core.state.chief)
+    assert reason == "the local stage to global step 20 waits for worker 0, 1"
+    job.steppers[0].stuck = False
+    job.run(30)
+    ((slow,),) = job.take_facts("slow_round")
+    assert slow["reason"] == "the local stage to global step 20 waits for worker 1"
+
+
+def test_a_local_stage_begins_anew_where_a_ps_is_lost_in_it() -> None:
+    job = job_of("local:20, sync")
+    run_until(job, 25)
+    job.lose(Role.PS, 1)
+    job.go_back(25)
+    job.join(Role.PS, 1)
+    job.seen.local_rounds.clear()
+    run_until(job, 30)
+    assert job.seen.local_rounds == {20}
+
+
+def test_whoever_leaves_the_schedule_leaves_the_local_stage_and_comes_back_to_what_is_left_of_it() -> None:
+    job = job_of("async:10, local:200, sync")
+    run_until(job, 8)
+    job.ask(Kind.MODE, mode="sync")
+    run_until(job, 50)
+    assert not job.seen.local_rounds and mode(job) == "sync"
+    job.ask(Kind.MODE, automatic=True)
+    run_until(job, 230)
+    assert job.seen.local_rounds == {210}
+
+
 def test_a_job_that_begins_at_a_checkpoint_is_in_its_stage_at_once() -> None:
     job = job_of(TEXT)
     job.global_step = 45

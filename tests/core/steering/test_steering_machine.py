@@ -30,6 +30,7 @@ from psruntime.core.steering.barrier import BarrierState
 from psruntime.core.steering.commands import ADAPTIVE_BOUND, Kind, Outcome
 from psruntime.core.steering.settings import Settings
 from psruntime.errors import JobOverError, UnreachableError, UsageError
+from psruntime.modes import named
 from tests.core.steering.steered_job import SteeredJob
 from tests.support.selection import examples, plays_all
 
@@ -40,7 +41,7 @@ CHANGES = st.sampled_from([Kind.PAUSE, Kind.RESUME, Kind.BOUND, Kind.LEARNING_RA
 MODES = ("async", "bounded", "sync")
 SCHEDULES = (
     "async:20, bounded 2:15, sync", "sync:12, bounded 0:20, bounded 3:9, async", "bounded 2:9, sync:9, async",
-    "async:6, sync:1, bounded 1:2, async:1, sync",
+    "async:6, sync:1, bounded 1:2, async:1, sync", "async:5, local:20, bounded 2:6, local:8, sync:3, local:9, async",
 )  # fmt: skip
 BEGINNINGS: tuple[dict[str, object], ...] = (
     *({"schedule": schedule} for schedule in SCHEDULES),
@@ -54,7 +55,7 @@ MUST_HAPPEN = (
     "rounds at build", "cannot build",
     "ps lost at hold", "ps lost at apply", "worker lost at hold", "worker lost at apply", "worker joined at hold",
     "coordinator lost at hold", "coordinator lost at apply", "coordinator lost while paused", "settings survived",
-    "refused", "asked too early", "over", "steps", "rounds", "scaled rounds", "mode given up",
+    "refused", "asked too early", "over", "steps", "rounds", "scaled rounds", "local rounds", "mode given up",
     *(f"from {before} to {after}" for before in MODES for after in (*MODES, "schedule") if before != after),
     "stage 0", "stage 1", "stage 2", "due done", "due given up", "choice done", "choice given up",
 )  # fmt: skip
@@ -312,9 +313,8 @@ class SteeringMachine(RuleBasedStateMachine):
         assert not state.steering.is_changing, f"{steered.status(state)} does not end"
         assert state.view.number <= views + VIEWS, "one view after the other"
         if state.schedule and state.steering.settings.automatic and state.phase is Phase.TRAINING:
-            assert steered.mode_of(state) == str(state.schedule.at(state.global_step)), (
-                "the schedule was left by itself"
-            )
+            stage = state.schedule.at(state.global_step)
+            assert steered.mode_of(state) == named(stage.mode, stage.bound), "the schedule was left by itself"
 
     def teardown(self) -> None:
         if not hasattr(self, "job"):
@@ -337,6 +337,7 @@ class SteeringMachine(RuleBasedStateMachine):
         assert not left, f"commands hang: {left}"
         self.seen["steps"] += job.seen.steps
         self.seen["rounds"] += len(job.seen.rounds)
+        self.seen["local rounds"] += len(job.seen.local_rounds)
         self.seen["scaled rounds"] += sum(scale != 1 for scale in job.seen.rounds.values())
 
 

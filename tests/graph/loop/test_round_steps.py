@@ -13,7 +13,7 @@ from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, PENDING, is_ba
 from psruntime.core.rounds.round_messages import Closed, Complete, Duty, Idle, Torn, Turn
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.ancestors import ancestors
-from psruntime.graph.loop.round_steps import RoundSteps
+from psruntime.graph.loop.round_runs import RoundRuns
 from psruntime.model import Context, Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_clipping import clipping
@@ -162,13 +162,13 @@ def test_a_round_that_was_pulled_too_early_is_given_up(cluster: LocalCluster, tm
         if turn.closes and turn.closes.attempt == 4 and not control_plane.torn:
             write_books(cluster, plan[0], cut_off)
 
-    def done_by_now(self: RoundSteps, session: Any, assignment: Any, closes: Complete) -> Any:
+    def done_by_now(self: RoundRuns, session: Any, assignment: Any, closes: Complete) -> Any:
         found = close(self, session, assignment, closes)
         return Closed(closes.round, closes.attempt, closes.round) if isinstance(found, Torn) else found
 
     plan = sync(cluster, tmp_path, steps=0).graph.plan.on(1)
-    close = RoundSteps._close
-    monkeypatch.setattr(RoundSteps, "_close", done_by_now)
+    close = RoundRuns.close
+    monkeypatch.setattr(RoundRuns, "close", done_by_now)
     run = sync(cluster, tmp_path, make_control_plane=partial(RoundControlPlane, on_turn=in_an_update))
     assert isinstance(run.control_plane, RoundControlPlane)
     assert [(t.round, t.attempt) for t in run.control_plane.torn] == [(5, 5)], "what may have that gradient in its sums"

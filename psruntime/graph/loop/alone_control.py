@@ -1,0 +1,111 @@
+"""The control plane of a worker that trains by itself for a while: the job goes on around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from psruntime.core.members.messages import Assignment, Prepared, Rest
+from psruntime.core.members.view import View
+from psruntime.core.rounds.round_messages import Done, Idle, Turn
+from psruntime.graph.session.control_plane import ControlPlane, Shards
+
+
+class AloneControl:
+    """Of steps on ps of the worker's own, which it prepares itself, with no bound and without the others.
+
+    The worker steps while the job trains in the view in which this began.  steps_left: that it has still to take.
+
+    job: the control plane of the job.  Each method as in ControlPlane.
+    """
+
+    def __init__(self, job: ControlPlane) -> None:
+        self.steps_left = 0
+        self._job = job
+        self._in_job: Assignment | None = None
+        self._own: Assignment | None = None
+        self._is_prepared = False
+        self._global_step = 0  # of the job, which stays as it is
+
+    def begin(self, in_job: Assignment, view: View, global_step: int, end: int) -> None:
+        """Steps are to be taken from `global_step` to `end` on the ps of `view`, while `in_job` holds."""
+        self._in_job, self._global_step, self.steps_left = in_job, global_step, end - global_step
+        self._own, self._is_prepared = Assignment(view, in_job.incarnation, prepare=False), False
+
+    @property
+    def shards(self) -> Shards:
+        return self._job.shards
+
+    @property
+    def mode(self) -> str:
+        return "async"
+
+    @property
+    def bound(self) -> int | None:
+        return None
+
+    @property
+    def learning_rate_scale(self) -> float:
+        return self._job.learning_rate_scale
+
+    def await_view(self) -> Assignment:
+        assert self._own is not None
+        return Assignment(self._own.view, self._own.incarnation, prepare=not self._is_prepared)
+
+    def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:  # noqa: ARG002
+        self._is_prepared = True
+
+    def report_obstacle(self, assignment: Assignment, obstacle: str) -> None:  # noqa: ARG002
+        raise AssertionError(f"nothing keeps a worker from its own ps: {obstacle}")
+
+    def no_session(self, assignment: Assignment, why: str) -> None:
+        self._job.pause(f"no session on view {assignment.view.number} of this worker's own: {why}")
+
+    def entered(self, assignment: Assignment) -> None:
+        pass
+
+    def holds(self, assignment: Assignment) -> bool:
+        return self._own is not None and assignment.view == self._own.view
+
+    def is_chief(self) -> bool:
+        return True
+
+    def wants_checkpoint(self) -> bool:
+        return False
+
+    def while_held(self, act: Callable[[], None]) -> None:
+        pass
+
+    def may_step(self, under_way: int = 0) -> bool:
+        assert self._in_job is not None
+        return self.steps_left > under_way and self._job.holds(self._in_job) and self._job.may_step()
+
+    def waits_for_shard(self, reason: str) -> None:
+        self._job.waits_for_shard(reason)
+
+    def next_turn(self, assignment: Assignment, done: Done | None, idle: Idle | None = None) -> Turn | None:  # noqa: ARG002
+        return None
+
+    def pushes(self) -> None:
+        pass
+
+    def stepped(self, global_step: int) -> None:  # noqa: ARG002
+        self.steps_left -= 1
+        self._job.stepped(self._global_step)
+
+    def rest(self, assignment: Assignment) -> Rest:  # noqa: ARG002
+        return Rest.OVER
+
+    def saves(self, under_way: bool) -> None:
+        pass
+
+    def saved(self, global_step: int) -> None:
+        pass
+
+    def closed_part(self) -> None:
+        pass
+
+    def report_finished(self, assignment: Assignment) -> None:
+        pass
+
+    def pause(self, why: str) -> None:
+        self._job.pause(why)

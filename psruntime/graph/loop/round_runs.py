@@ -1,0 +1,105 @@
+"""The runs of a round that need no batch: to push what a worker keeps, and to close a round by itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
+from psruntime.core.members.messages import Assignment
+from psruntime.core.rounds.round_messages import Closed, Complete, Torn, Turn
+from psruntime.errors import JobFailedError
+from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.session.worker_run import WorkerRun
+from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
+
+# Repeated: a session was lost after the ps had taken the first try.
+ACCEPTED = frozenset({PENDING, NOT_FINITE, REPEATED})
+
+
+class RoundRuns:
+    """Those of one worker."""
+
+    def __init__(self, run: WorkerRun, runner: StepRunner) -> None:
+        assert run.graph.rounds is not None
+        self._rounds = run.graph.rounds
+        self._clip_norm = run.graph.model.spec.clip_norm
+        self._stop_on_nan = run.job.on_nan == "stop"
+        self._control_plane = run.control_plane
+        self._index = run.index
+        self._runner = runner
+
+    def push_id(self, assignment: Assignment, attempt: int) -> tuple[int, int, int, int]:
+        """As Header.values takes it."""
+        return self._index, assignment.incarnation, attempt, assignment.incarnation
+
+    def close_header(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Any:
+        """The header of a run that closes this round, or none.  factor: by default, that of the mean."""
+        if closes is None:
+            return self._rounds.header.nothing
+        push_id = self.push_id(assignment, closes.attempt)
+        factor = 1.0 / closes.examples if factor is None else factor
+        return self._rounds.header.values(push_id, closes.round - 1, members=closes.members, factor=factor)
+
+    def contribute(self, session: Any, assignment: Assignment, turn: Turn, scale: float) -> Any:
+        """Pushes what is kept; the outcomes, int64 [buckets, 2].
+
+        scale: multiply what is kept by it to get the sum over its examples; 0: it does not count.
+        """
+        push_id = self.push_id(assignment, turn.attempt)
+        header = self._rounds.header.values(push_id, turn.round - 1, finite=scale > 0, scale=scale)
+
+        def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
+            run = self._runner.round_run("contribute")
+            self._control_plane.pushes()
+            outcomes: list[Any] = run(header)
+            return outcomes
+
+        return np.concatenate(session.run_step_fn(contribute))
+
+    def close(self, session: Any, assignment: Assignment, closes: Complete) -> Closed | Torn | None:
+        """Applies the round by itself, also one that somebody before began to apply; None: this worker is fenced."""
+        if closes.local:
+            factor = 1.0 / closes.examples
+            header = self.close_header(assignment, closes, factor)
+            states = np.concatenate(self._run(session, "close_local", header, [closes.round]))
+        else:
+            factor = self._factor(session, closes)
+            states = np.concatenate(self._run(session, "close", self.close_header(assignment, closes, factor)))
+        if reason := torn(states, closes):
+            return Torn(closes.round, closes.attempt, reason)
+        if not (states[:, APPLIED_ATTEMPT] == closes.attempt).all():
+            return None  # fenced: another incarnation is at work
+        return Closed(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
+
+    def _factor(self, session: Any, closes: Complete) -> float:
+        """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing."""
+        if closes.examples == 0:
+            return 0.0
+        if self._clip_norm is None:
+            return 1.0 / closes.examples
+        squares = self._run(session, "squares")
+        norm = math.sqrt(sum(map(float, squares))) / closes.examples
+        if not math.isfinite(norm):
+            if self._stop_on_nan:
+                raise JobFailedError(f"the norm of the gradient of round {closes.round} is {norm}; it was not applied")
+            return 0.0
+        return self._clip_norm / max(norm, self._clip_norm) / closes.examples
+
+    def _run(self, session: Any, name: str, *fed: Any) -> Any:
+        def run(step_context: Any) -> Any:  # noqa: ARG001
+            return self._runner.round_run(name)(*fed)
+
+        return session.run_step_fn(run)
+
+
+def are_accepted(outcomes: Any) -> bool:
+    """Whether every bucket took the contribution; outcomes: int64 [buckets, 2]."""
+    return ACCEPTED.issuperset(outcomes[:, 0].tolist())
+
+
+def is_closed(outcomes: Any, closes: Complete) -> bool:
+    """Whether every bucket had applied the attempt when it was pulled; outcomes: int64 [buckets, 2]."""
+    return bool((outcomes[:, 1] >= closes.attempt).all())
