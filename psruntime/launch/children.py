@@ -16,6 +16,7 @@ from psruntime.launch.processes import ProcessSpec
 
 PROG = "psruntime run"
 END_S = 10.0  # for processes to leave after a signal that asks them to end at once, before they are killed
+EXIT_LEFT = 128 + signal.SIGTERM
 AGAIN_S = 2.0  # after a first SIGTERM, which a process may take for the wish to end in good order
 
 
@@ -28,6 +29,7 @@ class Child:
         self.backoff = Backoff(restarts)
         self.due_s: float | None = None  # when it is started again; None while it runs, or has ended for good
         self._log_begins = 0  # byte of the log where its latest life does
+        self._told = False  # that it has left
         log.write_bytes(b"")
         self.start()
 
@@ -73,6 +75,17 @@ class Child:
     def coordinator(self) -> str:
         """The address of the coordinator as this process, ps 0, has announced it in its latest life; empty before."""
         return next((line.split()[3] for line in self.lines() if line.startswith("READY coordinator 0 ")), "")
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it is a worker that has ended because it was asked to, by a signal or by who steers the job."""
+        return self.name.startswith("worker-") and self.code == EXIT_LEFT
+
+    def tell_that_it_left(self) -> None:
+        """Says so, once."""
+        if not self._told:
+            self._told = True
+            complain(f"{self.name} has left, as it was asked to; the job goes on without it")
 
     def plan_restart(self, now_s: float) -> bool:
         """It has ended: whether it is started again, and then says when."""
@@ -133,6 +146,7 @@ class Children:
     def look(self, now_s: float) -> Child | None:
         """Starts again what crashed, when that is due; returns a child that has failed for good, if there is one.
 
+        A worker that has left because it was asked to has not failed: the job goes on without it.
         After a signal nothing is started any more, and nothing fails.  Nor once the job is done, when only a failed
         evaluation counts.
         """
@@ -145,7 +159,9 @@ class Children:
             if done:
                 return child
             if child.due_s is None and not child.plan_restart(now_s):
-                return child
+                if not child.has_left:
+                    return child
+                child.tell_that_it_left()
             if child.due_s is not None and now_s >= child.due_s:
                 child.start()
         return None

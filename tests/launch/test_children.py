@@ -75,6 +75,22 @@ def test_a_word_on_the_job_is_a_failure_at_once(children: Children, code: int) -
     assert children.look(time.monotonic()) is worker
 
 
+def test_a_worker_that_was_asked_to_leave_has_not_failed(
+    children: Children, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is started again as long as it may be; a ps that goes takes variables with it."""
+    first, worker = children.all
+    for life in (1, 2, 3):
+        end(worker, 143, life)
+        for later in (2 * life, 2 * life + 1):
+            assert children.look(time.monotonic() + later * LATER_S) is None
+    said = "psruntime run: worker-0 has left, as it was asked to; the job goes on without it"
+    assert worker.code == 143 and capsys.readouterr().err.splitlines().count(said) == 1
+    first.backoff.restarts = first.backoff.limit
+    end(first, 143)
+    assert children.look(time.monotonic()) is first
+
+
 def test_who_has_used_up_its_restarts_has_failed(children: Children) -> None:
     worker = children.all[1]
     for life in (1, 2):

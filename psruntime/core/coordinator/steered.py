@@ -203,12 +203,14 @@ def _gave_up_unbuilt(state: JobState) -> bool:
 def _saved_since(state: JobState, request: Request) -> int | None:
     """The step of a checkpoint that a request for one may be answered with.
 
-    The global step is known exactly while the job is paused; else others may have been made since it was heard.
+    The global step is known exactly while the job is paused, and in a local stage; else others may have been made since
+    it was heard.
     """
     step, steering = state.past.saved_step, state.steering
     if step is None or not state.phase.prepared:
         return None
-    is_at_rest = steering.settings.paused and (steering.barrier.target is None or steering.is_building)
+    is_paused = steering.settings.paused and (steering.barrier.target is None or steering.is_building)
+    is_at_rest = is_paused or state.turns.rounds.is_at_rest
     return step if step > request.at_step or (is_at_rest and step >= state.global_step) else None
 
 

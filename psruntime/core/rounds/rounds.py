@@ -85,6 +85,11 @@ class Rounds:
         return self._stays_closed and not self.open
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether the open round is local and waits for members: the variables stay as they are for a while."""
+        return self._local is not None and self.open and not self.closing
+
+    @property
     def all_train_alone(self) -> bool:
         """Whether the open round is local and nobody has contributed to it: nobody is late."""
         return self._local is not None and not self._contributions

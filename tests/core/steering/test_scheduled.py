@@ -210,6 +210,20 @@ def test_nobody_is_slow_while_all_train_by_themselves() -> None:
     assert slow["reason"] == "the local stage to global step 20 waits for worker 1"
 
 
+@pytest.mark.parametrize("schedule", ["local:20, sync", "async:8, local:20, sync"])
+def test_a_checkpoint_is_saved_in_a_local_stage(schedule: str) -> None:
+    """The variables stand still in it, so one of the step before it will do."""
+    job = job_of(schedule)
+    while not job.seen.local_rounds:
+        job.run(1)
+    for worker in job.steppers.values():
+        worker.stuck = True
+    name, at = job.ask(Kind.SAVE), job.global_step
+    job.run(3)
+    reply = job.reply(name)
+    assert (reply.outcome, reply.global_step, reply.text) == (Outcome.DONE, at, f"saved at global step {at}")
+
+
 def test_a_local_stage_begins_anew_where_a_ps_is_lost_in_it() -> None:
     job = job_of("local:20, sync")
     run_until(job, 25)
