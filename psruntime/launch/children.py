@@ -49,6 +49,10 @@ class Child:
         return self.spec.name
 
     @property
+    def is_worker(self) -> bool:
+        return self.name.startswith("worker-")
+
+    @property
     def code(self) -> int | None:
         """How its latest life ended; None while it lives."""
         return self.process.poll()
@@ -79,7 +83,7 @@ class Child:
     @property
     def has_left(self) -> bool:
         """Whether it is a worker that has ended because it was asked to, by a signal or by who steers the job."""
-        return self.name.startswith("worker-") and self.code == EXIT_LEFT
+        return self.is_worker and self.code == EXIT_LEFT
 
     def tell_that_it_left(self) -> None:
         """Says so, once."""
@@ -146,7 +150,7 @@ class Children:
     def look(self, now_s: float) -> Child | None:
         """Starts again what crashed, when that is due; returns a child that has failed for good, if there is one.
 
-        A worker that has left because it was asked to has not failed: the job goes on without it.
+        A worker that has left because it was asked to has not failed: the others go on without it.
         After a signal nothing is started any more, and nothing fails.  Nor once the job is done, when only a failed
         evaluation counts.
         """
@@ -159,12 +163,17 @@ class Children:
             if done:
                 return child
             if child.due_s is None and not child.plan_restart(now_s):
-                if not child.has_left:
+                if not (child.has_left and self._has_workers):
                     return child
                 child.tell_that_it_left()
             if child.due_s is not None and now_s >= child.due_s:
                 child.start()
         return None
+
+    @property
+    def _has_workers(self) -> bool:
+        """Whether a worker lives, or is to be started again: else nobody trains any more."""
+        return any(child.is_worker and (child.code is None or child.due_s is not None) for child in self.all)
 
     def end_latecomers(self) -> None:
         """SIGTERM to those that have not joined: the job is done, and there is no coordinator to tell them."""

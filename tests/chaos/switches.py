@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Outcome, Reply
 from psruntime.errors import PsRuntimeError
-from psruntime.modes import named
 from psruntime.observe.records import read_records
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.schedule import Schedule, Stage
@@ -36,13 +36,17 @@ from tests.support.polling import poll_until
 
 WORKERS = 3
 LATE_S = 0.5  # from the command to the loss, at most
+LOCAL_S = 5.0  # from the beginning of a local stage to the loss, at most
 REPLY_S = 90.0
 STEPS = 15  # that are taken after each change
 MODES = ("async", "bounded 0", "bounded 3", "sync")
 VICTIMS = ("worker", "chief", "ps 1", "ps 0")
 TOLERANCE = 1e-5
-SCHEDULE = Schedule((Stage("async", None, 150), Stage("sync", None, 60), Stage("bounded", 1, 150), Stage("sync")))
-EARLY = 30  # global steps before the end of a stage, from which on a loss may fall
+LOCAL = Stage("sync", None, 400, is_local=True)
+SCHEDULE = Schedule(
+    (Stage("async", None, 150), LOCAL, Stage("sync", None, 60), Stage("bounded", 1, 150), LOCAL, Stage("sync"))
+)
+EARLY = 30  # global steps before the end of a stage, from which on a loss may fall; in a local one it falls anywhere
 
 
 @dataclass
@@ -160,9 +164,10 @@ class Stages(Switches):
         return {"schedule": str(SCHEDULE)}
 
     def _play(self, job: Cluster, asking: ThreadPoolExecutor) -> None:
-        for end in SCHEDULE.ends:
-            victim, after_s = self._chance.choice(VICTIMS), self._chance.uniform(0, LATE_S)
-            poll_until(partial(_has_reached, job, end - EARLY), REPLY_S, f"the end at {end}")
+        for begin, end in pairwise((0, *SCHEDULE.ends)):
+            is_local = SCHEDULE.at(begin).is_local
+            victim, after_s = self._chance.choice(VICTIMS), self._chance.uniform(0, LOCAL_S if is_local else LATE_S)
+            poll_until(partial(_has_reached, job, begin if is_local else end - EARLY), REPLY_S, f"the end at {end}")
             time.sleep(after_s)
             self.result.told.append(f"{victim} is killed at global step {_status(job).global_step}")
             self._kill(job, victim)
@@ -179,7 +184,8 @@ def _has_reached(job: Cluster, global_step: int) -> bool:
 
 def _is_as_scheduled(status: JobStatus) -> bool:
     settings = status.steering.settings
-    return named(settings.mode, settings.bound) == str(SCHEDULE.at(status.global_step))
+    stage = SCHEDULE.at(status.global_step)
+    return (settings.mode, settings.bound) == (stage.mode, stage.bound)
 
 
 def _ask(job: Cluster, words: str) -> Reply:

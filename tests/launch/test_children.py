@@ -78,14 +78,20 @@ def test_a_word_on_the_job_is_a_failure_at_once(children: Children, code: int) -
 def test_a_worker_that_was_asked_to_leave_has_not_failed(
     children: Children, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is started again as long as it may be; a ps that goes takes variables with it."""
+    """It is started again as long as it may be, and then others go on; nobody does without the last worker, or a ps."""
     first, worker = children.all
+    other = children.start(ProcessSpec("worker-1", ("obedient", "worker-1")))
+    other.backoff.restarts = other.backoff.limit
     for life in (1, 2, 3):
         end(worker, 143, life)
         for later in (2 * life, 2 * life + 1):
             assert children.look(time.monotonic() + later * LATER_S) is None
     said = "psruntime run: worker-0 has left, as it was asked to; the job goes on without it"
     assert worker.code == 143 and capsys.readouterr().err.splitlines().count(said) == 1
+    end(other, 143)
+    assert children.look(time.monotonic()) in (worker, other)
+    other.start()
+    assert children.look(time.monotonic()) is None
     first.backoff.restarts = first.backoff.limit
     end(first, 143)
     assert children.look(time.monotonic()) is first

@@ -287,7 +287,7 @@ def train(
     alone = None
     if has_local:
         control_plane.schedule, own_job = schedule, as_trained_alone(job)
-        own_graph = build_training(model, inputs, plan, own_job, 0, towers)
+        own_graph = build_training(model, inputs, plan, own_job, 0, towers, has_local)
         alone = LoopGraph.around(own_graph, own_job, 0, log)
     loop = assemble(
         worker_run, run.built, cluster.server, run.results.append, close, saved, run.updates.append, writer, alone

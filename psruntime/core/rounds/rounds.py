@@ -92,7 +92,7 @@ class Rounds:
     @property
     def all_train_alone(self) -> bool:
         """Whether the open round is local and nobody has contributed to it: nobody is late."""
-        return self._local is not None and not self._contributions
+        return self._local is not None and self.open and not self._contributions
 
     @property
     def unsettled(self) -> bool:

@@ -112,10 +112,12 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                     self._begin(run_context.session, global_step, is_whole)
 
     def rest(self, session: Any) -> None:
-        """No step comes after which one could be made that is wanted now."""
+        """No step comes after which one could be made that is wanted now, or due."""
         if self._writing and not self._writing[1].is_alive():
             self._finish()
-        if self._writing or not (self._is_wanted() and self._is_chief()):
+        seen = self._global_step()
+        is_seen_due = self._is_due(seen, seen - self._whole_at >= self._save_steps)
+        if self._writing or not ((self._is_wanted() or is_seen_due) and self._is_chief()):
             return
         try:
             global_step = int(session.run(self.closing))  # others may have stepped after this worker's last one

@@ -16,7 +16,7 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     stop_requested: whether it asked for the end of this worker's training, and what had been trained then is there
     still.  A stop of the session itself would keep the chief from writing the last checkpoint.
-    global_step: gives the global step as this worker last saw it.
+    global_step: gives the global step as this worker last saw it.  The hook begins once, however many sessions do.
 
     Raises:
         UsageError: the hook failed.
@@ -27,6 +27,7 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
     ) -> None:
         self.stop_requested = False
         self._stopped_at = 0
+        self._has_begun = False
         self._global_step = global_step
         self._hook = hook
         self._is_step = is_step
@@ -34,8 +35,10 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._name = f"hook {type(hook).__name__}"
 
     def begin(self) -> None:
-        with blame(self._name):
-            self._hook.begin()
+        if not self._has_begun:
+            self._has_begun = True
+            with blame(self._name):
+                self._hook.begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         self.stop_requested = self.stop_requested and self._global_step() >= self._stopped_at

@@ -10,6 +10,10 @@ from psruntime.core.rounds.round_messages import Done, Idle, Turn
 from psruntime.graph.session.control_plane import ControlPlane, Shards
 
 
+class TrainsNoMoreError(Exception):
+    """The job does not train any more, or not in the view in which a worker began to train by itself."""
+
+
 class AloneControl:
     """Of steps on ps of the worker's own, which it prepares itself, with no bound and without the others.
 
@@ -48,6 +52,9 @@ class AloneControl:
         return self._job.learning_rate_scale
 
     def await_view(self) -> Assignment:
+        """Raises TrainsNoMoreError."""
+        if not self._goes_on:
+            raise TrainsNoMoreError
         assert self._own is not None
         return Assignment(self._own.view, self._own.incarnation, prepare=not self._is_prepared)
 
@@ -76,8 +83,12 @@ class AloneControl:
         pass
 
     def may_step(self, under_way: int = 0) -> bool:
+        return self.steps_left > under_way and self._goes_on
+
+    @property
+    def _goes_on(self) -> bool:
         assert self._in_job is not None
-        return self.steps_left > under_way and self._job.holds(self._in_job) and self._job.may_step()
+        return self._job.holds(self._in_job) and self._job.may_step()
 
     def waits_for_shard(self, reason: str) -> None:
         self._job.waits_for_shard(reason)

@@ -60,7 +60,7 @@ def assemble(
         return creator.assignment.incarnation
 
     def has_stopped() -> bool:
-        return any(hook.stop_requested for hook in users)
+        return any(hook.stop_requested for hook in users) or (training is not None and training.has_stopped)
 
     def stepped(result: StepResult) -> None:
         summaries.step(result)
@@ -77,11 +77,11 @@ def assemble(
     hooks.append(checkpoint_hook)
     runner = StepRunner(graph, view, hooks)
     run.control_plane.while_held(runner.rest)
+    training = LocalTraining(run, built, alone, server, runner, on_step) if alone and graph.rounds else None
     steps: Steps
     if graph.rounds is None:
         steps = PushSteps(run, creator, runner, view, stepped, has_stopped, on_update)
     else:
-        training = LocalTraining(run, built, alone, server, on_step, runner.rest) if alone else None
         local = LocalRounds(training, run.inputs) if training else None
         steps = RoundSteps(run, creator, runner, stepped, has_stopped, on_update, local)
 

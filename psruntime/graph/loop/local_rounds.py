@@ -25,12 +25,12 @@ class LocalRounds:
     def contribute(self, session: Any, assignment: Assignment, turn: Turn, runs: RoundRuns) -> Contribution | None:
         """Does what the turn says; None: the next turn says what follows."""
         if self._kept_for != (assignment, turn.opened):
-            self._kept_for, self.trained = None, self._training.run(session, assignment, turn.round)
+            self._kept_for, self.trained = None, self._training.train(session, assignment, turn.round)
             if self.trained is None:
                 return None
             self._kept_for = assignment, turn.opened
         assert self.trained is not None
-        examples = float(self.trained.examples)
-        if not are_accepted(runs.contribute(session, assignment, turn, scale=examples)):
+        weight = self.trained.weight
+        if not are_accepted(runs.contribute(session, assignment, turn, scale=weight)):
             return None
-        return Contribution(turn.round, turn.attempt, self._inputs.drawn - 1, examples, apart=True)
+        return Contribution(turn.round, turn.attempt, self._inputs.drawn - 1, weight, apart=True)

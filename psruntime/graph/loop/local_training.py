@@ -21,12 +21,12 @@ from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.failed_operation import users_errors
-from psruntime.graph.loop.alone_control import AloneControl
+from psruntime.graph.hooks.model_hooks import StepsOnly
+from psruntime.graph.loop.alone_control import AloneControl, TrainsNoMoreError
 from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.push_steps import PushSteps
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.ps.private_ps import PrivatePs
-from psruntime.graph.recovery.held_values import HeldValues
+from psruntime.graph.recovery.held_values import HeldValues, Portion
 from psruntime.graph.session.session import Preparing, ViewSessionCreator, WorkerServer
 from psruntime.graph.session.step_result import StepResult
 from psruntime.graph.session.view_hook import ViewHook
@@ -37,17 +37,18 @@ MOST_BYTES = (1 << 31) - (1 << 20)  # of a message, without its head
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of it.  examples: of all steps.  loss: of the last."""
+    """What came of it.  examples: of all steps.  weight: of their batches.  loss: of the last."""
 
     examples: int
+    weight: float
     loss: float
 
 
 class LocalTraining:
     """Of one worker; every `run` is a training of its own.
 
-    run: the worker's in mode sync.  built: its graph.  alone: the graph of the steps by itself.  on_step: as in
-    PushSteps.  rest: called between two steps, to do what is done around those of the job.
+    run: the worker's in mode sync.  built: its graph.  alone: the graph of the steps by itself.  runner: of the job's
+    session.  on_step: as in PushSteps.
     """
 
     def __init__(
@@ -56,82 +57,91 @@ class LocalTraining:
         built: LoopGraph,
         alone: LoopGraph,
         server: WorkerServer,
+        runner: StepRunner,
         on_step: Callable[[StepResult], None],
-        rest: Callable[[], None],
     ) -> None:
         assert run.graph.rounds is not None and run.graph.rounds.local is not None
-        self._run, self._rounds, self._alone = run, run.graph.rounds.local, alone.train
-        self._on_step, self._rest = on_step, rest
-        self._result: StepResult | None = None
-        self._examples = 0
-        self._ps: PrivatePs | None = None
-        self._begin = _Begin(alone.preparation, built.held, alone.held)
+        self._run, self._rounds = run, run.graph.rounds.local
+        self._alone, self._runner, self._on_step = alone, runner, on_step
+        self._carried = _Carried(alone.preparation, built.held, alone.held, runner)
+        self._first = 0  # global step at which it begins
+        self._trained = Trained(0, 0.0, 0.0)
         self._control = AloneControl(run.control_plane)
-        job = as_trained_alone(run.job)
-        own = replace(run, graph=alone.train, control_plane=self._control, job=job, log=_silent)
-        self._creator = ViewSessionCreator(
-            server, alone.train.graph, self._control, self._begin, _silent, alone.initialise
-        )
-        view = ViewHook(own, self._creator)
-        runner = StepRunner(alone.train, view, [])
-        self._hooks = [view, runner]
-        self._steps = PushSteps(own, self._creator, runner, view, self._stepped, lambda: False)
+        graph, job = alone.train, as_trained_alone(run.job)
+        own = replace(run, graph=graph, control_plane=self._control, job=job, log=_silent)
+        self._creator = ViewSessionCreator(server, graph.graph, self._control, self._carried, _silent, alone.initialise)
+        view = ViewHook(own, self._creator, takes_copies=False)  # they are the worker's, and go on
+        self._users = [
+            StepsOnly(hook, graph.is_step, lambda: view.global_step, run.log) for hook in graph.model.spec.hooks
+        ]
+        own_runner = StepRunner(graph, view, self._users)
+        self._hooks = [view, own_runner, *self._users]
+        self._steps = PushSteps(own, self._creator, own_runner, view, self._stepped, lambda: self.has_stopped)
 
-    def run(self, session: Any, assignment: Assignment, end: int) -> Trained | None:
-        """Trains from what the ps of `session` hold up to global step `end`, and keeps the change.
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a hook of the model, in the graph of these steps, wants no further one."""
+        return any(hook.stop_requested for hook in self._users)
 
-        Returns None if the view, or the training of the job, is over before.
+    def train(self, session: Any, assignment: Assignment, end: int) -> Trained | None:
+        """Trains from what the ps of the job hold, in its `session`, up to global step `end`, and keeps the change.
+
+        Returns None if the view, or the training of the job or of this worker, is over before.
 
         Raises:
             JobFailedError: a variable is not finite in the end, or the loss on the way, where that ends the job.
         """
 
-        def train(step_context: Any) -> Trained | None:
+        def train(step_context: Any) -> Trained | None:  # noqa: ARG001 - its session is not the newest in a repeat
             try:
-                return self._train(step_context.session, assignment, end)
+                return self._train(assignment, end)
             except _JobsSessionLostError as lost:
                 raise lost.error from None  # the session is opened anew, and this is called again
 
         trained: Trained | None = session.run_step_fn(train)
         return trained
 
-    def _train(self, session: Any, assignment: Assignment, end: int) -> Trained | None:
-        if not self._run.control_plane.holds(assignment):
+    def _train(self, assignment: Assignment, end: int) -> Trained | None:
+        run, graph, ps = self._run, self._alone.train, self._alone.own_ps
+        if not run.control_plane.holds(assignment):
             return None
-        self._ps = self._ps or PrivatePs(self._alone.plan.num_ps, self._run.job.max_workers)
-        began_s, self._examples, self._result = time.monotonic(), 0, None
-        first = int(_of_job(session.run, self._begin.global_step))
-        self._begin.session = session
-        self._control.begin(assignment, self._ps.begin(self._run.index, assignment.incarnation), first, end)
-        self._run.log("local_began", global_step=first, until=end)
+        self._first = self._carried.global_step
+        self._runner.rest(self._first)
+        began_s, self._trained, trained = time.monotonic(), Trained(0, 0.0, 0.0), None
+        scale = run.control_plane.learning_rate_scale
+        view = ps.begin(run.index, assignment.incarnation, run.job.max_workers, scale)
+        self._control.begin(assignment, view, self._first, end)
+        run.log("local_began", global_step=self._first, until=end)
         try:
             with (
-                users_errors(self._alone.graph),
-                self._alone.graph.as_default(),
+                users_errors(graph.graph),
+                graph.graph.as_default(),
                 tf1.train.MonitoredSession(session_creator=self._creator, hooks=self._hooks) as own,
             ):
                 self._steps.run(own)
-                if self._control.steps_left:
-                    return None
-                own.run_step_fn(lambda step_context: self._keep(session, step_context.session, end))
+                if not self._control.steps_left:
+                    own.run_step_fn(lambda step_context: self._keep(step_context.session, end))
+                    trained = self._trained
+        except TrainsNoMoreError:
+            return None
         finally:
             self._steps.leave()
-            self._ps.clear()
-        assert self._result is not None
-        trained, seconds = Trained(self._examples, self._result.loss), time.monotonic() - began_s
-        self._run.log("local_ended", global_step=end, examples=trained.examples, seconds=round(seconds, 3))
+            ps.clear()
+        if trained:
+            seconds = round(time.monotonic() - began_s, 3)
+            run.log("local_ended", global_step=end, examples=trained.examples, seconds=seconds)
         return trained
 
     def _stepped(self, result: StepResult) -> None:
-        self._result = result
-        self._examples += result.examples
+        so_far = self._trained
+        self._trained = Trained(so_far.examples + result.examples, so_far.weight + result.weight, result.loss)
         self._on_step(result)
-        self._rest()
+        self._runner.rest(self._first)
 
-    def _keep(self, session: Any, own_session: Any, end: int) -> None:
+    def _keep(self, own_session: Any, end: int) -> None:
         """Keeps how every bucket has changed: of a table the rows that have, and their numbers."""
         for bucket, change in self._rounds.change.items():
-            kept = _of_job(self._begin.changes, own_session, bucket, change.indices is not None)
+            kept = self._carried.changes(own_session, bucket, by_rows=change.indices is not None)
             if not np.isfinite(kept[0]).all():
                 raise JobFailedError(
                     f"worker {self._run.index} has come to numbers that are not finite by itself, up to global step "
@@ -142,23 +152,22 @@ class LocalTraining:
                     f"worker {self._run.index} has changed {size} bytes of bucket {bucket} by itself, up to global "
                     f"step {end}, and can send {MOST_BYTES} at most: shorten the local stage, or give more ps"
                 )
-            _of_job(session.run, self._rounds.keep[bucket], dict(zip(change.tensors, kept, strict=True)))
+            self._carried.of_job(self._rounds.keep[bucket], dict(zip(change.tensors, kept, strict=True)))
 
 
-class _Begin:
+class _Carried:
     """Prepares the worker's own ps with what those of the job hold, and tells how they differ in the end.
 
-    session: with the ps of the job.  global_step: a tensor of its graph.
+    runner: has the session with the ps of the job.
     """
 
-    def __init__(self, preparation: Preparing, held: HeldValues, own: HeldValues) -> None:
-        self.session: Any = None
-        self.global_step = held.global_step
-        self._preparation, self._held, self._own = preparation, held, own
+    def __init__(self, preparation: Preparing, held: HeldValues, own: HeldValues, runner: StepRunner) -> None:
+        self._preparation, self._held, self._own, self._runner = preparation, held, own, runner
 
     def run(self, session: Any, assignment: Assignment) -> Prepared:
         prepared = self._preparation.run(session, assignment)
-        _of_job(self._held.copy, self.session, self._own, session)
+        for portion in self._held.portions():
+            self._own.write(session, portion, self._of_job(portion))
         return prepared
 
     def require(self, session: Any, assignment: Assignment) -> None:
@@ -168,14 +177,27 @@ class _Begin:
         """What the parameters of a bucket were less what they are; by_rows: only rows that differ, and their numbers,
         int64."""
         values, numbers = [], []
-        for first, change in self._held.less(self.session, self._own, own_session, bucket):
+        for portion in self._held.portions(bucket):
+            change = self._of_job(portion) - self._own.read(own_session, portion)
             if by_rows:
                 rows = np.flatnonzero(change.reshape(len(change), -1).any(axis=1))
-                numbers.append(first + rows)
+                numbers.append(portion.first + rows)
                 change = change[rows]
             values.append(change)
         arrays = [values, numbers] if by_rows else [values]
         return [np.concatenate(portions) if len(portions) > 1 else portions[0] for portions in arrays]
+
+    @property
+    def global_step(self) -> int:
+        """That of the job."""
+        return int(self.of_job(self._held.global_step))
+
+    def of_job(self, fetches: Any, feed: Any = None) -> Any:
+        """Runs something on the ps of the job."""
+        return _or_lost(self._runner.session.run, fetches, feed)
+
+    def _of_job(self, portion: Portion) -> Any:
+        return _or_lost(self._held.read, self._runner.session, portion)
 
 
 class _JobsSessionLostError(Exception):
@@ -186,7 +208,7 @@ class _JobsSessionLostError(Exception):
         self.error = error
 
 
-def _of_job(call: Callable[..., Any], *arguments: Any) -> Any:
+def _or_lost(call: Callable[..., Any], *arguments: Any) -> Any:
     """A call that runs something in the session with the ps of the job."""
     try:
         return call(*arguments)

@@ -19,6 +19,7 @@ from psruntime.core.members.messages import GraphsBuilt
 from psruntime.errors import PsRuntimeError
 from psruntime.graph.base import allocator
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
+from psruntime.graph.ps.private_ps import PrivatePs
 from psruntime.graph.recovery.held_values import HeldValues
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
@@ -44,8 +45,13 @@ class LoopGraph:
 
     @cached_property
     def held(self) -> HeldValues:
-        """Reads and writes what its ps hold."""
-        return HeldValues(self.train)
+        """Reads what its ps hold, and writes it where they are a worker's own."""
+        return HeldValues(self.train, writes=self.train.rounds is None)
+
+    @cached_property
+    def own_ps(self) -> PrivatePs:
+        """The ps of a worker that trains in this graph by itself."""
+        return PrivatePs(self.train.plan.num_ps)
 
     @classmethod
     def around(

@@ -234,6 +234,7 @@ def _read(fetched: dict[str, Any], examples: int, times: StepTimes) -> StepResul
         dropped=len(outcomes) - len(applied),
         counted=bool(np.isin(outcomes[:, 0], COUNTED).all()),
         times=times,
+        weight=float(fetched.get("examples", 0.0)),
     )
 
 

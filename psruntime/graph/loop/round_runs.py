@@ -60,8 +60,16 @@ class RoundRuns:
         return np.concatenate(session.run_step_fn(contribute))
 
     def close(self, session: Any, assignment: Assignment, closes: Complete) -> Closed | Torn | None:
-        """Applies the round by itself, also one that somebody before began to apply; None: this worker is fenced."""
+        """Applies the round by itself, also one that somebody before began to apply; None: this worker is fenced.
+
+        Raises:
+            JobFailedError: the norm of the gradient is not finite, or no batch of a local round counts.
+        """
         if closes.local:
+            if not closes.examples:
+                raise JobFailedError(
+                    f"no batch of the local stage to global step {closes.round} had a finite loss and a weight above 0"
+                )
             factor = 1.0 / closes.examples
             header = self.close_header(assignment, closes, factor)
             states = np.concatenate(self._run(session, "close_local", header, [closes.round]))

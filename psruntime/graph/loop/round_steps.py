@@ -190,11 +190,12 @@ class RoundSteps:
         """What this worker has come to by itself, where the round is local."""
         assert self._local is not None
         said = self._local.contribute(session, assignment, turn, self._runs)
+        self._waits_s = None
         if said and self._on_update:
-            waited_s, self._waited_s, self._waits_s = self._waited_s, 0.0, None
+            waited_s, self._waited_s = self._waited_s, 0.0
             view, trained = word_of(assignment.view), self._local.trained
             assert trained is not None
-            outcome = contribution(self._buckets, counts=True)
+            outcome = contribution(self._buckets, trained.weight > 0)
             self._on_update(
                 SentUpdate(turn.attempt, view, turn.round, outcome, trained.loss, trained.examples, waited_s)
             )

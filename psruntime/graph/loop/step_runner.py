@@ -52,7 +52,10 @@ class Resting(Protocol):
 
 
 class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Runs steps, with `hooks` around them, the view's first.  It is a hook of the session itself, to know it."""
+    """Runs steps, with `hooks` around them, the view's first.  It is a hook of the session itself, to know it.
+
+    session: the newest, in which no hook is called.
+    """
 
     def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[Any]) -> None:
         self._step = graph.step
@@ -64,7 +67,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._resting = [hook for hook in hooks if isinstance(hook, Resting)]
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        self._session = session
+        self.session = session
         self._call = session.calling(self._step, self._fed)
         if rounds := self._rounds:
             self._round_calls = {
@@ -83,10 +86,10 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         Raises:
             AbortedError: the view was replaced.
         """
-        context = tf1.train.SessionRunContext(tf1.train.SessionRunArgs(self._step, feed), self._session)
+        context = tf1.train.SessionRunContext(tf1.train.SessionRunArgs(self._step, feed), self.session)
         requests = {hook: request for hook in self._hooks if (request := hook.before_run(context)) is not None}
         if requests:
-            return Started(context, _asking(self._session, self._step, feed, requests))
+            return Started(context, _asking(self.session, self._step, feed, requests))
         call, values = self._call, [feed[tensor] for tensor in self._fed]
 
         def run() -> Ran:
@@ -95,10 +98,11 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
 
         return Started(context, run)
 
-    def rest(self) -> None:
-        """No step comes for a while, in the session that is open."""
+    def rest(self, global_step: int = 0) -> None:
+        """No step comes for a while, in the session that is open.  global_step: that is known for certain."""
+        self._view.knows(global_step)
         for hook in self._resting:
-            hook.rest(self._session)
+            hook.rest(self.session)
 
     def round_run(self, name: str) -> Callable[..., Any]:
         """A run of a round without a batch: `contribute` and `close`, to be called with the header, `squares`, or
@@ -118,9 +122,9 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         the global step is the one of the new session.
         """
         fetched, context = ran.fetched, started.context
-        if context.session is not self._session:
+        if context.session is not self.session:
             fetched = {**fetched, "global_step": min(int(fetched["global_step"]), self._view.global_step)}
-            context = tf1.train.SessionRunContext(context.original_args, self._session)
+            context = tf1.train.SessionRunContext(context.original_args, self.session)
         self._view.saw(int(fetched["global_step"]))
         options = ran.options or tf1.RunOptions()
         metadata = ran.metadata or tf1.RunMetadata()

@@ -7,7 +7,7 @@ another.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
@@ -15,56 +15,67 @@ from psruntime.graph.base.row_portions import assign_rows, row_portions
 from psruntime.graph.step.train_graph import TrainGraph
 
 
+class Portion(NamedTuple):
+    """Some rows of a variable, the `rows` from the `first` on."""
+
+    variable: str
+    first: int
+    rows: int
+
+
 class HeldValues:
     """Parameters, what optimizers keep beside them, the global step and ps copies.  Adds operations to the graph.
 
-    global_step: int64 [].
+    writes: whether they can be written, too; behind no fence.  global_step: int64 [].
     """
 
-    def __init__(self, graph: TrainGraph) -> None:
-        self._graph = graph
+    def __init__(self, graph: TrainGraph, writes: bool) -> None:
+        self._masters = {name: store.master.op.name for name, store in graph.model.stores.items()}
         self.global_step = graph.step_reader()
         stores = [*graph.model.stores.values(), graph.global_step]
-        held = [variable for store in stores for variable in graph.values_of(store)]
+        variables = [variable for store in stores for variable in graph.values_of(store)]
+        variables += graph.model.ps_copies.variables.values()
         with graph.graph.as_default(), tf1.name_scope("held"):
-            self._by_name = {v.op.name: _Held(v) for v in (*held, *graph.model.ps_copies.variables.values())}
+            self._held = {variable.op.name: _Held(variable, writes) for variable in variables}
 
-    def copy(self, session: Any, to: HeldValues, other_session: Any) -> None:
-        """Gives `to`, in another session, the values that are held in this one."""
-        assert self._by_name.keys() == to._by_name.keys()
-        for name, held in self._by_name.items():
-            for first, rows in held.portions:
-                to._by_name[name].write(other_session, first, held.read(session, first, rows))
+    def portions(self, bucket: str = "") -> Iterator[Portion]:
+        """Of all variables, or of the parameters of one bucket."""
+        for name in [self._masters[bucket]] if bucket else self._held:
+            for first, rows in self._held[name].portions:
+                yield Portion(name, first, rows)
 
-    def less(self, session: Any, other: HeldValues, other_session: Any, bucket: str) -> Iterator[tuple[int, Any]]:
-        """(first row, the parameters here less those of the other session) of each portion of a bucket."""
-        name = self._graph.model.stores[bucket].master.op.name
-        mine, others = self._by_name[name], other._by_name[name]
-        for first, rows in mine.portions:
-            yield first, mine.read(session, first, rows) - others.read(other_session, first, rows)
+    def read(self, session: Any, portion: Portion) -> Any:
+        return self._held[portion.variable].read(session, portion)
+
+    def write(self, session: Any, portion: Portion, value: Any) -> None:
+        self._held[portion.variable].write(session, portion, value)
 
 
 class _Held:
     """One variable.  portions: (first row, rows) of each; a variable that is one portion is read as a whole."""
 
-    def __init__(self, variable: Any) -> None:
+    def __init__(self, variable: Any, writes: bool) -> None:
         dtype, shape = variable.dtype.base_dtype, variable.shape
         self.portions = list(row_portions(tuple(shape.as_list()), dtype.size))
         self._is_whole = len(self.portions) == 1
         with tf1.device(variable.device):
-            self._first = tf1.placeholder(tf1.int64, [])
-            self._rows = tf1.placeholder(tf1.int64, [])
-            self._new = tf1.placeholder(dtype, shape if self._is_whole else [None, *shape[1:]])
             if self._is_whole:
                 self._read = variable.read_value()
-                self._write = variable.assign(self._new, read_value=False)
             else:
+                self._first, self._rows = tf1.placeholder(tf1.int64, []), tf1.placeholder(tf1.int64, [])
                 numbers = self._first + tf1.range(self._rows)
                 self._read = tf1.raw_ops.ResourceGather(resource=variable.handle, indices=numbers, dtype=dtype)
+            if writes and self._is_whole:
+                self._new = tf1.placeholder(dtype, shape)
+                self._write = variable.assign(self._new, read_value=False)
+            elif writes:
+                self._new = tf1.placeholder(dtype, [None, *shape[1:]])
                 self._write = assign_rows(variable.handle, self._first, self._new)
 
-    def read(self, session: Any, first: int, rows: int) -> Any:
-        return session.run(self._read, None if self._is_whole else {self._first: first, self._rows: rows})
+    def read(self, session: Any, portion: Portion) -> Any:
+        feed = {} if self._is_whole else {self._first: portion.first, self._rows: portion.rows}
+        return session.run(self._read, feed)
 
-    def write(self, session: Any, first: int, value: Any) -> None:
-        session.run(self._write, {self._new: value, **({} if self._is_whole else {self._first: first})})
+    def write(self, session: Any, portion: Portion, value: Any) -> None:
+        feed = {} if self._is_whole else {self._first: portion.first}
+        session.run(self._write, {**feed, self._new: value})

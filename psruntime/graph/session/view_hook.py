@@ -11,9 +11,13 @@ from psruntime.graph.session.worker_run import WorkerRun
 
 
 class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Ends a session whose view was replaced, and knows the global step as this worker last saw it."""
+    """Ends a session whose view was replaced, and knows the global step as this worker last saw it.
 
-    def __init__(self, run: WorkerRun, creator: ViewSessionCreator) -> None:
+    takes_copies: whether the worker copies are those on the ps of the session, where these were restored.
+    """
+
+    def __init__(self, run: WorkerRun, creator: ViewSessionCreator, takes_copies: bool = True) -> None:
+        self._takes_copies = takes_copies
         self._graph = run.graph
         self._creator = creator
         self._control_plane = run.control_plane
@@ -28,7 +32,8 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         return self._global_step
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        self._graph.model.worker_copies.take(session)
+        if self._takes_copies:
+            self._graph.model.worker_copies.take(session)
         self._global_step = int(session.run(self._read_step))
         self._stepped = False
 
@@ -37,9 +42,13 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if assignment is None or not self._control_plane.holds(assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
 
-    def saw(self, global_step: int) -> None:
-        """A step ended; steps that ran beside each other may end in another order than they were counted in."""
+    def knows(self, global_step: int) -> None:
+        """It is so far; what ran beside each other may be heard of in another order than it was counted in."""
         self._global_step = max(self._global_step, global_step)
+
+    def saw(self, global_step: int) -> None:
+        """A step ended."""
+        self.knows(global_step)
         if not self._stepped:
             self._stepped = True
             self._log("first_step", global_step=self._global_step)

@@ -25,7 +25,10 @@ def build_push_step(setup: StepSetup) -> TrainGraph:
     header = Header(setup.rules(pulled), setup.index, setup.controls, finite)
     trained = setup.trained_buckets(pulled, gradients, header)
     outcomes, global_step = _push(setup, pulled, trained, header, finite)
-    return setup.handles(pulled, header, trained, {"outcomes": outcomes, "global_step": global_step}, computed, finite)
+    step = {"outcomes": outcomes, "global_step": global_step}
+    if setup.has_local_rounds:
+        step["examples"] = setup.weight(pulled, finite)
+    return setup.handles(pulled, header, trained, step, computed, finite)
 
 
 def _push(

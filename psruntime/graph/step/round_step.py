@@ -39,7 +39,7 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     nothing itself, so only the header of the close has learning rates.
 
     Raises:
-        UsageError: the job has local stages, and the model a dynamic table.
+        UsageError: the job has local stages, and the model a dynamic table, or an optimizer that they are not for.
     """
     if setup.has_local_rounds:
         _require_no_dynamic_table(setup)
@@ -72,9 +72,8 @@ def _require_no_dynamic_table(setup: StepSetup) -> None:
 
 def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Any, finite: Any) -> tuple[Any, Any]:
     """(what the batch weighs in a round, float64 [], 0 unless it is finite; the scale of its gradient)."""
+    examples = setup.weight(pulled, finite)
     with tf1.device(worker_device(setup.index)):
-        weight = tf1.cast(pulled.examples, tf1.float64)
-        examples = tf1.where(finite, weight, tf1.zeros_like(weight))
         return examples, gradient_scale(examples, divisor)
 
 
@@ -174,7 +173,17 @@ class _LocalRounds:
             self._end = tf1.placeholder(tf1.int64, [1], name="local_end")
 
     def add(self, bucket: TrainedBucket, rounds: RoundStore, kept: GradientStore) -> None:
-        """A bucket that is trained; kept: where its change is kept."""
+        """A bucket that is trained; kept: where its change is kept.
+
+        Raises:
+            UsageError: its optimizer would forget the mean.
+        """
+        if bucket.optimizer.is_of_sums:
+            raise UsageError(
+                f"the schedule has stage '{LOCAL}', and optimizer {bucket.optimizer.kind} makes variable "
+                f"{bucket.store.bucket.variable} anew of what it keeps beside it, which is not averaged; leave out "
+                "that stage, or take another optimizer"
+            )
         with tf1.device(worker_device(self._index)):
             change = BucketGradient(*[tf1.placeholder(v.dtype.base_dtype, v.shape) for v in kept.variables])
             self._keep[bucket.name] = kept.write(change)

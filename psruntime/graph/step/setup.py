@@ -65,7 +65,7 @@ class TrainedBucket(NamedTuple):
 class StepSetup:
     """What a step is built from, for worker `index`, in the current graph.
 
-    has_local_rounds: whether, in mode sync, the job has any.
+    has_local_rounds: whether the job has any: in mode sync those are built, in the others a step fetches its weight.
     """
 
     model: Model
@@ -113,6 +113,12 @@ class StepSetup:
         with tf1.device(worker_device(self.index)), tf1.control_dependencies(after):
             return tf1.reduce_all(tf1.stack([tf1.is_finite(pulled.spec.loss), *all_finite(gradients.values())]))
 
+    def weight(self, pulled: PulledModel, finite: Any) -> Any:
+        """What the batch of a step weighs, float64 [] on the worker; 0 unless loss and gradients are finite."""
+        with tf1.device(worker_device(self.index)):
+            examples = tf1.cast(pulled.examples, tf1.float64)
+            return tf1.where(finite, examples, tf1.zeros_like(examples))
+
     def trained_buckets(self, pulled: PulledModel, gradients: Gradients, header: Header) -> list[TrainedBucket]:
         """The buckets that have gradients, with their updates.  header: brings the learning rates to each ps."""
         rules = self.rules(pulled)
@@ -131,7 +137,8 @@ class StepSetup:
                 by_row = gradient.indices is not None and optimizer.is_by_row and constraint is None
                 flags = _row_flags(pulled, store) if self.job.delta_every and by_row else ()
                 update = _noted(pulled, store, optimizer, update, flags)
-                subtract = _noted(pulled, store, optimizer, subtracting_update(store), flags)
+                subtract = subtracting_update(store, constraint)
+                subtract = flags[0].noting(subtract) if flags else subtract
                 trained.append(TrainedBucket(store, gradient, optimizer, update, subtract, flags, by_staleness))
         return trained
 

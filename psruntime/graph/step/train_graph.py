@@ -63,8 +63,8 @@ class TrainGraph:
     fence: of this worker, for what it writes when it is the chief.
     step: what a training step fetches, {"loss": float [], "global_step": int64 [], "updates": operations,
         "outcomes": one int64 [buckets, 2] per ps, "marks": those of step_marks.py}.  In mode sync a step contributes
-        its gradient to the round, and keeps it ("kept": operations) for `rounds`; its {"examples": float64 []} are
-        what it weighs, 0 if the loss is not finite.
+        its gradient to the round, and keeps it ("kept": operations) for `rounds`.  There, and where the job has local
+        rounds, {"examples": float64 []} is what the batch weighs, 0 if the loss is not finite.
     gradient_norm: the norm over all gradients of a step, before they are limited, float64 []; no step computes it.
     optimizers: bucket name -> its optimizer, of those that are trained.
     row_flags: bucket name -> which rows of its master and slots were touched, and of a dynamic table which sets too;

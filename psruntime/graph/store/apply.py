@@ -44,10 +44,7 @@ def bucket_update(
                 "ModelSpec.learning_rate a Python function of the global step, for example "
                 "lambda step: 0.1 * 0.96 ** (step / 1000), and use the learning rate that the factory is called with"
             )
-        if constraint is None:
-            return applied
-        with tf1.control_dependencies([applied]):
-            return master.assign(constraint(master), read_value=False)
+        return _within(constraint, master, applied)
 
     return update
 
@@ -61,15 +58,17 @@ def counting_update(store: BucketStore) -> Update:
     return update
 
 
-def subtracting_update(store: BucketStore) -> Update:
-    """The update of a bucket from which the gradient is taken off as it is, by no optimizer."""
+def subtracting_update(store: BucketStore, constraint: Any = None) -> Update:
+    """The update of a bucket from which the gradient is taken off as it is, by no optimizer; then the constraint's."""
 
     def update(gradient: BucketGradient) -> Any:
         if gradient.indices is None:
-            return store.master.assign_sub(gradient.values, read_value=False)
-        return tf1.raw_ops.ResourceScatterSub(
-            resource=store.master.handle, indices=gradient.indices, updates=gradient.values
-        )
+            done = store.master.assign_sub(gradient.values, read_value=False)
+        else:
+            done = tf1.raw_ops.ResourceScatterSub(
+                resource=store.master.handle, indices=gradient.indices, updates=gradient.values
+            )
+        return _within(constraint, store.master, done)
 
     return update
 
@@ -81,6 +80,14 @@ def setting_update(store: BucketStore) -> Update:
         return store.master.assign(gradient.values, read_value=False)
 
     return update
+
+
+def _within(constraint: Any, master: Any, updated: Any) -> Any:
+    """The operation after which the updated variable is within its constraint, if it has one."""
+    if constraint is None:
+        return updated
+    with tf1.control_dependencies([updated]):
+        return master.assign(constraint(master), read_value=False)
 
 
 def _read_by(update: Any, given: list[Any]) -> set[Any]:

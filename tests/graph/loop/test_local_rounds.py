@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import is_balanced
 from psruntime.core.rounds.round_messages import Contribution
-from psruntime.errors import JobFailedError
+from psruntime.errors import JobFailedError, UsageError
 from psruntime.graph.loop.alone_control import AloneControl
-from psruntime.graph.loop.local_training import LocalTraining
+from psruntime.graph.loop.local_training import LocalTraining, _Carried
 from psruntime.model import Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, plain_tensorflow
+from tests.support.dynamic_reference import dynamic_model
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import LocalCluster, Run, linear_model, train
 from tests.support.round_control_plane import RoundControlPlane, plain_batches
@@ -93,7 +96,7 @@ def test_in_another_view_a_worker_trains_anew(
 def test_what_was_kept_is_pushed_again(cluster: LocalCluster, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The word of a contribution is lost, so the worker has the same turn again; it does not train for it again."""
     trained: list[int] = []
-    run_training = LocalTraining.run
+    run_training = LocalTraining.train
 
     def note(self: LocalTraining, session: Any, assignment: Any, end: int) -> Any:
         trained.append(end)
@@ -106,7 +109,7 @@ def test_what_was_kept_is_pushed_again(cluster: LocalCluster, tmp_path: Any, mon
                 done = None
             return super().next_turn(assignment, done, idle)
 
-    monkeypatch.setattr(LocalTraining, "run", note)
+    monkeypatch.setattr(LocalTraining, "train", note)
     model = linear_model(OPTIMIZERS["sgd"])
     settings = {"schedule": "local:3, sync", "checkpoint_dir": str(tmp_path)}
     run = train(cluster, model, 3, make_control_plane=Forgetful, **settings)
@@ -119,3 +122,120 @@ def test_numbers_that_are_not_finite_end_the_job(cluster: LocalCluster, tmp_path
         local(cluster, tmp_path, linear_model(OPTIMIZERS["sgd"], 1e20), 5, "local:5, sync")
     with pytest.raises(JobFailedError, match="worker 0 has come to numbers that are not finite by itself"):
         local(cluster, tmp_path, linear_model(OPTIMIZERS["sgd"], 3e38), 1, "local:1, sync", on_nan="continue")
+
+
+class Counting(tf1.train.SessionRunHook):  # type: ignore[misc]
+    """Counts steps, and ends the worker's training at the last of so many."""
+
+    def __init__(self, last: int) -> None:
+        self.steps, self.ended, self._last = 0, 0, last
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.steps += 1
+        if self.steps == self._last:
+            run_context.request_stop()
+
+    def end(self, session: Any) -> None:
+        self.ended += 1
+
+
+def counted(last: int) -> tuple[Model, list[Counting]]:
+    """A model, and the hooks that it makes for each graph."""
+    hooks: list[Counting] = []
+    model = linear_model(OPTIMIZERS["sgd"])
+
+    def model_fn(*arguments: Any) -> Any:
+        hooks.append(Counting(last))
+        return replace(model.model_fn(*arguments), hooks=[hooks[-1]])
+
+    return replace(model, model_fn=model_fn), hooks
+
+
+def test_hooks_of_the_model_see_the_steps(cluster: LocalCluster, tmp_path: Any) -> None:
+    model, hooks = counted(last=100)
+    local(cluster, tmp_path, model, 7, "local:5, sync")
+    assert sorted((hook.steps, hook.ended) for hook in hooks) == [(0, 0), (2, 1), (5, 1)], "specs, rounds, by itself"
+
+
+def test_a_hook_that_ends_the_training_of_a_worker_ends_it_in_a_local_stage(
+    cluster: LocalCluster, tmp_path: Any
+) -> None:
+    model, hooks = counted(last=3)
+    run = local(cluster, tmp_path, model, 7, "local:5, sync")
+    assert max(hook.steps for hook in hooks) == 3 and not contributions(run)
+
+
+def test_a_session_that_is_lost_in_the_same_view_is_opened_anew(
+    cluster: LocalCluster, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That with the ps of the job: the worker's own stay as they are, and it trains anew."""
+    changes, lost = _Carried.changes, []
+
+    def lose_once(self: _Carried, own_session: Any, bucket: str, by_rows: bool) -> Any:
+        if not lost:
+            lost.append(self._runner.session)
+            monkeypatch.setattr(self._runner, "session", LostSession())
+        return changes(self, own_session, bucket, by_rows)
+
+    class LostSession:
+        def run(self, *_: Any) -> Any:
+            raise tf1.errors.UnavailableError(None, None, "lost on purpose")
+
+    monkeypatch.setattr(_Carried, "changes", lose_once)
+    model = linear_model(OPTIMIZERS["sgd"])
+    run = local(cluster, tmp_path, model, 3, "local:3, sync")
+    assert lost and len(run.named("session")) == len(run.named("local_began")) == 2
+    check(run, plain_batches(model, [[3], [4], [5]]), 3)
+
+
+def test_the_scale_of_the_learning_rates_is_that_of_the_job(cluster: LocalCluster, tmp_path: Any) -> None:
+    scaled = partial(RoundControlPlane, learning_rate_scale=0.5)
+    settings = {"schedule": "local:4, sync", "checkpoint_dir": str(tmp_path)}
+    run = train(cluster, linear_model(OPTIMIZERS["sgd"], 0.2), 4, make_control_plane=scaled, **settings)
+    check(run, plain_batches(linear_model(OPTIMIZERS["sgd"], 0.1), [[0], [1], [2], [3]]), 4)
+
+
+def test_what_a_model_changes_of_its_own_goes_on(cluster: LocalCluster, tmp_path: Any) -> None:
+    """A worker's copies of what is not trained are neither thrown back nor taken from anywhere."""
+    model = linear_model(OPTIMIZERS["sgd"])
+
+    def model_fn(*arguments: Any) -> Any:
+        spec = model.model_fn(*arguments)
+        seen = tf1.get_variable("seen", [], tf1.int64, tf1.zeros_initializer(), trainable=False)
+        return replace(spec, updates=[seen.assign_add(1, read_value=False)])
+
+    run = local(cluster, tmp_path, replace(model, model_fn=model_fn), 9, "sync:2, local:4, sync")
+    assert run.saved()["seen"] == 9
+
+
+def weighing(weight: float) -> Model:
+    """A model whose batches weigh so much."""
+    model = linear_model(OPTIMIZERS["sgd"])
+
+    def model_fn(*arguments: Any) -> Any:
+        return replace(model.model_fn(*arguments), examples=tf1.constant(weight))
+
+    return replace(model, model_fn=model_fn)
+
+
+def test_a_worker_weighs_what_its_batches_do(cluster: LocalCluster, tmp_path: Any) -> None:
+    run = local(cluster, tmp_path, weighing(2.5), 4, "local:4, sync")
+    assert [said.examples for said in contributions(run)] == [10.0]
+    with pytest.raises(JobFailedError, match="no batch of the local stage to global step 8 had a finite loss and"):
+        local(cluster, tmp_path, weighing(0.0), 8, "local:8, sync")
+
+
+def test_what_was_trained_before_the_stage_is_saved_when_it_is_due(cluster: LocalCluster, tmp_path: Any) -> None:
+    """Nobody steps any more in the rounds, so no step saves it."""
+    run = local(cluster, tmp_path, MODEL, 7, "sync:3, local:4, sync", save_steps=3)
+    events = [name for name, _ in run.events if name in ("checkpoint", "local_began", "local_ended")]
+    assert events == ["local_began", "checkpoint", "local_ended", "checkpoint"]
+    assert run.named("checkpoint")[0]["path"].endswith("-3")
+
+
+def test_models_that_have_no_local_stages(cluster: LocalCluster, tmp_path: Any) -> None:
+    ids = np.arange(16).reshape(8, 2)
+    with pytest.raises(UsageError, match="optimizer FtrlOptimizer makes variable"):
+        local(cluster, tmp_path, linear_model(OPTIMIZERS["ftrl"]), 4, "local:4, sync")
+    with pytest.raises(UsageError, match="and the model dynamic table table"):
+        local(cluster, tmp_path, dynamic_model(ids, np.zeros(8, np.float32), capacity=96), 4, "local:4, sync")
