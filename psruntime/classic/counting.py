@@ -8,8 +8,8 @@ import tensorflow.compat.v1 as tf1
 from tensorflow.python.client.session import _FetchMapper  # how TensorFlow itself takes fetches apart
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.ancestors import ancestors
-from psruntime.graph.base.variable_uses import uses_of
+from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.variable_uses import uses_of
 
 WRITES = {
     "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceCountUpTo",

@@ -19,10 +19,10 @@ from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.recovery.recovery import Holding, decide, lost_work
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
-from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.listing import CheckpointList
+from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.recovery.prepared_flag import PreparedFlags
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.store.write_fence import FencedSession, WriteFence

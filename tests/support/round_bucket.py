@@ -10,12 +10,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
-from psruntime.graph.store.apply import bucket_update
+from psruntime.graph.push.round_sum import RoundStore, close, contribute
+from psruntime.graph.push.step_messages import PUSH_ID_SIZE, PsHeader, Push
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.optimizers import BucketOptimizer, Rule
-from psruntime.graph.store.round_sum import RoundStore, close, contribute
-from psruntime.graph.store.step_messages import PUSH_ID_SIZE, PsHeader, Push
+from psruntime.graph.update.apply import bucket_update
+from psruntime.graph.update.optimizers import BucketOptimizer, Rule
 from tests.support.local_cluster import LocalCluster
 
 ROWS, WIDTH = 6, 2

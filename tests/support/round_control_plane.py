@@ -15,9 +15,9 @@ from psruntime.core.rounds.past_round import PastRound
 from psruntime.core.rounds.round_messages import Closed, Contribution, Idle, Torn, Turn
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.session.session import callable_of
 from psruntime.graph.store.bucket_store import BucketStore
-from psruntime.graph.store.round_sum import RoundStore
 from psruntime.model import Context, Model
 from tests.graph.step.test_clipping import summed
 from tests.support.local_cluster import LocalCluster, LocalControlPlane

@@ -1,3 +1,3 @@
-"""What TensorFlow itself needs, with nothing of psruntime's training in it: device names, the server, seeds, errors of
-sessions, threads, and tools that walk or copy graphs.  Uses no other room of psruntime.graph.
+"""What TensorFlow itself needs, with nothing of psruntime's training in it: its environment and memory, the server,
+device names, threads, and what its errors mean.  Uses no other room of psruntime.graph.
 """

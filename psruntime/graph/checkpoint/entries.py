@@ -19,9 +19,9 @@ from typing import Any
 
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece, VariableSpec
 from psruntime.core.recovery.checkpoint_names import Entry, Kind
-from psruntime.graph.base.row_portions import row_portions
 from psruntime.graph.dynamic.id_sets import IDLE, LAST_USED
 from psruntime.graph.model.capture import Partition
+from psruntime.graph.ops.row_portions import row_portions
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 

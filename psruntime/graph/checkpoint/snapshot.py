@@ -21,14 +21,14 @@ from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.errors import CheckpointError, PassedRoundError
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.fills import at_run_time
-from psruntime.graph.base.row_portions import row_portions
-from psruntime.graph.base.variable_copy import VariableCopy
 from psruntime.graph.checkpoint.table_parts import MASTER, TablePart, TouchedCopy
+from psruntime.graph.ops.fills import at_run_time
+from psruntime.graph.ops.row_portions import row_portions
+from psruntime.graph.ops.variable_copy import VariableCopy
+from psruntime.graph.push.guard import locked
+from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, GLOBAL_STEP, BucketStore, counts_of
-from psruntime.graph.store.guard import locked
-from psruntime.graph.store.round_sum import APPLIED_ATTEMPT
 
 # Columns of what a bucket says with its copy: its version, in mode sync the last attempt that it applied, of the
 # global step's bucket the global step, and from there on its ledger.

@@ -9,11 +9,11 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.row_changes import TableRange, TouchedPart
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece
-from psruntime.graph.base import row_portions
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.checkpoint.entries import suffix_of
+from psruntime.graph.ops import row_portions
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.row_flags import RowFlags
+from psruntime.graph.update.row_flags import RowFlags
 
 ROWS, SETS = "rows", "sets"  # kinds: of the master and its slots; of what says whose the rows of a dynamic table are
 MASTER = "value"  # what a master is called beside what is kept with it

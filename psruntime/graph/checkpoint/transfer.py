@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base import row_portions
 from psruntime.graph.base.devices import ps_device, worker_cpu
-from psruntime.graph.base.fills import initialise
-from psruntime.graph.base.row_portions import assign_rows
 from psruntime.graph.checkpoint.entries import CheckpointPart, WovenPart
+from psruntime.graph.ops import row_portions
+from psruntime.graph.ops.fills import initialise
+from psruntime.graph.ops.row_portions import assign_rows
 from psruntime.graph.store.write_fence import WriteFence
 
 P = TypeVar("P", bound=CheckpointPart | WovenPart)

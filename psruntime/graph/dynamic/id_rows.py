@@ -16,9 +16,9 @@ from psruntime.graph.base.devices import ps_device
 from psruntime.graph.dynamic.hashing import sets_of
 from psruntime.graph.dynamic.id_sets import Held, IdSets, Placed, scattered, sets_on_ps
 from psruntime.graph.dynamic.settings import noted
-from psruntime.graph.store.apply import Update
 from psruntime.graph.store.bucket_store import BucketStore, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
+from psruntime.graph.update.apply import Update
 
 # Columns of the counts of a set.  Each row of a gradient is one of the first three.
 FOUND, ADMITTED, REFUSED, EXPIRED, EVICTED = range(5)

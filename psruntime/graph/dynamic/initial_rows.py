@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.seeds import DEFAULT_SEED
 from psruntime.graph.dynamic.hashing import GOLDEN, hashed
+from psruntime.graph.ops.seeds import DEFAULT_SEED
 
 BITS = 24  # of a random number, as many as a float32 between 0.5 and 1 has
 CUT = 2.0  # standard deviations, where tf.truncated_normal_initializer cuts

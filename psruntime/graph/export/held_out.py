@@ -19,7 +19,6 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.export.runtimes import Latency, Parts, Runtime, config, latency
 from psruntime.graph.export.saved_model import restore_model
@@ -27,6 +26,7 @@ from psruntime.graph.export.serving_graph import FEATURES, named_tensors, parts_
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import ModelMetrics
+from psruntime.graph.ops.ancestors import ancestors
 from psruntime.model import EVAL, TRAIN, Context, Model
 from psruntime.usercode import blame
 

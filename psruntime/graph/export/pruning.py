@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.export.serving_graph import parts_of
+from psruntime.graph.ops.ancestors import ancestors
 
 _PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Conv2D", "Conv3D", "Conv2DBackpropInput",
              "Conv3DBackpropInputV2", "Einsum"}  # fmt: skip

@@ -10,8 +10,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.ops.ancestors import ancestors
 from psruntime.model import EVAL, Context, Model, ModelSpec
 from psruntime.usercode import blame
 

@@ -12,8 +12,8 @@ from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Closed, Complete, Torn, Turn
 from psruntime.errors import JobFailedError
 from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, torn
 from psruntime.graph.session.worker_run import WorkerRun
-from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, torn
 
 # Repeated: a session was lost after the ps had taken the first try.
 ACCEPTED = frozenset({PENDING, NOT_FINITE, REPEATED})

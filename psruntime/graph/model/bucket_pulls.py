@@ -10,10 +10,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.devices import ps_device, worker_cpu, worker_device
-from psruntime.graph.base.worker_variables import worker_variable
+from psruntime.graph.ops.worker_variables import worker_variable
+from psruntime.graph.push.change_log import ChangeLog
+from psruntime.graph.push.guard import only_if
 from psruntime.graph.store.bucket_store import BucketStore
-from psruntime.graph.store.change_log import ChangeLog
-from psruntime.graph.store.guard import only_if
 from psruntime.graph.store.wire import Wire, unpacked
 
 Pulled = tuple[Any, Any]  # (version, on the ps; values [size], on the worker)

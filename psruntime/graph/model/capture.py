@@ -20,12 +20,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
-from psruntime.graph.base.ancestors import ancestors
-from psruntime.graph.base.seeds import as_on_worker_0
-from psruntime.graph.base.variable_uses import uses_of
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.model.variable_kinds import is_global_step, is_worker_local, spec_of
 from psruntime.graph.model.views import View
+from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.seeds import as_on_worker_0
+from psruntime.graph.ops.variable_uses import uses_of
 from psruntime.graph.tables.lookup_notes import LookupNotes
 
 T = TypeVar("T")

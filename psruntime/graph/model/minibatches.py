@@ -17,10 +17,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.subgraph_copy import Copy, Subgraph
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.model.towers import Towers
+from psruntime.graph.ops.subgraph_copy import Copy, Subgraph
 from psruntime.graph.store.gradient import BucketGradient, summed, summing
 
 

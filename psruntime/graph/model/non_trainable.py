@@ -15,8 +15,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import ps_device, worker_device
-from psruntime.graph.base.variable_uses import uses_of
 from psruntime.graph.model.capture import Captured
+from psruntime.graph.ops.variable_uses import uses_of
 from psruntime.graph.store.bucket_store import ps_variable
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.ancestors import ancestors
-from psruntime.graph.base.row_portions import row_portions
+from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.row_portions import row_portions
 
 LARGE_BYTES = 64 << 20  # a smaller variable is held whole
 BATCHES_BYTES = 256 << 20  # of batches for which rows are read at once

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.errors import UsageError
-from psruntime.graph.base.variable_uses import LOOKUPS, Use
+from psruntime.graph.ops.variable_uses import LOOKUPS, Use
 
 
 def is_global_step(variable: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.row_portions import assign_rows, row_portions
+from psruntime.graph.ops.row_portions import assign_rows, row_portions
 from psruntime.graph.step.train_graph import TrainGraph
 
 

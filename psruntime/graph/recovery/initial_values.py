@@ -14,9 +14,9 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
-from psruntime.graph.base.ancestors import ancestors
-from psruntime.graph.base.fills import initialise
-from psruntime.graph.base.row_portions import assign_rows, row_portions
+from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.fills import initialise
+from psruntime.graph.ops.row_portions import assign_rows, row_portions
 from psruntime.graph.recovery.table_portions import TablePortions
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP

@@ -27,9 +27,10 @@ from psruntime.core.recovery.recovery import Holding, Recovery, decide, lost_wor
 from psruntime.core.shards.shard_messages import START, Position
 from psruntime.errors import CannotPrepareError, CheckpointError, DamagedCheckpointError, JobFailedError
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.fills import initialise
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
+from psruntime.graph.ops.fills import initialise
+from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, ROUND_STATE_SIZE, RoundStore
 from psruntime.graph.recovery.initial_values import InitialValues
 from psruntime.graph.recovery.prepared_flag import PreparedFlags
 from psruntime.graph.recovery.replicas import Replica, Replicas
@@ -38,8 +39,7 @@ from psruntime.graph.recovery.unreported import Unreported
 from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
-from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, ROUND_STATE_SIZE, RoundStore
-from psruntime.graph.store.row_flags import RowFlags
+from psruntime.graph.update.row_flags import RowFlags
 
 AGAIN_S = 2.0  # until a checkpoint that could not be read is tried once more
 

@@ -8,13 +8,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.recovery.replicas import holder_of
-from psruntime.graph.base import row_portions
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.variable_copy import VariableCopy
+from psruntime.graph.ops import row_portions
+from psruntime.graph.ops.variable_copy import VariableCopy
+from psruntime.graph.push.guard import locked
+from psruntime.graph.push.round_sum import APPLIED_ATTEMPT
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, GLOBAL_STEP, BucketStore
-from psruntime.graph.store.guard import locked
-from psruntime.graph.store.round_sum import APPLIED_ATTEMPT
 
 
 class ReplicaBuffer:

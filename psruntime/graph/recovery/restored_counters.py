@@ -24,9 +24,9 @@ from psruntime.core.accounting.ledger import (
 from psruntime.core.accounting.saved_state import SavedState
 from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.push.guard import locked
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, PUSHED_SIZE, RESTORE_LEAP, BucketStore
-from psruntime.graph.store.guard import locked
 from psruntime.graph.store.numbers import Numbers
 from psruntime.graph.store.write_fence import WriteFence
 

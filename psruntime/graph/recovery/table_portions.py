@@ -14,10 +14,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Piece
-from psruntime.graph.base import row_portions
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.row_portions import assign_rows
-from psruntime.graph.base.value_rows import ALIGNED, Rows, rows_of
+from psruntime.graph.ops import row_portions
+from psruntime.graph.ops.row_portions import assign_rows
+from psruntime.graph.ops.value_rows import ALIGNED, Rows, rows_of
 from psruntime.graph.step.train_graph import TrainGraph
 
 COMPUTED_WHOLE_BYTES = 4 << 20  # up to this size a table's value is computed as the model says, and dealt out

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from psruntime.config import JobConfig
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.seeds import WorkerGraph
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.towers import ONE_TOWER, Towers
+from psruntime.graph.ops.seeds import WorkerGraph
 from psruntime.graph.step.push_step import build_push_step
 from psruntime.graph.step.round_step import build_round_step
 from psruntime.graph.step.setup import StepSetup

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.worker_variables import worker_variable
+from psruntime.graph.ops.worker_variables import worker_variable
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.wire import Wire
 

@@ -8,13 +8,13 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.model.pulled_model import PulledModel
+from psruntime.graph.push.guard import copied_to_ps, guarded_update
+from psruntime.graph.push.step_messages import Header, Outcomes, PsHeader
 from psruntime.graph.step.setup import StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.graph.store.apply import counting_update
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.guard import copied_to_ps, guarded_update
-from psruntime.graph.store.step_messages import Header, Outcomes, PsHeader
+from psruntime.graph.update.apply import counting_update
 
 
 def build_push_step(setup: StepSetup) -> TrainGraph:

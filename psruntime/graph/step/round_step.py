@@ -22,13 +22,13 @@ from psruntime.core.accounting.ledger import PENDING
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import ps_device, worker_device
 from psruntime.graph.model.pulled_model import PulledModel
+from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
+from psruntime.graph.push.step_messages import Header, Outcomes, PsHeader
 from psruntime.graph.step.mean_divisor import gradient_scale, make_divisor
 from psruntime.graph.step.setup import StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import LocalRoundGraph, RoundGraph, TrainGraph
-from psruntime.graph.store.apply import Update, counting_update, setting_update
 from psruntime.graph.store.gradient import BucketGradient, GradientStore
-from psruntime.graph.store.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
-from psruntime.graph.store.step_messages import Header, Outcomes, PsHeader
+from psruntime.graph.update.apply import Update, counting_update, setting_update
 from psruntime.schedule import LOCAL
 
 

@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.plan.buckets import WAYS, Bucket
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.dynamic.id_rows import of_ids
 from psruntime.graph.input.input_stream import InputStream
@@ -18,19 +17,20 @@ from psruntime.graph.model.backward import bucket_gradients
 from psruntime.graph.model.minibatches import with_minibatches
 from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
 from psruntime.graph.model.towers import Towers
+from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.push.step_messages import Header
 from psruntime.graph.step.error_feedback import packed_gradient
 from psruntime.graph.step.step_marks import step_marks
 from psruntime.graph.step.top_k import largest_entries
 from psruntime.graph.step.train_graph import RoundGraph, TrainGraph
-from psruntime.graph.store.apply import Update, bucket_update, subtracting_update
 from psruntime.graph.store.bucket_store import BucketStore, PlanStores, PsControl
 from psruntime.graph.store.gradient import BucketGradient, all_finite, clipped, global_norm
-from psruntime.graph.store.optimizers import BucketOptimizer, Rule, rule_of, rules_of
-from psruntime.graph.store.row_flags import RowFlags
-from psruntime.graph.store.staleness_weight import StalenessWeight
-from psruntime.graph.store.step_messages import Header
 from psruntime.graph.store.wire import Wire
 from psruntime.graph.store.write_fence import WriteFence
+from psruntime.graph.update.apply import Update, bucket_update, subtracting_update
+from psruntime.graph.update.optimizers import BucketOptimizer, Rule, rule_of, rules_of
+from psruntime.graph.update.row_flags import RowFlags
+from psruntime.graph.update.staleness_weight import StalenessWeight
 from psruntime.model import TRAIN, Model
 from psruntime.staleness_lr import StalenessLr
 

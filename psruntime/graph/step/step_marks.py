@@ -11,9 +11,9 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import worker_cpu
 from psruntime.graph.model.pulled_model import PulledModel
+from psruntime.graph.ops.ancestors import ancestors
 
 
 def step_marks(pulled: PulledModel, plan: Plan, finite: Any, index: int) -> dict[str, Any]:

@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.worker_variables import worker_variable
+from psruntime.graph.ops.worker_variables import worker_variable
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.momentum import Momentum
 from psruntime.graph.store.wire import Wire, unpacked
+from psruntime.graph.update.momentum import Momentum
 
 SAMPLED = 1 << 14  # entries, about, of which the threshold is taken
 MORE_FOUND = 1.5  # times as many as are sent shall reach it: of 164 of the sample, 1 in 100, one in twelve is luck

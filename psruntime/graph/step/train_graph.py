@@ -10,13 +10,13 @@ from typing import Any
 
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.model.pulled_model import PulledModel
+from psruntime.graph.push.round_sum import RoundStore
+from psruntime.graph.push.step_messages import Header
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.optimizers import BucketOptimizer
-from psruntime.graph.store.round_sum import RoundStore
-from psruntime.graph.store.row_flags import RowFlags
-from psruntime.graph.store.step_messages import Header
 from psruntime.graph.store.write_fence import WriteFence
+from psruntime.graph.update.optimizers import BucketOptimizer
+from psruntime.graph.update.row_flags import RowFlags
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,3 @@
-"""The variables on the ps, and everything that runs beside them: buckets and their counters, gradients, optimizers, the
-guarded update, the sums of rounds, and the messages of a run.  Runs on the ps; knows nothing of the user's model.
-May use base.
+"""Variables on the ps, and gradients: how a bucket is held, how a gradient is kept and travels, who may write.  Runs on
+the ps, as do graph/update and graph/push; knows nothing of the user's model.
 """

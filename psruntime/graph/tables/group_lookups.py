@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
-from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.tables.group_reader import Asked, Fetched, GroupReader
 from psruntime.graph.tables.lookup_notes import is_outermost
 from psruntime.graph.tables.reading import uncolocated

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.variable_uses import Use
+from psruntime.graph.ops.variable_uses import Use
 
 _NOTED = "PsruntimeNotedLookup"
 _DIFFERENTIATED = "psruntime/differentiated_lookups"  # a collection of names

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError
-from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.ops.ancestors import ancestors
 from tests.graph.checkpoint.test_deltas import tables_model
 from tests.graph.checkpoint.test_sharded_checkpoints import BLIND, same, steer
 from tests.support.local_cluster import LocalCluster, Run, train
@@ -26,7 +26,7 @@ def trained(folder: Path, steps: int = 3, **settings: Any) -> Run:
 def test_what_is_saved_is_what_a_copy_has(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = trained(tmp_path / "copied")
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)
-    monkeypatch.setattr("psruntime.graph.base.row_portions.PORTION_BYTES", 480)
+    monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 480)
     if how == "the chief writes":
         steer(monkeypatch, *BLIND["sees another file"][:2])
     in_place = trained(tmp_path / "in_place")

@@ -129,7 +129,7 @@ def test_after_a_restore_the_next_is_a_delta(then: int, tmp_path: Path, kept: Pa
 @pytest.mark.nightly
 @pytest.mark.parametrize("how", ["the chief writes", "each ps writes"])
 def test_rows_are_moved_in_portions(how: str, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psruntime.graph.base.row_portions.PORTION_BYTES", 480)
+    monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 480)
     if how == "the chief writes":
         steer(monkeypatch, *BLIND["sees another file"][:2])
     model = tables_model()

@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, PENDING, is_balanced
 from psruntime.core.rounds.round_messages import Closed, Complete, Duty, Idle, Torn, Turn
 from psruntime.errors import JobFailedError
-from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.loop.round_runs import RoundRuns
+from psruntime.graph.ops.ancestors import ancestors
 from psruntime.model import Context, Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_clipping import clipping

@@ -81,7 +81,7 @@ def test_async_only_the_lost_buckets_come_back(lost: int) -> None:
 @pytest.mark.long
 def test_a_copy_may_travel_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions of a few numbers; what comes back is the same."""
-    monkeypatch.setattr("psruntime.graph.base.row_portions.PORTION_BYTES", 16)
+    monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 16)
     cluster, settings = LocalCluster(2), {**SETTINGS, "slice_bytes": 1 << 20}
     live = held(train(cluster, ADAM, 4, **settings))  # copied at steps 1 and 4
     cluster.forget(1)

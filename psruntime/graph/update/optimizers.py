@@ -17,10 +17,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
-from psruntime.graph.base.ancestors import ancestors
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.store.momentum import momentum_of, subtracted
-from psruntime.graph.store.row_updates import take_unique_rows
+from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.update.momentum import momentum_of, subtracted
+from psruntime.graph.update.row_updates import take_unique_rows
 from psruntime.model import ModelSpec
 from psruntime.optimizers import GroupFtrl, LazyAdam, RowwiseAdagrad
 from psruntime.usercode import blame

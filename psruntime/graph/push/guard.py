@@ -25,7 +25,8 @@ from psruntime.core.accounting.ledger import (
     STALE,
 )
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.store.apply import Update
+from psruntime.graph.push.push_window import is_in, with_one_more
+from psruntime.graph.push.step_messages import PsHeader, Push
 from psruntime.graph.store.bucket_store import (
     ACCEPTED,
     ARRIVED,
@@ -37,9 +38,8 @@ from psruntime.graph.store.bucket_store import (
     PsControl,
 )
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.push_window import is_in, with_one_more
-from psruntime.graph.store.staleness_weight import StalenessWeight
-from psruntime.graph.store.step_messages import PsHeader, Push
+from psruntime.graph.update.apply import Update
+from psruntime.graph.update.staleness_weight import StalenessWeight
 
 Section = Callable[[], tuple[Any, list[Any]]]  # builds what is done in a critical section, see `locked`
 

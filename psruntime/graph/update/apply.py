@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.ancestors import ancestors
+from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.optimizers import BucketOptimizer
+from psruntime.graph.update.optimizers import BucketOptimizer
 
 Update = Callable[[BucketGradient], Any]  # builds the operation that updates a bucket from a gradient
 

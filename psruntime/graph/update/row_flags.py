@@ -11,10 +11,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.fills import zeros
-from psruntime.graph.store.apply import Update
+from psruntime.graph.ops.fills import zeros
 from psruntime.graph.store.bucket_store import BucketStore, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
+from psruntime.graph.update.apply import Update
 
 
 class RowFlags:

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, FENCED, NOT_FINITE, PENDING, RECEIVED, REPEATED, VOID
 from psruntime.core.rounds.round_messages import Complete
-from psruntime.graph.store.round_sum import torn
+from psruntime.graph.push.round_sum import torn
 from tests.support.local_cluster import LocalCluster
 from tests.support.polling import poll_until
 from tests.support.round_bucket import KINDS, ROWS, WIDTH, WORKERS, RoundBucket

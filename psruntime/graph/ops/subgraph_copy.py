@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.ancestors import ancestors
-from psruntime.graph.base.seeds import Reseeded
+from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.seeds import Reseeded
 
 AFTER = "psruntime/after"  # what stands for the operation that has to run before, in a copied definition
 TABLES = ("MutableDenseHashTable", "MutableDenseHashTableV2")  # resources that take inputs

@@ -19,10 +19,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, PENDING, RECEIVED, VOID
 from psruntime.core.rounds.round_messages import Complete
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.store.apply import Update
-from psruntime.graph.store.bucket_store import BucketStore, PsControl, ps_variable
-from psruntime.graph.store.gradient import BucketGradient, GradientStore, summing
-from psruntime.graph.store.guard import (
+from psruntime.graph.push.guard import (
     Section,
     copied_to_ps,
     gradient_if,
@@ -34,8 +31,11 @@ from psruntime.graph.store.guard import (
     refusal,
     settled,
 )
-from psruntime.graph.store.row_sum import RowSum
-from psruntime.graph.store.step_messages import PsHeader
+from psruntime.graph.push.row_sum import RowSum
+from psruntime.graph.push.step_messages import PsHeader
+from psruntime.graph.store.bucket_store import BucketStore, PsControl, ps_variable
+from psruntime.graph.store.gradient import BucketGradient, GradientStore, summing
+from psruntime.graph.update.apply import Update
 
 # Columns of the round state.  An attempt is begun by its first contribution, which resets the sum.
 ATTEMPT, COUNT, INTENT, APPLIED_ATTEMPT = range(4)

@@ -14,10 +14,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.store.apply import Update
+from psruntime.graph.push.guard import only_if
 from psruntime.graph.store.bucket_store import BucketStore, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.guard import only_if
+from psruntime.graph.update.apply import Update
 
 # Entries of a bucket for each index that is remembered, so the ring is a quarter of it; what is sent is at most half.
 APART = 4

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.push.row_sum import RowSum
 from psruntime.graph.store.bucket_store import ps_variable
 from psruntime.graph.store.gradient import BucketGradient
-from psruntime.graph.store.row_sum import RowSum
 
 ROWS, WIDTH = 30, 3
 

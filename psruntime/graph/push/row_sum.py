@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.push.guard import gradient_if, only_if
 from psruntime.graph.store.bucket_store import ps_variable
 from psruntime.graph.store.gradient import BucketGradient, GradientStore, summed
-from psruntime.graph.store.guard import gradient_if, only_if
 
 
 class RowSum:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.fills import zeros
+from psruntime.graph.ops.fills import zeros
 
 PORTION_BYTES = 256 << 20  # at most, unless a row is larger
 

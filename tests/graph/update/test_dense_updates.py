@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime import optimizers
 from psruntime.core.plan.buckets import Bucket, Piece
-from psruntime.graph.store.optimizers import KNOWN, BucketOptimizer, Rule
+from psruntime.graph.update.optimizers import KNOWN, BucketOptimizer, Rule
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 
 RMS = partial(tf1.train.RMSPropOptimizer, momentum=0.9)

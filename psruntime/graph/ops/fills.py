@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.value_rows import rows_of
+from psruntime.graph.ops.value_rows import rows_of
 
 LARGE_BYTES = 1 << 20
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psruntime.config import MOST_UNDER_WAY
+from psruntime.graph.push.push_window import WINDOW_SIZE, is_in, with_one_more
 from psruntime.graph.store.numbers import Numbers
-from psruntime.graph.store.push_window import WINDOW_SIZE, is_in, with_one_more
 from tests.support.selection import examples
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.store.gradient import row_sums
-from psruntime.graph.store.row_updates import take_unique_rows
+from psruntime.graph.update.row_updates import take_unique_rows
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 
 ROWS, STEPS = 500, 10

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_cpu
 from psruntime.graph.store.bucket_store import PsControl
-from psruntime.graph.store.optimizers import Rule, learning_rates_at
+from psruntime.graph.update.optimizers import Rule, learning_rates_at
 
 PUSH_ID_SIZE = 4
 

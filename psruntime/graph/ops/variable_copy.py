@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.row_portions import move
+from psruntime.graph.ops.row_portions import move
 
 
 class VariableCopy:

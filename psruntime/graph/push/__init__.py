@@ -1,0 +1,1 @@
+"""What becomes of a push on its ps: messages, the guard, the sums of rounds, and which entries have changed since."""
