@@ -85,6 +85,7 @@ class Switches:
                 start(job, index, model, f"--record={self._record}", f"--slowdown={1 + 4 * (index == 1)}")
             job.wait_for_step(STEPS)
             self._play(job, asking)
+            poll_until(lambda: _all_are_there(job), REPLY_S, "who was started again, before the job is over")
             saved = self._await(asking.submit(_ask, job, "save"))
             _await_steps(job)
             assert self._await(asking.submit(_ask, job, "drain")).outcome is Outcome.DONE
@@ -176,6 +177,10 @@ class Stages(Switches):
         poll_until(lambda: _mode_in_force(job) == "sync", REPLY_S, "the last stage")
         assert _status(job).steering.settings.automatic
         _await_steps(job)
+
+
+def _all_are_there(job: Cluster) -> bool:
+    return sum(member.worker_stats is not None for member in _status(job).members) == WORKERS
 
 
 def _has_reached(job: Cluster, global_step: int) -> bool:

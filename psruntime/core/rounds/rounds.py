@@ -248,9 +248,10 @@ class Rounds:
     def open_next(self, needed: int) -> bool:
         """Opens the next round with all who are present, if none is open, or if the open one is closed by its members.
 
-        Only the first of a view waits until at least `needed` are there.
+        Only the first of a view, and a local one, waits until at least `needed` are there.
         """
-        if not self.held or self._stays_closed or len(self._present) < (1 if self._begun else max(1, needed)):
+        least = 1 if self._begun and not self.local_end else max(1, needed)
+        if not self.held or self._stays_closed or len(self._present) < least:
             return False
         able = {inc: index for inc, index in self._present.items() if inc not in self._resting}
         if not able:

@@ -81,10 +81,11 @@ class Turns:
     def update(self, live: Callable[[], list[int]], needed: int, chief: int | None) -> None:
         """Opens the next round if it can be; warns, once, of one that waits for long.
 
-        The first round of a view waits until `needed` workers take turns, but not for ever.  `live` has the
-        indices of all.
+        The first round of a view waits until `needed` workers take turns, and a local one, which is long, until all do,
+        but not for ever.  `live` has the indices of all.
         """
         rounds = self.rounds
+        needed = len(live()) if rounds.local_end else needed
         rounds.open_next(needed if self.waited_s(self._now_s) <= self._warn_s else 1)
         self._record_late()
         self._note_shares()

@@ -193,6 +193,20 @@ def test_a_local_stage_is_one_round(schedule: str, is_local: set[int], first: in
     assert min(job.seen.rounds) == min(first, *is_local)
 
 
+def test_a_local_stage_begins_with_all_who_are_there() -> None:
+    """One that has no session yet is waited for, though other rounds begin with whom there is; but not for ever."""
+    job = job_of("sync:4, local:20, sync", min_workers=1, round_warn_s=10)
+    run_until(job, 3)
+    job.steppers[1].stuck = True
+    job.lose(Role.PS, 1)
+    job.join(Role.PS, 1)
+    run_until(job, 4)
+    job.run(5)
+    assert not job.seen.local_rounds and not job.core.state.turns.rounds.open
+    job.run(10)
+    assert job.seen.local_rounds, "who is there has waited long enough"
+
+
 def test_nobody_is_slow_while_all_train_by_themselves() -> None:
     job = job_of("local:20, sync", round_warn_s=5)
     run_until(job, 0)
