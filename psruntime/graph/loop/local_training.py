@@ -45,7 +45,7 @@ class Trained:
 
 
 class LocalTraining:
-    """Of one worker; every `run` is a training of its own.
+    """Of one worker; every `train` begins anew.
 
     run: the worker's in mode sync.  built: its graph.  alone: the graph of the steps by itself.  runner: of the job's
     session.  on_step: as in PushSteps.
