@@ -501,7 +501,7 @@ class PsBeat(_message.Message):
     def __init__(self, fence_revision: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ..., asked_to_stop: _Optional[bool] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "holds", "step_times", "rounds_built", "pushes_built", "build_failure", "failed_build")
+    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "holds", "step_times", "rounds_built", "pushes_built", "build_failure", "failed_build", "rests")
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -518,6 +518,7 @@ class WorkerBeat(_message.Message):
     PUSHES_BUILT_FIELD_NUMBER: _ClassVar[int]
     BUILD_FAILURE_FIELD_NUMBER: _ClassVar[int]
     FAILED_BUILD_FIELD_NUMBER: _ClassVar[int]
+    RESTS_FIELD_NUMBER: _ClassVar[int]
     view_number: int
     completed_steps: int
     global_step: int
@@ -534,7 +535,8 @@ class WorkerBeat(_message.Message):
     pushes_built: bool
     build_failure: str
     failed_build: int
-    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., holds: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., rounds_built: _Optional[bool] = ..., pushes_built: _Optional[bool] = ..., build_failure: _Optional[str] = ..., failed_build: _Optional[int] = ...) -> None: ...
+    rests: int
+    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., holds: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., rounds_built: _Optional[bool] = ..., pushes_built: _Optional[bool] = ..., build_failure: _Optional[str] = ..., failed_build: _Optional[int] = ..., rests: _Optional[int] = ...) -> None: ...
 
 class BytesMoved(_message.Message):
     __slots__ = ("sent_bytes", "received_bytes")

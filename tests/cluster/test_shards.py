@@ -20,7 +20,8 @@ pytestmark = pytest.mark.cluster
 
 LONG, NIGHTLY = pytest.mark.long, pytest.mark.nightly
 ASYNC_FIRST = [pytest.param("async", marks=LONG), pytest.param("sync", marks=NIGHTLY)]
-SYNC_FIRST = [pytest.param("sync", marks=LONG), pytest.param("async", marks=NIGHTLY)]
+SYNC_FIRST = [pytest.param("sync", marks=LONG), *(pytest.param(mode, marks=NIGHTLY) for mode in ("async", "bounded"))]
+BOUNDED_TOO = [pytest.param("bounded", marks=LONG), *SYNC_FIRST[:2]]
 
 MODEL = "--model=tests.cluster.shard_models"
 EXAMPLES, SIZE, BATCH = 1437, 64, 16  # as shard_models has them
@@ -37,6 +38,8 @@ def settings(folder: Path, mode: str, **more: Any) -> dict[str, Any]:
     common = {"mode": mode, "ps": 2, "min_workers": 3, "epochs": EPOCHS, "checkpoint_dir": folder / "checkpoints"}
     if mode == "sync":
         common["rounds_log"] = folder / "rounds.jsonl"
+    if mode == "bounded":
+        common["bound"] = 1
     return {**common, "save_steps": 10, **more}
 
 
@@ -101,7 +104,7 @@ def wait_for_shards(job: Cluster, epoch: int, done: int) -> None:
 def check(folder: Path, mode: str, epochs: int, again: list[tuple[int, int]]) -> None:
     """Every example was counted in every epoch; what was counted more often was handed out again."""
     twice = {i for begin, end in again for i in range(begin, end)}
-    if mode == "async":
+    if mode != "sync":
         found = counts(folder)
         assert min(found) >= epochs
         assert {i for i, count in enumerate(found) if count > epochs} <= twice
@@ -115,7 +118,7 @@ def check(folder: Path, mode: str, epochs: int, again: list[tuple[int, int]]) ->
                 assert times == 1 or (times > 1 and (begin, end) in again), (epoch, begin, number, times)
 
 
-@pytest.mark.parametrize("mode", [pytest.param(mode, marks=NIGHTLY) for mode in ("async", "sync")])
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=NIGHTLY) for mode in ("async", "bounded", "sync")])
 def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         for index in range(3):
@@ -127,7 +130,7 @@ def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zy
     assert position(tmp_path) == {"epoch": EPOCHS + 1, "done": [], "examples": EXAMPLES, "size": SIZE}
 
 
-@pytest.mark.parametrize("mode", SYNC_FIRST)
+@pytest.mark.parametrize("mode", BOUNDED_TOO)
 def test_what_killed_workers_had_begun_is_read_by_others(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         workers = [start(job, index) for index in range(3)]
@@ -156,7 +159,7 @@ def test_when_a_ps_is_lost_what_its_checkpoint_lacks_is_read_again(mode: str, zy
         codes = job.wait_all(LONG_S)
         assert codes.pop("ps-1") == -signal.SIGKILL
         assert set(codes.values()) == {0}
-    if mode == "async":
+    if mode != "sync":
         assert min(counts(tmp_path)) >= EPOCHS
     else:
         assert ranges_in_rounds(tmp_path) == all_ranges()

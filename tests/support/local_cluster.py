@@ -104,7 +104,7 @@ class LocalControlPlane:
     def stepped(self, global_step: int) -> None:
         self.done += 1
 
-    def waits_for_shard(self, reason: str) -> None:
+    def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
         self.waited.append(reason)
 
     def next_turn(self, assignment: Assignment, done: Any, idle: round_messages.Idle | None = None) -> Turn | None:

@@ -5,6 +5,9 @@ the clock at which the incarnation entered the view.
 
 Law: an incarnation enters at the floor, so with a lead of 0, and the floor of a view never falls.
 Law: nobody waits for a worker that has stopped; it has no clock until the next view.
+Law: nobody waits for a worker that rests, since it has no batch.  It comes back at the floor, or where it stood if that
+    is further: so its clock never falls, and between a pull of another worker and its push it applies no more updates
+    than one that steps all the time.
 """
 
 from __future__ import annotations
@@ -51,6 +54,8 @@ class Pace:
         # of a step that ended after it was answered, so then all steps during the loss are over.
         self._steps_since = 1 + job.pipeline
         self._base: dict[int, int] = {}  # worker that steps -> its clock when it entered the view
+        self._resting: dict[int, int] = {}  # worker that rests -> the same
+        self._rests: dict[int, int] = {}  # worker -> the highest number of `rest` that was heard of it
         self._gone: list[_Gone] = []
 
     @property
@@ -84,7 +89,7 @@ class Pace:
         """A new view, in which all start at 0."""
         self.clocks = ClockTable(self._bound)
         self.stragglers = Stragglers(self._bound)
-        self._base = {}
+        self._base, self._resting, self._rests = {}, {}, {}
         for gone in self._gone:
             gone.may_meet = {}  # what was pulled in the view before is refused
         for worker in workers:
@@ -98,7 +103,7 @@ class Pace:
     def entered_at(self, incarnation: int) -> int:
         """The clock at which an incarnation entered the view, or would have, to stand where it does now; 0 without a
         view, or once it has stopped."""
-        return self._base.get(incarnation, 0)
+        return self._base.get(incarnation, self._resting.get(incarnation, 0))
 
     def report_every_s(self, worker: Member) -> float:
         """Time that a worker leaves between two reports for which nobody waits; 0 in other modes."""
@@ -127,6 +132,27 @@ class Pace:
             if stopped:
                 self._retire(worker)
 
+    def rest(self, worker: Member, steps: int, number: int) -> None:
+        """Takes whether a worker rests, which it does if the number is odd; a lower one than before was overtaken.
+
+        steps: that it has completed in this view.  Who says that it rests has no step under way, and begins none before
+        it has said that it goes on and knows the answer.
+        """
+        incarnation = worker.incarnation
+        if number <= self._rests.get(incarnation, 0):
+            return
+        self._rests[incarnation] = number
+        if number % 2 and incarnation in self._base:
+            base = self._base[incarnation]
+            self._retire(worker)
+            self._resting[incarnation] = base
+        elif number % 2 == 0 and incarnation in self._resting:
+            clock = max(self._resting.pop(incarnation) + steps, self.clocks.floor)
+            self._base[incarnation] = clock - steps
+            self.clocks.admit(worker.index)
+            self.clocks.report(worker.index, clock)
+            self.stragglers.entered(worker.index, clock, self.clocks.furthest)
+
     def waits_for(self, worker: Member) -> str:
         """Why the worker may not start its next step, naming the slowest one; empty if it may, or before any view."""
         if worker.incarnation not in self._base:
@@ -143,6 +169,7 @@ class Pace:
         """It takes no further step in this view."""
         for gone in self._gone:
             gone.may_meet.pop(worker.incarnation, None)
+        self._resting.pop(worker.incarnation, None)
         if self._base.pop(worker.incarnation, None) is not None:
             self.clocks.remove(worker.index)
             self.stragglers.remove(worker.index)

@@ -447,6 +447,7 @@ class Coordinator:
                 state.shards.lose(member.incarnation, f"{member.name} has stopped")
             state.duty.stepped(member.incarnation, beat.steps)
             state.pace.report(member, beat.steps, beat.stopped)
+            state.pace.rest(member, beat.steps, beat.rests)
         return beat
 
     def _admit(self, join: Join, incarnation: int, now_s: float) -> Member:

@@ -162,6 +162,8 @@ class WorkerBeat:
     `prepares`: number of the view that it prepares as chief, 0 for none; `saves`: it is writing a checkpoint.
     `holds`: number of the hold that it was told and under which it has no step under way, 0 for none.  `step_s`: where
     the coordinator chooses the bound, how long its last steps took without waiting for others, the newest last.
+    `rests`: mode bounded: how often it has begun to rest, or ended that; it rests, since it has no batch and no step
+    under way, if the number is odd.
     """
 
     view: int = 0
@@ -177,6 +179,7 @@ class WorkerBeat:
     holds: int = 0
     step_s: tuple[float, ...] = ()
     graphs: GraphsBuilt = GraphsBuilt()
+    rests: int = 0
 
 
 @dataclass(frozen=True)

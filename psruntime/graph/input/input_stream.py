@@ -53,11 +53,6 @@ def require_fit(job: JobConfig, inputs: InputStream) -> None:
         )
     if job.epochs is not None and inputs.shards is None:
         raise UsageError(f"{inputs.name} does not call context.shards: without data shards --epochs has no meaning")
-    if job.mode == "bounded" and inputs.shards is not None:
-        raise UsageError(
-            f"{inputs.name} calls context.shards, which mode bounded does not know yet: whoever waits for a shard "
-            "would hold up the others; use --mode async or sync"
-        )
 
 
 class InputStream:

@@ -90,8 +90,8 @@ class AloneControl:
         assert self._in_job is not None
         return self._job.holds(self._in_job) and self._job.may_step()
 
-    def waits_for_shard(self, reason: str) -> None:
-        self._job.waits_for_shard(reason)
+    def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
+        self._job.waits_for_shard(reason, at_rest)
 
     def next_turn(self, assignment: Assignment, done: Done | None, idle: Idle | None = None) -> Turn | None:  # noqa: ARG002
         return None

@@ -153,7 +153,8 @@ class PushSteps:
         batch, waited = self._inputs.draw_if_any(), self._waits_for_shard
         self._waits_for_shard = batch is None
         if batch is None or waited:
-            self._control_plane.waits_for_shard(self._inputs.why_none if batch is None else "")
+            reason = self._inputs.why_none if batch is None else ""
+            self._control_plane.waits_for_shard(reason, at_rest=not self._under_way)
         return batch
 
     def _holds(self) -> bool:

@@ -83,8 +83,11 @@ class ControlPlane(Protocol):
         block, but is False during a hold or while others are behind: the bound is for the step that would begin.
         """
 
-    def waits_for_shard(self, reason: str) -> None:
-        """Shows why there is no batch, and so no step, at the moment; empty: there is one."""
+    def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
+        """Shows why there is no batch, and so no step, at the moment; empty: there is one, and a step begins.
+
+        at_rest: no step is under way.
+        """
 
     def next_turn(self, assignment: Assignment, done: Done | None, idle: Idle | None = None) -> Turn | None:
         """Mode sync: reports what was done, and blocks until there is something to do; None: no rounds any more.

@@ -70,6 +70,7 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         wire.worker.pushes_built = beat.graphs.pushes
         wire.worker.build_failure = field_checks.clipped(beat.graphs.failure)
         wire.worker.failed_build = beat.graphs.failed_build
+        wire.worker.rests = beat.rests
     return wire
 
 
@@ -118,6 +119,7 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
             field_checks.words("worker.build_failure", wire.build_failure),
             field_checks.number("worker.failed_build", wire.failed_build),
         ),
+        field_checks.number("worker.rests", wire.rests),
     )
 
 

@@ -224,8 +224,13 @@ class WorkerControl:
         self._membership.wait_until(lambda a: a.instructions.hold != hold or a.instructions.save is not saves, CHECK_S)
         return hold
 
-    def waits_for_shard(self, reason: str) -> None:
+    def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
+        """In mode bounded others do not wait meanwhile, and this worker goes on where the coordinator says."""
         self._facts.waits(f"a shard: {reason}" if reason else "")
+        if reason and at_rest and self.mode == "bounded" and self._facts.rests(True):
+            self.report_now()
+        elif not reason and self._facts.rests(False):
+            self._refresh()
 
     def next_turn(self, assignment: Assignment, done: Done | None, idle: Idle | None = None) -> Turn | None:
         began_s, poll_s = time.monotonic(), min(LOG_AFTER_S, self._job.heartbeat_s)

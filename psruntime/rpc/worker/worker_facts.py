@@ -41,6 +41,7 @@ class WorkerFacts:
         self._prepares = (0, 0)  # view number and incarnation under which it does; 0: nothing
         self._pushes = 0
         self._max_lead = 0
+        self._rests = 0  # as WorkerBeat.rests
         self._hold = (0, 0)  # incarnation that was told it, and its number, 0 for none
         self._under_way = 0  # steps that were begun and have not ended
         self._step_s: deque[float] = deque(maxlen=STEPS)  # as WorkerBeat.step_s
@@ -73,7 +74,7 @@ class WorkerFacts:
             return WorkerBeat(
                 self._assignment.view.number, self._steps, self._global_step, self._stopped, stats, self._closed_parts,
                 self._saved_step, self._asked.is_set(), prepares, self._saves, self._holds(incarnation),
-                tuple(self._step_s), self._graphs(),
+                tuple(self._step_s), self._graphs(), self._rests,
             )  # fmt: skip
 
     # Read by the training, which alone changes them.
@@ -146,9 +147,17 @@ class WorkerFacts:
                 self._saved_step = None
             self._assignment = assignment
             self._stopped = False
+            self._rests += self._rests % 2
+
+    def rests(self, does: bool) -> bool:
+        """Whether the worker rests now; returns whether that is news."""
+        with self._lock:
+            is_news = does != (self._rests % 2 == 1)
+            self._rests += is_news
+        return is_news
 
     def stands_at(self, clock: int) -> None:
-        """All workers of the view stand at one clock now, as if this one had entered at `clock`."""
+        """The worker stands now where it would if it had entered at `clock`: all do at one clock, or it has rested."""
         with self._lock:
             if self._assignment is not None:
                 self._assignment = replace(self._assignment, clock=clock)

@@ -203,8 +203,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         require_fit(JobConfig(), many)
     with pytest.raises(UsageError, match="which is not for batch_policy throughput"):
         require_fit(JobConfig(mode="sync", batch_policy="throughput"), sharded)
-    with pytest.raises(UsageError, match="which mode bounded does not know yet"):
-        require_fit(JobConfig(mode="bounded", bound=1), sharded)
+    require_fit(JobConfig(mode="bounded", bound=1), sharded)
     with pytest.raises(UsageError, match="which is not for --schedule: with data shards the mode of a job stays"):
         require_fit(JobConfig(schedule="async:9, sync"), sharded)
 

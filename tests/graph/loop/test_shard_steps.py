@@ -200,8 +200,9 @@ def test_a_worker_without_a_shard_waits_and_goes_on_when_there_is_one(
             super().report_prepared(assignment, prepared)
             assert shards.take(99, 0).shard
 
-        def waits_for_shard(self, reason: str) -> None:
-            super().waits_for_shard(reason)
+        def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
+            assert at_rest or not reason
+            super().waits_for_shard(reason, at_rest)
             shards.lose(99, "it is gone")
 
         def next_turn(self, assignment: Assignment, done: Any, idle: Idle | None = None) -> Turn | None:

@@ -308,6 +308,24 @@ def test_why_there_is_no_shard_stands_in_the_status() -> None:
     assert stage.beat().stats.waiting == ""
 
 
+def test_in_mode_bounded_a_worker_without_a_shard_rests_until_the_coordinator_knows_better() -> None:
+    """It says so at once, both ways, and not again; what it says first is the number of its changes."""
+    stage = Stage(answer(Phase.TRAINING), mode="bounded", bound=1)
+    stage.control.entered(ASSIGNMENT)
+    said = stage.membership.beats
+    stage.control.waits_for_shard("others hold the rest of epoch 3", at_rest=False)
+    assert stage.membership.beats == said and stage.beat().rests == 0, "a step is under way still"
+    for _ in range(2):
+        stage.control.waits_for_shard("others hold the rest of epoch 3", at_rest=True)
+    assert stage.membership.beats == said + 1 and stage.beat().rests == 1
+    for _ in range(2):
+        stage.control.waits_for_shard("")
+    assert stage.membership.beats == said + 2 and stage.beat().rests == 2
+    stage.control.waits_for_shard("others hold the rest of epoch 4", at_rest=True)
+    stage.control.entered(ASSIGNMENT)
+    assert stage.beat().rests == 4, "in another session it asks for a shard first"
+
+
 @pytest.mark.parametrize("end", [answer(Phase.DRAINING), answer(Phase.FORMING), answer(Phase.TRAINING, OTHER)])
 def test_turns_end_with_the_view_and_with_training(end: Answer) -> None:
     stage = Stage(answer(Phase.TRAINING), end)

@@ -1,0 +1,92 @@
+"""Workers that rest, since they have no batch: nobody waits for them, and they come back within the bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psruntime.config import JobConfig
+from psruntime.core.clocks.pace import Pace
+from psruntime.core.members.membership import Member
+from tests.core.clocks.test_level import member
+from tests.support.selection import examples
+
+WORKERS = 3
+
+
+@dataclass
+class Stepper:
+    """A worker that hears every answer at once.  pushed_before: updates of others when it pulled; None: no step."""
+
+    me: Member
+    base: int = 0
+    steps: int = 0
+    rests: int = 0
+    pushed_before: int | None = None
+    words: list[tuple[int, int]] = field(default_factory=list)  # (steps, number) of what it said of its rests
+
+    @property
+    def is_resting(self) -> bool:
+        return self.rests % 2 == 1
+
+    @property
+    def clock(self) -> int:
+        return self.base + self.steps
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.integers(0, 2),
+    st.lists(st.tuples(st.integers(0, WORKERS - 1), st.sampled_from(["step", "step", "rest", "late"])), max_size=80),
+)
+def test_no_step_is_too_far_ahead_and_no_update_too_stale(bound: int, acts: list[tuple[int, str]]) -> None:
+    pace = Pace(JobConfig(mode="bounded", bound=bound, min_workers=WORKERS))
+    steppers = [Stepper(member(index)) for index in range(WORKERS)]
+    pace.begin([stepper.me for stepper in steppers])
+    limit = pace.max_staleness(WORKERS)
+    assert limit is not None
+    pushed, floor = 0, 0
+    for who, act in acts:
+        stepper = steppers[who]
+        if act == "late" and stepper.words:
+            pace.rest(stepper.me, *stepper.words[0])  # a heartbeat that was overtaken, or is repeated
+        elif act == "rest" and stepper.pushed_before is None:
+            stepper.rests += 1
+            stepper.words.append((stepper.steps, stepper.rests))
+            before = stepper.clock
+            pace.rest(stepper.me, stepper.steps, stepper.rests)
+            stepper.base = pace.entered_at(stepper.me.incarnation)
+            assert stepper.clock >= before and (stepper.is_resting or stepper.clock >= pace.floor)
+        elif act == "step" and stepper.pushed_before is not None:
+            assert pushed - stepper.pushed_before <= limit, "it would be refused as stale"
+            pushed, stepper.pushed_before, stepper.steps = pushed + 1, None, stepper.steps + 1
+            pace.report(stepper.me, stepper.steps)
+        elif act == "step" and not stepper.is_resting and not pace.waits_for(stepper.me):
+            slowest = min(other.clock for other in steppers if not other.is_resting)
+            assert stepper.clock - slowest <= bound
+            stepper.pushed_before = pushed
+        assert pace.floor >= floor, "it never falls"
+        floor = pace.floor
+        free = [s for s in steppers if not s.is_resting and (s.pushed_before is not None or not pace.waits_for(s.me))]
+        assert free or all(s.is_resting for s in steppers), "all wait for each other"
+
+
+def test_nobody_waits_for_who_rests_and_it_comes_back_at_the_floor() -> None:
+    fast, slow = workers = [member(index) for index in range(2)]
+    pace = Pace(JobConfig(mode="bounded", bound=1, min_workers=2))
+    pace.begin(workers)
+    pace.report(fast, 2)
+    assert pace.waits_for(fast)
+    pace.rest(slow, 0, 1)
+    assert not pace.waits_for(fast) and pace.entered_at(slow.incarnation) == 0
+    pace.report(fast, 9)
+    pace.rest(slow, 0, 2)
+    assert pace.entered_at(slow.incarnation) == 9 and pace.clocks.clocks == {0: 9, 1: 9}
+    pace.rest(slow, 0, 1)
+    assert pace.clocks.clocks == {0: 9, 1: 9}, "that was overtaken"
+    pace.rest(slow, 0, 3)
+    pace.remove(slow, 0.0)
+    pace.rest(slow, 0, 4)
+    assert pace.clocks.clocks == {0: 9}, "it is gone"
