@@ -81,6 +81,11 @@ class ClockTable:
             self._furthest = max(self._clocks.values(), default=self._floor)
         self._raise_floor()
 
+    def raise_floor(self, clock: int) -> None:
+        """The floor is at this clock, or where it is if that is higher; nobody is live."""
+        self._floor = max(self._floor, clock)
+        self._furthest = self._floor
+
     def lead(self, worker: int) -> int:
         """Steps that a worker is ahead of the slowest live one."""
         return self._clocks[worker] - self._floor

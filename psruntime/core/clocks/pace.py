@@ -54,7 +54,7 @@ class Pace:
         # of a step that ended after it was answered, so then all steps during the loss are over.
         self._steps_since = 1 + job.pipeline
         self._base: dict[int, int] = {}  # worker that steps -> its clock when it entered the view
-        self._resting: dict[int, int] = {}  # worker that rests -> the same
+        self._resting: dict[int, tuple[int, int]] = {}  # worker that rests -> (the same, its clock)
         self._rests: dict[int, int] = {}  # worker -> the highest number of `rest` that was heard of it
         self._gone: list[_Gone] = []
 
@@ -103,7 +103,7 @@ class Pace:
     def entered_at(self, incarnation: int) -> int:
         """The clock at which an incarnation entered the view, or would have, to stand where it does now; 0 without a
         view, or once it has stopped."""
-        return self._base.get(incarnation, self._resting.get(incarnation, 0))
+        return self._base.get(incarnation, self._resting.get(incarnation, (0, 0))[0])
 
     def report_every_s(self, worker: Member) -> float:
         """Time that a worker leaves between two reports for which nobody waits; 0 in other modes."""
@@ -145,9 +145,11 @@ class Pace:
         if number % 2 and incarnation in self._base:
             base = self._base[incarnation]
             self._retire(worker)
-            self._resting[incarnation] = base
+            self._resting[incarnation] = base, base + steps
+            if not self._base:  # nobody is in a step; a smaller bound would keep one from its next batch
+                self.clocks.raise_floor(max(clock for _, clock in self._resting.values()))
         elif number % 2 == 0 and incarnation in self._resting:
-            clock = max(self._resting.pop(incarnation) + steps, self.clocks.floor)
+            clock = max(self._resting.pop(incarnation)[1], self.clocks.floor)
             self._base[incarnation] = clock - steps
             self.clocks.admit(worker.index)
             self.clocks.report(worker.index, clock)

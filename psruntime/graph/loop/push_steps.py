@@ -150,12 +150,18 @@ class PushSteps:
 
     def _next_batch(self) -> list[Any] | None:
         """None: others hold all shards that are left; the next call waits for one a while."""
-        batch, waited = self._inputs.draw_if_any(), self._waits_for_shard
+        waited = self._waits_for_shard
+        if waited and not self._under_way:
+            self._control_plane.waits_for_shard(self._why_none, at_rest=True)  # before it is waited for
+        batch = self._inputs.draw_if_any()
         self._waits_for_shard = batch is None
         if batch is None or waited:
-            reason = self._inputs.why_none if batch is None else ""
-            self._control_plane.waits_for_shard(reason, at_rest=not self._under_way)
+            self._control_plane.waits_for_shard(self._why_none if batch is None else "", at_rest=not self._under_way)
         return batch
+
+    @property
+    def _why_none(self) -> str:
+        return self._inputs.why_none or "none is there yet"
 
     def _holds(self) -> bool:
         assignment = self._creator.assignment

@@ -60,6 +60,7 @@ class WorkerControl:
     # The view.
 
     def await_view(self) -> Assignment:
+        self._facts.rests(False)  # before a clock is told
         self._refresh()
         if not _can_open(self._membership.answer):
             self._without = None  # who waits for others is not without a session by itself
@@ -190,7 +191,8 @@ class WorkerControl:
                     self._facts.has_under_way(under_way)
                     continue  # a whole change came between the answer and the step
                 if gate is not None:
-                    self._notes.waits_at_gate("")
+                    if not self._facts.is_resting:  # else it still waits for a shard
+                        self._notes.waits_at_gate("")
                     self._facts.led(gate.max_lead)
                 elif said:
                     self._notes.waits("")
@@ -231,6 +233,10 @@ class WorkerControl:
             self.report_now()
         elif not reason and self._facts.rests(False):
             self._refresh()
+            self._timer.restart()
+            answer = self._membership.answer
+            if not self._is_lost(answer):
+                self._gate_in(self._mode_of(answer), answer)  # before a step is counted on the clock as it was
 
     def next_turn(self, assignment: Assignment, done: Done | None, idle: Idle | None = None) -> Turn | None:
         began_s, poll_s = time.monotonic(), min(LOG_AFTER_S, self._job.heartbeat_s)

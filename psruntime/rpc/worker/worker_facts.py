@@ -95,6 +95,11 @@ class WorkerFacts:
         return self._global_step
 
     @property
+    def is_resting(self) -> bool:
+        """Whether it has no batch, and has said so."""
+        return self._rests % 2 == 1
+
+    @property
     def has_stopped(self) -> bool:
         return self._stopped
 
@@ -147,12 +152,11 @@ class WorkerFacts:
                 self._saved_step = None
             self._assignment = assignment
             self._stopped = False
-            self._rests += self._rests % 2
 
     def rests(self, does: bool) -> bool:
         """Whether the worker rests now; returns whether that is news."""
         with self._lock:
-            is_news = does != (self._rests % 2 == 1)
+            is_news = does != self.is_resting
             self._rests += is_news
         return is_news
 

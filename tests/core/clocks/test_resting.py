@@ -39,7 +39,10 @@ class Stepper:
 @settings(max_examples=examples(300), deadline=None)
 @given(
     st.integers(0, 2),
-    st.lists(st.tuples(st.integers(0, WORKERS - 1), st.sampled_from(["step", "step", "rest", "late"])), max_size=80),
+    st.lists(
+        st.tuples(st.integers(0, WORKERS - 1), st.sampled_from(["step", "step", "step", "rest", "late", "bound"])),
+        max_size=80,
+    ),
 )
 def test_no_step_is_too_far_ahead_and_no_update_too_stale(bound: int, acts: list[tuple[int, str]]) -> None:
     pace = Pace(JobConfig(mode="bounded", bound=bound, min_workers=WORKERS))
@@ -50,7 +53,12 @@ def test_no_step_is_too_far_ahead_and_no_update_too_stale(bound: int, acts: list
     pushed, floor = 0, 0
     for who, act in acts:
         stepper = steppers[who]
-        if act == "late" and stepper.words:
+        if act == "bound" and all(other.pushed_before is None for other in steppers):
+            bound = who
+            pace.rebound(bound)
+            limit = pace.max_staleness(WORKERS)
+            assert limit is not None
+        elif act == "late" and stepper.words:
             pace.rest(stepper.me, *stepper.words[0])  # a heartbeat that was overtaken, or is repeated
         elif act == "rest" and stepper.pushed_before is None:
             stepper.rests += 1
@@ -90,3 +98,20 @@ def test_nobody_waits_for_who_rests_and_it_comes_back_at_the_floor() -> None:
     pace.remove(slow, 0.0)
     pace.rest(slow, 0, 4)
     assert pace.clocks.clocks == {0: 9}, "it is gone"
+
+
+def test_where_all_rest_the_floor_is_at_the_furthest() -> None:
+    """A smaller bound may keep one of them from asking for a batch, and nobody else would raise the floor."""
+    one, other = workers = [member(index) for index in range(2)]
+    pace = Pace(JobConfig(mode="bounded", bound=8, min_workers=2))
+    pace.begin(workers)
+    pace.report(one, 1)
+    pace.report(other, 6)
+    pace.rest(other, 6, 1)
+    pace.rebound(1)
+    pace.report(one, 3)
+    assert pace.floor == 3
+    pace.rest(one, 3, 1)
+    assert pace.floor == 6
+    pace.rest(one, 3, 2)
+    assert pace.clocks.clocks == {0: 6} and not pace.waits_for(one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ class ScriptedMembership:
 
 
 class Stage:
-    def __init__(self, *answers: Answer, **settings: Any) -> None:
+    def __init__(self, *answers: Answer, gate: Any = None, **settings: Any) -> None:
         self.membership = ScriptedMembership(*answers)
         self.asked, self.stop = threading.Event(), threading.Event()
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -91,7 +92,7 @@ class Stage:
             lambda event, **facts: self.events.append((event, facts)),
             self.asked,
         )
-        self.control = WorkerControl(context, self.membership, self.facts)  # type: ignore[arg-type]
+        self.control = WorkerControl(context, self.membership, self.facts, gate)  # type: ignore[arg-type]
 
     def beat(self) -> WorkerBeat:
         """What the next heartbeat says."""
@@ -310,7 +311,7 @@ def test_why_there_is_no_shard_stands_in_the_status() -> None:
 
 def test_in_mode_bounded_a_worker_without_a_shard_rests_until_the_coordinator_knows_better() -> None:
     """It says so at once, both ways, and not again; what it says first is the number of its changes."""
-    stage = Stage(answer(Phase.TRAINING), mode="bounded", bound=1)
+    stage = Stage(answer(Phase.TRAINING, fenced_in=True), mode="bounded", bound=1)
     stage.control.entered(ASSIGNMENT)
     said = stage.membership.beats
     stage.control.waits_for_shard("others hold the rest of epoch 3", at_rest=False)
@@ -322,8 +323,36 @@ def test_in_mode_bounded_a_worker_without_a_shard_rests_until_the_coordinator_kn
         stage.control.waits_for_shard("")
     assert stage.membership.beats == said + 2 and stage.beat().rests == 2
     stage.control.waits_for_shard("others hold the rest of epoch 4", at_rest=True)
+    assert stage.control.await_view() == ASSIGNMENT and stage.beat().rests == 4, "it asks for a shard there first"
+
+
+class NotedGate:
+    """Which clock it was told to report, and when it was told to rest."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def completed(self, assignment: Assignment, steps: int) -> None:
+        self.told.append(assignment.clock + steps)
+
+    def rest(self) -> None:
+        self.told.append(-1)
+
+
+def test_a_worker_that_has_rested_stands_at_its_new_clock_before_it_steps() -> None:
+    """Else a step would count on the clock as it was, and the gate take what it does not know for the floor."""
+    gate = NotedGate()
+    stage = Stage(answer(Phase.TRAINING), mode="bounded", bound=1, gate=gate)
     stage.control.entered(ASSIGNMENT)
-    assert stage.beat().rests == 4, "in another session it asks for a shard first"
+    stage.control.stepped(1)
+    stage.control.waits_for_shard("others hold the rest of epoch 3", at_rest=True)
+    told = stage.membership.answers[0]
+    stage.membership.answers[0] = replace(told, instructions=replace(told.instructions, clock=8))
+    gate.told.clear()
+    stage.control.waits_for_shard("")
+    assert gate.told == [-1, 9] and stage.facts.assignment and stage.facts.assignment.clock == 8
+    stage.control.stepped(2)
+    assert gate.told[2:] == [10]
 
 
 @pytest.mark.parametrize("end", [answer(Phase.DRAINING), answer(Phase.FORMING), answer(Phase.TRAINING, OTHER)])
