@@ -192,6 +192,11 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def end_with_launcher() -> None:
+    """For a process that has nothing to bring to an end: it is killed when its stdin ends, or who started it does."""
+    threading.Thread(target=_watch_stdin, args=([], "kill"), name="lifeline", daemon=True).start()
+
+
 def _watch_stdin(received: list[int], lifeline: str) -> None:
     if lifeline == "kill":
         parent = os.getppid()  # what it has forked may hold the other end, so its death counts too

@@ -23,7 +23,7 @@ from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableE
 from psruntime.live.history import History
 from psruntime.observe.render import as_json, as_tables, progress_line
 from psruntime.observe.watched import watched
-from psruntime.process import usage_error
+from psruntime.process import end_with_launcher, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
 
@@ -43,7 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     group.add_argument("--json", action="store_true", help="one line with a JSON object on stdout, for programs")
     group.add_argument("--follow", action="store_true", help="one progress line, kept up to date until the job is over")
     group.add_argument("--watch", action="store_true", help="the tables and what happened, kept up to date likewise")
+    flags.add_lifeline_flag(parser)
     arguments = parser.parse_args(argv)
+    if arguments.lifeline:
+        end_with_launcher()
     coordinator = getattr(arguments, "coordinator", DEFAULT_COORDINATOR)
     try:
         split_address(coordinator)

@@ -15,7 +15,7 @@ class Progress:
     def __init__(self, first: Child, arguments: Sequence[str]) -> None:
         """arguments: what follows `python -m`."""
         self._first = first
-        self._command = [sys.executable, "-m", *arguments]
+        self._command = [sys.executable, "-m", *arguments, "--lifeline=kill"]
         self._start()
 
     def update(self) -> None:
@@ -26,7 +26,9 @@ class Progress:
 
     def end(self) -> None:
         """Takes the line away."""
+        assert self._process.stdin
         self._process.terminate()
+        self._process.stdin.close()
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -34,4 +36,4 @@ class Progress:
 
     def _start(self) -> None:
         self._of_life = self._first.backoff.restarts
-        self._process = subprocess.Popen(self._command)
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
