@@ -152,7 +152,7 @@ class LocalTraining:
                     f"worker {self._run.index} has changed {size} bytes of bucket {bucket} by itself, up to global "
                     f"step {end}, and can send {MOST_BYTES} at most: shorten the local stage, or give more ps"
                 )
-            self._carried.of_job(self._rounds.keep[bucket], dict(zip(change.tensors, kept, strict=True)))
+            self._carried.run_on_job(self._rounds.keep[bucket], dict(zip(change.tensors, kept, strict=True)))
 
 
 class _Carried:
@@ -167,7 +167,7 @@ class _Carried:
     def run(self, session: Any, assignment: Assignment) -> Prepared:
         prepared = self._preparation.run(session, assignment)
         for portion in self._held.portions():
-            self._own.write(session, portion, self._of_job(portion))
+            self._own.write(session, portion, self._read(portion))
         return prepared
 
     def require(self, session: Any, assignment: Assignment) -> None:
@@ -178,7 +178,7 @@ class _Carried:
         int64."""
         values, numbers = [], []
         for portion in self._held.portions(bucket):
-            change = self._of_job(portion) - self._own.read(own_session, portion)
+            change = self._read(portion) - self._own.read(own_session, portion)
             if by_rows:
                 rows = np.flatnonzero(change.reshape(len(change), -1).any(axis=1))
                 numbers.append(portion.first + rows)
@@ -190,13 +190,14 @@ class _Carried:
     @property
     def global_step(self) -> int:
         """That of the job."""
-        return int(self.of_job(self._held.global_step))
+        return int(self.run_on_job(self._held.global_step))
 
-    def of_job(self, fetches: Any, feed: Any = None) -> Any:
+    def run_on_job(self, fetches: Any, feed: Any = None) -> Any:
         """Runs something on the ps of the job."""
         return _or_lost(self._runner.session.run, fetches, feed)
 
-    def _of_job(self, portion: Portion) -> Any:
+    def _read(self, portion: Portion) -> Any:
+        """From the ps of the job."""
         return _or_lost(self._held.read, self._runner.session, portion)
 
 

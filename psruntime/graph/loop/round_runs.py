@@ -65,17 +65,10 @@ class RoundRuns:
         Raises:
             JobFailedError: the norm of the gradient is not finite, or no batch of a local round counts.
         """
-        if closes.local:
-            if not closes.examples:
-                raise JobFailedError(
-                    f"no batch of the local stage to global step {closes.round} had a finite loss and a weight above 0"
-                )
-            factor = 1.0 / closes.examples
-            header = self.close_header(assignment, closes, factor)
-            states = np.concatenate(self._run(session, "close_local", header, [closes.round]))
-        else:
-            factor = self._factor(session, closes)
-            states = np.concatenate(self._run(session, "close", self.close_header(assignment, closes, factor)))
+        factor = self._factor(session, closes)
+        header = self.close_header(assignment, closes, factor)
+        run = ("close_local", header, [closes.round]) if closes.local else ("close", header)
+        states = np.concatenate(self._run(session, *run))
         if reason := torn(states, closes):
             return Torn(closes.round, closes.attempt, reason)
         if not (states[:, APPLIED_ATTEMPT] == closes.attempt).all():
@@ -83,10 +76,17 @@ class RoundRuns:
         return Closed(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
 
     def _factor(self, session: Any, closes: Complete) -> float:
-        """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing."""
+        """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing.
+
+        Of a local round it makes the mean change, which has no limit: without one the job could not go on behind it.
+        """
+        if closes.examples == 0 and closes.local:
+            raise JobFailedError(
+                f"no batch of the local stage to global step {closes.round} had a finite loss and a weight above 0"
+            )
         if closes.examples == 0:
             return 0.0
-        if self._clip_norm is None:
+        if self._clip_norm is None or closes.local:
             return 1.0 / closes.examples
         squares = self._run(session, "squares")
         norm = math.sqrt(sum(map(float, squares))) / closes.examples
