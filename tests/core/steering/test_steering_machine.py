@@ -192,6 +192,12 @@ class SteeringMachine(RuleBasedStateMachine):
             self.job.steppers[worker].builds_slowly = slowly
             self.job.steppers[worker].failure = failure
 
+    @rule(worker=WORKERS, mode=st.integers(0, len(MODES) - 1), seconds=st.integers(1, 4))
+    def a_mode_is_wanted_while_a_worker_builds_slowly(self, worker: int, mode: int, seconds: int) -> None:
+        self.a_worker_builds_otherwise(worker, True, "")
+        self.a_change(Kind.MODE, mode, 1.0, False)
+        self.all_go_on(seconds)
+
     @rule(
         worker=WORKERS, bound=st.integers(0, 7), failure=st.sampled_from(["", "no optimizer"]),
         then=st.sampled_from(["", "joins", "is lost", "ps 1", "ps 0"]),
