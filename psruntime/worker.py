@@ -163,7 +163,7 @@ class _Trainer:
         self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes)
         schedule = Schedule.of(job.schedule)
         self._has_local = schedule is not None and schedule.has_local
-        self._graphs = LoopGraphs(self._build_graph, self._has_built)
+        self._graphs = LoopGraphs(self._build_graph, self._has_built, self._warm_up)
         graph = self._graphs.of(job.mode).train  # 2
         for stage in schedule.stages if schedule else ():  # a model that does not fit one of them ends here
             self._graphs.of(stage.mode)
@@ -281,7 +281,7 @@ class _Trainer:
 
         record = add if recorder else None
         while True:
-            graph = self._graphs.of(job.mode)
+            graph = self._graphs.enter(job.mode)
             alone = self._graphs.of(LOCAL) if self._has_local else None
             run = WorkerRun(
                 graph.train, self._inputs, control_plane, job, index, log, self._data_errors(),
@@ -309,6 +309,10 @@ class _Trainer:
         if mode == LOCAL:
             return LoopGraph.around(train, job, index, lambda *_, **__: None)
         return LoopGraph.around(train, job, index, log, inputs.shards is not None, self._warm_start)
+
+    def _warm_up(self, graph: LoopGraph) -> None:
+        view = self._membership.answer.instructions.view
+        graph.warm.warm(self._server, view, self._control_plane.is_chief())
 
     def _has_built(self) -> None:
         if failure := self._graphs.built.failure:

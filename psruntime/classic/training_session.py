@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -21,7 +22,7 @@ from psruntime.cluster.of_script import place_of_script
 from psruntime.config import ProcessConfig, SecurityConfig
 from psruntime.errors import PsRuntimeError, UsageError
 from psruntime.graph.dynamic.settings import noted
-from psruntime.graph.session.session import ViewSessionCreator
+from psruntime.graph.session.session import ViewSessionCreator, open_session
 from psruntime.observe.log import Log
 from psruntime.rpc.security.credentials import load_security
 
@@ -178,10 +179,12 @@ def _open(member: ScriptMember, index: int, stock: StockArguments, counting: Ste
     tally = Tally()
     member.join(lambda: tally.steps)
 
+    opens = partial(open_session, member.server, graph, config=stock.config)
+
     def make() -> tuple[ScaffoldPreparation, ViewSessionCreator]:
         preparation = ScaffoldPreparation(stock.scaffold, counting, stock.checkpoint_dir, job, index, log)
         return preparation, ViewSessionCreator(
-            member.server, graph, member.control_plane, preparation, log, preparation.initialise, stock.config
+            graph, member.control_plane, preparation, log, opens, preparation.initialise
         )  # fmt: skip
 
     sessions = ScriptSessions(stock.scaffold, index, make, lambda: member.patience(stock.max_wait_secs))

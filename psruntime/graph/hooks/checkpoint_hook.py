@@ -57,7 +57,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         saved: Callable[[str, int], None] | None,
     ) -> None:
         self._graph = run.graph
-        self.closing = run.graph.step_reader()
+        self.closing = run.graph.closing
         self._checkpoints = checkpoints
         self._save_steps = run.job.save_steps
         self._save_secs = run.job.save_secs or math.inf
@@ -90,7 +90,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         """The next one is due as if the sessions were one, so that they may come and go faster than checkpoints."""
         self._finish(ABANDON_S)
-        global_step = int(session.run(self.closing))
+        global_step = self._step_there(session)
         newest, whole = self._checkpoints.newest_step(), self._checkpoints.newest_step(whole=True)
         self._again_at = None
         self._saved_at = global_step if newest is None or newest > global_step else newest
@@ -120,7 +120,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if self._writing or not ((self._is_wanted() or is_seen_due) and self._is_chief()):
             return
         try:
-            global_step = int(session.run(self.closing))  # others may have stepped after this worker's last one
+            global_step = int(
+                session.run(self._graph.read_step)
+            )  # others may have stepped after this worker's last one
         except LOST_SESSION:
             return  # the view is void, and a step would find the same
         is_whole = global_step - self._whole_at >= self._save_steps
@@ -133,6 +135,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def leave(self) -> None:
         """The session is lost, and another loop goes on."""
         self._finish(ABANDON_S)
+
+    def _step_there(self, session: Any) -> int:
+        return int(session.run(self._graph.read_step))
 
     def _is_due(self, global_step: int, is_whole: bool) -> bool:
         """Whether one is.  is_whole: whether there were as many steps as between two whole ones."""
@@ -181,7 +186,9 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         A delta comes before it, unless there is one: what was trained is safe then, and the whole one takes longer.
         """
         until_s, told_s = time.monotonic() + self._retry_s, -math.inf
-        only_touched = self._delta_every > 0 and self._checkpoints.newest_step() != int(session.run(self.closing))
+        only_touched = self._delta_every > 0 and self._checkpoints.newest_step() != int(
+            session.run(self._graph.read_step)
+        )
         while True:
             self._require_chief(session)
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from psruntime.core.accounting.update_outcome import SentUpdate
@@ -47,7 +48,7 @@ def assemble(
     if run.inputs.shards is not None:
         run.inputs.take_shards_from(run.control_plane.shards)
     creator = ViewSessionCreator(
-        server, graph.graph, run.control_plane, built.preparation, run.log, built.initialise,
+        graph.graph, run.control_plane, built.preparation, run.log, partial(built.warm.open, server), built.initialise,
         has_rounds=graph.rounds is not None,
     )  # fmt: skip
     view = ViewHook(run, creator)

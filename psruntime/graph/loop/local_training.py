@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,9 @@ class LocalTraining:
         self._control = AloneControl(run.control_plane)
         graph, job = alone.train, as_trained_alone(run.job)
         own = replace(run, graph=graph, control_plane=self._control, job=job, log=_silent)
-        self._creator = ViewSessionCreator(server, graph.graph, self._control, self._carried, _silent, alone.initialise)
+        self._creator = ViewSessionCreator(
+            graph.graph, self._control, self._carried, _silent, partial(alone.warm.open, server), alone.initialise
+        )
         view = ViewHook(own, self._creator, takes_copies=False)  # they are the worker's, and go on
         self._users = [
             StepsOnly(hook, graph.is_step, lambda: view.global_step, run.log) for hook in graph.model.spec.hooks

@@ -24,8 +24,10 @@ from psruntime.graph.recovery.held_values import HeldValues
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.recovery.warm_start import WarmStart
-from psruntime.graph.session.session import local_initialiser
+from psruntime.graph.session.local_initialiser import LocalInitialiser
+from psruntime.graph.session.warm_sessions import WarmSessions
 from psruntime.graph.step.train_graph import TrainGraph
+from psruntime.graph.step.warm_up import StepWarmUp
 from psruntime.modes import SYNC
 from psruntime.observe.log import first_line_of
 from psruntime.schedule import LOCAL
@@ -35,13 +37,17 @@ _PUSHES = "pushes"  # the steps of all modes but sync
 
 @dataclass(frozen=True)
 class LoopGraph:
-    """A training graph, and what a loop runs in it beside the steps.  initialise: as in ViewSessionCreator."""
+    """A training graph, and what a loop runs in it beside the steps.
+
+    initialise: as in ViewSessionCreator.  warm: sessions in it that are ready before they are wanted.
+    """
 
     train: TrainGraph
     checkpoints: Checkpoints
     replicas: Replicas | None
     preparation: Preparation
-    initialise: Callable[[Any], None]
+    initialise: LocalInitialiser
+    warm: WarmSessions
 
     @cached_property
     def held(self) -> HeldValues:
@@ -67,22 +73,37 @@ class LoopGraph:
         checkpoints = Checkpoints(train, job.checkpoint_dir, job.keep, index)
         replicas = Replicas(train) if job.replicate_every else None
         preparation = Preparation(train, checkpoints, replicas, index, job, log, sharded, warm_start)
-        return cls(train, checkpoints, replicas, preparation, local_initialiser(train.graph))
+        initialise, step = LocalInitialiser(train.graph), StepWarmUp(train)
+
+        def warm_up(session: Any) -> None:
+            for fetches in (preparation.flags, train.model.worker_copies.stamp, train.read_step):
+                session.run(fetches)
+            initialise.warm_up(session)
+            step.run(session)
+
+        warm = WarmSessions(train.graph, warm_up, preparation.warm_up)
+        return cls(train, checkpoints, replicas, preparation, initialise, warm)
 
 
 class LoopGraphs:
-    """`of` may be called by any thread, `prepare` by one.
+    """`of` may be called by any thread, `enter` and `prepare` by one each.
 
-    make: builds the one for a mode.  on_change: called whenever `built` is another.
+    make: builds the one for a mode.  on_change: called whenever `built` is another.  warm: makes a session in one.
 
     Law: no graph is built twice, or by two threads at a time.
     """
 
-    def __init__(self, make: Callable[[str], LoopGraph], on_change: Callable[[], None]) -> None:
-        self._make, self._on_change = make, on_change
+    def __init__(
+        self,
+        make: Callable[[str], LoopGraph],
+        on_change: Callable[[], None],
+        warm: Callable[[LoopGraph], None] = lambda _: None,
+    ) -> None:
+        self._make, self._on_change, self._warm = make, on_change, warm
         self._building = threading.Lock()
         self._graphs: dict[str, LoopGraph] = {}  # by the kind of their steps
-        self._noting = threading.Lock()  # guards the next three
+        self._noting = threading.Lock()  # guards the next four
+        self._ready: frozenset[str] = frozenset()  # kinds whose steps could be taken now
         self._is_at_it = False  # whether a thread prepares one, and has not found yet whether it can
         self._number = 0  # of the change for which one is to be prepared
         self._failed = ("", 0)  # why it could not, and the number of that change
@@ -90,8 +111,8 @@ class LoopGraphs:
 
     @property
     def built(self) -> GraphsBuilt:
-        """Which are there."""
-        return GraphsBuilt(SYNC in self._graphs, _PUSHES in self._graphs, *self._failed)
+        """Which are ready."""
+        return GraphsBuilt(SYNC in self._ready, _PUSHES in self._ready, *self._failed)
 
     @property
     def is_building(self) -> bool:
@@ -104,17 +125,21 @@ class LoopGraphs:
         Raises:
             UsageError, UserCodeError: the model cannot be trained in this mode.
         """
-        kind = mode if mode in (SYNC, LOCAL) else _PUSHES
-        with self._building:
-            if is_new := kind not in self._graphs:
-                self._graphs[kind] = self._make(mode)
-            graph = self._graphs[kind]
-        if is_new:
-            self._on_change()
+        graph = self._built(mode)
+        self._is_ready(_kind(mode))
+        return graph
+
+    def enter(self, mode: str) -> LoopGraph:
+        """As `of`: steps of this mode are taken from now on.  The graph of others has to be made ready again."""
+        graph = self.of(mode)
+        for other in list(self._graphs.values()):
+            if other is not graph:
+                other.warm.close()
+        self._is_ready(_kind(mode), alone=True)
         return graph
 
     def prepare(self, mode: str, number: int) -> None:
-        """Builds that of the mode in a thread of its own, unless it is there, or is being built, or could not be built.
+        """Makes that of the mode ready in a thread of its own, unless it is, or is at it, or could not be built.
 
         mode: empty: none is wanted any more.  number: of the change that wants it; for another one it is tried again.
         """
@@ -124,13 +149,13 @@ class LoopGraphs:
             if not mode or self.built.serve(mode) or self._failed[1] or self._is_at_it:
                 return
             self._is_at_it = True
-        self._task = threading.Thread(target=self._build, args=(mode,), name="graph", daemon=True)
+        self._task = threading.Thread(target=self._get_ready, args=(mode,), name="graph", daemon=True)
         self._task.start()
 
-    def _build(self, mode: str) -> None:
+    def _get_ready(self, mode: str) -> None:
         reason = ""
         try:
-            self.of(mode)
+            self._warm(self._built(mode))
         except Exception as error:  # noqa: BLE001 - whatever the user's model raises, the training goes on
             reason = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
         with self._noting:
@@ -138,4 +163,23 @@ class LoopGraphs:
             self._failed = (reason, self._number) if reason and self._number else ("", 0)
         if reason:
             self._on_change()
+        else:
+            self._is_ready(_kind(mode))
         allocator.give_back()  # what building took
+
+    def _built(self, mode: str) -> LoopGraph:
+        kind = _kind(mode)
+        with self._building:
+            if kind not in self._graphs:
+                self._graphs[kind] = self._make(mode)
+            return self._graphs[kind]
+
+    def _is_ready(self, kind: str, alone: bool = False) -> None:
+        with self._noting:
+            before, self._ready = self._ready, frozenset({kind}) if alone else self._ready | {kind}
+        if before != self._ready:
+            self._on_change()
+
+
+def _kind(mode: str) -> str:
+    return mode if mode in (SYNC, LOCAL) else _PUSHES

@@ -60,8 +60,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[Any]) -> None:
         self._step = graph.step
         self._rounds = graph.rounds
-        self._fed = [*graph.model.batch, graph.header.fed, *([graph.rounds.header.fed] if graph.rounds else [])]
-        self._fed += [] if graph.mean_divisor is None else [graph.mean_divisor]
+        self._fed = graph.fed
         self._view = view
         self._hooks = [view, *hooks]
         self._resting = [hook for hook in hooks if isinstance(hook, Resting)]
@@ -69,14 +68,8 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         self.session = session
         self._call = session.calling(self._step, self._fed)
-        if rounds := self._rounds:
-            self._round_calls = {
-                "contribute": session.calling(rounds.contribute, [rounds.header.fed]),
-                "squares": session.calling(rounds.squares, []),
-                "close": session.calling(rounds.close, [rounds.header.fed]),
-            }
-            if local := rounds.local:
-                self._round_calls["close_local"] = session.calling(local.close, [rounds.header.fed, local.end])
+        rounds = self._rounds.runs if self._rounds else {}
+        self._round_calls = {name: session.calling(*run) for name, run in rounds.items()}
 
     def start(self, feed: dict[Any, Any]) -> Started:
         """Calls the hooks before a step.

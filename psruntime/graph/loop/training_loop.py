@@ -51,8 +51,6 @@ class TrainingLoop:
         self._closing = closing
         self._close = close
         self._leave = leave
-        with run.graph.graph.as_default():
-            self._nothing = tf1.no_op()
 
     def run(self) -> None:
         """Returns when the job is done.
@@ -82,7 +80,7 @@ class TrainingLoop:
                 if rest is Rest.OVER:
                     return
                 if rest is Rest.RESUME:
-                    session.run(self._nothing)  # opens a session on the new view
+                    session.run(self._graph.read_step)  # opens a session on the new view
                 else:
                     self._finish(session, assignment)
 

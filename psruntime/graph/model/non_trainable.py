@@ -58,7 +58,7 @@ class WorkerCopies:
         touching = [use.operation for name in self.changed for use in uses_of(copies[name].handle, own[name])]
         self.touching = sorted(set(touching))
         with tf1.device(worker_device(index)):
-            self._stamp = ps_copies.stamp.read_value()
+            self.stamp = ps_copies.stamp.read_value()
             self._take = [copy.assign(on_ps[name].read_value(), read_value=False) for name, copy in copies.items()]
             brought = {name: _bring(copy, on_ps[name]) for name, copy in copies.items()}
             self._restored = tf1.placeholder(tf1.int64, [], name="home_stamp")
@@ -77,7 +77,7 @@ class WorkerCopies:
 
     def take(self, session: Any) -> None:
         """Takes the copies from the ps at the begin of a session, if they were restored there since."""
-        stamp = int(session.run(self._stamp))
+        stamp = int(session.run(self.stamp))
         if stamp != self._taken:
             session.run(self._take)
             self._taken = stamp

@@ -19,6 +19,7 @@ from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.update.optimizers import Rule, learning_rates_at
 
 PUSH_ID_SIZE = 4
+_FENCED = -1  # an incarnation that no ps admits
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,11 @@ class PsHeader:
 class Header:
     """The header from worker `index` to the ps of these controls, in the current graph.
 
-    finite: bool [] on the worker, whether the loss is; None: it is fed, with `scale`, and a run that feeds nothing
-        sends zeros.  scale: float64 [] on the worker, see PsHeader; None if no gradient is contributed.
-    fed: the placeholder.  nothing: those zeros, int64 [size].  on: the header on each ps.
+    finite: bool [] on the worker, whether the loss is; None: it is fed, with `scale`.
+    scale: float64 [] on the worker, see PsHeader; None if no gradient is contributed.
+    fed: the placeholder.  nothing: what it is if it is not fed, int64 [size]: it is fenced then.
+    checked: an operation on the worker that fails if what is fed is `no_push`; nothing is sent before it.
+    on: the header on each ps.
     """
 
     def __init__(
@@ -99,19 +102,23 @@ class Header:
         self._all_is_fed = finite is None
         size = PUSH_ID_SIZE + 2 + len(rules) + 2 * self._all_is_fed
         with tf1.device(worker_cpu(index)):
-            self.nothing = np.zeros([size], np.int64)
-            if finite is None:
-                message = tf1.placeholder_with_default(self.nothing, [size], name="header")
-            else:
-                message = tf1.placeholder(tf1.int64, [size], name="header")
-            self.fed = message
-            if finite is not None:
-                computed = [tf1.cast(finite, tf1.int64), *([] if scale is None else [tf1.bitcast(scale, tf1.int64)])]
-                message = tf1.concat([message, computed], axis=0)
+            self.nothing = np.array([0, _FENCED, *[0] * (size - 2)], np.int64)
+            message = self.fed = tf1.placeholder_with_default(self.nothing, [size], name="header")
+            computed = [] if finite is None else [tf1.cast(finite, tf1.int64)]
+            computed += [] if scale is None else [tf1.bitcast(scale, tf1.int64)]
+            worker = message[0]
+            self.checked = tf1.raw_ops.Assert(condition=worker >= 0, data=[worker])
+            with tf1.control_dependencies([self.checked]):
+                message = tf1.concat([message, computed], axis=0) if computed else tf1.identity(message)
         self.on: list[PsHeader] = []
         for ps, control in enumerate(controls):
             with tf1.device(ps_device(ps)):
                 self.on.append(PsHeader.of(tf1.identity(message, name=f"header_{ps}"), len(rules), control))
+
+    @property
+    def no_push(self) -> Any:
+        """What is fed to a run that shall fail before it sends anything, int64 [size]."""
+        return np.full_like(self.nothing, -1)
 
     def values(
         self,

@@ -31,7 +31,7 @@ class HeldValues:
 
     def __init__(self, graph: TrainGraph, writes: bool) -> None:
         self._masters = {name: store.master.op.name for name, store in graph.model.stores.items()}
-        self.global_step = graph.step_reader()
+        self.global_step = graph.read_step
         stores = [*graph.model.stores.values(), graph.global_step]
         variables = [variable for store in stores for variable in graph.values_of(store)]
         variables += graph.model.ps_copies.variables.values()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -120,6 +121,20 @@ class Preparation:
             for ps, write in graph.model.worker_copies.writes:
                 graph.fence.guard(ps, [write])
             self._global_step = graph.global_step.master.read_value()[0]
+
+    @property
+    def flags(self) -> Any:
+        """What `require` reads."""
+        return self._flags.flags
+
+    def warm_up(self, session: Any) -> None:
+        """Makes a session ready to adopt what the ps hold, and changes nothing."""
+        for read in (self._flags.flags, self._has_rounds, self._global_step):
+            session.run(read)
+        with suppress(tf1.errors.FailedPreconditionError):  # there are no rounds yet
+            session.run(self._round_states)
+        for written in (self._new_sums, self._no_round, self._flags.sizes):
+            self._fence.warm_up(session, written, {self._attempt: 0})
 
     def run(self, session: Any, assignment: Assignment) -> Prepared:
         """Prepares the view of `session`.

@@ -24,6 +24,7 @@ class PreparedFlags:
 
     Builds its operations in the current graph, on the current device.
     marker: stands for this job's variables, greater than 0.  held: the variables of each ps, without its PsControl.
+    flags, sizes: of each ps, what `require` reads and what `measure` writes.
     """
 
     def __init__(
@@ -31,15 +32,15 @@ class PreparedFlags:
     ) -> None:
         self._marker = marker
         self._fence = fence
-        self._flags = [c.prepared.read_value() for c in controls]
-        self._sizes, self._mark, self._unmark = [], [], []
+        self.flags = [c.prepared.read_value() for c in controls]
+        self.sizes, self._mark, self._unmark = [], [], []
         for ps, (control, variables) in enumerate(zip(controls, held, strict=True)):
             with tf1.device(ps_device(ps)):
                 size_bytes = _size_bytes([*control.variables, *variables])
-                self._sizes.append(control.bytes_held.assign(size_bytes, read_value=False))
+                self.sizes.append(control.bytes_held.assign(size_bytes, read_value=False))
                 self._mark.append(control.prepared.assign(marker, read_value=False))
                 self._unmark.append(control.prepared.assign(-marker, read_value=False))
-            for write in (self._sizes[ps], self._mark[ps], self._unmark[ps]):
+            for write in (self.sizes[ps], self._mark[ps], self._unmark[ps]):
                 fence.guard(ps, [write])
 
     def read(self, session: Any) -> list[Holding]:
@@ -49,7 +50,7 @@ class PreparedFlags:
             JobFailedError: a ps holds the variables of another plan.
         """
         known = {0: Holding.FRESH, -self._marker: Holding.BEGUN, self._marker: Holding.PREPARED}
-        flags = [int(flag) for flag in session.run(self._flags)]
+        flags = [int(flag) for flag in session.run(self.flags)]
         for ps, flag in enumerate(flags):
             if flag not in known:
                 raise JobFailedError(f"ps {ps} holds the variables of another plan; restart it to begin anew")
@@ -70,7 +71,7 @@ class PreparedFlags:
 
     def measure(self, session: Any, incarnation: int, every_ps: Collection[int]) -> None:
         """Writes how many bytes these ps hold.  Raises as `begin`."""
-        self._fence.run(session, incarnation, [self._sizes[ps] for ps in every_ps])
+        self._fence.run(session, incarnation, [self.sizes[ps] for ps in every_ps])
 
     def require(self, session: Any) -> None:
         """Checks that every ps of the session is prepared: one may have been replaced a moment ago.
@@ -79,7 +80,7 @@ class PreparedFlags:
             UnavailableError: one is not.
             ModelDiffersError: one is, but for other variables than this worker's.
         """
-        flags = [int(flag) for flag in session.run(self._flags)]
+        flags = [int(flag) for flag in session.run(self.flags)]
         strange = [ps for ps, flag in enumerate(flags) if abs(flag) not in (0, self._marker)]
         if strange:
             raise ModelDiffersError(

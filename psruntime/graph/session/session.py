@@ -21,6 +21,7 @@ from psruntime.core.members.view import View
 from psruntime.errors import CannotPrepareError, ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost
 from psruntime.graph.session.control_plane import ControlPlane
+from psruntime.graph.session.local_initialiser import LocalInitialiser
 
 
 @dataclass(frozen=True)
@@ -82,28 +83,25 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
 
     has_rounds: whether the graph has the steps of mode sync, else those of the others; None: the mode does not matter.
     assignment: that of the newest session.  initialise: makes a session on a prepared view ready; by default its
-    local variables and tables are initialised.  config: as `open_session`.
+    local variables and tables are initialised.  opens: a session on a view, either to prepare it or for steps.
     """
 
     def __init__(
         self,
-        server: WorkerServer,
         graph: Any,
         control_plane: ControlPlane,
         preparation: Preparing,
         log: Callable[..., None],
+        opens: Callable[[View, bool], Any],
         initialise: Callable[[Any], None] | None = None,
-        config: Any = None,
         has_rounds: bool | None = None,
     ) -> None:
         self.assignment: Assignment | None = None
-        self._server = server
-        self._graph = graph
         self._control_plane = control_plane
         self._preparation = preparation
         self._log = log
-        self._initialise = initialise or local_initialiser(graph)
-        self._config = config
+        self._initialise = initialise or LocalInitialiser(graph)
+        self._opens = opens
         self._has_rounds = has_rounds
 
     def create_session(self) -> Any:
@@ -117,7 +115,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
                 self._require_mode()
             assignment = self._control_plane.await_view()
             self._require_mode()
-            session = open_session(self._server, self._graph, assignment.view, self._config, assignment.prepare)
+            session = self._opens(assignment.view, assignment.prepare)
             try:
                 if assignment.prepare:
                     self._control_plane.report_prepared(assignment, self._preparation.run(session, assignment))
@@ -146,23 +144,12 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             raise ModeChangedError(self._control_plane.mode)
 
 
-def local_initialiser(graph: Any) -> Callable[[Any], None]:
-    """Initialises the local variables and tables of the graph in a session; adds operations to the graph."""
-    with graph.as_default():
-        operation = tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer())
-
-    def initialise(session: Any) -> None:
-        session.run(operation)
-
-    return initialise
-
-
-def open_session(server: WorkerServer, graph: Any, view: View, config: Any = None, runs_once: bool = False) -> Any:
+def open_session(server: WorkerServer, graph: Any, view: View, runs_once: bool = False, config: Any = None) -> Any:
     """A session on this worker's server, in which the graph's ps are those of the view.
 
-    config: a ConfigProto of the user's, whose cluster is replaced; by default soft placement and GPUs that grow.
     runs_once: whether nothing is run in it again and again, so that TensorFlow need not rewrite what it runs: that
     takes more time then than it saves.
+    config: a ConfigProto of the user's, whose cluster is replaced; by default soft placement and GPUs that grow.
     """
     if config is None:
         config = tf1.ConfigProto(allow_soft_placement=True)

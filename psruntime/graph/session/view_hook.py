@@ -22,7 +22,6 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._creator = creator
         self._control_plane = run.control_plane
         self._log = run.log
-        self._read_step = run.graph.step_reader()
         self._global_step = 0
         self._stepped = False  # in the newest session
 
@@ -34,7 +33,7 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         if self._takes_copies:
             self._graph.model.worker_copies.take(session)
-        self._global_step = int(session.run(self._read_step))
+        self._global_step = int(session.run(self._graph.read_step))
         self._stepped = False
 
     def before_run(self, run_context: Any) -> None:  # noqa: ARG002

@@ -170,6 +170,7 @@ class StepSetup:
         step: what the mode adds to the fetches of a step.  gradients: before their limits.  finite: as `is_finite`.
         """
         step = {"loss": pulled.spec.loss, "finite": finite, "updates": pulled.updates, **step}
+        read_step = pulled.global_step.master.read_value()[0]
         step["marks"] = step_marks(pulled, self.plan, finite, self.index)
         return TrainGraph(
             graph=tf1.get_default_graph(),
@@ -185,6 +186,8 @@ class StepSetup:
             untrained=self._untrained({bucket.name for bucket in trained}),
             unmoved=_unmoved(pulled, step),
             dense_updates=_dense_updates(trained),
+            read_step=read_step,
+            closing=tf1.identity(read_step),
             rounds=rounds,
             mean_divisor=divisor,
         )

@@ -54,6 +54,19 @@ class RoundGraph:
     after_close: dict[str, Any]
     local: LocalRoundGraph | None = None
 
+    @property
+    def runs(self) -> dict[str, tuple[Any, list[Any]]]:
+        """Of each run that it has: (what is fetched, the tensors that are fed)."""
+        header = self.header.fed
+        runs = {
+            "contribute": (self.contribute, [header]),
+            "squares": (self.squares, []),
+            "close": (self.close, [header]),
+        }
+        if self.local:
+            runs["close_local"] = self.local.close, [header, self.local.end]
+        return runs
+
 
 @dataclass(frozen=True)
 class TrainGraph:
@@ -72,6 +85,7 @@ class TrainGraph:
     untrained: names of the trainable variables that the loss does not depend on.
     unmoved: names of the variables that the model has updates for, none of which a step runs.
     dense_updates: name of a table bucket -> bytes of all its rows and slots, which every step reads and writes.
+    read_step: int64 [], the global step on ps 0.  closing: the same, a fetch of its own with which a training ends.
     rounds: mode sync only.  mean_divisor: float64 [], to be fed to a step of mode sync; None: it divides by nothing.
     """
 
@@ -88,12 +102,21 @@ class TrainGraph:
     untrained: list[str]
     unmoved: list[str]
     dense_updates: dict[str, int]
+    read_step: Any
+    closing: Any
     rounds: RoundGraph | None = None
     mean_divisor: Any = None
 
     @property
     def global_step(self) -> BucketStore:
         return self.model.global_step
+
+    @property
+    def fed(self) -> list[Any]:
+        """The tensors that a step is fed."""
+        of_rounds = [self.rounds.header.fed] if self.rounds else []
+        divisor = [] if self.mean_divisor is None else [self.mean_divisor]
+        return [*self.model.batch, self.header.fed, *of_rounds, *divisor]
 
     def values_of(self, store: BucketStore) -> list[Any]:
         """The variables of a bucket, but for its counters: its master, and what is kept beside it."""
@@ -112,8 +135,3 @@ class TrainGraph:
     def is_step(self, run_context: Any) -> bool:
         """Whether this run of a session is a training step; any other pushes nothing and counts for nothing."""
         return run_context.original_args.fetches is self.step
-
-    def step_reader(self) -> Any:
-        """A new tensor that reads the global step on ps 0, int64 []."""
-        with self.graph.as_default():
-            return self.global_step.master.read_value()[0]

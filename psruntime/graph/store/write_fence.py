@@ -7,6 +7,7 @@ then it may be paused for minutes, and what it has begun goes on while it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf1
@@ -19,6 +20,7 @@ from psruntime.graph.store.bucket_store import PsControl
 Built = TypeVar("Built")
 
 NOBODY = -1  # as incarnation: the run names no writer, and writes unasked
+_ADMITTED_NOWHERE = -2  # no incarnation is negative
 
 
 class WriteFence:
@@ -92,6 +94,11 @@ class WriteFence:
         except tf1.errors.InvalidArgumentError:
             self.require_admitted(session, incarnation)
             raise
+
+    def warm_up(self, session: Any, operations: Any, feed: Any = None) -> None:
+        """Makes a session ready for `run`, and writes nothing: as somebody whom no ps admits.  feed: also fed by it."""
+        with suppress(tf1.errors.InvalidArgumentError):
+            session.run(operations, {**(feed or {}), **dict.fromkeys(self._writers, _ADMITTED_NOWHERE)})
 
     def require_admitted(self, session: Any, incarnation: int) -> None:
         """Checks that every ps still admits this incarnation.

@@ -1,9 +1,10 @@
-"""The graphs of a worker's training: each is built once, also beside the steps, and a failure harms nobody."""
+"""The graphs of a worker's training: each is built once and made ready beside the steps; a failure harms nobody."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,22 @@ from tests.support.polling import poll_until
 PUSHES, BOTH = GraphsBuilt(pushes=True), GraphsBuilt(rounds=True, pushes=True)
 
 
+class Built:
+    """A graph.  warmed: how often; is_warm: whether its sessions are wanted."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode, self.warmed, self.is_warm = mode, 0, False
+        self.warm = SimpleNamespace(close=self._cool)
+
+    def heat(self) -> None:
+        self.warmed, self.is_warm = self.warmed + 1, True
+
+    def _cool(self) -> None:
+        self.is_warm = False
+
+
 class Builds:
-    """Builds texts instead of graphs, when it may, and notes what is built whenever that is said to be another."""
+    """Builds, when it may, and notes what is built whenever that is said to be another."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -25,14 +40,14 @@ class Builds:
         self.may = threading.Event()
         self.may.set()
         self.error: Exception | None = None
-        self.graphs = LoopGraphs(self.make, lambda: self.told.append(self.graphs.built))
+        self.graphs = LoopGraphs(self.make, lambda: self.told.append(self.graphs.built), lambda graph: graph.heat())
 
     def make(self, mode: str) -> Any:
         self.asked.append(mode)
         assert self.may.wait(10)
         if self.error:
             raise self.error
-        return f"graph of {mode}"
+        return Built(mode)
 
     def await_end(self) -> None:
         poll_until(lambda: not self.graphs.is_building, 10, "the end of the build")
@@ -41,7 +56,7 @@ class Builds:
 def test_async_and_bounded_have_one_graph() -> None:
     builds = Builds()
     found: list[Any] = [builds.graphs.of(mode) for mode in ("async", "bounded", "sync", "async")]
-    assert found == ["graph of async", "graph of async", "graph of sync", "graph of async"]
+    assert found == [found[0], found[0], found[2], found[0]] and [each.mode for each in found[1:3]] == ["async", "sync"]
     assert builds.asked == ["async", "sync"] and builds.told == [PUSHES, BOTH]
 
 
@@ -58,7 +73,7 @@ def test_what_is_prepared_is_built_once_and_others_wait_for_it() -> None:
     other.start()
     builds.may.set()
     other.join(10)
-    assert taken == ["graph of sync"]
+    assert [graph.mode for graph in taken] == ["sync"]
     builds.await_end()
     builds.graphs.prepare("sync", 3)
     builds.graphs.prepare("", 0)
@@ -85,7 +100,7 @@ def test_what_cannot_be_built_is_told_and_tried_again_for_another_change(error: 
     builds.graphs.prepare("sync", 3)
     builds.await_end()
     found: Any = builds.graphs.of("sync")
-    assert found == "graph of sync" and builds.graphs.built == BOTH
+    assert found.mode == "sync" and builds.graphs.built == BOTH
 
 
 def test_a_change_that_comes_while_the_failure_of_another_is_told_is_built_for() -> None:
@@ -119,3 +134,29 @@ def test_a_failure_is_of_the_change_that_is_wanted_when_it_shows(number: int, fa
     builds.may.set()
     builds.await_end()
     assert builds.graphs.built == GraphsBuilt(pushes=True, failure=failure, failed_build=number)
+
+
+def test_the_graph_that_is_left_has_to_be_made_ready_again() -> None:
+    """So a change back waits, too, until a session in it is warm."""
+    builds = Builds()
+    pushes: Any = builds.graphs.enter("async")
+    builds.graphs.prepare("sync", 1)
+    builds.await_end()
+    assert builds.told == [PUSHES, BOTH]
+    rounds: Any = builds.graphs.enter("sync")
+    assert rounds.is_warm and builds.graphs.built == GraphsBuilt(rounds=True)
+    builds.graphs.prepare("bounded", 2)
+    builds.await_end()
+    assert pushes.warmed == 1 and pushes.is_warm and builds.graphs.built == BOTH
+    assert builds.graphs.enter("bounded") is pushes and not rounds.is_warm
+    assert builds.told == [PUSHES, BOTH, GraphsBuilt(rounds=True), BOTH, PUSHES] and builds.asked == ["async", "sync"]
+
+
+def test_it_is_ready_once_it_is_warm() -> None:
+    builds = Builds()
+    builds.graphs.enter("async")
+    seen: list[GraphsBuilt] = []
+    builds.graphs._warm = lambda _: seen.append(builds.graphs.built)
+    builds.graphs.prepare("sync", 1)
+    builds.await_end()
+    assert seen == [PUSHES] and builds.graphs.built == BOTH

@@ -37,7 +37,7 @@ def test_a_ps_that_came_in_another_mode_has_its_rounds_from_then_on(tmp_path: Pa
 
 @pytest.mark.parametrize(("mode", "other"), [("async", "sync"), ("sync", "async")])
 def test_a_mode_goes_on_in_the_graph_that_it_had(tmp_path: Path, mode: str, other: str) -> None:
-    """Which hardly grows with each change, and saves and adopts as a new one does."""
+    """Which does not grow with each change, and saves and adopts as a new one does."""
     cluster = LocalCluster(2)
     settings = {"save_steps": 2, "checkpoint_dir": str(tmp_path), **SLICED}
     first = train(cluster, ADAM, 4, mode=mode, **settings)
@@ -46,7 +46,7 @@ def test_a_mode_goes_on_in_the_graph_that_it_had(tmp_path: Path, mode: str, othe
     again = train(cluster, ADAM, 2, mode=mode, built=first.built, **settings)
     assert [event["global_step"] for event in first.named("adopted")] == [7] and not first.named("restored")
     assert again.saved()["global_step"] == 9
-    assert len(again.graph.graph.get_operations()) - size < 40, "the checkpoints alone have more"
+    assert len(again.graph.graph.get_operations()) == size
 
 
 @pytest.mark.parametrize("is_chief", [True, False])
@@ -56,9 +56,8 @@ def test_the_chief_says_that_it_prepares_before_it_builds_another_graph(is_chief
     control_plane: Any = SimpleNamespace(
         mode="sync", is_chief=lambda: is_chief, await_view=lambda: asked.append("a view")
     )
-    creator = ViewSessionCreator(
-        SimpleNamespace(), tf1.Graph(), control_plane, SimpleNamespace(), print, has_rounds=False
-    )
+    preparation: Any = SimpleNamespace()
+    creator = ViewSessionCreator(tf1.Graph(), control_plane, preparation, print, print, has_rounds=False)
     with pytest.raises(ModeChangedError):
         creator.create_session()
     assert asked == (["a view"] if is_chief else [])

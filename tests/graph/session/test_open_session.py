@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,8 +38,8 @@ def is_rewritten(config: Any) -> bool:
 def test_a_script_keeps_its_config_but_for_the_cluster(configs: list[Any]) -> None:
     own = tf1.ConfigProto(intra_op_parallelism_threads=7)
     own.cluster_def.job.add(name="ps").tasks[0] = "elsewhere:1"
-    open_session(SERVER, tf1.Graph(), VIEW, own, runs_once=True)
-    open_session(SERVER, tf1.Graph(), VIEW, own)
+    open_session(SERVER, tf1.Graph(), VIEW, runs_once=True, config=own)
+    open_session(SERVER, tf1.Graph(), VIEW, config=own)
     jobs = {job.name: dict(job.tasks) for job in configs[0].cluster_def.job}
     assert jobs == {"ps": {0: "b:1", 1: "c:2"}, "worker": {3: "a:9"}}
     assert [config.intra_op_parallelism_threads for config in configs] == [7, 7]
@@ -53,6 +54,8 @@ def test_only_what_prepares_a_view_is_run_as_it_is_built(configs: list[Any]) -> 
         report_prepared=lambda *_: None, entered=lambda _: None,
     )  # fmt: skip
     preparation: Any = SimpleNamespace(run=lambda *_: None, require=lambda *_: None)
-    creator = ViewSessionCreator(SERVER, tf1.Graph(), control_plane, preparation, lambda *_, **__: None, lambda _: None)
+    graph = tf1.Graph()
+    opens = partial(open_session, SERVER, graph)
+    creator = ViewSessionCreator(graph, control_plane, preparation, lambda *_, **__: None, opens, lambda _: None)
     creator.create_session()
     assert [is_rewritten(config) for config in configs] == [False, True]

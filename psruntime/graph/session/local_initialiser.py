@@ -1,0 +1,29 @@
+"""Local variables and tables, which every session has to initialise."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+
+class LocalInitialiser:
+    """Initialises those of a graph, to which it adds operations."""
+
+    def __init__(self, graph: Any) -> None:
+        with graph.as_default():
+            groups = [tf1.local_variables_initializer(), tf1.tables_initializer()]
+            self._begins = tf1.placeholder_with_default(True, [], name="begins")
+            begun = tf1.raw_ops.Assert(condition=self._begins, data=[self._begins])
+            for operation in {each for group in groups for each in group.control_inputs}:
+                operation._add_control_input(begun)
+            self._operation = tf1.group(*groups)
+
+    def __call__(self, session: Any) -> None:
+        session.run(self._operation, {self._begins: True})
+
+    def warm_up(self, session: Any) -> None:
+        """Makes a session ready for it, and initialises nothing: the variables are those of all its sessions."""
+        with suppress(tf1.errors.InvalidArgumentError):
+            session.run(self._operation, {self._begins: False})

@@ -1,0 +1,150 @@
+"""Warm sessions: what makes one ready changes nothing, and it serves as a new one does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.members.view import PsEntry, View
+from psruntime.graph.session import warm_sessions
+from psruntime.graph.session.session import open_session
+from psruntime.graph.session.warm_sessions import WarmSessions
+from psruntime.model import ModelSpec
+from tests.support.local_cluster import LocalCluster, Run, train
+from tests.support.small_models import get, linear, model_of
+
+pytestmark = pytest.mark.usefixtures("graphs_as_built")
+
+calls: list[int] = []  # of the model's own Python function
+
+
+def leaving_traces(x: Any, y: Any, _: Any) -> ModelSpec:
+    """Moves averages, draws random numbers, counts in a local variable, and calls Python."""
+
+    def noted(count: Any) -> Any:
+        calls.append(int(count))
+        return np.int64(0)
+
+    x = tf1.layers.batch_normalization(x, training=True, momentum=0.5, name="norm")
+    x = x + tf1.random.normal([5], seed=3)
+    count = tf1.get_variable(
+        "count", [], tf1.int64, tf1.zeros_initializer(), trainable=False, collections=["local_variables"]
+    )
+    counted = count.assign_add(1)
+    loss = linear(x, get("kernel", [5, 1]), y)
+    _, mean = tf1.metrics.mean(loss)
+    updates = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), mean, tf1.py_func(noted, [counted], tf1.int64)]
+    return ModelSpec(loss, lambda rate: tf1.train.MomentumOptimizer(rate, 0.9), 0.05, updates=updates)
+
+
+MODEL = model_of(leaving_traces)
+
+
+def state(run: Run) -> dict[str, Any]:
+    """What ps and worker hold, and how often the model's function was called."""
+    graph = run.graph.graph
+    held: dict[str, Any] = {"calls": len(calls)}
+    with run.cluster.session(graph) as session, graph.as_default():
+        for op in [op for op in graph.get_operations() if op.type == "VarHandleOp"]:
+            (handle,) = op.outputs
+            if session.run(tf1.raw_ops.VarIsInitializedOp(resource=handle)):
+                read = tf1.raw_ops.ReadVariableOp(resource=handle, dtype=tf1.as_dtype(op.get_attr("dtype")))
+                held[op.name] = session.run(read).tolist()
+    return held
+
+
+def trained(modes: list[str], folder: Path, warms: bool) -> Run:
+    """Three steps in each of two modes, and three more in the first, for which sessions are warmed before."""
+    cluster, settings = LocalCluster(2), {"save_steps": 1000, "checkpoint_dir": str(folder)}
+    runs = [train(cluster, MODEL, 3, mode=mode, **settings) for mode in modes]
+    built = runs[0].built
+    before = state(runs[0])
+    if warms:
+        built.warm.warm(cluster.server, cluster.view, prepares=True)
+        assert state(runs[0]) == before and len(before) > 20
+    return train(cluster, MODEL, 3, mode=modes[0], built=built, **settings)
+
+
+@pytest.mark.parametrize("modes", [["async", "sync"], ["sync", "async"]])
+def test_a_session_is_warmed_by_what_changes_nothing(
+    modes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[bool] = []
+
+    def noted(*arguments: Any, runs_once: bool) -> Any:
+        opened.append(runs_once)
+        return open_session(*arguments, runs_once=runs_once)
+
+    monkeypatch.setattr(warm_sessions, "open_session", noted)
+    cold = trained(modes, tmp_path / "cold", warms=False)
+    assert opened == [True, False] * 3, "each run opens one to prepare its view, and one for its steps"
+    warm = trained(modes, tmp_path / "warm", warms=True)
+    assert opened[6:] == [True, False, True, False, False, True], "the last run opens none"
+    assert [result.loss for result in warm.results] == [result.loss for result in cold.results]
+    ours, theirs = warm.saved(), cold.saved()
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+class Sessions:
+    """Opens sessions of text."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open: list[str] = []
+        monkeypatch.setattr(warm_sessions, "open_session", self._opened)
+
+    def _opened(self, _server: Any, _graph: Any, view: View, runs_once: bool) -> Any:
+        name = f"{view.number} {'once' if runs_once else 'steps'}"
+        self.open.append(name)
+        return SimpleNamespace(name=name, close=lambda: self.open.remove(name))
+
+
+SERVER: Any = None
+VIEW, LATER = (View(number, (PsEntry(0, "b:1", 11),)) for number in (1, 2))
+ELSEWHERE = View(3, (PsEntry(0, "b:1", 12),))
+
+
+def test_one_is_handed_out_once_for_what_it_was_warmed_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(monkeypatch)
+    warm = WarmSessions(None, lambda _: None, lambda _: None)
+    warm.warm(SERVER, VIEW, prepares=False)
+    assert warm.open(SERVER, LATER, True).name == "2 once"
+    assert warm.open(SERVER, LATER, False).name == "1 steps", "the ps are the same"
+    assert warm.open(SERVER, LATER, False).name == "2 steps"
+    assert sessions.open == ["1 steps", "2 once", "2 steps"], "whoever has them closes them"
+
+
+def test_one_of_other_ps_and_one_that_is_not_wanted_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(monkeypatch)
+    warm = WarmSessions(None, lambda _: None, lambda _: None)
+    warm.warm(SERVER, VIEW, prepares=True)
+    assert sessions.open == ["1 steps", "1 once"]
+    assert warm.open(SERVER, ELSEWHERE, False).name == "3 steps" and sessions.open == ["1 once", "3 steps"]
+    warm.warm(SERVER, LATER, prepares=False)
+    assert sessions.open == ["3 steps", "2 steps"]
+    warm.close()
+    assert sessions.open == ["3 steps"]
+
+
+def test_none_is_left_of_a_warm_up_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a run has failed, as where a ps is lost, that shows where it is wanted."""
+    sessions = Sessions(monkeypatch)
+
+    def lost(_session: Any) -> None:
+        raise tf1.errors.UnavailableError(None, None, "gone")
+
+    def wrong(_session: Any) -> None:
+        raise KeyError("kernel")
+
+    WarmSessions(None, lambda _: None, lost).warm(SERVER, VIEW, prepares=True)
+    assert sessions.open == ["1 steps"]
+    WarmSessions(None, lost, lambda _: None).warm(SERVER, VIEW, prepares=True)
+    with pytest.raises(KeyError):
+        WarmSessions(None, wrong, lambda _: None).warm(SERVER, VIEW, prepares=True)
+    assert sessions.open == ["1 steps"]
