@@ -18,14 +18,16 @@ from psruntime.modes import BOUNDED
 def begin_next(state: JobState) -> bool:
     """Begins the next change if none is under way; returns whether one is.
 
-    What is due is taken when no operator wants a change; it is given up if another is due before a ps was told of it.
+    What is due is taken when no operator wants a change, or workers still build for another one; it is given up if
+    another is due before a ps was told of it.
     """
     steering, due, held = state.steering, _due(state), state.steering.held
     if held and held.is_due and state.phase is Phase.TRAINING and not (due and held.wants_what(due)):
         steering.withdraw(f"not due any more at global step {state.global_step}", state.global_step)
     if steering.begin_next(state.global_step) and not steering.is_building:
         return True
-    if due := _due(state):
+    due = _due(state)
+    if due and not (steering.is_building and steering.changing.wants_what(due)):
         steering.take(due, state.global_step)
     return steering.begin_next(state.global_step)
 

@@ -67,6 +67,7 @@ class Stepper:
     heard: Instructions | None = None
     step_s: tuple[float, ...] = ()  # how long it says that its last steps took
     graphs: set[bool] = field(default_factory=set)  # those that it has: of mode sync, of the others
+    ready: set[bool] = field(default_factory=set)  # those that it says it has: not that of a mode that it left
     builds_slowly: bool = False  # it builds none at the moment
     failure: str = ""  # why it cannot build another
     failed: tuple[str, int] = ("", 0)  # what it says of that, and of which change
@@ -125,6 +126,7 @@ class SteeredJob:
         members[index] = (Ps if role is Role.PS else Stepper)(incarnation, past or UNKNOWN)
         if role is Role.WORKER:
             self.steppers[index].graphs = self.built_at_start()
+            self.steppers[index].ready = {*self.steppers[index].graphs}
         self.collect()
 
     def built_at_start(self) -> set[bool]:
@@ -162,7 +164,10 @@ class SteeredJob:
         for index, before in steppers.items():
             worker = self.steppers[index]
             worker.began, worker.stuck, worker.batches = before.began, before.stuck, before.batches
-            worker.graphs = {True, False}  # the mode may be an older one again, for which it builds when it gets there
+            worker.ready, worker.graphs = (
+                {True, False},
+                {True, False},
+            )  # the mode may be an older one again, for which it builds when it gets there
             worker.builds_slowly, worker.failure = before.builds_slowly, before.failure
 
     def ps_told(self, index: int) -> Instructions:
@@ -207,7 +212,7 @@ class SteeredJob:
                 worker.view, worker.steps = told.view.number, 0
                 worker.done = worker.work = None
                 again = worker.began is not None and "sync" not in (worker.mode, told.settings.mode)
-                worker.mode = told.settings.mode
+                worker.mode, worker.ready = told.settings.mode, {told.settings.mode == "sync"}
                 worker.began = self.written() if again else None  # what was interrupted is begun anew
                 worker.pulled = self.seen.steps
             if told.phase.prepared and worker.view == told.view.number and not worker.stuck:
@@ -223,9 +228,10 @@ class SteeredJob:
         assert told is not None
         if told.build and not worker.builds_slowly and not worker.failure:
             worker.graphs.add(told.build == "sync")
+            worker.ready.add(told.build == "sync")
         if told.build_number != worker.failed[1]:
             worker.failed = (worker.failure, told.build_number) if told.build and worker.failure else ("", 0)
-        graphs = GraphsBuilt(True in worker.graphs, False in worker.graphs, *worker.failed)
+        graphs = GraphsBuilt(True in worker.ready, False in worker.ready, *worker.failed)
         if told.save and told.chief and worker.view == told.view.number:
             worker.saved = self.global_step
         stopped = told.phase is Phase.DRAINING and worker.began is None

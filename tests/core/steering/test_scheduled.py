@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from psruntime.core.coordinator import steered
+from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.barrier import BarrierState
@@ -145,9 +146,12 @@ def test_a_worker_that_hangs_at_the_end_of_a_stage_is_got_rid_of(facts: dict[str
     job.run(9)
     still = job.global_step
     by_hand = job.ask(**facts)
-    if facts["mode"] == "sync":  # which waits for it again
+    if facts["mode"] == "sync":  # which waits for it again, once the others are ready
         job.run(9)
-        assert job.reply(by_hand).outcome is Outcome.PENDING and job.global_step == still
+        held = job.global_step
+        job.run(9)
+        assert job.reply(by_hand).outcome is Outcome.PENDING and job.global_step == held
+        assert job_status(job.core.state, job.now_s).steering.pending == ("mode sync",), "it is not due besides"
         job.ask(Kind.RESUME)
         job.ask(Kind.MODE, mode="async")
     job.run(9)
