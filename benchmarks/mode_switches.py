@@ -4,7 +4,7 @@
 
 Each run changes a job on this machine through all six changes between the three modes, and looks for the longest time
 without an update in the workers' records about each.  Beside it stands the longest such time of a second in which
-nothing was changed, and the time of a step in mode async, from one update of a worker to its next.
+nothing was changed, and the time of a step in the modes async and sync, from one update of a worker to its next.
 
 benchmarks.accelerator is a model with longer steps, which wait as for an accelerator.
 """
@@ -40,8 +40,8 @@ PS = 2
 VARIABLES, BYTES = 40, 1_000_000  # of benchmarks.accelerator
 
 
-def switched(workers: int, model: str) -> tuple[dict[str, float], float, float]:
-    """(seconds without an update by change, the same while nothing was changed, of a step)."""
+def switched(workers: int, model: str) -> tuple[dict[str, float], float, dict[str, float]]:
+    """(seconds without an update by change, the same while nothing was changed, of a step by mode)."""
     with processes(layer_stack.environment(VARIABLES, BYTES)) as started:
         record = str(started.folder / "record.jsonl")
         job = [f"--ps={PS}", f"--min-workers={workers}", "--train-steps=100000000"]
@@ -72,9 +72,14 @@ def switched(workers: int, model: str) -> tuple[dict[str, float], float, float]:
     for (name, began_s), (_, next_s) in pairwise([*asked, ("", times[-1])]):
         gaps.setdefault(name, _longest(times, began_s, next_s))
     first_s = asked[0][1]
-    own = [each.time for each in records if each.worker == 0 and first_s - QUIET_S < each.time < first_s]
-    step_s = median(later - earlier for earlier, later in pairwise(own))
-    return gaps, _longest(times, first_s - QUIET_S, first_s), step_s
+    own = [each for each in records if each.worker == 0 and each.time > first_s - QUIET_S]
+    steps = {mode: _step([each.time for each in own if each.mode == mode]) for mode in ("async", "sync")}
+    return gaps, _longest(times, first_s - QUIET_S, first_s), steps
+
+
+def _step(times: list[float]) -> float:
+    """The median time from one to the next; those of other modes between them are few."""
+    return median(later - earlier for earlier, later in pairwise(times))
 
 
 def _is_beyond(client: CoordinatorClient, global_step: int) -> bool | None:
@@ -91,11 +96,13 @@ def _longest(times: list[float], from_s: float, to_s: float) -> float:
 
 def measure(runs: int, workers: int, model: str, say: Progress) -> dict[str, Any]:
     gaps: dict[str, list[float]] = {}
-    quiet, steps = [], []
+    quiet: list[float] = []
+    steps: dict[str, list[float]] = {}
     for run in range(runs):
         found, without_s, step_s = switched(workers, model)
         quiet.append(without_s)
-        steps.append(step_s)
+        for mode, seconds in step_s.items():
+            steps.setdefault(mode, []).append(seconds)
         for name, seconds in found.items():
             gaps.setdefault(name, []).append(seconds)
         say(f"run {run + 1} of {runs}: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in found.items()))
@@ -105,14 +112,15 @@ def measure(runs: int, workers: int, model: str, say: Progress) -> dict[str, Any
         "without_updates": {name: median(each) for name, each in gaps.items()},
         "spread": {name: [min(each), max(each)] for name, each in gaps.items()},
         "unchanged": median(quiet),
-        "step": median(steps),
+        "steps": {mode: median(each) for mode, each in steps.items()},
         "runs": runs,
     }
 
 
 def text_of(result: dict[str, Any]) -> str:
     lines = [
-        f"{result['workload']}, steps of {1e3 * result['step']:.1f} ms; longest time without an update: "
+        f"{result['workload']}, steps of {1e3 * result['steps']['async']:.1f} ms in mode async, "
+        f"{1e3 * result['steps']['sync']:.1f} ms in mode sync; longest time without an update: "
         f"{1e3 * result['unchanged']:.0f} ms while nothing was changed"
     ]
     for name, seconds in result["without_updates"].items():
