@@ -292,6 +292,7 @@ class _Trainer:
                     run, graph, self._server, self._progress.step, self._evaluate, saved, record, self._summaries,
                     alone,
                 ).run()  # fmt: skip
+                self._graphs.close()
                 return
             except ModeChangedError:
                 job = as_started_so(self._job, control_plane.mode, control_plane.bound)

@@ -24,6 +24,7 @@ from psruntime.graph.session.session import ViewSessionCreator, WorkerServer
 from psruntime.graph.session.step_result import StepResult
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
+from psruntime.modes import SYNC
 
 
 def assemble(
@@ -47,10 +48,11 @@ def assemble(
     graph, checkpoints, replicas = run.graph, built.checkpoints, built.replicas
     if run.inputs.shards is not None:
         run.inputs.take_shards_from(run.control_plane.shards)
+    has_rounds = graph.rounds is not None
+    opens = partial(built.warm.open, server, lambda: (run.control_plane.mode == SYNC) != has_rounds)
     creator = ViewSessionCreator(
-        graph.graph, run.control_plane, built.preparation, run.log, partial(built.warm.open, server), built.initialise,
-        has_rounds=graph.rounds is not None,
-    )  # fmt: skip
+        graph.graph, run.control_plane, built.preparation, run.log, opens, built.initialise, has_rounds
+    )
     view = ViewHook(run, creator)
 
     def global_step() -> int:

@@ -28,7 +28,7 @@ from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.push_steps import PushSteps
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.recovery.held_values import HeldValues, Portion
-from psruntime.graph.session.session import Preparing, ViewSessionCreator, WorkerServer
+from psruntime.graph.session.session import Preparing, ViewSessionCreator, WorkerServer, open_session
 from psruntime.graph.session.step_result import StepResult
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
@@ -71,8 +71,9 @@ class LocalTraining:
         graph, job = alone.train, as_trained_alone(run.job)
         own = replace(run, graph=graph, control_plane=self._control, job=job, log=_silent)
         self._creator = ViewSessionCreator(
-            graph.graph, self._control, self._carried, _silent, partial(alone.warm.open, server), alone.initialise
-        )
+            graph.graph, self._control, self._carried, _silent, partial(open_session, server, graph.graph),
+            alone.initialise,
+        )  # fmt: skip
         view = ViewHook(own, self._creator, takes_copies=False)  # they are the worker's, and go on
         self._users = [
             StepsOnly(hook, graph.is_step, lambda: view.global_step, run.log) for hook in graph.model.spec.hooks

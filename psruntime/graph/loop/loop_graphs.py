@@ -132,11 +132,13 @@ class LoopGraphs:
     def enter(self, mode: str) -> LoopGraph:
         """As `of`: steps of this mode are taken from now on.  The graph of others has to be made ready again."""
         graph = self.of(mode)
-        for other in list(self._graphs.values()):
-            if other is not graph:
-                other.warm.close()
         self._is_ready(_kind(mode), alone=True)
         return graph
+
+    def close(self) -> None:
+        """No step is taken any more."""
+        for graph in list(self._graphs.values()):
+            graph.warm.close()
 
     def prepare(self, mode: str, number: int) -> None:
         """Makes that of the mode ready in a thread of its own, unless it is, or is at it, or could not be built.

@@ -34,7 +34,16 @@ class WorkerServer:
 
 
 class ViewSession(tf1.Session):  # type: ignore[misc]
-    """A session whose every end by a lost ps is one of `LOST_SESSION`, which MonitoredSession recovers from."""
+    """A session whose every end by a lost ps is one of `LOST_SESSION`, which MonitoredSession recovers from.
+
+    takes_back: asked when it is to be closed; where it says so, somebody keeps it open.
+    """
+
+    takes_back: Callable[[Any], bool] | None = None
+
+    def close(self) -> None:
+        if self.takes_back is None or not self.takes_back(self):
+            super().close()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         return or_lost(super().run, *args, **kwargs)

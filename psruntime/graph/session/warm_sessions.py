@@ -1,10 +1,11 @@
-"""Sessions that are opened, and made ready, before they are wanted: beside the steps of another graph."""
+"""Sessions that are open, and ready, before they are wanted: beside the steps of another graph."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -25,40 +26,62 @@ class WarmSessions:
         self._graph = graph
         self._warm_up = {False: steps, True: preparation}
         self._lock = threading.Lock()  # guards the next
-        self._open: dict[bool, tuple[View, Any]] = {}  # by whether it is to prepare a view
+        self._kept: dict[bool, tuple[View, Any]] = {}  # by whether it is to prepare a view
 
     def warm(self, server: WorkerServer, view: View, prepares: bool) -> None:
-        """Opens them on the view, that to prepare one only if this worker may have to.
+        """Opens those on the view that are not there, the one to prepare it only if this worker may have to.
 
         What fails, as where a ps is lost, is left to whoever opens a session then.
         """
-        self.close()
         with suppress(tf1.errors.OpError):
             for each in (False, True) if prepares else (False,):
-                self._keep(each, view, open_session(server, self._graph, view, runs_once=each))
+                session = self._pop(view, each) or self._warmed(server, view, each)
+                with self._lock:
+                    self._kept[each] = view, session
 
-    def open(self, server: WorkerServer, view: View, prepares: bool) -> Any:
-        """A session on the view, warm if there is one; whoever opens it closes it."""
-        with self._lock:
-            on, session = self._open.pop(prepares, (View(), None))
-        if session and on.ps != view.ps:
-            session.close()
-            session = None
-        return session or open_session(server, self._graph, view, runs_once=prepares)
+    def open(self, server: WorkerServer, is_left: Callable[[], bool], view: View, prepares: bool) -> Any:
+        """A session on the view, for whoever closes it; a warm one if there is one.
+
+        is_left: whether steps are to be taken in another graph.  Then what is closed is kept for the way back.  So is
+        a warm session that has prepared a view: to close it takes time in which nobody steps.
+        """
+        session, is_kept = self._pop(view, prepares), (lambda: True) if prepares else is_left
+        if session is None:
+            session = open_session(server, self._graph, view, runs_once=prepares)
+            is_kept = (lambda: False) if prepares else is_left
+        session.takes_back = partial(self._take_back, view, prepares, is_kept)
+        return session
 
     def close(self) -> None:
         """They are not wanted any more."""
         with self._lock:
-            sessions = [session for _, session in self._open.values()]
-            self._open.clear()
-        for session in sessions:
+            kept = [session for _, session in self._kept.values()]
+            self._kept.clear()
+        for session in kept:
             session.close()
 
-    def _keep(self, prepares: bool, view: View, session: Any) -> None:
+    def _pop(self, view: View, prepares: bool) -> Any:
+        """The one that is kept, if it is on the ps of this view."""
+        with self._lock:
+            on, session = self._kept.pop(prepares, (view, None))
+        if on.ps != view.ps:
+            session.close()
+            return None
+        return session
+
+    def _warmed(self, server: WorkerServer, view: View, prepares: bool) -> Any:
+        session = open_session(server, self._graph, view, runs_once=prepares)
         try:
             self._warm_up[prepares](session)
         except BaseException:
             session.close()
             raise
+        return session
+
+    def _take_back(self, view: View, prepares: bool, is_kept: Callable[[], bool], session: Any) -> bool:
+        session.takes_back = None
         with self._lock:
-            self._open[prepares] = view, session
+            if prepares in self._kept or not is_kept():
+                return False
+            self._kept[prepares] = view, session
+            return True

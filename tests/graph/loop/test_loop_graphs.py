@@ -144,11 +144,11 @@ def test_the_graph_that_is_left_has_to_be_made_ready_again() -> None:
     builds.await_end()
     assert builds.told == [PUSHES, BOTH]
     rounds: Any = builds.graphs.enter("sync")
-    assert rounds.is_warm and builds.graphs.built == GraphsBuilt(rounds=True)
+    assert builds.graphs.built == GraphsBuilt(rounds=True)
     builds.graphs.prepare("bounded", 2)
     builds.await_end()
-    assert pushes.warmed == 1 and pushes.is_warm and builds.graphs.built == BOTH
-    assert builds.graphs.enter("bounded") is pushes and not rounds.is_warm
+    assert (pushes.warmed, rounds.warmed) == (1, 1) and builds.graphs.built == BOTH
+    assert builds.graphs.enter("bounded") is pushes
     assert builds.told == [PUSHES, BOTH, GraphsBuilt(rounds=True), BOTH, PUSHES] and builds.asked == ["async", "sync"]
 
 
@@ -160,3 +160,14 @@ def test_it_is_ready_once_it_is_warm() -> None:
     builds.graphs.prepare("sync", 1)
     builds.await_end()
     assert seen == [PUSHES] and builds.graphs.built == BOTH
+
+
+def test_no_session_is_kept_once_no_step_is_taken() -> None:
+    builds = Builds()
+    builds.graphs.enter("async")
+    builds.graphs.prepare("sync", 1)
+    builds.await_end()
+    rounds: Any = builds.graphs.of("sync")
+    assert rounds.is_warm
+    builds.graphs.close()
+    assert not rounds.is_warm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.view import PsEntry, View
 from psruntime.graph.session import warm_sessions
-from psruntime.graph.session.session import open_session
+from psruntime.graph.session.session import ViewSession, open_session
 from psruntime.graph.session.warm_sessions import WarmSessions
 from psruntime.model import ModelSpec
 from tests.support.local_cluster import LocalCluster, Run, train
@@ -92,17 +91,32 @@ def test_a_session_is_warmed_by_what_changes_nothing(
         np.testing.assert_array_equal(value, theirs[name], err_msg=name)
 
 
-class Sessions:
-    """Opens sessions of text."""
+class Opened(ViewSession):
+    """A session that is only a name."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, name: str, among: list[str]) -> None:
+        self.name, self._among = name, among
+        among.append(name)
+
+    def __del__(self) -> None:
+        pass
+
+
+class Sessions:
+    """Those that are open: in WarmSessions, whose warm-ups do as they are told, or handed out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: Any = None, preparation: Any = None) -> None:
         self.open: list[str] = []
+        self.is_left = False
+        self.warm = WarmSessions(None, steps or (lambda _: None), preparation or (lambda _: None))
         monkeypatch.setattr(warm_sessions, "open_session", self._opened)
+        monkeypatch.setattr(tf1.Session, "close", lambda session: self.open.remove(session.name))
+
+    def hand_out(self, view: View, prepares: bool = False) -> Any:
+        return self.warm.open(SERVER, lambda: self.is_left, view, prepares)
 
     def _opened(self, _server: Any, _graph: Any, view: View, runs_once: bool) -> Any:
-        name = f"{view.number} {'once' if runs_once else 'steps'}"
-        self.open.append(name)
-        return SimpleNamespace(name=name, close=lambda: self.open.remove(name))
+        return Opened(f"{view.number} {'once' if runs_once else 'steps'}", self.open)
 
 
 SERVER: Any = None
@@ -112,29 +126,54 @@ ELSEWHERE = View(3, (PsEntry(0, "b:1", 12),))
 
 def test_one_is_handed_out_once_for_what_it_was_warmed_for(monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = Sessions(monkeypatch)
-    warm = WarmSessions(None, lambda _: None, lambda _: None)
-    warm.warm(SERVER, VIEW, prepares=False)
-    assert warm.open(SERVER, LATER, True).name == "2 once"
-    assert warm.open(SERVER, LATER, False).name == "1 steps", "the ps are the same"
-    assert warm.open(SERVER, LATER, False).name == "2 steps"
-    assert sessions.open == ["1 steps", "2 once", "2 steps"], "whoever has them closes them"
+    sessions.warm.warm(SERVER, VIEW, prepares=False)
+    given = [sessions.hand_out(LATER, prepares=True), sessions.hand_out(LATER), sessions.hand_out(LATER)]
+    assert [session.name for session in given] == ["2 once", "1 steps", "2 steps"], "the ps are the same"
+    for session in given:
+        session.close()
+    assert sessions.open == []
 
 
 def test_one_of_other_ps_and_one_that_is_not_wanted_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = Sessions(monkeypatch)
-    warm = WarmSessions(None, lambda _: None, lambda _: None)
-    warm.warm(SERVER, VIEW, prepares=True)
+    for _ in range(2):  # the second time they are there
+        sessions.warm.warm(SERVER, VIEW, prepares=True)
     assert sessions.open == ["1 steps", "1 once"]
-    assert warm.open(SERVER, ELSEWHERE, False).name == "3 steps" and sessions.open == ["1 once", "3 steps"]
-    warm.warm(SERVER, LATER, prepares=False)
-    assert sessions.open == ["3 steps", "2 steps"]
-    warm.close()
+    assert sessions.hand_out(ELSEWHERE).name == "3 steps" and sessions.open == ["1 once", "3 steps"]
+    sessions.warm.warm(SERVER, ELSEWHERE, prepares=True)
+    assert sessions.open == ["3 steps", "3 steps", "3 once"]
+    sessions.warm.close()
     assert sessions.open == ["3 steps"]
+
+
+def test_what_is_closed_is_kept_for_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(monkeypatch)
+    first, second = sessions.hand_out(VIEW), sessions.hand_out(VIEW)
+    sessions.is_left = True
+    first.close()
+    second.close()
+    assert sessions.open == ["1 steps"], "one is enough"
+    sessions.is_left = False
+    sessions.warm.warm(SERVER, LATER, prepares=False)
+    again = sessions.hand_out(LATER)
+    assert again is first
+    again.close()
+    assert sessions.open == []
+
+
+def test_only_a_warm_session_that_prepared_a_view_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(monkeypatch)
+    sessions.hand_out(VIEW, prepares=True).close()
+    assert sessions.open == []
+    sessions.warm.warm(SERVER, VIEW, prepares=True)
+    sessions.hand_out(VIEW, prepares=True).close()
+    assert sessions.open == ["1 steps", "1 once"]
+    sessions.warm.close()
+    assert sessions.open == []
 
 
 def test_none_is_left_of_a_warm_up_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a run has failed, as where a ps is lost, that shows where it is wanted."""
-    sessions = Sessions(monkeypatch)
 
     def lost(_session: Any) -> None:
         raise tf1.errors.UnavailableError(None, None, "gone")
@@ -142,9 +181,13 @@ def test_none_is_left_of_a_warm_up_that_fails(monkeypatch: pytest.MonkeyPatch) -
     def wrong(_session: Any) -> None:
         raise KeyError("kernel")
 
-    WarmSessions(None, lambda _: None, lost).warm(SERVER, VIEW, prepares=True)
+    sessions = Sessions(monkeypatch, preparation=lost)
+    sessions.warm.warm(SERVER, VIEW, prepares=True)
     assert sessions.open == ["1 steps"]
-    WarmSessions(None, lost, lambda _: None).warm(SERVER, VIEW, prepares=True)
+    sessions = Sessions(monkeypatch, steps=lost)
+    sessions.warm.warm(SERVER, VIEW, prepares=True)
+    assert sessions.open == []
+    sessions = Sessions(monkeypatch, steps=wrong)
     with pytest.raises(KeyError):
-        WarmSessions(None, wrong, lambda _: None).warm(SERVER, VIEW, prepares=True)
-    assert sessions.open == ["1 steps"]
+        sessions.warm.warm(SERVER, VIEW, prepares=True)
+    assert sessions.open == []
