@@ -36,7 +36,7 @@ class StepWarmUp:
         self._headers = {header.fed: header.no_push for header in headers}
         needed = ancestors(header.checked for header in headers)
         run = ancestors(tf1.nest.flatten(graph.step)) - needed
-        leaving = [op for op in run if _is_on_worker(op) and _leaves_a_trace(op)]
+        leaving = [op for op in run if not _is_on_ps(op) and _leaves_a_trace(op)]
         self.is_possible = not any(map(_is_in_loop, leaving))
         for op in leaving if self.is_possible else ():
             op._add_control_input(graph.header.checked)
@@ -52,8 +52,8 @@ class StepWarmUp:
                 raise AssertionError("a run that is no push has ended well")
 
 
-def _is_on_worker(op: Any) -> bool:
-    return bool(tf1.DeviceSpec.from_string(op.device).job == "worker")
+def _is_on_ps(op: Any) -> bool:
+    return bool(tf1.DeviceSpec.from_string(op.device).job == "ps")
 
 
 def _leaves_a_trace(op: Any) -> bool:

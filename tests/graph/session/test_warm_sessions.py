@@ -30,7 +30,8 @@ def leaving_traces(x: Any, y: Any, _: Any) -> ModelSpec:
         return np.int64(0)
 
     x = tf1.layers.batch_normalization(x, training=True, momentum=0.5, name="norm")
-    x = x + tf1.random.normal([5], seed=3)
+    with tf1.device(None):  # so that it is on no device by name
+        x = x + tf1.random.normal([5], seed=3)
     count = tf1.get_variable(
         "count", [], tf1.int64, tf1.zeros_initializer(), trainable=False, collections=["local_variables"]
     )
