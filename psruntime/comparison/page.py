@@ -22,7 +22,8 @@ _STYLE = f"""{STYLE}
 .grid .card:last-child {{ grid-column: 1 / -1 }}
 .table {{ overflow-x: auto }} table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }}
 th {{ font-weight: 600; color: var(--soft) }} th, td {{ text-align: right; padding: 6px 10px; white-space: nowrap }}
-th:first-child, td:first-child {{ text-align: left }} tbody tr {{ border-top: 1px solid var(--line) }}
+th:first-child, td:first-child {{ text-align: left; white-space: normal; min-width: 9em }}
+tbody tr {{ border-top: 1px solid var(--line) }}
 """
 
 
