@@ -227,7 +227,7 @@ class _Trainer:
         )  # fmt: skip
         process.at_exit.callback(self._membership.leave, LeaveKind.ASKED, "asked to stop")
         self._report = self._control_plane.report_now
-        process.is_busy = lambda: self._graphs.is_building
+        process.is_busy = lambda: self._graphs.is_building or self._graphs.keeps_sessions
 
     def serve_metrics(self, endpoint: Endpoint) -> None:
         """Tells of its steps there."""

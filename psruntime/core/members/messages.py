@@ -137,7 +137,7 @@ class PsBeat:
 
 @dataclass(frozen=True)
 class GraphsBuilt:
-    """Which graphs of steps a worker has: that of rounds is for mode sync, that of pushes for the others.
+    """In which graphs a worker could step now: that of rounds is for mode sync, that of pushes for the others.
 
     failure: why it cannot build the one that it was told to; empty if nothing is wrong.  failed_build: the number that
     it was told with that.

@@ -120,9 +120,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if self._writing or not ((self._is_wanted() or is_seen_due) and self._is_chief()):
             return
         try:
-            global_step = int(
-                session.run(self._graph.read_step)
-            )  # others may have stepped after this worker's last one
+            global_step = self._step_there(session)  # others may have stepped after this worker's last one
         except LOST_SESSION:
             return  # the view is void, and a step would find the same
         is_whole = global_step - self._whole_at >= self._save_steps
@@ -131,6 +129,11 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def end(self, session: Any) -> None:  # noqa: ARG002
         self._finish()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is being written from the session."""
+        return self._writing is not None
 
     def leave(self) -> None:
         """The session is lost, and another loop goes on."""
@@ -186,9 +189,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         A delta comes before it, unless there is one: what was trained is safe then, and the whole one takes longer.
         """
         until_s, told_s = time.monotonic() + self._retry_s, -math.inf
-        only_touched = self._delta_every > 0 and self._checkpoints.newest_step() != int(
-            session.run(self._graph.read_step)
-        )
+        only_touched = self._delta_every > 0 and self._checkpoints.newest_step() != self._step_there(session)
         while True:
             self._require_chief(session)
             try:

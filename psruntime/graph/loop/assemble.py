@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from psruntime.core.accounting.update_outcome import SentUpdate
+from psruntime.errors import PsRuntimeError
 from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.graph.hooks.checkpoint_hook import CheckpointHook
 from psruntime.graph.hooks.model_hooks import StepsOnly
@@ -49,10 +51,16 @@ def assemble(
     if run.inputs.shards is not None:
         run.inputs.take_shards_from(run.control_plane.shards)
     has_rounds = graph.rounds is not None
-    opens = partial(built.warm.open, server, lambda: (run.control_plane.mode == SYNC) != has_rounds)
+
+    def is_left() -> bool:
+        with suppress(PsRuntimeError):  # the membership has ended
+            return (run.control_plane.mode == SYNC) != has_rounds and not checkpoint_hook.is_writing
+        return False
+
     creator = ViewSessionCreator(
-        graph.graph, run.control_plane, built.preparation, run.log, opens, built.initialise, has_rounds
-    )
+        graph.graph, run.control_plane, built.preparation, run.log, partial(built.warm.open, server, is_left),
+        built.initialise, has_rounds,
+    )  # fmt: skip
     view = ViewHook(run, creator)
 
     def global_step() -> int:

@@ -86,9 +86,9 @@ class LoopGraph:
 
 
 class LoopGraphs:
-    """`of` may be called by any thread, `enter` and `prepare` by one each.
+    """Each may be called by any thread, `enter` and `prepare` by one.
 
-    make: builds the one for a mode.  on_change: called whenever `built` is another.  warm: makes a session in one.
+    make: builds the one for a mode.  on_change: called whenever `built` is another.  warm: makes sessions in one ready.
 
     Law: no graph is built twice, or by two threads at a time.
     """
@@ -102,10 +102,11 @@ class LoopGraphs:
         self._make, self._on_change, self._warm = make, on_change, warm
         self._building = threading.Lock()
         self._graphs: dict[str, LoopGraph] = {}  # by the kind of their steps
-        self._noting = threading.Lock()  # guards the next four
+        self._noting = threading.Lock()  # guards the next five
         self._ready: frozenset[str] = frozenset()  # kinds whose steps could be taken now
         self._is_at_it = False  # whether a thread prepares one, and has not found yet whether it can
-        self._number = 0  # of the change for which one is to be prepared
+        self._wanted = ""  # the mode that is to be prepared
+        self._number = 0  # of the change that wants it
         self._failed = ("", 0)  # why it could not, and the number of that change
         self._task: threading.Thread | None = None
 
@@ -119,6 +120,11 @@ class LoopGraphs:
         """Whether a thread of its own is at it, which nothing can end."""
         return self._task is not None and self._task.is_alive()
 
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether any is open that no loop has."""
+        return any(graph.warm.keeps_any for graph in list(self._graphs.values()))
+
     def of(self, mode: str) -> LoopGraph:
         """That of the mode, or LOCAL; builds it, or waits until it is built, if it is not there yet.
 
@@ -126,13 +132,14 @@ class LoopGraphs:
             UsageError, UserCodeError: the model cannot be trained in this mode.
         """
         graph = self._built(mode)
-        self._is_ready(_kind(mode))
+        self._note(lambda: self._ready | {_kind(mode)})
         return graph
 
     def enter(self, mode: str) -> LoopGraph:
         """As `of`: steps of this mode are taken from now on.  The graph of others has to be made ready again."""
-        graph = self.of(mode)
-        self._is_ready(_kind(mode), alone=True)
+        graph = self._built(mode)
+        self._note(lambda: frozenset({_kind(mode)}))
+        self._go_on()  # that of the others may be wanted already
         return graph
 
     def close(self) -> None:
@@ -141,13 +148,20 @@ class LoopGraphs:
             graph.warm.close()
 
     def prepare(self, mode: str, number: int) -> None:
-        """Makes that of the mode ready in a thread of its own, unless it is, or is at it, or could not be built.
+        """Makes that of the mode ready in a thread of its own, unless it is, or could not be built.
 
         mode: empty: none is wanted any more.  number: of the change that wants it; for another one it is tried again.
         """
         with self._noting:
+            self._wanted = mode
             if number != self._number:
                 self._number, self._failed = number, ("", 0)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """With what is wanted and not ready, unless a thread is at it."""
+        with self._noting:
+            mode = self._wanted
             if not mode or self.built.serve(mode) or self._failed[1] or self._is_at_it:
                 return
             self._is_at_it = True
@@ -160,14 +174,15 @@ class LoopGraphs:
             self._warm(self._built(mode))
         except Exception as error:  # noqa: BLE001 - whatever the user's model raises, the training goes on
             reason = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
-        with self._noting:
+
+        def found() -> frozenset[str]:
             self._is_at_it = False  # from here on another change begins another build
             self._failed = (reason, self._number) if reason and self._number else ("", 0)
-        if reason:
-            self._on_change()
-        else:
-            self._is_ready(_kind(mode))
+            return self._ready if reason else self._ready | {_kind(mode)}
+
+        self._note(found)
         allocator.give_back()  # what building took
+        self._go_on()  # another may be wanted by now
 
     def _built(self, mode: str) -> LoopGraph:
         kind = _kind(mode)
@@ -176,10 +191,13 @@ class LoopGraphs:
                 self._graphs[kind] = self._make(mode)
             return self._graphs[kind]
 
-    def _is_ready(self, kind: str, alone: bool = False) -> None:
+    def _note(self, ready: Callable[[], frozenset[str]]) -> None:
+        """Takes note of what is ready, and tells if `built` is another."""
         with self._noting:
-            before, self._ready = self._ready, frozenset({kind}) if alone else self._ready | {kind}
-        if before != self._ready:
+            before = self.built
+            self._ready = ready()
+            is_changed = self.built != before
+        if is_changed:
             self._on_change()
 
 

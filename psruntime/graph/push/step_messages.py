@@ -90,7 +90,7 @@ class Header:
     finite: bool [] on the worker, whether the loss is; None: it is fed, with `scale`.
     scale: float64 [] on the worker, see PsHeader; None if no gradient is contributed.
     fed: the placeholder.  nothing: what it is if it is not fed, int64 [size]: it is fenced then.
-    checked: an operation on the worker that fails if what is fed is `no_push`; nothing is sent before it.
+    checked: an operation on the worker that fails if what is fed is `no_push`; the header is not sent before it.
     on: the header on each ps.
     """
 

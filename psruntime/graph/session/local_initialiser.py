@@ -13,15 +13,16 @@ class LocalInitialiser:
 
     def __init__(self, graph: Any) -> None:
         with graph.as_default():
-            groups = [tf1.local_variables_initializer(), tf1.tables_initializer()]
+            each = [variable.initializer for variable in tf1.local_variables()]
+            each += tf1.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
             self._begins = tf1.placeholder_with_default(True, [], name="begins")
             begun = tf1.raw_ops.Assert(condition=self._begins, data=[self._begins])
-            for operation in {each for group in groups for each in group.control_inputs}:
+            for operation in set(each):
                 operation._add_control_input(begun)
-            self._operation = tf1.group(*groups)
+            self._operation = tf1.group(*each)
 
     def __call__(self, session: Any) -> None:
-        session.run(self._operation, {self._begins: True})
+        session.run(self._operation, {self._begins: True})  # fed as in a warm-up, or it would be another run
 
     def warm_up(self, session: Any) -> None:
         """Makes a session ready for it, and initialises nothing: the variables are those of all its sessions."""

@@ -36,14 +36,19 @@ class WorkerServer:
 class ViewSession(tf1.Session):  # type: ignore[misc]
     """A session whose every end by a lost ps is one of `LOST_SESSION`, which MonitoredSession recovers from.
 
-    takes_back: asked when it is to be closed; where it says so, somebody keeps it open.
+    takes_back: asked once, when it is to be closed; where it says so, somebody keeps it open.
     """
 
     takes_back: Callable[[Any], bool] | None = None
 
     def close(self) -> None:
-        if self.takes_back is None or not self.takes_back(self):
+        asked, self.takes_back = self.takes_back, None
+        if asked is None or not asked(self):
             super().close()
+
+    def __del__(self) -> None:
+        self.takes_back = None  # nobody can have it any more
+        super().__del__()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         return or_lost(super().run, *args, **kwargs)
@@ -133,15 +138,15 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
                 self._preparation.require(session, assignment)
                 self._initialise(session)
             except CannotPrepareError as error:
-                session.close()
+                _end(session)
                 self._control_plane.report_obstacle(assignment, str(error))
                 continue
             except (*LOST_SESSION, ReplacedError) as error:
-                session.close()
+                _end(session)
                 self._control_plane.no_session(assignment, first_line(error))
                 continue
             except BaseException:
-                session.close()
+                _end(session)
                 raise
             self.assignment = assignment
             self._control_plane.entered(assignment)
@@ -151,6 +156,12 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
     def _require_mode(self) -> None:
         if self._has_rounds is not None and self._has_rounds != (self._control_plane.mode == "sync"):
             raise ModeChangedError(self._control_plane.mode)
+
+
+def _end(session: Any) -> None:
+    """Closes a session in which something failed: it is no use to anybody."""
+    session.takes_back = None
+    session.close()
 
 
 def open_session(server: WorkerServer, graph: Any, view: View, runs_once: bool = False, config: Any = None) -> Any:

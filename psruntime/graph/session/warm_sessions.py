@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -36,8 +35,8 @@ class WarmSessions:
         with suppress(tf1.errors.OpError):
             for each in (False, True) if prepares else (False,):
                 session = self._pop(view, each) or self._warmed(server, view, each)
-                with self._lock:
-                    self._kept[each] = view, session
+                if not self._keep(view, each, session):
+                    _end(session)
 
     def open(self, server: WorkerServer, is_left: Callable[[], bool], view: View, prepares: bool) -> Any:
         """A session on the view, for whoever closes it; a warm one if there is one.
@@ -45,12 +44,19 @@ class WarmSessions:
         is_left: whether steps are to be taken in another graph.  Then what is closed is kept for the way back.  So is
         a warm session that has prepared a view: to close it takes time in which nobody steps.
         """
-        session, is_kept = self._pop(view, prepares), (lambda: True) if prepares else is_left
-        if session is None:
-            session = open_session(server, self._graph, view, runs_once=prepares)
-            is_kept = (lambda: False) if prepares else is_left
-        session.takes_back = partial(self._take_back, view, prepares, is_kept)
+        warm = self._pop(view, prepares)
+        session = warm or open_session(server, self._graph, view, runs_once=prepares)
+
+        def takes_back(closed: Any) -> bool:
+            wanted = warm is not None if prepares else is_left()
+            return wanted and self._keep(view, prepares, closed)
+
+        session.takes_back = takes_back
         return session
+
+    @property
+    def keeps_any(self) -> bool:
+        return bool(self._kept)
 
     def close(self) -> None:
         """They are not wanted any more."""
@@ -58,14 +64,14 @@ class WarmSessions:
             kept = [session for _, session in self._kept.values()]
             self._kept.clear()
         for session in kept:
-            session.close()
+            _end(session)
 
     def _pop(self, view: View, prepares: bool) -> Any:
         """The one that is kept, if it is on the ps of this view."""
         with self._lock:
             on, session = self._kept.pop(prepares, (view, None))
         if on.ps != view.ps:
-            session.close()
+            _end(session)
             return None
         return session
 
@@ -74,14 +80,16 @@ class WarmSessions:
         try:
             self._warm_up[prepares](session)
         except BaseException:
-            session.close()
+            _end(session)
             raise
         return session
 
-    def _take_back(self, view: View, prepares: bool, is_kept: Callable[[], bool], session: Any) -> bool:
-        session.takes_back = None
+    def _keep(self, view: View, prepares: bool, session: Any) -> bool:
+        """Unless there is one."""
         with self._lock:
-            if prepares in self._kept or not is_kept():
-                return False
-            self._kept[prepares] = view, session
-            return True
+            return self._kept.setdefault(prepares, (view, session))[1] is session
+
+
+def _end(session: Any) -> None:
+    with suppress(tf1.errors.OpError):  # its ps may be lost
+        session.close()

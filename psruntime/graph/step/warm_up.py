@@ -69,4 +69,4 @@ def _is_in_loop(op: Any) -> bool:
 
 def _any_value(tensor: Any) -> Any:
     shape = [1 if size is None else size for size in tensor.shape.as_list()] if tensor.shape.rank else []
-    return np.zeros(shape, tensor.dtype.as_numpy_dtype)
+    return np.full(shape, b"" if tensor.dtype == tf1.string else 0, tensor.dtype.as_numpy_dtype)

@@ -22,7 +22,7 @@ class Built:
 
     def __init__(self, mode: str) -> None:
         self.mode, self.warmed, self.is_warm = mode, 0, False
-        self.warm = SimpleNamespace(close=self._cool)
+        self.warm = SimpleNamespace(close=self._cool, keeps_any=False)
 
     def heat(self) -> None:
         self.warmed, self.is_warm = self.warmed + 1, True
@@ -171,3 +171,29 @@ def test_no_session_is_kept_once_no_step_is_taken() -> None:
     assert rounds.is_warm
     builds.graphs.close()
     assert not rounds.is_warm
+
+
+def test_what_is_wanted_before_a_mode_is_entered_is_made_ready_after_it() -> None:
+    """It was ready when it was wanted, and nobody says again that it is."""
+    builds = Builds()
+    pushes: Any = builds.graphs.enter("async")
+    builds.graphs.prepare("sync", 1)
+    builds.await_end()
+    builds.graphs.prepare("async", 2)
+    assert not builds.graphs.is_building
+    builds.graphs.enter("sync")
+    builds.await_end()
+    assert pushes.warmed == 1 and builds.graphs.built == BOTH
+
+
+def test_what_is_wanted_while_another_is_made_ready_comes_after_it() -> None:
+    builds = Builds()
+    builds.graphs.enter("async")
+    builds.may.clear()
+    builds.graphs.prepare("sync", 1)
+    training = threading.Thread(target=builds.graphs.enter, args=("sync",))
+    training.start()
+    builds.graphs.prepare("async", 2)
+    builds.may.set()
+    training.join(10)
+    poll_until(lambda: builds.graphs.built == BOTH, 10, "both")

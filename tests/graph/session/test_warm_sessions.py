@@ -32,9 +32,10 @@ def leaving_traces(x: Any, y: Any, _: Any) -> ModelSpec:
     x = tf1.layers.batch_normalization(x, training=True, momentum=0.5, name="norm")
     with tf1.device(None):  # so that it is on no device by name
         x = x + tf1.random.normal([5], seed=3)
-    count = tf1.get_variable(
-        "count", [], tf1.int64, tf1.zeros_initializer(), trainable=False, collections=["local_variables"]
-    )
+    with tf1.device("/cpu:0"):  # so that what is kept here is on two devices by name
+        count = tf1.get_variable(
+            "count", [], tf1.int64, tf1.zeros_initializer(), trainable=False, collections=["local_variables"]
+        )
     counted = count.assign_add(1)
     loss = linear(x, get("kernel", [5, 1]), y)
     _, mean = tf1.metrics.mean(loss)
@@ -96,11 +97,15 @@ class Opened(ViewSession):
     """A session that is only a name."""
 
     def __init__(self, name: str, among: list[str]) -> None:
-        self.name, self._among = name, among
+        self.name, self._session = name, None
+        self._among: list[str] = among
         among.append(name)
 
-    def __del__(self) -> None:
-        pass
+    def end(self) -> None:
+        """Also called by what deletes a session, once more."""
+        if self._among:
+            self._among.remove(self.name)
+        self._among = []
 
 
 class Sessions:
@@ -111,7 +116,7 @@ class Sessions:
         self.is_left = False
         self.warm = WarmSessions(None, steps or (lambda _: None), preparation or (lambda _: None))
         monkeypatch.setattr(warm_sessions, "open_session", self._opened)
-        monkeypatch.setattr(tf1.Session, "close", lambda session: self.open.remove(session.name))
+        monkeypatch.setattr(tf1.Session, "close", lambda session: session.end())
 
     def hand_out(self, view: View, prepares: bool = False) -> Any:
         return self.warm.open(SERVER, lambda: self.is_left, view, prepares)
@@ -140,7 +145,8 @@ def test_one_of_other_ps_and_one_that_is_not_wanted_are_closed(monkeypatch: pyte
     for _ in range(2):  # the second time they are there
         sessions.warm.warm(SERVER, VIEW, prepares=True)
     assert sessions.open == ["1 steps", "1 once"]
-    assert sessions.hand_out(ELSEWHERE).name == "3 steps" and sessions.open == ["1 once", "3 steps"]
+    given = sessions.hand_out(ELSEWHERE)
+    assert given.name == "3 steps" and sessions.open == ["1 once", "3 steps"]
     sessions.warm.warm(SERVER, ELSEWHERE, prepares=True)
     assert sessions.open == ["3 steps", "3 steps", "3 once"]
     sessions.warm.close()
@@ -171,6 +177,14 @@ def test_only_a_warm_session_that_prepared_a_view_is_kept(monkeypatch: pytest.Mo
     assert sessions.open == ["1 steps", "1 once"]
     sessions.warm.close()
     assert sessions.open == []
+
+
+def test_one_that_is_let_go_of_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is deleted then, which closes it."""
+    sessions = Sessions(monkeypatch)
+    sessions.is_left = True
+    sessions.hand_out(VIEW)
+    assert sessions.open == [] and not sessions.warm.keeps_any
 
 
 def test_none_is_left_of_a_warm_up_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.dynamic.embedding import embedding
 from psruntime.graph.ops.ancestors import ancestors
-from psruntime.graph.step.warm_up import StepWarmUp
+from psruntime.graph.step.warm_up import StepWarmUp, _any_value
 from psruntime.model import ModelSpec
 from tests.support.local_cluster import LocalCluster, linear_model, train
 from tests.support.small_models import get, linear, model_of, of_table
@@ -62,3 +62,10 @@ def test_what_is_drawn_in_a_loop_of_operations_cannot_be_held_back() -> None:
     run = train(LocalCluster(1), model_of(with_loop), 1)
     assert not StepWarmUp(run.graph).is_possible
     assert run.results[0].global_step == 1
+
+
+def test_any_batch_can_be_fed() -> None:
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        for dtype in (tf1.string, tf1.bool, tf1.int8, tf1.float32):
+            fed = tf1.placeholder(dtype, [None, 2])
+            assert session.run(tf1.shape(fed), {fed: _any_value(fed)}).tolist() == [1, 2]
