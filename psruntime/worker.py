@@ -313,7 +313,7 @@ class _Trainer:
 
     def _warm_up(self, graph: LoopGraph) -> None:
         view = self._membership.answer.instructions.view
-        graph.warm.warm(self._server, view, self._control_plane.is_chief())
+        graph.sessions.warm(self._server, view, self._control_plane.is_chief())
 
     def _has_built(self) -> None:
         if failure := self._graphs.built.failure:

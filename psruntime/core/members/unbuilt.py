@@ -1,4 +1,4 @@
-"""Who has no graph yet of the steps of the mode that comes, and who cannot build it."""
+"""Who is not ready yet for the steps of the mode that comes, and who cannot build their graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from psruntime.core.members.membership import Membership, Role
 
 
 class Unbuilt:
-    """late: workers, by index, that step and lack it.  failed: the first of them that cannot build it, and why.
+    """late: workers, by index, that step and are not ready.  failed: the first of them that cannot build it, and why.
 
     It is asked at every word of a member while workers build, and goes through all of them only where something of it
     has changed.

@@ -3,7 +3,7 @@
     OPEN --begin--> HOLD --tell--> APPLY --release--> OPEN
     OPEN --begin--> BUILD --halt--> HOLD
 
-BUILD: a change is accepted, and workers that lack the graph of the steps under it build that; they step on meanwhile.
+BUILD: a change is accepted, and workers make themselves ready for the steps under it; they step on meanwhile.
 HOLD: workers are told to hold: each ends the steps that it has under way, or the open round, begins no other, and says
 so.  APPLY: nobody is in a step, and the ps are told the new settings.  OPEN again: every ps has written them, they are
 in force, and the workers are released, unless the job is paused by them.

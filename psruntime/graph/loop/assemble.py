@@ -58,7 +58,7 @@ def assemble(
         return False
 
     creator = ViewSessionCreator(
-        graph.graph, run.control_plane, built.preparation, run.log, partial(built.warm.open, server, is_left),
+        graph.graph, run.control_plane, built.preparation, run.log, partial(built.sessions.open, server, is_left),
         built.initialise, has_rounds,
     )  # fmt: skip
     view = ViewHook(run, creator)

@@ -39,7 +39,7 @@ _PUSHES = "pushes"  # the steps of all modes but sync
 class LoopGraph:
     """A training graph, and what a loop runs in it beside the steps.
 
-    initialise: as in ViewSessionCreator.  warm: sessions in it that are ready before they are wanted.
+    initialise: as in ViewSessionCreator.  sessions: in it, some of which are ready before they are wanted.
     """
 
     train: TrainGraph
@@ -47,7 +47,7 @@ class LoopGraph:
     replicas: Replicas | None
     preparation: Preparation
     initialise: LocalInitialiser
-    warm: WarmSessions
+    sessions: WarmSessions
 
     @cached_property
     def held(self) -> HeldValues:
@@ -81,8 +81,8 @@ class LoopGraph:
             initialise.warm_up(session)
             step.run(session)
 
-        warm = WarmSessions(train.graph, warm_up, preparation.warm_up)
-        return cls(train, checkpoints, replicas, preparation, initialise, warm)
+        sessions = WarmSessions(train.graph, warm_up, preparation.warm_up)
+        return cls(train, checkpoints, replicas, preparation, initialise, sessions)
 
 
 class LoopGraphs:
@@ -123,7 +123,7 @@ class LoopGraphs:
     @property
     def keeps_sessions(self) -> bool:
         """Whether any is open that no loop has."""
-        return any(graph.warm.keeps_any for graph in list(self._graphs.values()))
+        return any(graph.sessions.keeps_any for graph in list(self._graphs.values()))
 
     def of(self, mode: str) -> LoopGraph:
         """That of the mode, or LOCAL; builds it, or waits until it is built, if it is not there yet.
@@ -145,7 +145,7 @@ class LoopGraphs:
     def close(self) -> None:
         """No step is taken any more."""
         for graph in list(self._graphs.values()):
-            graph.warm.close()
+            graph.sessions.close()
 
     def prepare(self, mode: str, number: int) -> None:
         """Makes that of the mode ready in a thread of its own, unless it is, or could not be built.

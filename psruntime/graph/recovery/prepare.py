@@ -120,7 +120,6 @@ class Preparation:
             self._initial_values = InitialValues(graph)
             for ps, write in graph.model.worker_copies.writes:
                 graph.fence.guard(ps, [write])
-            self._global_step = graph.global_step.master.read_value()[0]
 
     @property
     def flags(self) -> Any:
@@ -129,7 +128,7 @@ class Preparation:
 
     def warm_up(self, session: Any) -> None:
         """Makes a session ready to adopt what the ps hold, and changes nothing."""
-        for read in (self._flags.flags, self._has_rounds, self._global_step):
+        for read in (self._flags.flags, self._has_rounds, self._graph.read_step):
             session.run(read)
         with suppress(tf1.errors.FailedPreconditionError):  # there are no rounds yet
             session.run(self._round_states)
@@ -180,7 +179,7 @@ class Preparation:
             position = self._position(None) if is_left else None
             saved_step = self._saved_step(assignment)
             return Prepared(self._report("adopted", session), attempt, saved_step=saved_step, position=position)
-        live_step = int(session.run(self._global_step)) if holdings[GLOBAL_STEP.ps] is Holding.PREPARED else 0
+        live_step = int(session.run(self._graph.read_step)) if holdings[GLOBAL_STEP.ps] is Holding.PREPARED else 0
         replica = self._newer_replica(session, holdings, self._saved_step(assignment) or 0)
         path = None if replica else self._checkpoints.latest()
         if replica:
@@ -323,7 +322,7 @@ class Preparation:
         return replica if newer else None
 
     def _report(self, event: str, session: Any, **facts: object) -> int:
-        global_step = int(session.run(self._global_step))
+        global_step = int(session.run(self._graph.read_step))
         self._log(event, global_step=global_step, **facts)
         return global_step
 

@@ -22,7 +22,7 @@ class Built:
 
     def __init__(self, mode: str) -> None:
         self.mode, self.warmed, self.is_warm = mode, 0, False
-        self.warm = SimpleNamespace(close=self._cool, keeps_any=False)
+        self.sessions = SimpleNamespace(close=self._cool, keeps_any=False)
 
     def heat(self) -> None:
         self.warmed, self.is_warm = self.warmed + 1, True

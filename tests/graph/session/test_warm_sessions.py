@@ -66,7 +66,7 @@ def trained(modes: list[str], folder: Path, warms: bool) -> Run:
     built = runs[0].built
     before = state(runs[0])
     if warms:
-        built.warm.warm(cluster.server, cluster.view, prepares=True)
+        built.sessions.warm(cluster.server, cluster.view, prepares=True)
         assert state(runs[0]) == before and len(before) > 20
     return train(cluster, MODEL, 3, mode=modes[0], built=built, **settings)
 
