@@ -49,14 +49,17 @@ MODEL = model_of(leaving_traces)
 def state(run: Run) -> dict[str, Any]:
     """What ps and worker hold, and how often the model's function was called."""
     graph = run.graph.graph
-    held: dict[str, Any] = {"calls": len(calls)}
     with run.cluster.session(graph) as session, graph.as_default():
-        for op in [op for op in graph.get_operations() if op.type == "VarHandleOp"]:
-            (handle,) = op.outputs
-            if session.run(tf1.raw_ops.VarIsInitializedOp(resource=handle)):
-                read = tf1.raw_ops.ReadVariableOp(resource=handle, dtype=tf1.as_dtype(op.get_attr("dtype")))
-                held[op.name] = session.run(read).tolist()
-    return held
+        handles = {op.name: op for op in graph.get_operations() if op.type == "VarHandleOp"}
+        exist = {name: tf1.raw_ops.VarIsInitializedOp(resource=op.outputs[0]) for name, op in handles.items()}
+        there = [name for name, is_there in session.run(exist).items() if is_there]
+        reads = {name: _read(handles[name]) for name in there}
+        held = {name: value.tolist() for name, value in session.run(reads).items()}
+    return {"calls": len(calls), **held}
+
+
+def _read(handle: Any) -> Any:
+    return tf1.raw_ops.ReadVariableOp(resource=handle.outputs[0], dtype=tf1.as_dtype(handle.get_attr("dtype")))
 
 
 def trained(modes: list[str], folder: Path, warms: bool) -> Run:
