@@ -260,7 +260,8 @@ class _Ps:
             return
         self._knows_model = specs is not None
         if specs:
-            self._state.learn_plan(make_plan(specs, self._job.ps, self._job.slice_bytes, self._job.pack_bytes))
+            job = self._job
+            self._state.learn_plan(make_plan(specs, job.ps, job.slice_bytes, job.pack_bytes, job.min_shard_bytes))
 
     def _log_ledger(self) -> None:
         """The account of all updates, once at the end."""

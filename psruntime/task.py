@@ -21,6 +21,7 @@ from psruntime import flags
 from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask
 from psruntime.cluster.sources import ClusterConfig, find_task
 from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.core.plan.packing import LIGHT_BYTES
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, START_S, ColocatedPs, code_of_both
@@ -81,8 +82,10 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
         UsageError: they contradict the cluster or are out of range, or others would reach the coordinator without TLS.
     """
     of_cluster = task.job_settings()
-    if task.colocated and not settings.get("schedule"):
-        of_cluster["mode"] = "sync"
+    if task.colocated:  # there are as many ps as workers, whatever the model needs
+        of_cluster["min_shard_bytes"] = LIGHT_BYTES
+        if not settings.get("schedule"):
+            of_cluster["mode"] = "sync"
     if PS in of_cluster and settings.get(PS, of_cluster[PS]) != of_cluster[PS]:
         raise UsageError(f"--ps is {settings['ps']}, and {task.source} has {of_cluster['ps']} ps")
     where = {"connect_timeout_s": CONNECT_TIMEOUT_S, **flags.given(arguments, ProcessConfig)}

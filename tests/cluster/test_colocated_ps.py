@@ -90,7 +90,7 @@ def test_a_machine_of_two_that_is_killed_comes_back(zygote: Zygote, tmp_path: Pa
     """First the one without the coordinator, then the one with it."""
     machines = Machines(
         zygote, tmp_path, "task", "--colocate-ps", f"--train-steps={STEPS}", f"--save-steps={SAVE_STEPS}",
-        f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--linger=1", "--lease=2",
+        f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--linger=1", "--lease=2", "--min-shard-bytes=0",
     )  # fmt: skip
     try:
         procs = [machines.start(0), machines.start(1)]

@@ -13,8 +13,8 @@ from math import gcd
 
 from psruntime.core.plan.buckets import Bucket, Piece, VariableSpec
 
-# Which ps has variables of so few bytes together makes no difference to its load, and each bucket of theirs costs a
-# step two messages and a critical section.
+# Which ps has variables of so few bytes together makes no difference to its load, and each ps of theirs costs a step a
+# run, two messages and a critical section: about a millisecond of the processor.
 LIGHT_BYTES = 64 << 10
 ALIGNED_BYTES = 64  # at multiples of it TensorFlow cuts a tensor without copying (EIGEN_MAX_ALIGN_BYTES of its wheel)
 
@@ -81,21 +81,29 @@ def _joined(group: Sequence[Bucket]) -> Bucket:
     return replace(group[0], name=f"{group[0].name}.and_{len(pieces) - 1}", pieces=tuple(pieces))
 
 
-def light(buckets: Iterable[Bucket]) -> list[Bucket]:
-    """Those that may be packed, if they are so small together that a bucket more costs a step more than their bytes."""
+def spread(buckets: Sequence[Bucket], num_ps: int, min_bytes: int = 0) -> list[Bucket]:
+    """Places the buckets by bytes, longest processing time first; in their order.
+
+    min_bytes: those that may be packed are on no more ps than would have so many bytes of them each; on one at least.
+    """
     packed = [bucket for bucket in buckets if bucket.group]
-    return packed if sum(bucket.size_bytes for bucket in packed) <= LIGHT_BYTES else []
-
-
-def spread(buckets: Sequence[Bucket], num_ps: int, together: Sequence[Bucket] = ()) -> list[Bucket]:
-    """Places the buckets by bytes, longest processing time first; in their order.  together: those that stay so."""
-    load = [0] * num_ps
-    place: dict[str, int] = {}
-    apart = {bucket.name for bucket in together}
-    units = [[bucket] for bucket in buckets if bucket.name not in apart]
-    units += [list(together)] if together else []
-    for unit in sorted(units, key=lambda u: (-sum(b.size_bytes for b in u), u[0].name)):
-        ps = min(range(num_ps), key=lambda i: (load[i], i))
-        load[ps] += sum(bucket.size_bytes for bucket in unit)
-        place |= {bucket.name: ps for bucket in unit}
+    shards = sum(bucket.size_bytes for bucket in packed) // min_bytes if min_bytes else num_ps
+    if shards >= num_ps:
+        units = [[bucket] for bucket in buckets]
+    else:
+        units = [[bucket] for bucket in buckets if not bucket.group]
+        units += [unit for unit in _evenly([[bucket] for bucket in packed], max(1, shards)) if unit]
+    place = {bucket.name: ps for ps, held in enumerate(_evenly(units, num_ps)) for bucket in held}
     return [replace(bucket, ps=place[bucket.name]) for bucket in buckets]
+
+
+def _evenly(units: Sequence[list[Bucket]], places: int) -> list[list[Bucket]]:
+    """What is in each place: the largest unit first, each where the fewest bytes are."""
+    load = [0] * places
+    held: list[list[Bucket]] = [[] for _ in range(places)]
+    sizes = [(sum(bucket.size_bytes for bucket in unit), unit) for unit in units]
+    for size, unit in sorted(sizes, key=lambda sized: (-sized[0], sized[1][0].name)):
+        place = min(range(places), key=lambda i: (load[i], i))
+        load[place] += size
+        held[place] += unit
+    return held

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece, VariableSpec
-from psruntime.core.plan.packing import cut, light, pack, spread
+from psruntime.core.plan.packing import LIGHT_BYTES, cut, pack, spread
 from psruntime.core.plan.table_groups import TableGroup, grouped
 from psruntime.errors import UsageError
 
@@ -77,9 +77,13 @@ class Plan:
         return int(self.fingerprint[:15], 16) | 1
 
 
-def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int, pack_bytes: int = 0) -> Plan:
-    """Places every variable.  pack_bytes: 0 packs none, and makes no table groups but
-    for dynamic tables.
+def make_plan(
+    specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int, pack_bytes: int = 0, min_shard_bytes: int = 0
+) -> Plan:
+    """Places every variable.
+
+    pack_bytes: 0 packs none, and makes no table groups but for dynamic tables.
+    min_shard_bytes: packed variables are on no more ps than would have so many bytes of them each.
 
     Raises:
         ValueError: two variables or buckets share a name, a sparse one is a scalar, or no ps or slice size is given.
@@ -100,7 +104,8 @@ def make_plan(specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int, pack
     pieces = [piece for spec in specs if spec.name not in in_groups for piece in cut(spec, slice_bytes)]
     _refuse_twins(piece.name for piece in pieces)
     # Where table groups have a bucket on every ps anyway, no ps needs a few small variables to be of use.
-    placed = spread(pieces, num_ps, light(pieces) if groups and pack_bytes else [])
+    min_bytes = max(min_shard_bytes, LIGHT_BYTES if groups else 0) if pack_bytes else 0
+    placed = spread(pieces, num_ps, min_bytes)
     trained = {spec.name for spec in specs if spec.trainable}
     buckets = pack((bucket for bucket in placed if bucket.variable in trained), pack_bytes)
     buckets += [bucket for group in groups for bucket in group.buckets]

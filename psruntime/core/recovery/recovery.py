@@ -4,11 +4,13 @@ every ps prepared              adopted: live variables are never rolled back
 no ps prepared                 all from the newest checkpoint, or all anew without one
 some not (a ps was replaced)   `rollback`: all from the checkpoint; `partial`: those that were lost alone
 mode sync, and the buckets hold different rounds, or one was torn: all from the checkpoint
+
+A ps on which the plan puts no variables has none to lose, so nothing goes back because of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -56,21 +58,24 @@ def lost_work(seen_step: int, why: str, give: str) -> str:
     )
 
 
-def decide(holdings: Sequence[Holding], partial: bool, restore: bool, same_rounds: bool) -> Recovery:
+def decide(
+    holdings: Sequence[Holding], partial: bool, restore: bool, same_rounds: bool, without: Collection[int] = ()
+) -> Recovery:
     """By what each ps holds.
 
     partial: whether live variables stay when others are lost.  restore: the coordinator wants the checkpoint.
-    same_rounds: whether all buckets hold the same rounds; True in the modes without rounds.
+    same_rounds: whether all buckets hold the same rounds; True in the modes without rounds.  without: the ps on which
+    the plan puts no variables.
     """
     everyone = frozenset(range(len(holdings)))
     lost = frozenset(ps for ps, holding in enumerate(holdings) if holding is not Holding.PREPARED)
-    if lost == everyone:
+    if lost.union(without) == everyone:
         begun = any(holding is Holding.BEGUN for holding in holdings)
         return Recovery(everyone, "a preparation was cut off" if begun else "no ps holds anything")
     if restore:
         return Recovery(everyone, "a round was torn")
     if not same_rounds:
         return Recovery(everyone, "the buckets hold different rounds")
-    if not lost:
-        return Recovery(lost)
-    return Recovery(lost if partial else everyone, f"ps {listed(sorted(lost))} lost its variables")
+    if not lost.difference(without):
+        return Recovery(frozenset())
+    return Recovery(lost if partial else everyone, f"ps {listed(sorted(lost.difference(without)))} lost its variables")

@@ -89,6 +89,7 @@ class Preparation:
         every_ps = range(graph.plan.num_ps)
         with graph.graph.as_default(), tf1.device(worker_device(index)):
             held = [_variables_on(graph, ps) for ps in every_ps]
+            self._without = [ps for ps in every_ps if not held[ps]]
             self._flags = PreparedFlags(graph.controls, graph.plan.marker, held, graph.fence)
             self._counters = RestoredCounters(graph)
             self._round_states = [[r.state.read_value() for r in _rounds_on(graph, ps)] for ps in every_ps]
@@ -173,8 +174,12 @@ class Preparation:
         self._begin_rounds(session, assignment, write)
         write(self._seal)
         attempt = self._last_attempt(session)
-        recovery = decide(holdings, self._partial, assignment.restore, self._same_rounds(session))
+        same_rounds = self._same_rounds(session)
+        recovery = decide(holdings, self._partial, assignment.restore, same_rounds, self._without)
         if not recovery.ps:
+            came = [ps for ps in self._without if holdings[ps] is not Holding.PREPARED]
+            if came:
+                self._flags.finish(session, assignment.incarnation, came)
             is_left = self._unreported is not None and self._unreported.is_left(session)
             position = self._position(None) if is_left else None
             saved_step = self._saved_step(assignment)

@@ -133,6 +133,24 @@ def test_the_fullest_ps_holds_little_more_than_its_share(
 
 
 @CASES
+@given(st.lists(st.integers(1, 40), max_size=30), NUM_PS, st.integers(1, 2000), st.integers(4, 200))
+def test_packed_variables_are_on_no_more_ps_than_have_enough_of_them(
+    sizes: list[int], num_ps: int, min_shard_bytes: int, pack_bytes: int
+) -> None:
+    model = [VariableSpec(f"v{i}", (size,), "float32", group=1) for i, size in enumerate(sizes)]
+    alone = VariableSpec("alone", (50,), "float32", whole=True)
+    plan = make_plan([*model, alone], num_ps, 1 << 20, pack_bytes, min_shard_bytes)
+    assert_covered(plan)
+    packed = [bucket for bucket in plan.buckets if bucket.group]
+    total = sum(bucket.size_bytes for bucket in packed)
+    used = {bucket.ps for bucket in packed}
+    assert len(used) <= max(1, total // min_shard_bytes)
+    if total >= num_ps * min_shard_bytes:
+        assert plan == make_plan([*model, alone], num_ps, 1 << 20, pack_bytes)
+    assert make_plan(model, num_ps, 1 << 20, 0, min_shard_bytes) == make_plan(model, num_ps, 1 << 20)
+
+
+@CASES
 @given(st.lists(st.integers(1, 12), max_size=7), st.integers(1, 3))
 def test_the_fullest_ps_holds_at_most_four_thirds_of_the_best_spread(sizes: list[int], num_ps: int) -> None:
     """Graham 1969: longest first is within 4/3 - 1/(3n) of the optimum, which is found here by trying all."""

@@ -39,6 +39,18 @@ def test_whose_variables_are_replaced(partial: bool, restore: bool, same_rounds:
             assert recovery.ps == (lost if partial else {0, 1, 2})
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_ps_that_has_no_variables_loses_none(partial: bool) -> None:
+    for holdings in itertools.product((F, B, P), repeat=3):
+        recovery = decide(holdings, partial, False, True, without={1})
+        assert bool(recovery.ps) == ((holdings[0], holdings[2]) != (P, P))
+        if recovery.ps:
+            assert {ps for ps, holding in enumerate(holdings) if holding is not P} <= recovery.ps
+    assert decide([F, F, P], partial, False, True, without={1}).reason == "ps 0 lost its variables"
+    assert decide([F, P], partial, False, True, without={1}).reason == "no ps holds anything"
+    assert decide([P, F], partial, True, True, without={1}).ps == {0, 1}, "what the coordinator wants is restored"
+
+
 def test_a_reason_names_the_ps() -> None:
     assert decide([P, F, P, B], False, False, True).reason == "ps 1, 3 lost its variables"
     assert decide([F, F], False, False, True).reason == "no ps holds anything"

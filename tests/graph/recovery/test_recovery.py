@@ -62,6 +62,24 @@ def test_a_rollback_moves_what_it_undoes(mode: str, tmp_path: Path) -> None:
         assert (row[RECEIVED], row[VOID], row[APPLIED], row[ROLLED_BACK]) == (5 + begun, begun, 5, 0)
 
 
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
+def test_a_ps_without_variables_takes_nothing_with_it(mode: str, tmp_path: Path) -> None:
+    cluster = LocalCluster(2)
+    settings = {"mode": mode, "save_steps": 3, "checkpoint_dir": str(tmp_path), "min_shard_bytes": 1 << 20}
+    first = train(cluster, ADAM, 5, **settings)
+    assert not first.graph.plan.on(1)
+    live = masters(first)
+    cluster.forget(1)
+    cluster.fence({0: INCARNATION})
+    second = train(cluster, ADAM, 0, **settings)
+    assert [event["global_step"] for event in second.named("adopted")] == [5]
+    assert second.control_plane.steps_lost == 0
+    for name, value in masters(second).items():
+        np.testing.assert_array_equal(value, live[name], err_msg=name)
+    third = train(cluster, ADAM, 2, **settings)
+    assert {tuple(row[[RECEIVED, APPLIED]]) for row in rows_of(third)[0]} == {(7, 7)}
+
+
 @pytest.mark.long
 def test_partial_leaves_the_live_buckets_alone(tmp_path: Path) -> None:
     cluster = LocalCluster(2)

@@ -262,6 +262,7 @@ jobs = (
             trace_steps=st.just("") | st.sampled_from(["1:2", "100:200"]),
             summary_workers=st.sampled_from(SUMMARY_WORKERS),
             slice_bytes=st.integers(1, field_checks.COUNT_LIMIT - 1),
+            min_shard_bytes=st.integers(0, field_checks.COUNT_LIMIT - 1),
             plan=st.sampled_from(PLANS),
             on_nan=st.sampled_from(ON_NAN),
             round_warn_s=spans,
