@@ -1,4 +1,4 @@
-"""What a user can set: one frozen dataclass for the job, one for each role, all checks here.
+"""What a user can set of a job: one frozen dataclass, with all checks.
 
 The job's settings are given once, to ps 0; every other process learns them from the coordinator.
 Units are in the names: `_s` seconds, `_bytes` bytes, `_steps` global steps.
@@ -10,11 +10,10 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from psruntime.bound_range import BoundRange, bound_of
-from psruntime.devices import device_names
 from psruntime.errors import UsageError
 from psruntime.metric import Metric
 from psruntime.modes import BOUNDED, MODES, named
@@ -24,8 +23,6 @@ from psruntime.staleness_lr import StalenessLr
 from psruntime.step_range import StepRange
 from psruntime.warm_names import earlier_names, pattern_of
 
-DEFAULT_COORDINATOR = "127.0.0.1:2222"
-DEFAULT_MODEL = "psruntime.examples.digits"
 SUMMARY_WORKERS = ("chief", "all")
 ON_NAN = ("stop", "continue")
 ON_PS_LOSS = ("rollback", "partial")
@@ -34,12 +31,10 @@ WIRES = ("float32", "bfloat16", "float16")
 SWITCH = ("off", "on")
 ON_DATA_ERROR = ("fail", "skip")
 BATCH_POLICIES = ("fixed", "throughput")
-TEXT_LOG, JSON_LOG = LOG_FORMATS = ("text", "json")
 PACK_BYTES = 4 << 20  # of a bucket of several variables at most
 FROM_ONE = ("ps", "min_workers", "max_workers", "save_steps", "keep", "slice_bytes", "local_steps", "pipeline")
 MOST_UNDER_WAY = 32  # steps of a worker; a bucket remembers nearly twice as many pushes (graph/push/push_window.py)
 AT_MOST = {"pipeline": MOST_UNDER_WAY, "local_steps": 256}  # each mini-batch of a step is a copy of the model
-_PORT = re.compile(r"[0-9]{1,5}")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -384,118 +379,6 @@ class JobConfig:
     def heartbeat_s(self) -> float:
         """Longest time between two heartbeats of a member: three chances within a lease."""
         return self.lease_s / 3
-
-
-@dataclass(frozen=True)
-class ProcessConfig:
-    """Where one process stands: its index, the coordinator it talks to, and its own addresses.
-
-    `host` is the address at which the other processes reach this one; empty means the local address
-    of the route to the coordinator.  Port 0 lets the system choose.
-    """
-
-    index: int = setting("job", MISSING, "index of this process in its role, from 0")
-    coordinator: str = setting(
-        "network", DEFAULT_COORDINATOR, "address of the coordinator, which ps 0 hosts", metavar="HOST:PORT"
-    )
-    host: str = setting(
-        "network", "", "address at which the others reach this process", metavar="ADDRESS",
-        default_is="the local address of the route to the coordinator",
-    )  # fmt: skip
-    port: int = setting("network", 0, "port of TensorFlow's server", default_is="any free one")
-    health_port: int = setting("network", 0, "port of grpc.health.v1", default_is="any free one")
-    metrics_port: int | None = setting(
-        "network", None, "port at which Prometheus reads the metrics of this process, as http://HOST:PORT/metrics; "
-        "0 is any free one", default_is="none",
-    )  # fmt: skip
-    connect_timeout_s: float = setting("network", 60.0, "how long to try to reach the coordinator")
-    log_format: str = setting(
-        "job", TEXT_LOG, "form of the log on stderr: lines of text, or one JSON object a line", choices=LOG_FORMATS
-    )
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-        at_least("index", self.index, 0)
-        split_address(self.coordinator)
-        for name in ("port", "health_port", "metrics_port"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 65535:
-                raise UsageError(f"{name} must be from 0 to 65535, got {value}")
-        at_least("connect_timeout_s", self.connect_timeout_s, 0.0)
-
-
-@dataclass(frozen=True)
-class WorkerConfig:
-    """What a worker runs: the module with the model, and what its `input_fn` is told."""
-
-    model: str = setting("data and model", DEFAULT_MODEL, "module with input_fn and model_fn", metavar="MODULE")
-    data_dir: str = setting("data and model", "", "folder that input_fn is told (context.data_dir)", metavar="FOLDER")
-    batch_size: int = setting("data and model", 64, "examples in a batch")
-    seed: int = setting("data and model", 0, "context.seed is this plus the worker's index")
-    devices: str = setting(
-        "data and model", "", "devices of a worker, each of which takes a mini-batch in every step, as gpu:0,gpu:1, "
-        "cpu:0,cpu:1 or gpu:all", metavar="DEVICES", default_is="the one that TensorFlow chooses",
-    )  # fmt: skip
-
-    record: str = setting(
-        "job", "", "a line of JSON for every update of a worker, in a file of its own: {worker} in FILE is its index, "
-        "which else stands before the ending; Parquet if FILE ends with .parquet", metavar="FILE",
-    )  # fmt: skip
-    slowdown: float = setting(
-        "job", 1.0, "let each step take so many times as long as it does, by pauses, to try out a slow machine",
-        metavar="TIMES",
-    )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        at_least("batch_size", self.batch_size, 1)
-        at_least("slowdown", self.slowdown, 1.0)
-        device_names(self.devices)
-
-
-def _file(name: str, help: str, or_else: str = "") -> Any:  # noqa: A002
-    default_is = f"the environment's PSRUNTIME_{name.upper()}{or_else}"
-    return setting("security", "", help, metavar="FILE", default_is=default_is)
-
-
-@dataclass(frozen=True)
-class SecurityConfig:
-    """What protects the control plane; nothing does by default.
-
-    tls_ca, tls_cert, tls_key: PEM files for mutual TLS, all three or none.  token_file: file with the job's token.
-    token: the token itself, which only the environment gives; `token_file` goes over it.
-    """
-
-    tls_ca: str = _file("tls_ca", "certificates of the CAs that this process trusts (PEM)")
-    tls_cert: str = _file("tls_cert", "certificate of this process (PEM)")
-    tls_key: str = _file("tls_key", "its key (PEM)")
-    token_file: str = _file(
-        "token_file", "file with the job's token, its only line", ", or the token in PSRUNTIME_TOKEN"
-    )
-    token: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        given = {flag_of(name): bool(getattr(self, name)) for name in ("tls_ca", "tls_cert", "tls_key")}
-        missing = [flag for flag, there in given.items() if not there]
-        if 0 < len(missing) < len(given):
-            raise UsageError(f"{', '.join(given)} belong together; missing: {', '.join(missing)}")
-
-    @classmethod
-    def of(cls, given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> SecurityConfig:
-        """The settings in `given`; of those that are empty there, PSRUNTIME_TLS_CA and so on of the environment."""
-        from_environment = {f.name: environment.get(f"PSRUNTIME_{f.name.upper()}", "") for f in fields(cls)}
-        return cls(**{**from_environment, **{name: value for name, value in given.items() if value}})
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Splits `host:port`; an IPv6 host stands in brackets.
-
-    Raises:
-        UsageError: the text has no port, or one out of range.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
-        raise UsageError(f"address '{address}' is not host:port, for example {DEFAULT_COORDINATOR}")
-    return host, int(port)
 
 
 def whole_path(folder: str) -> str:

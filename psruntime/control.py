@@ -13,12 +13,12 @@ from typing import Any
 
 from psruntime import flags
 from psruntime.bound_range import AUTO
-from psruntime.config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
 from psruntime.core.steering.settings import check_bound, check_scale
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.modes import BOUNDED, MODES
 from psruntime.process import usage_error
+from psruntime.process_config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
 from psruntime.rpc.wire.control_messages import ControlRequest

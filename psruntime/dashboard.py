@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from psruntime import flags
-from psruntime.config import DEFAULT_COORDINATOR, JobConfig, ProcessConfig, SecurityConfig, split_address
+from psruntime.config import JobConfig
 from psruntime.core.members.messages import JobStatus
 from psruntime.drawing import require_bokeh
 from psruntime.errors import EXIT_DONE, UsageError
@@ -23,6 +23,7 @@ from psruntime.live.poller import Poller
 from psruntime.pages.origins import LOOPBACK, given_origins
 from psruntime.pages.server import Dashboard
 from psruntime.process import offline, usage_error
+from psruntime.process_config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import Security, load_security
 

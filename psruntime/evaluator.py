@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
-from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config import JobConfig
 from psruntime.core.members.view import over_error
 from psruntime.core.steering.commands import Command, Kind, Outcome
 from psruntime.errors import (
@@ -42,6 +42,7 @@ from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
 from psruntime.process import Process, run, usage_error
+from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
 from psruntime.rpc.security.credentials import Security, load_security

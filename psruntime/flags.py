@@ -9,8 +9,9 @@ from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig, require_one_mode, whole_path
+from psruntime.config import JobConfig, require_one_mode, whole_path
 from psruntime.errors import EXIT_USAGE, UsageError
+from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.settings import HEADINGS, default_text, flag_of, settings_of, suggestion
 
 if sys.version_info >= (3, 11):

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from psruntime import flags
-from psruntime.config import JobConfig, WorkerConfig
+from psruntime.config import JobConfig
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.plan.plan_report import report
@@ -23,6 +23,7 @@ from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.render_plan import as_tables
 from psruntime.process import offline
+from psruntime.process_config import WorkerConfig
 
 PROG = "psruntime plan"
 

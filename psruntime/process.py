@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from psruntime.config import ProcessConfig
 from psruntime.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -30,6 +29,7 @@ from psruntime.errors import (
     UsageError,
 )
 from psruntime.observe.log import Log, facts_of
+from psruntime.process_config import ProcessConfig
 
 if TYPE_CHECKING:
     from psruntime.metrics.endpoint import Endpoint

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from psruntime import flags
-from psruntime.config import JobConfig, ProcessConfig, split_address
+from psruntime.config import JobConfig
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, PsBeat, PsStats
@@ -33,6 +33,7 @@ from psruntime.observe.log import Log
 from psruntime.observe.rounds_log import RoundsLog
 from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
+from psruntime.process_config import ProcessConfig, split_address
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
-from psruntime.config import JobConfig, WorkerConfig
+from psruntime.config import JobConfig
 from psruntime.devices import ALL_GPUS, device_names
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.rounds_log import rounds_of
 from psruntime.process import offline
+from psruntime.process_config import WorkerConfig
 
 if TYPE_CHECKING:
     from psruntime.graph.input.input_stream import InputStream

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from psruntime import flags
-from psruntime.config import JobConfig, SecurityConfig, WorkerConfig, require_one_mode
+from psruntime.config import JobConfig, require_one_mode
 from psruntime.errors import UsageError
 from psruntime.launch.children import END_S, PROG
 from psruntime.launch.config import LauncherConfig
@@ -22,6 +22,7 @@ from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
 from psruntime.observe.records import PARQUET, require_parquet
 from psruntime.process import usage_error
+from psruntime.process_config import SecurityConfig, WorkerConfig
 
 TRAIN_STEPS = 2000  # a model has no end of its own, but by --epochs
 LINGER_S = 0.0  # every process of the job was started here: there are no latecomers to wait for

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from psruntime import flags
-from psruntime.config import DEFAULT_COORDINATOR, JobConfig, ProcessConfig, SecurityConfig, split_address
+from psruntime.config import JobConfig
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
@@ -24,6 +24,7 @@ from psruntime.live.history import History
 from psruntime.observe.render import as_json, as_tables, progress_line
 from psruntime.observe.watched import watched
 from psruntime.process import end_with_launcher, usage_error
+from psruntime.process_config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
 

@@ -20,13 +20,14 @@ from typing import Any
 from psruntime import flags
 from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask
 from psruntime.cluster.sources import ClusterConfig, find_task
-from psruntime.config import JobConfig, ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config import JobConfig
 from psruntime.core.plan.packing import LIGHT_BYTES
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, START_S, ColocatedPs, code_of_both
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.process import usage_error
+from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.settings import as_flags
 
 PROG = "psruntime task"

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
-from psruntime.config import JobConfig, ProcessConfig, WorkerConfig, as_started_so, as_trained_alone
+from psruntime.config import JobConfig, as_started_so, as_trained_alone
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
 from psruntime.core.members.past import Past
@@ -42,6 +42,7 @@ from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.recorder import Recorder
 from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
+from psruntime.process_config import ProcessConfig, WorkerConfig
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job

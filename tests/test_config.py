@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
-from psruntime.config import (
-    JobConfig,
-    ProcessConfig,
-    WorkerConfig,
-    check_job_id,
-    contradictions,
-    split_address,
-)
+from psruntime.config import JobConfig, check_job_id, contradictions
 from psruntime.errors import EXIT_USAGE, UsageError
+from psruntime.process_config import ProcessConfig, WorkerConfig, split_address
 from psruntime.settings import settings_of
 
 JOB_REFUSALS = [

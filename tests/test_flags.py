@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from psruntime import flags
-from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
+from psruntime.config import JobConfig
 from psruntime.errors import UsageError
+from psruntime.process_config import ProcessConfig, WorkerConfig
 from psruntime.settings import HEADINGS, flag_of, settings_of
 
 

@@ -79,7 +79,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.members",),
     ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers"),
-    ("usercode", "config", "evaluation"),
+    ("usercode", "config", "process_config", "evaluation"),
     ("schedule",),
     ("settings", "devices", "staleness_lr", "bound_range", "metric", "drawing", "step_range", "warm_names"),
     ("modes",),

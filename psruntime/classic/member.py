@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from psruntime.classic.sigterm import take_sigterm
-from psruntime.config import JobConfig, ProcessConfig
+from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
 from psruntime.core.members.view import Phase, over_error
@@ -20,6 +20,7 @@ from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.traffic import TrafficMeter
+from psruntime.process_config import ProcessConfig
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job

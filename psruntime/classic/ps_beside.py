@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from psruntime.classic.member import ScriptMember
 from psruntime.cluster.cluster_task import ClusterTask
-from psruntime.config import ProcessConfig
 from psruntime.errors import EXIT_FAILED
 from psruntime.flags import read_job_file
 from psruntime.launch.colocated_ps import PS_END_S, START_S, ColocatedPs
+from psruntime.process_config import ProcessConfig
 from psruntime.settings import as_flags
 
 

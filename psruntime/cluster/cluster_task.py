@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from psruntime.config import DEFAULT_COORDINATOR, JobConfig, split_address
+from psruntime.config import JobConfig
 from psruntime.errors import UsageError
+from psruntime.process_config import DEFAULT_COORDINATOR, split_address
 
 _HOST = re.compile(r"\[[0-9A-Za-z:.%_-]+\]|[^\s:/\[\]]+")  # a name, an address, or one of IPv6 in brackets
 PS, WORKER, EVALUATOR = "ps", "worker", "evaluator"

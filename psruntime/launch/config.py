@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psruntime.config import LOG_FORMATS, TEXT_LOG, split_address
 from psruntime.errors import UsageError
+from psruntime.process_config import LOG_FORMATS, TEXT_LOG, split_address
 from psruntime.settings import at_least, check_choices, setting
 
 

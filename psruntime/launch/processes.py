@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from psruntime.config import TEXT_LOG
 from psruntime.launch.config import LauncherConfig
+from psruntime.process_config import TEXT_LOG
 from psruntime.settings import as_flags
 
 

@@ -17,7 +17,7 @@ import traceback
 from collections import Counter
 from datetime import datetime, timezone
 
-from psruntime.config import JSON_LOG, TEXT_LOG
+from psruntime.process_config import JSON_LOG, TEXT_LOG
 
 STDERR = 2
 TRACEBACK = "traceback"  # the fact that has several lines

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.config import SecurityConfig, flag_of
+from psruntime.config import flag_of
+from psruntime.process_config import SecurityConfig
 from tests.support.certificates import TOKEN, Authority
 from tests.support.commands import LOCAL, Commands, coordinator_of
 

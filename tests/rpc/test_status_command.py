@@ -184,7 +184,7 @@ def _heed_ctrl_c() -> None:
 
 
 def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout
+    assert process.stdout and process.stderr
     line = process.stdout.readline()
-    assert line, "it has ended"
+    assert line, f"it has ended: {process.stderr.read()}"
     return line

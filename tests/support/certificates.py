@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trustme
 
-from psruntime.config import SecurityConfig
+from psruntime.process_config import SecurityConfig
 from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.security.tls import read_tls
 

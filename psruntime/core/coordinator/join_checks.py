@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from psruntime.config import JobConfig, split_address
+from psruntime.config import JobConfig
 from psruntime.core.members.membership import Membership, Role
 from psruntime.core.members.messages import Join
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import first_difference
 from psruntime.errors import ModelDiffersError, OtherJobError, UsageError
+from psruntime.process_config import split_address
 
 
 def check_join(join: Join, job: JobConfig, members: Membership, specs: tuple[VariableSpec, ...] | None) -> None:

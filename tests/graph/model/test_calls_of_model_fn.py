@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from psruntime.config import JobConfig, ProcessConfig, WorkerConfig
+from psruntime.config import JobConfig
 from psruntime.errors import UsageError
+from psruntime.process_config import ProcessConfig, WorkerConfig
 from psruntime.worker import _Trainer
 
 MODEL = """

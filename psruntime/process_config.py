@@ -1,0 +1,133 @@
+"""What a user can set of one process: where it stands, what a worker runs, and what protects its calls.
+
+Units are in the names, as in config.py, which has the settings of the job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from psruntime.devices import device_names
+from psruntime.errors import UsageError
+from psruntime.settings import at_least, check_choices, flag_of, setting
+
+DEFAULT_COORDINATOR = "127.0.0.1:2222"
+DEFAULT_MODEL = "psruntime.examples.digits"
+TEXT_LOG, JSON_LOG = LOG_FORMATS = ("text", "json")
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+@dataclass(frozen=True)
+class ProcessConfig:
+    """Where one process stands: its index, the coordinator it talks to, and its own addresses.
+
+    `host` is the address at which the other processes reach this one; empty means the local address
+    of the route to the coordinator.  Port 0 lets the system choose.
+    """
+
+    index: int = setting("job", MISSING, "index of this process in its role, from 0")
+    coordinator: str = setting(
+        "network", DEFAULT_COORDINATOR, "address of the coordinator, which ps 0 hosts", metavar="HOST:PORT"
+    )
+    host: str = setting(
+        "network", "", "address at which the others reach this process", metavar="ADDRESS",
+        default_is="the local address of the route to the coordinator",
+    )  # fmt: skip
+    port: int = setting("network", 0, "port of TensorFlow's server", default_is="any free one")
+    health_port: int = setting("network", 0, "port of grpc.health.v1", default_is="any free one")
+    metrics_port: int | None = setting(
+        "network", None, "port at which Prometheus reads the metrics of this process, as http://HOST:PORT/metrics; "
+        "0 is any free one", default_is="none",
+    )  # fmt: skip
+    connect_timeout_s: float = setting("network", 60.0, "how long to try to reach the coordinator")
+    log_format: str = setting(
+        "job", TEXT_LOG, "form of the log on stderr: lines of text, or one JSON object a line", choices=LOG_FORMATS
+    )
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        at_least("index", self.index, 0)
+        split_address(self.coordinator)
+        for name in ("port", "health_port", "metrics_port"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 65535:
+                raise UsageError(f"{name} must be from 0 to 65535, got {value}")
+        at_least("connect_timeout_s", self.connect_timeout_s, 0.0)
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What a worker runs: the module with the model, and what its `input_fn` is told."""
+
+    model: str = setting("data and model", DEFAULT_MODEL, "module with input_fn and model_fn", metavar="MODULE")
+    data_dir: str = setting("data and model", "", "folder that input_fn is told (context.data_dir)", metavar="FOLDER")
+    batch_size: int = setting("data and model", 64, "examples in a batch")
+    seed: int = setting("data and model", 0, "context.seed is this plus the worker's index")
+    devices: str = setting(
+        "data and model", "", "devices of a worker, each of which takes a mini-batch in every step, as gpu:0,gpu:1, "
+        "cpu:0,cpu:1 or gpu:all", metavar="DEVICES", default_is="the one that TensorFlow chooses",
+    )  # fmt: skip
+
+    record: str = setting(
+        "job", "", "a line of JSON for every update of a worker, in a file of its own: {worker} in FILE is its index, "
+        "which else stands before the ending; Parquet if FILE ends with .parquet", metavar="FILE",
+    )  # fmt: skip
+    slowdown: float = setting(
+        "job", 1.0, "let each step take so many times as long as it does, by pauses, to try out a slow machine",
+        metavar="TIMES",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        at_least("batch_size", self.batch_size, 1)
+        at_least("slowdown", self.slowdown, 1.0)
+        device_names(self.devices)
+
+
+def _file(name: str, help: str, or_else: str = "") -> Any:  # noqa: A002
+    default_is = f"the environment's PSRUNTIME_{name.upper()}{or_else}"
+    return setting("security", "", help, metavar="FILE", default_is=default_is)
+
+
+@dataclass(frozen=True)
+class SecurityConfig:
+    """What protects the control plane; nothing does by default.
+
+    tls_ca, tls_cert, tls_key: PEM files for mutual TLS, all three or none.  token_file: file with the job's token.
+    token: the token itself, which only the environment gives; `token_file` goes over it.
+    """
+
+    tls_ca: str = _file("tls_ca", "certificates of the CAs that this process trusts (PEM)")
+    tls_cert: str = _file("tls_cert", "certificate of this process (PEM)")
+    tls_key: str = _file("tls_key", "its key (PEM)")
+    token_file: str = _file(
+        "token_file", "file with the job's token, its only line", ", or the token in PSRUNTIME_TOKEN"
+    )
+    token: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        given = {flag_of(name): bool(getattr(self, name)) for name in ("tls_ca", "tls_cert", "tls_key")}
+        missing = [flag for flag, there in given.items() if not there]
+        if 0 < len(missing) < len(given):
+            raise UsageError(f"{', '.join(given)} belong together; missing: {', '.join(missing)}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> SecurityConfig:
+        """The settings in `given`; of those that are empty there, PSRUNTIME_TLS_CA and so on of the environment."""
+        from_environment = {f.name: environment.get(f"PSRUNTIME_{f.name.upper()}", "") for f in fields(cls)}
+        return cls(**{**from_environment, **{name: value for name, value in given.items() if value}})
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits `host:port`; an IPv6 host stands in brackets.
+
+    Raises:
+        UsageError: the text has no port, or one out of range.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
+        raise UsageError(f"address '{address}' is not host:port, for example {DEFAULT_COORDINATOR}")
+    return host, int(port)
