@@ -127,8 +127,11 @@ class JobConfig:
     )
     pipeline: int = setting("consistency", 1, "mode async and bounded: steps that a worker has under way at a time")
     slice_bytes: int = setting("network", 16 << 20, "a larger variable is cut into slices of about this many bytes")
-    min_shard_bytes: int = setting(
-        "network", 0, "small dense variables are on no more ps than would have this many bytes of them each; 0: on all"
+    min_ps_bytes: int = setting(
+        "network",
+        0,
+        "variables that are no tables are on no more ps than would have this many bytes of them each; 0: "
+        "on all; with table groups 65536 at least",
     )
     max_staleness: int | None = setting(
         "consistency", None, "mode async: a ps refuses an update staler than this many versions"
@@ -212,7 +215,7 @@ class JobConfig:
             )
         at_least("summary_steps", self.summary_steps, 0)
         at_least("replicate_every", self.replicate_every, 0)
-        at_least("min_shard_bytes", self.min_shard_bytes, 0)
+        at_least("min_ps_bytes", self.min_ps_bytes, 0)
         if self.replicate_every and self.ps < 2:
             raise UsageError("replicate_every needs ps 2 at least: the copy of a ps is on the next one")
         if self.train_steps is not None:

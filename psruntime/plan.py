@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.Parser(
         PROG,
         "Shows where the variables of a model would live, without a job.  Of the job's settings --ps, --plan, "
-        "--slice-bytes, --min-shard-bytes and --local-steps count here.",
+        "--slice-bytes, --min-ps-bytes and --local-steps count here.",
         first=("model", "ps", "plan"),
     )
     parser.add_settings(WorkerConfig, only=flags.DATA_AND_MODEL)
@@ -49,7 +49,7 @@ def _show(arguments: argparse.Namespace) -> int:
     job = flags.config_of(JobConfig, arguments)
     others = _numbers(arguments.what_if)
     specs = _specs(flags.worker_config(arguments), job)
-    sizes = (job.slice_bytes, job.pack_bytes, job.min_shard_bytes)
+    sizes = (job.slice_bytes, job.pack_bytes, job.min_ps_bytes)
     plans = [make_plan(specs, num_ps, *sizes) for num_ps in [job.ps, *others]]
     if arguments.json:
         sys.stdout.write(json.dumps([_as_json(plan, job.local_steps) for plan in plans], indent=2) + "\n")

@@ -262,7 +262,7 @@ class _Ps:
         self._knows_model = specs is not None
         if specs:
             job = self._job
-            self._state.learn_plan(make_plan(specs, job.ps, job.slice_bytes, job.pack_bytes, job.min_shard_bytes))
+            self._state.learn_plan(make_plan(specs, job.ps, job.slice_bytes, job.pack_bytes, job.min_ps_bytes))
 
     def _log_ledger(self) -> None:
         """The account of all updates, once at the end."""

@@ -10,9 +10,9 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psruntime import flags
 from psruntime.config import JobConfig
@@ -22,9 +22,6 @@ from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.rounds_log import rounds_of
 from psruntime.process import offline
 from psruntime.process_config import WorkerConfig
-
-if TYPE_CHECKING:
-    from psruntime.graph.input.input_stream import InputStream
 
 PROG = "psruntime replay"
 TOLERANCE = 1e-5
@@ -74,7 +71,7 @@ def _parser() -> flags.Parser:
         PROG,
         "Trains one process, with plain TensorFlow, on the batches that the rounds log of a sync job names, from the "
         "oldest checkpoint of the job to its newest, and compares.  Give the flags that the workers had; of the job's "
-        "settings --checkpoint-dir, --local-steps and --min-workers count here.",
+        "settings --checkpoint-dir, --local-steps, --min-workers and --on-data-error count here.",
         first=("model", "checkpoint_dir", "batch_size"),
         usage=f"{PROG} LOG [flags]",
     )
@@ -103,15 +100,15 @@ def _sizes(text: str) -> dict[int, int]:
 def _replay(log: str, job: JobConfig, worker: WorkerConfig, sizes: dict[int, int]) -> Outcome:
     """TensorFlow is imported here only, after its environment is set."""
     rounds, devices = rounds_of(log), max(1, len(device_names(worker.devices)))
-    if any("shards" in part for record in rounds for part in record["parts"]):
-        raise UsageError(f"{log} is of a job with data shards (context.shards), which cannot be repeated")
     if worker.devices == ALL_GPUS:
         raise UsageError(f"--devices {ALL_GPUS}: name the devices that the workers had; only their number counts here")
     from psruntime.graph.base import environment
 
     environment.prepare()
 
+    from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.input.input_stream import InputStream
+    from psruntime.graph.input.logged_batches import LoggedBatches
     from psruntime.graph.model.one_process import OneProcess
 
     first, last = _ends(job.checkpoint_dir)
@@ -121,9 +118,9 @@ def _replay(log: str, job: JobConfig, worker: WorkerConfig, sizes: dict[int, int
     def stream(index: int) -> InputStream:
         size = sizes.get(index, worker.batch_size)
         context = Context(TRAIN, index, job.min_workers, size, worker.data_dir, worker.seed + index)
-        return InputStream(model, context, job.local_steps * devices)
+        return InputStream(model, context, job.local_steps * devices, DataErrors(job.on_data_error == "skip"))
 
-    inputs = _Inputs(stream)
+    inputs = LoggedBatches(stream)
     try:
         process = OneProcess(model, inputs.layout(used[0]))
         try:
@@ -167,73 +164,6 @@ def _between(rounds: list[dict[str, Any]], first: int, last: int, log: str) -> l
             f"job; those from {first + 1} to {last} are needed, from the oldest checkpoint of the folder to its newest"
         )
     return used
-
-
-class _Inputs:
-    """The batches of all workers.  Each process of a worker, an incarnation, began its input anew."""
-
-    def __init__(self, stream: Callable[[int], InputStream]) -> None:
-        self._stream = stream
-        self._streams: dict[str, _Batches] = {}
-
-    def layout(self, record: dict[str, Any]) -> Any:
-        return self._of(record["parts"][0]).inputs.layout
-
-    def minibatches(self, record: dict[str, Any]) -> list[list[Any]]:
-        """All that a round was made of; a part without weight is not in the sum.
-
-        Raises:
-            UsageError: a batch has another number of examples than the log says.
-        """
-        found: list[list[Any]] = []
-        for part in record["parts"]:
-            batches = self._of(part)
-            taken = batches.take(part)
-            examples = batches.inputs.examples(taken)
-            if part["examples"] and examples != part["examples"]:
-                raise UsageError(
-                    f"batch {part['batch']} of worker {part['worker']} has {examples} examples here, and had "
-                    f"{part['examples']:g} in the job: give --batch-size, --batch-sizes, --data-dir, --seed and "
-                    "--local-steps as the workers had them"
-                )
-            size = len(batches.inputs.layout.tensors)
-            if part["examples"]:
-                found += [taken[start : start + size] for start in range(0, len(taken), size)]
-        return found
-
-    def close(self) -> None:
-        for batches in self._streams.values():
-            batches.inputs.close()
-
-    def _of(self, part: dict[str, Any]) -> _Batches:
-        if part["incarnation"] not in self._streams:
-            self._streams[part["incarnation"]] = _Batches(self._stream(part["worker"]))
-        return self._streams[part["incarnation"]]
-
-
-class _Batches:
-    """One worker's batches by number; a number may come twice, but never one before the last.
-
-    Where rounds have shares, a batch has `size` examples after the `first` ones of the input.
-    """
-
-    def __init__(self, inputs: InputStream) -> None:
-        from psruntime.graph.input.examples import Examples
-
-        self.inputs = inputs
-        self._examples = Examples(inputs.draw_endlessly, inputs.name)
-        self._number = -1  # of the last
-        self._last: list[Any] = []
-
-    def take(self, part: dict[str, Any]) -> list[Any]:
-        """What a part of a round was made of."""
-        if "size" in part and part["batch"] != self._number:
-            self._examples.skip(part["first"] - self._examples.taken)
-            self._last, self._number = self._examples.take(part["size"]), part["batch"]
-        while self._number < part["batch"]:
-            self._last = self.inputs.draw_endlessly()
-            self._number += 1
-        return self._last
 
 
 def _print(outcome: Outcome, as_json: bool) -> None:

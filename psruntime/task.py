@@ -67,7 +67,8 @@ def _parser() -> flags.Parser:
     flags.add_lifeline_flag(parser)
     parser.heading("job").add_argument(
         "--colocate-ps", action="store_true", help="give each worker a ps of its own, as its child: the cluster has "
-        "no others, worker 0's address is the coordinator's; mode sync unless another or a schedule is given",
+        "no others, worker 0's address is the coordinator's; mode sync unless another or a schedule is given, and "
+        f"--min-ps-bytes {LIGHT_BYTES} unless another is",
     )  # fmt: skip
     parser.add_settings(SecurityConfig)
     flags.add_insecure_flag(parser)
@@ -84,7 +85,7 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
     """
     of_cluster = task.job_settings()
     if task.colocated:  # there are as many ps as workers, whatever the model needs
-        of_cluster["min_shard_bytes"] = LIGHT_BYTES
+        of_cluster["min_ps_bytes"] = LIGHT_BYTES
         if not settings.get("schedule"):
             of_cluster["mode"] = "sync"
     if PS in of_cluster and settings.get(PS, of_cluster[PS]) != of_cluster[PS]:

@@ -20,7 +20,8 @@ GENERATED = "psruntime/v1"
 # What a part may import besides itself and the standard library.
 MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/core": {
-        "psruntime.errors", "psruntime.config", "psruntime.modes", "psruntime.schedule", "psruntime.bound_range",
+        "psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.modes", "psruntime.schedule",
+        "psruntime.bound_range",
     },
     "psruntime/errors.py": set(),
     "psruntime/settings.py": {"psruntime.errors"},
@@ -34,15 +35,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "psruntime/modes.py": set(),
     "psruntime/schedule.py": {"psruntime.errors", "psruntime.modes", "psruntime.settings"},
     "psruntime/config.py": {
-        "psruntime.errors", "psruntime.settings", "psruntime.devices", "psruntime.staleness_lr", "psruntime.modes",
-        "psruntime.schedule", "psruntime.bound_range", "psruntime.metric", "psruntime.step_range",
-        "psruntime.warm_names",
+        "psruntime.errors", "psruntime.settings", "psruntime.staleness_lr", "psruntime.modes", "psruntime.schedule",
+        "psruntime.bound_range", "psruntime.metric", "psruntime.step_range", "psruntime.warm_names",
     },
+    "psruntime/process_config.py": {"psruntime.errors", "psruntime.settings", "psruntime.devices"},
     "psruntime/usercode.py": {"psruntime.errors"},
     "psruntime/model.py": {"psruntime.errors", "psruntime.settings", "psruntime.usercode"},
-    "psruntime/cluster": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
-    "psruntime/launch": {"psruntime.errors", "psruntime.config", "psruntime.settings"},
-    "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config"},
+    "psruntime/cluster": {"psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.settings"},
+    "psruntime/launch": {"psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.settings"},
+    "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.process_config"},
     "psruntime/tracing": {"psruntime.errors", "psruntime.observe"},
     "psruntime/metrics": {
         "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.modes", "psruntime.observe",
@@ -55,8 +56,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "psruntime.drawing", "bokeh",
     },
     "psruntime/observe": {
-        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.network", "psruntime.schedule",
-        "psruntime.modes", "rich", "pyarrow",
+        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.network",
+        "psruntime.schedule", "psruntime.modes", "rich", "pyarrow",
     },
 }  # fmt: skip
 

@@ -79,7 +79,7 @@ JOB_REFUSALS = [
     ("pipeline", 0, "pipeline must be at least 1, got 0"),
     ("pipeline", 33, "pipeline must be at most 32, got 33"),
     ("slice_bytes", 0, "slice_bytes must be at least 1, got 0"),
-    ("min_shard_bytes", -1, "min_shard_bytes must be at least 0, got -1"),
+    ("min_ps_bytes", -1, "min_ps_bytes must be at least 0, got -1"),
     ("max_staleness", -1, "max_staleness must be at least 0, got -1"),
     ("lease_s", 0.25, "lease_s must be at least 0.5, got 0.25"),
     ("lease_s", math.nan, "lease_s must be at least 0.5, got nan"),

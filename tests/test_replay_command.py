@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import pytest
 
 from psruntime import replay
 from psruntime.replay import Outcome
-
-if TYPE_CHECKING:
-    from psruntime.graph.input.input_stream import InputStream
 
 
 @pytest.mark.parametrize(
@@ -39,16 +34,6 @@ def test_a_mistake_is_one_line(
     assert replay.main(["rounds.jsonl", *flags]) == 2
     said = capsys.readouterr().err
     assert said.startswith(complaint) and said.count("\n") == 1
-
-
-def test_a_job_with_data_shards_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    part = {"worker": 0, "incarnation": "00", "batch": 0, "examples": 8.0, "shards": [[1, 0, 8, 0]]}
-    record = {"record": "round", "round": 1, "applied": True, "global_step": 1, "parts": [part]}
-    log = tmp_path / "rounds.jsonl"
-    log.write_text(json.dumps(record) + "\n")
-    assert replay.main([str(log), "--checkpoint-dir=c"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "is of a job with data shards (context.shards), which cannot be repeated" in said
 
 
 def test_a_local_stage_is_refused() -> None:
@@ -89,32 +74,3 @@ def test_the_exit_code_says_whether_it_is_the_same(
     assert ("not the same within 1e-05 (--tolerance)" in said.err) == bool(code)
     replay.main(["log", "--checkpoint-dir=c", "--json"])
     assert json.loads(capsys.readouterr().out)["differences"] == differences
-
-
-class Numbers:
-    """An input whose batches have 4 examples: their numbers."""
-
-    name = "numbers"
-
-    def __init__(self) -> None:
-        self._drawn = 0
-
-    def draw_endlessly(self) -> list[Any]:
-        self._drawn += 4
-        return [np.arange(self._drawn - 4, self._drawn)]
-
-
-def test_the_examples_of_a_share_are_found_again() -> None:
-    """Batches 1 and 2 were in rounds that are undone; batch 3 was computed again for a later round."""
-    batches = replay._Batches(cast("InputStream", Numbers()))
-    parts = [(0, 0, 4), (3, 17, 6), (3, 17, 6), (4, 23, 1)]
-    taken = [batches.take({"batch": number, "first": first, "size": size}) for number, first, size in parts]
-    assert [array.tolist() for (array,) in taken] == [
-        [0, 1, 2, 3], [17, 18, 19, 20, 21, 22], [17, 18, 19, 20, 21, 22], [23]
-    ]  # fmt: skip
-
-
-def test_a_batch_of_the_input_is_found_by_its_number() -> None:
-    batches = replay._Batches(cast("InputStream", Numbers()))
-    taken = [batches.take({"batch": number}) for number in (1, 1, 3)]
-    assert [array.tolist() for (array,) in taken] == [[4, 5, 6, 7], [4, 5, 6, 7], [12, 13, 14, 15]]

@@ -110,7 +110,7 @@ def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], mon
     first, second = made
     assert first.calls[0] == [
         *of_ps, "--index=0", "--host=a", "--port=0", "--insecure", "--ps=2", "--min-workers=2",
-        "--min-shard-bytes=65536", "--mode=sync",
+        "--min-ps-bytes=65536", "--mode=sync",
     ]  # fmt: skip
     assert second.calls[0] == [*of_ps, "--index=1", "--host=d", "--port=0", "--insecure"]
     end = ("end", ("over", True), ("within_s", 300.0))

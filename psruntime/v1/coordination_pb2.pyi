@@ -185,7 +185,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[JobSettings, _Mapping]] = ...) -> None: ...
 
 class JobSettings(_message.Message):
-    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "epochs", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "min_shard_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "staleness_lr", "schedule", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "max_bound", "rounds_log", "round_warn", "summary_steps", "summary_workers", "trace_steps", "keep_best", "warm_start", "warm_start_vars", "warm_start_names", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
+    __slots__ = ("mode", "ps", "min_workers", "max_workers", "train_steps", "epochs", "checkpoint_dir", "save_steps", "save_secs", "delta_every", "keep", "slice_bytes", "min_ps_bytes", "plan", "local_steps", "pipeline", "wire", "wire_error_feedback", "top_k", "backup_workers", "batch_policy", "max_staleness", "staleness_lr", "schedule", "on_nan", "on_data_error", "start_over", "lease", "ps_timeout", "link_timeout", "linger", "stop_grace", "bound", "max_bound", "rounds_log", "round_warn", "summary_steps", "summary_workers", "trace_steps", "keep_best", "warm_start", "warm_start_vars", "warm_start_names", "on_ps_loss", "replicate_every", "job_id", "drain_timeout")
     MODE_FIELD_NUMBER: _ClassVar[int]
     PS_FIELD_NUMBER: _ClassVar[int]
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -198,7 +198,7 @@ class JobSettings(_message.Message):
     DELTA_EVERY_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     SLICE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    MIN_SHARD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MIN_PS_BYTES_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
@@ -245,7 +245,7 @@ class JobSettings(_message.Message):
     delta_every: int
     keep: int
     slice_bytes: int
-    min_shard_bytes: int
+    min_ps_bytes: int
     plan: PlanKind
     local_steps: int
     pipeline: int
@@ -280,7 +280,7 @@ class JobSettings(_message.Message):
     replicate_every: int
     job_id: str
     drain_timeout: _duration_pb2.Duration
-    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., epochs: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., min_shard_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., staleness_lr: _Optional[str] = ..., schedule: _Optional[str] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., max_bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., summary_workers: _Optional[_Union[SummaryWorkers, str]] = ..., trace_steps: _Optional[str] = ..., keep_best: _Optional[str] = ..., warm_start: _Optional[str] = ..., warm_start_vars: _Optional[str] = ..., warm_start_names: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., ps: _Optional[int] = ..., min_workers: _Optional[int] = ..., max_workers: _Optional[int] = ..., train_steps: _Optional[int] = ..., epochs: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_steps: _Optional[int] = ..., save_secs: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delta_every: _Optional[int] = ..., keep: _Optional[int] = ..., slice_bytes: _Optional[int] = ..., min_ps_bytes: _Optional[int] = ..., plan: _Optional[_Union[PlanKind, str]] = ..., local_steps: _Optional[int] = ..., pipeline: _Optional[int] = ..., wire: _Optional[_Union[Wire, str]] = ..., wire_error_feedback: _Optional[bool] = ..., top_k: _Optional[float] = ..., backup_workers: _Optional[int] = ..., batch_policy: _Optional[_Union[BatchPolicy, str]] = ..., max_staleness: _Optional[int] = ..., staleness_lr: _Optional[str] = ..., schedule: _Optional[str] = ..., on_nan: _Optional[_Union[OnNan, str]] = ..., on_data_error: _Optional[_Union[OnDataError, str]] = ..., start_over: _Optional[bool] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ps_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., link_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., linger: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., stop_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bound: _Optional[int] = ..., max_bound: _Optional[int] = ..., rounds_log: _Optional[str] = ..., round_warn: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., summary_steps: _Optional[int] = ..., summary_workers: _Optional[_Union[SummaryWorkers, str]] = ..., trace_steps: _Optional[str] = ..., keep_best: _Optional[str] = ..., warm_start: _Optional[str] = ..., warm_start_vars: _Optional[str] = ..., warm_start_names: _Optional[str] = ..., on_ps_loss: _Optional[_Union[OnPsLoss, str]] = ..., replicate_every: _Optional[int] = ..., job_id: _Optional[str] = ..., drain_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DynamicRows(_message.Message):
     __slots__ = ("admit_after", "expire_after")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_a_machine_of_two_that_is_killed_comes_back(zygote: Zygote, tmp_path: Pa
     """First the one without the coordinator, then the one with it."""
     machines = Machines(
         zygote, tmp_path, "task", "--colocate-ps", f"--train-steps={STEPS}", f"--save-steps={SAVE_STEPS}",
-        f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--linger=1", "--lease=2", "--min-shard-bytes=0",
+        f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--linger=1", "--lease=2", "--min-ps-bytes=0",
     )  # fmt: skip
     try:
         procs = [machines.start(0), machines.start(1)]
@@ -108,6 +109,27 @@ def test_a_machine_of_two_that_is_killed_comes_back(zygote: Zygote, tmp_path: Pa
     assert len(restored) == len(saved), restored
     assert all(step >= least for step, least in zip(restored, saved, strict=True)), (restored, saved)
     assert " mode=sync " in logs and len(re.findall("^held out, at global step 1000: ", logs, re.MULTILINE)) == 1
+
+
+@pytest.mark.nightly
+def test_a_machine_without_variables_takes_nothing_with_it(zygote: Zygote, tmp_path: Path) -> None:
+    """Digits are small enough for one ps, so the other has none."""
+    machines = Machines(
+        zygote, tmp_path, "task", "--colocate-ps", f"--train-steps={STEPS}", f"--save-steps={10 * STEPS}",
+        f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--linger=1", "--lease=2",
+    )  # fmt: skip
+    try:
+        procs = [machines.start(0), machines.start(1)]
+        procs[0].wait_for(" now=TRAINING ")
+        time.sleep(1.0)  # some rounds
+        procs[1].kill()
+        procs[1] = machines.start(1)
+        assert [proc.wait(END_S) for proc in procs] == [0, 0], [proc.text for proc in machines.all]
+    finally:
+        machines.end()
+    logs = "\n".join(proc.text for proc in machines.all)
+    assert " adopted " in logs and " restored " not in logs and " crash " not in logs and " restart 1 of" not in logs
+    assert not re.search(r"steps_lost=[1-9]", logs)
 
 
 @pytest.mark.nightly

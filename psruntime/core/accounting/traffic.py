@@ -5,7 +5,8 @@ the mark before the last one, so over one to two windows, and the ps are compare
 
 Law: a ps is heavy after two windows one after the other in each of which it moved more than HEAVY times the mean of
 all ps, until one in which it moved less than RELIEVED times that.  Only windows count that were wholly in phase
-TRAINING, and in which all ps together moved LEAST_BYTES_PER_S.
+TRAINING, and in which all ps together moved LEAST_BYTES_PER_S.  Where ps may be without buckets on purpose, those
+have no share.
 """
 
 from __future__ import annotations
@@ -34,19 +35,27 @@ class _Told:
 
 @dataclass
 class _Line:
-    """What is kept of a member.  mark: at the last mark; before: at the one before it, or when it came."""
+    """What is kept of a member.  mark: at the last mark; before: at the one before it, or when it came.
+
+    has_share: of a ps, whether the traffic is spread over it, too.
+    """
 
     member: Member
     before: _Told
     mark: _Told | None
     latest: _Told
+    has_share: bool = True
 
 
 class TrafficRates:
-    """Of all live members that know what they move.  `note(name, **facts)` tells what an operator wants to read."""
+    """Of all live members that know what they move.  `note(name, **facts)` tells what an operator wants to read.
 
-    def __init__(self, num_ps: int, lease_s: float, note: Callable[..., None]) -> None:
+    some_empty: whether some ps may be without buckets on purpose.
+    """
+
+    def __init__(self, num_ps: int, lease_s: float, note: Callable[..., None], some_empty: bool = False) -> None:
         self._num_ps = num_ps
+        self._some_empty = some_empty
         self._window_s = max(WINDOW_S, lease_s)
         self._note = note
         self._lines: dict[int, _Line] = {}  # by incarnation
@@ -65,6 +74,8 @@ class TrafficRates:
         told = _Told(now_s, stats.moved, stats.pushes if isinstance(stats, WorkerStats) else 0)
         line = self._lines.setdefault(member.incarnation, _Line(member, told, None, told))
         line.latest = told
+        if self._some_empty and isinstance(stats, PsStats):
+            line.has_share = stats.buckets > 0
 
     def forget(self, incarnation: int) -> None:
         """The member is gone."""
@@ -108,14 +119,15 @@ class TrafficRates:
         if not (self._trained and len(rates) == self._num_ps and total >= LEAST_BYTES_PER_S):
             self._suspects = set()
             return
-        times = {index: rate * self._num_ps / total for index, rate in rates.items()}
-        for index in [index for index in sorted(self._heavy) if times[index] < RELIEVED]:
+        sharing = {line.member.index for line in self._lines.values() if _is_ps(line) and line.has_share}
+        times = {index: rates[index] * len(sharing) / total for index in sharing}
+        for index in [index for index in sorted(self._heavy) if times.get(index, 0.0) < RELIEVED]:
             self._heavy.discard(index)
-            self._note("ps_relieved", ps=index, share=f"{times[index] / self._num_ps:.0%}")
+            self._note("ps_relieved", ps=index, share=f"{rates[index] / total:.0%}")
         above = {index for index, n in times.items() if n > HEAVY}
         for index in sorted((above & self._suspects) - self._heavy):
             self._heavy.add(index)
-            share, reason = f"{times[index] / self._num_ps:.0%}", why_heavy(index, times[index], self._num_ps)
+            share, reason = f"{rates[index] / total:.0%}", why_heavy(index, times[index], len(sharing))
             self._note("ps_heavy", ps=index, share=share, bytes_per_s=round(rates[index]), reason=reason)
         self._suspects = above
 

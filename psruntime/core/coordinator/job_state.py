@@ -96,7 +96,7 @@ class JobState:
         # What has moved, and what became of it.
         self.accounts = Accounts()
         self.refused_pushes = RefusedPushes()
-        self.traffic = TrafficRates(job.ps, job.lease_s, note)
+        self.traffic = TrafficRates(job.ps, job.lease_s, note, some_empty=job.min_ps_bytes > 0)
 
         self.timed: list[Timed] = [
             self.turns, self.pace, self.grace, self.failures, self.duty, self.drain_timer, self.stop, self.reliefs,

@@ -84,15 +84,14 @@ def _joined(group: Sequence[Bucket]) -> Bucket:
 def spread(buckets: Sequence[Bucket], num_ps: int, min_bytes: int = 0) -> list[Bucket]:
     """Places the buckets by bytes, longest processing time first; in their order.
 
-    min_bytes: those that may be packed are on no more ps than would have so many bytes of them each; on one at least.
+    min_bytes: those that are no tables are on no more ps than would have so many bytes of them each; on one at least.
     """
-    packed = [bucket for bucket in buckets if bucket.group]
-    shards = sum(bucket.size_bytes for bucket in packed) // min_bytes if min_bytes else num_ps
-    if shards >= num_ps:
-        units = [[bucket] for bucket in buckets]
-    else:
-        units = [[bucket] for bucket in buckets if not bucket.group]
-        units += [unit for unit in _evenly([[bucket] for bucket in packed], max(1, shards)) if unit]
+    units = [[bucket] for bucket in buckets]
+    dense = [unit for unit in units if not unit[0].is_table]
+    used = sum(bucket.size_bytes for (bucket,) in dense) // min_bytes if min_bytes else num_ps
+    if used < num_ps:
+        units = [unit for unit in units if unit[0].is_table]
+        units += [unit for unit in _evenly(dense, max(1, used)) if unit]
     place = {bucket.name: ps for ps, held in enumerate(_evenly(units, num_ps)) for bucket in held}
     return [replace(bucket, ps=place[bucket.name]) for bucket in buckets]
 

@@ -6,7 +6,7 @@ a table: its rows are looked up and updated where they lie.  Where variables are
 table group, which has a bucket on every ps (table_groups.py); any other is one bucket, whatever its size.  A variable
 whose updates need all of it is one bucket, too, in its own shape.  One that is not trainable has one home, whole.  All
 are spread over the ps by bytes before they are packed, longest processing time first (Graham 1969): the fullest ps
-holds at most 4/3 of what the best spread would give it.
+holds at most 4/3 of what the best spread would give it.  With `min_ps_bytes` few bytes are on few ps.
 """
 
 from __future__ import annotations
@@ -78,12 +78,13 @@ class Plan:
 
 
 def make_plan(
-    specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int, pack_bytes: int = 0, min_shard_bytes: int = 0
+    specs: Sequence[VariableSpec], num_ps: int, slice_bytes: int, pack_bytes: int = 0, min_ps_bytes: int = 0
 ) -> Plan:
     """Places every variable.
 
     pack_bytes: 0 packs none, and makes no table groups but for dynamic tables.
-    min_shard_bytes: packed variables are on no more ps than would have so many bytes of them each.
+    min_ps_bytes: variables that are no tables are on no more ps than would have so many bytes of them each.  Where
+        there are table groups it is LIGHT_BYTES at least, since every ps has rows of them anyway.
 
     Raises:
         ValueError: two variables or buckets share a name, a sparse one is a scalar, or no ps or slice size is given.
@@ -103,8 +104,7 @@ def make_plan(
     in_groups = {table.name for group in groups for table in group.tables}
     pieces = [piece for spec in specs if spec.name not in in_groups for piece in cut(spec, slice_bytes)]
     _refuse_twins(piece.name for piece in pieces)
-    # Where table groups have a bucket on every ps anyway, no ps needs a few small variables to be of use.
-    min_bytes = max(min_shard_bytes, LIGHT_BYTES if groups else 0) if pack_bytes else 0
+    min_bytes = max(min_ps_bytes, LIGHT_BYTES if groups else 0) if pack_bytes else 0
     placed = spread(pieces, num_ps, min_bytes)
     trained = {spec.name for spec in specs if spec.trainable}
     buckets = pack((bucket for bucket in placed if bucket.variable in trained), pack_bytes)

@@ -59,23 +59,24 @@ def lost_work(seen_step: int, why: str, give: str) -> str:
 
 
 def decide(
-    holdings: Sequence[Holding], partial: bool, restore: bool, same_rounds: bool, without: Collection[int] = ()
+    holdings: Sequence[Holding], partial: bool, restore: bool, same_rounds: bool, empty: Collection[int] = ()
 ) -> Recovery:
     """By what each ps holds.
 
     partial: whether live variables stay when others are lost.  restore: the coordinator wants the checkpoint.
-    same_rounds: whether all buckets hold the same rounds; True in the modes without rounds.  without: the ps on which
+    same_rounds: whether all buckets hold the same rounds; True in the modes without rounds.  empty: the ps on which
     the plan puts no variables.
     """
     everyone = frozenset(range(len(holdings)))
-    lost = frozenset(ps for ps, holding in enumerate(holdings) if holding is not Holding.PREPARED)
-    if lost.union(without) == everyone:
-        begun = any(holding is Holding.BEGUN for holding in holdings)
+    absent = frozenset(ps for ps, holding in enumerate(holdings) if holding is not Holding.PREPARED)
+    lost = absent.difference(empty)
+    if absent == everyone:
+        begun = any(holding is Holding.BEGUN for ps, holding in enumerate(holdings) if ps not in empty)
         return Recovery(everyone, "a preparation was cut off" if begun else "no ps holds anything")
     if restore:
         return Recovery(everyone, "a round was torn")
     if not same_rounds:
         return Recovery(everyone, "the buckets hold different rounds")
-    if not lost.difference(without):
-        return Recovery(frozenset())
-    return Recovery(lost if partial else everyone, f"ps {listed(sorted(lost.difference(without)))} lost its variables")
+    if not lost:
+        return Recovery(lost)
+    return Recovery(absent if partial else everyone, f"ps {listed(sorted(lost))} lost its variables")

@@ -207,7 +207,7 @@ class InputStream:
             raise self._ended
         while len(self._begun) < self.minibatches:
             try:
-                drawn = self._passing_over(self.shards.draw)
+                drawn = self.draw_of_shard()
             except BaseException as error:
                 self._ended = error
                 raise
@@ -217,6 +217,11 @@ class InputStream:
                 self._begun.append(self._begun[0] if drawn is None else drawn)
         step, self._begun = self._begun, []
         return DrawnBatch([array for each in step for array in each], tuple(of for each in step for of in each.of))
+
+    def draw_of_shard(self) -> DrawnBatch | None:
+        """The next mini-batch of the shards; None if there is none to read now.  Not beside `draw_if_any`."""
+        assert self.shards is not None
+        return self._passing_over(self.shards.draw)
 
     def _draw_minibatch(self) -> list[Any]:
         drawn = self._passing_over(self.draw)

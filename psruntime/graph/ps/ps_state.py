@@ -147,6 +147,8 @@ class LedgerReader:
 
     def accepted(self) -> dict[int, tuple[int, int]]:
         """Worker index -> pushes that the buckets accepted of it: the fewest and the most."""
+        if not self.names:
+            return {}
         rows = np.array(self._session.run(self._pushed), np.int64).reshape(len(self.names), -1, PUSHED_SIZE)
         counts = rows[:, :, ACCEPTED]
         fewest, most = counts.min(axis=0), counts.max(axis=0)

@@ -89,7 +89,7 @@ class Preparation:
         every_ps = range(graph.plan.num_ps)
         with graph.graph.as_default(), tf1.device(worker_device(index)):
             held = [_variables_on(graph, ps) for ps in every_ps]
-            self._without = [ps for ps in every_ps if not held[ps]]
+            self._empty = graph.empty_ps
             self._flags = PreparedFlags(graph.controls, graph.plan.marker, held, graph.fence)
             self._counters = RestoredCounters(graph)
             self._round_states = [[r.state.read_value() for r in _rounds_on(graph, ps)] for ps in every_ps]
@@ -175,11 +175,11 @@ class Preparation:
         write(self._seal)
         attempt = self._last_attempt(session)
         same_rounds = self._same_rounds(session)
-        recovery = decide(holdings, self._partial, assignment.restore, same_rounds, self._without)
+        recovery = decide(holdings, self._partial, assignment.restore, same_rounds, self._empty)
+        empty = {ps for ps in self._empty if holdings[ps] is not Holding.PREPARED}
         if not recovery.ps:
-            came = [ps for ps in self._without if holdings[ps] is not Holding.PREPARED]
-            if came:
-                self._flags.finish(session, assignment.incarnation, came)
+            if empty:
+                self._flags.finish(session, assignment.incarnation, empty)
             is_left = self._unreported is not None and self._unreported.is_left(session)
             position = self._position(None) if is_left else None
             saved_step = self._saved_step(assignment)
@@ -188,7 +188,7 @@ class Preparation:
         replica = self._newer_replica(session, holdings, self._saved_step(assignment) or 0)
         path = None if replica else self._checkpoints.latest()
         if replica:
-            recovery, state = Recovery(replica.ps, recovery.reason), replica.state
+            recovery, state = Recovery(replica.ps | empty, recovery.reason), replica.state
         else:
             if not self._start_over:
                 self._require_source(path, assignment, recovery)
@@ -322,7 +322,7 @@ class Preparation:
             return None
         lost = {ps for ps, holding in enumerate(holdings) if holding is not Holding.PREPARED}
         fresh = {ps for ps, holding in enumerate(holdings) if holding is Holding.FRESH}
-        replica = self._replicas.newest(session, lost, fresh)
+        replica = self._replicas.newest(session, lost - self._empty, fresh)
         newer = replica and replica.is_whole and replica.state.global_step >= saved_step
         return replica if newer else None
 

@@ -32,6 +32,7 @@ class Replicas:
         self._fence = graph.fence
         self._num_ps = graph.plan.num_ps
         self._sync = graph.rounds is not None
+        self._with_variables = [ps for ps in range(self._num_ps) if ps not in graph.empty_ps]
         self._begun = (0, Note())  # buffer and note of the copy that was begun last
         with graph.graph.as_default(), tf1.name_scope("replicas/"):
             every_ps = range(self._num_ps)
@@ -66,12 +67,12 @@ class Replicas:
             self._fence.run(session, incarnation, [of_ps.free_own for of_ps in self._buffers[buffer]])
 
     def newest(self, session: Any, lost: Collection[int], fresh: Collection[int]) -> Replica | None:
-        """What the lost ps, in mode sync all, can be brought back from; None if there is nothing.
+        """What the lost ps, in mode sync all that have variables, can be brought back from; None if there is nothing.
 
         fresh: those that hold nothing at all.
         """
         replicas, own = self._read(session)
-        needed = range(self._num_ps) if self._sync else lost
+        needed = self._with_variables if self._sync else lost
         source = newest_source(needed, fresh, self._num_ps, replicas, own if self._sync else None)
         return Replica(session, self._buffers[source.buffer], needed, source) if source else None
 

@@ -132,6 +132,13 @@ class TrainGraph:
         stores = [*self.model.stores.values(), self.global_step]
         return [store for store in stores if store.bucket.ps == ps]
 
+    @property
+    def empty_ps(self) -> frozenset[int]:
+        """The ps on which the plan puts no variables."""
+        with_copies = {home.ps for home in self.plan.homes}
+        every_ps = range(self.plan.num_ps)
+        return frozenset(ps for ps in every_ps if ps not in with_copies and not self.stores_on(ps))
+
     def is_step(self, run_context: Any) -> bool:
         """Whether this run of a session is a training step; any other pushes nothing and counts for nothing."""
         return run_context.original_args.fetches is self.step

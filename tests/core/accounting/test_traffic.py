@@ -32,9 +32,13 @@ def member(role: Role, index: int, incarnation: int) -> Member:
 class Job:
     """So many ps that beat every BEAT_S, each a while after the one before it; incarnation 100 + index."""
 
-    def __init__(self, num_ps: int, lease_s: float = 9.0) -> None:
+    def __init__(self, num_ps: int, lease_s: float = 9.0, empty: set[int] | None = None) -> None:
+        """empty: the ps without buckets, where some may be so on purpose."""
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.traffic = TrafficRates(num_ps, lease_s, lambda name, **facts: self.told.append((name, facts)))
+        self.empty = empty or set()
+        self.traffic = TrafficRates(
+            num_ps, lease_s, lambda name, **facts: self.told.append((name, facts)), some_empty=empty is not None
+        )
         self.now_s = 1000.0  # of a clock that began long ago
         self.moved = [BytesMoved()] * num_ps
 
@@ -53,7 +57,7 @@ class Job:
             self.tell(index, trains)
 
     def tell(self, index: int, trains: bool = True) -> None:
-        stats = PsStats(moved=self.moved[index])
+        stats = PsStats(moved=self.moved[index], buckets=int(index not in self.empty))
         self.traffic.update(member(Role.PS, index, 100 + index), stats, trains, self.now_s)
 
     def shares(self) -> list[float | None]:
@@ -117,6 +121,15 @@ def test_two_of_many_may_be_heavy() -> None:
 
 def test_one_ps_alone_is_never_heavy() -> None:
     assert Job(1).run(300, 500 * MB) == []
+
+
+def test_a_ps_that_is_empty_on_purpose_has_no_share() -> None:
+    assert Job(3, empty={1, 2}).run(300, 500 * MB, 0, 0) == []
+    job = Job(4, empty={2, 3})
+    assert job.run(300, 1 * MB, 4 * MB, 0, 0) == ["ps_heavy 1"]
+    assert "ps 1 carries 1.6 times its share of the traffic of 2 ps" in job.told[0][1]["reason"]
+    assert job.told[0][1]["share"] == "80%"
+    assert job.run(300, 1 * MB, 1 * MB, 0, 0) == ["ps_relieved 1"]
 
 
 def test_what_lasts_for_a_moment_is_not_told() -> None:

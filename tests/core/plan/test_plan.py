@@ -134,20 +134,24 @@ def test_the_fullest_ps_holds_little_more_than_its_share(
 
 @CASES
 @given(st.lists(st.integers(1, 40), max_size=30), NUM_PS, st.integers(1, 2000), st.integers(4, 200))
-def test_packed_variables_are_on_no_more_ps_than_have_enough_of_them(
-    sizes: list[int], num_ps: int, min_shard_bytes: int, pack_bytes: int
+def test_variables_are_on_no_more_ps_than_have_enough_of_them(
+    sizes: list[int], num_ps: int, min_ps_bytes: int, pack_bytes: int
 ) -> None:
     model = [VariableSpec(f"v{i}", (size,), "float32", group=1) for i, size in enumerate(sizes)]
-    alone = VariableSpec("alone", (50,), "float32", whole=True)
-    plan = make_plan([*model, alone], num_ps, 1 << 20, pack_bytes, min_shard_bytes)
+    model += [
+        VariableSpec("whole", (50,), "float32", whole=True),
+        VariableSpec("mean", (9,), "float32", trainable=False),
+    ]
+    plan = make_plan(model, num_ps, 1 << 20, pack_bytes, min_ps_bytes)
     assert_covered(plan)
-    packed = [bucket for bucket in plan.buckets if bucket.group]
-    total = sum(bucket.size_bytes for bucket in packed)
-    used = {bucket.ps for bucket in packed}
-    assert len(used) <= max(1, total // min_shard_bytes)
-    if total >= num_ps * min_shard_bytes:
-        assert plan == make_plan([*model, alone], num_ps, 1 << 20, pack_bytes)
-    assert make_plan(model, num_ps, 1 << 20, 0, min_shard_bytes) == make_plan(model, num_ps, 1 << 20)
+    total, largest = sum(spec.size_bytes for spec in model), max(spec.size_bytes for spec in model)
+    used = [load for load in loads(plan) if load]
+    allowed = min(num_ps, max(1, total // min_ps_bytes))
+    assert len(used) <= allowed
+    assert allowed * max(used) <= total + (allowed - 1) * largest, "evenly over as many as are allowed"
+    if total >= num_ps * min_ps_bytes:
+        assert plan == make_plan(model, num_ps, 1 << 20, pack_bytes)
+    assert make_plan(model, num_ps, 1 << 20, 0, min_ps_bytes) == make_plan(model, num_ps, 1 << 20)
 
 
 @CASES

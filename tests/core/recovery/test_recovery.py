@@ -42,13 +42,15 @@ def test_whose_variables_are_replaced(partial: bool, restore: bool, same_rounds:
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_ps_that_has_no_variables_loses_none(partial: bool) -> None:
     for holdings in itertools.product((F, B, P), repeat=3):
-        recovery = decide(holdings, partial, False, True, without={1})
-        assert bool(recovery.ps) == ((holdings[0], holdings[2]) != (P, P))
-        if recovery.ps:
-            assert {ps for ps, holding in enumerate(holdings) if holding is not P} <= recovery.ps
-    assert decide([F, F, P], partial, False, True, without={1}).reason == "ps 0 lost its variables"
-    assert decide([F, P], partial, False, True, without={1}).reason == "no ps holds anything"
-    assert decide([P, F], partial, True, True, without={1}).ps == {0, 1}, "what the coordinator wants is restored"
+        recovery = decide(holdings, partial, False, True, empty={1})
+        absent = {ps for ps, holding in enumerate(holdings) if holding is not P}
+        assert bool(recovery.ps) == bool(recovery.reason) == bool(absent - {1})
+        if absent - {1}:
+            assert recovery.ps == (absent if partial else {0, 1, 2}), "an empty one is made ready with the others"
+        assert "1" not in recovery.reason
+    assert decide([F, P], partial, False, True, empty={1}).reason == "ps 0 lost its variables"
+    assert decide([F, B], partial, False, True, empty={1}).reason == "no ps holds anything"
+    assert decide([P, F], partial, True, True, empty={1}).ps == {0, 1}, "what the coordinator wants is restored"
 
 
 def test_a_reason_names_the_ps() -> None:

@@ -65,7 +65,7 @@ def test_a_rollback_moves_what_it_undoes(mode: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_a_ps_without_variables_takes_nothing_with_it(mode: str, tmp_path: Path) -> None:
     cluster = LocalCluster(2)
-    settings = {"mode": mode, "save_steps": 3, "checkpoint_dir": str(tmp_path), "min_shard_bytes": 1 << 20}
+    settings = {"mode": mode, "save_steps": 3, "checkpoint_dir": str(tmp_path), "min_ps_bytes": 1 << 20}
     first = train(cluster, ADAM, 5, **settings)
     assert not first.graph.plan.on(1)
     live = masters(first)

@@ -79,6 +79,25 @@ def test_async_only_the_lost_buckets_come_back(lost: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_no_copy_is_wanted_of_a_ps_without_variables(mode: str) -> None:
+    """The copy of ps 0 is on ps 1; ps 2 is lost with it, and its copy would have been on ps 0."""
+    settings = {"mode": mode, "min_ps_bytes": 1 << 20, **SETTINGS}
+    at_seven = held(train(LocalCluster(3), ADAM, 7, **settings))
+    cluster = LocalCluster(3)
+    assert train(cluster, ADAM, 8, **settings).graph.empty_ps == {1, 2}
+    cluster.forget(0)
+    cluster.forget(2)
+    second = go_on(cluster, 0, **settings)
+    (event,) = second.named("restored")
+    assert event["replica"] == 7 - (mode == "sync")
+    if mode == "async":
+        for name, value in held(second).items():
+            np.testing.assert_array_equal(value, at_seven[name], err_msg=name)
+    assert go_on(cluster, 2, INCARNATION + 2, **settings).named("adopted")
+
+
+@pytest.mark.long
 def test_a_copy_may_travel_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Portions of a few numbers; what comes back is the same."""
     monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 16)
