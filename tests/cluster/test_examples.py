@@ -52,7 +52,7 @@ def test_wide_and_deep_with_two_optimizers(zygote: Zygote, tmp_path: Path) -> No
     assert said["auc"] > 0.6, "0.5 is chance"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(200)
 def test_dlrm_comes_near_to_what_can_be_predicted(zygote: Zygote, tmp_path: Path) -> None:
     said = train(zygote, tmp_path, "dlrm", 256, mode="async", train_steps=500)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 LONG, NIGHTLY = pytest.mark.long, pytest.mark.nightly
 ASYNC_FIRST = [pytest.param("async", marks=LONG), pytest.param("sync", marks=NIGHTLY)]
 SYNC_FIRST = [pytest.param("sync", marks=LONG), *(pytest.param(mode, marks=NIGHTLY) for mode in ("async", "bounded"))]
-BOUNDED_TOO = [pytest.param("bounded", marks=LONG), *SYNC_FIRST[:2]]
+BOUNDED_TOO = [pytest.param("bounded", marks=NIGHTLY), *SYNC_FIRST[:2]]
 
 MODEL = "--model=tests.cluster.shard_models"
 EXAMPLES, SIZE, BATCH = 1437, 64, 16  # as shard_models has them

@@ -157,7 +157,7 @@ def test_slots_are_saved_by_rows_too(optimizer: str, tmp_path: Path, kept: Path)
     same(run.saved(), train(LocalCluster(2), model, 0, checkpoint_dir=str(kept / "3")).saved())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_delta_is_no_larger_with_more_rows_that_are_not_touched(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +242,7 @@ def test_a_damaged_delta_is_passed_over(tmp_path: Path, kept: Path) -> None:
     assert restored_at(again) == [0]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_delta_of_another_checkpoint_is_not_read(tmp_path: Path, kept: Path) -> None:
     """Files that were mixed up by hand."""
     model = tables_model()

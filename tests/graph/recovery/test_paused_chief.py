@@ -43,7 +43,7 @@ SOURCES = {  # of what is prepared: settings of the job, steps before, the ps th
 }
 CASES = [(mode, source) for source in SOURCES for mode in MODES]
 OPTIMIZED = ("async", "checkpoint, live ps")  # played with the rewriting of graphs, as users have it
-LONG = [("async", "replica"), ("sync", "initial values"), OPTIMIZED]
+LONG = [("sync", "initial values"), OPTIMIZED]
 REST = [case for case in CASES if case not in LONG]
 
 

@@ -79,7 +79,7 @@ def test_async_only_the_lost_buckets_come_back(lost: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"], nightly=["async"]))
 def test_no_copy_is_wanted_of_a_ps_without_variables(mode: str) -> None:
     """The copy of ps 0 is on ps 1; ps 2 is lost with it, and its copy would have been on ps 0."""
     settings = {"mode": mode, "min_ps_bytes": 1 << 20, **SETTINGS}

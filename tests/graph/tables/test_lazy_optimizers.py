@@ -135,7 +135,7 @@ def test_dense_variables_stay_whole_under_an_optimizer_by_rows_and_tables_do_not
     assert whole(LAZY["RowwiseAdagrad"]) == whole(LAZY["GroupFtrl"]) == {"kernel", LOOKED_UP_IN_A_LOOP}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.usefixtures("graphs_as_built")
 def test_replicas_bring_the_slots_of_rows_back(tmp_path: Any) -> None:
     cluster, model = LocalCluster(2), tables_model(LAZY["RowwiseAdagrad"])

@@ -135,7 +135,7 @@ def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("portion", [10, 1 << 20])
+@pytest.mark.parametrize("portion", [10, pytest.param(1 << 20, marks=pytest.mark.nightly)])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_initial_values_and_checkpoints_move_in_portions(
     portion: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
