@@ -95,12 +95,14 @@ def test_a_table_is_what_a_dictionary_is(how: str, num_ps: int, tmp_path: Any) -
     assert summed.known == sum(len(place.rows) for place in known.sets)
 
 
+@pytest.mark.long
 def test_a_round_is_an_update_by_the_joint_batch(tmp_path: Any) -> None:
     ids, labels = data()
     run = train(LocalCluster(2), model_of(ids, labels, 2, 9), STEPS, mode="sync", checkpoint_dir=str(tmp_path))
     assert_equal(run.saved(), reference(ids, labels, admit_after=2, expire_after=9, in_order=sorted))
 
 
+@pytest.mark.long
 def test_the_minibatches_of_a_step_are_one_update(tmp_path: Any) -> None:
     ids, labels = data()
     run = train(LocalCluster(2), model_of(ids, labels, 2), STEPS // 2, local_steps=2, checkpoint_dir=str(tmp_path))

@@ -20,6 +20,7 @@ STEPS = 6
 EACH, MODES = ("sgd", "momentum", "adam"), ("async", "sync")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", long_but(["adam sync", "momentum async"], map(" ".join, product(EACH, MODES))))
 def test_the_scale_multiplies_every_learning_rate(case: str, tmp_path: Any) -> None:
     """On all ps, also where the rate is a function of the step; it is read when the update is made."""

@@ -117,6 +117,7 @@ def test_what_was_kept_is_pushed_again(cluster: LocalCluster, tmp_path: Any, mon
     check(run, plain_batches(model, [[0], [1], [2]]), 3)
 
 
+@pytest.mark.long
 def test_numbers_that_are_not_finite_end_the_job(cluster: LocalCluster, tmp_path: Any) -> None:
     with pytest.raises(JobFailedError, match="the loss is inf at global step 1"):
         local(cluster, tmp_path, linear_model(OPTIMIZERS["sgd"], 1e20), 5, "local:5, sync")
@@ -195,6 +196,7 @@ def test_the_scale_of_the_learning_rates_is_that_of_the_job(cluster: LocalCluste
     check(run, plain_batches(linear_model(OPTIMIZERS["sgd"], 0.1), [[0], [1], [2], [3]]), 4)
 
 
+@pytest.mark.long
 def test_what_a_model_changes_of_its_own_goes_on(cluster: LocalCluster, tmp_path: Any) -> None:
     """A worker's copies of what is not trained are neither thrown back nor taken from anywhere."""
     model = linear_model(OPTIMIZERS["sgd"])
@@ -225,6 +227,7 @@ def test_a_worker_weighs_what_its_batches_do(cluster: LocalCluster, tmp_path: An
         local(cluster, tmp_path, weighing(0.0), 8, "local:8, sync")
 
 
+@pytest.mark.long
 def test_what_was_trained_before_the_stage_is_saved_when_it_is_due(cluster: LocalCluster, tmp_path: Any) -> None:
     """Nobody steps any more in the rounds, so no step saves it."""
     run = local(cluster, tmp_path, MODEL, 7, "sync:3, local:4, sync", save_steps=3)

@@ -21,6 +21,7 @@ def bytes_held(run: Run) -> list[int]:
         return [int(session.run(control.bytes_held)) for control in run.graph.controls]
 
 
+@pytest.mark.long
 def test_a_ps_that_came_in_another_mode_has_its_rounds_from_then_on(tmp_path: Path) -> None:
     """Rounds, then steps, in which a ps is lost, then rounds: these go on with what is there."""
     cluster = LocalCluster(2)

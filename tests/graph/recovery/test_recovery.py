@@ -199,6 +199,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", long_but([".data-00000-of-00002"], DAMAGES, nightly=[".index"]))
 def test_a_damaged_checkpoint_is_passed_over_with_a_word(file: str, tmp_path: Path) -> None:
     """Those before it are whole; what was trained since is trained again, and the accounts know."""

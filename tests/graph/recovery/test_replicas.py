@@ -227,6 +227,7 @@ def test_a_replica_is_enough_where_the_checkpoint_cannot_be_read(tmp_path: Path)
     assert not run.named("checkpoint_damaged")
 
 
+@pytest.mark.long
 def test_a_replica_that_is_older_than_a_checkpoint_elsewhere_is_not_taken(tmp_path: Path) -> None:
     """Copies at steps 1 and 4; the chief does not see the folder of the others."""
     cluster = LocalCluster(2)

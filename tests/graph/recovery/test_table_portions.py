@@ -94,6 +94,7 @@ def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psruntime.graph.recovery.table_portions.COMPUTED_WHOLE_BYTES", 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ps", long_but([3], [1, 2, 3]))
 @pytest.mark.usefixtures("graphs_as_built")
 def test_tables_begin_as_in_plain_tensorflow(num_ps: int, tmp_path: Any) -> None:

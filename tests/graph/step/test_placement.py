@@ -66,6 +66,7 @@ def test_no_edge_leads_from_ps_to_ps(graph: TrainGraph) -> None:
     assert not edges
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["async", "sync"])
 @pytest.mark.parametrize("make", long_but([embedding_model], [linear_model, embedding_model]))
 def test_what_a_lock_waits_for_is_on_the_ps_when_it_is_taken(make: Any, mode: str) -> None:

@@ -45,6 +45,7 @@ def test_so_does_what_inherits_from_it_and_only_its_tables_count() -> None:
     assert (facts["tables"], facts["bytes"]) == ("wide", 3 * 4 * ROWS)
 
 
+@pytest.mark.long
 def test_dense_variables_under_an_optimizer_by_rows_are_named() -> None:
     assert logged(optimizers.RowwiseAdagrad)["unpacked"]["variables"] == "kernel bias"
     assert logged(partial(optimizers.LazyAdam, beta1=0.5)).keys() == {"plan"}

@@ -40,6 +40,7 @@ def on_ps(mode: str, buckets: int) -> list[Any]:
     return [node for graph in partitions.graphs for node in graph.node if "/job:ps/" in node.device]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MOST)
 def test_a_worker_puts_few_operations_a_bucket_on_a_ps(mode: str) -> None:
     few, many = on_ps(mode, FEW), on_ps(mode, MANY)

@@ -256,6 +256,7 @@ def test_after_a_ps_is_lost_and_after_a_rollback_nothing_old_is_left_on_a_worker
     assert np.any(ends[0].master != ends[1].master)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["sync"], ["async", "bounded", "sync"]))
 @pytest.mark.parametrize("optimizer", long_but(["adagrad", "nesterov"], sorted(OPTIMIZERS)))
 def test_nearly_all_entries_train_nearly_as_all_do(optimizer: str, mode: str, tmp_path: Any) -> None:

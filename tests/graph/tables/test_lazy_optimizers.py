@@ -39,6 +39,7 @@ LAZY = {
 SLOTS = {"LazyAdam": ["Adam", "Adam_1"], "RowwiseAdagrad": ["RowwiseAdagrad"], "GroupFtrl": ["Ftrl", "Ftrl_1"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", long_but(["LazyAdam"], LAZY, nightly=[]))
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     """Tables in groups whatever the optimizer, and what is dense with them: kernel [WIDTH, 1]."""

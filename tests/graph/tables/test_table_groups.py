@@ -215,6 +215,7 @@ def test_each_id_and_each_row_travels_once_however_many_lookups_there_are() -> N
     assert 0 < sum(map(len, found[2])) <= kind.rows and all(found[3][ps].dtype == np.int32 for ps in range(2))
 
 
+@pytest.mark.long
 def test_an_id_that_is_no_row_is_named_with_its_table(tmp_path: Any) -> None:
     def beyond(context: Context) -> Any:
         return input_fn(context).map(
