@@ -52,7 +52,7 @@ class Case:
         shape = (large_model.WIDTH, large_model.columns(self.variables, total_bytes))
         specs = [VariableSpec(f"kernel_{number}", shape, "float32", group=1) for number in range(self.variables)]
         job = JobConfig()
-        return len(make_plan(specs, self.ps, job.slice_bytes, job.pack_bytes).buckets)
+        return len(make_plan(specs, self.ps, *job.plan_sizes).buckets)
 
     def settings(self, folder: Path) -> list[str]:
         """Flags of ps 0."""

@@ -128,11 +128,9 @@ class JobConfig:
     pipeline: int = setting("consistency", 1, "mode async and bounded: steps that a worker has under way at a time")
     slice_bytes: int = setting("network", 16 << 20, "a larger variable is cut into slices of about this many bytes")
     min_ps_bytes: int = setting(
-        "network",
-        0,
-        "variables that are no tables are on no more ps than would have this many bytes of them each; 0: "
+        "network", 0, "variables that are no tables are on no more ps than would have this many bytes of them each; 0: "
         "on all; with table groups 65536 at least",
-    )
+    )  # fmt: skip
     max_staleness: int | None = setting(
         "consistency", None, "mode async: a ps refuses an update staler than this many versions"
     )
@@ -377,6 +375,11 @@ class JobConfig:
     def pack_bytes(self) -> int:
         """Largest size of a bucket of several variables; 0: there is none."""
         return PACK_BYTES if self.plan == "packed" else 0
+
+    @property
+    def plan_sizes(self) -> tuple[int, int, int]:
+        """What decides the plan beside the model and the number of ps, as `make_plan` takes it."""
+        return self.slice_bytes, self.pack_bytes, self.min_ps_bytes
 
     @property
     def heartbeat_s(self) -> float:

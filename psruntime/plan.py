@@ -49,8 +49,7 @@ def _show(arguments: argparse.Namespace) -> int:
     job = flags.config_of(JobConfig, arguments)
     others = _numbers(arguments.what_if)
     specs = _specs(flags.worker_config(arguments), job)
-    sizes = (job.slice_bytes, job.pack_bytes, job.min_ps_bytes)
-    plans = [make_plan(specs, num_ps, *sizes) for num_ps in [job.ps, *others]]
+    plans = [make_plan(specs, num_ps, *job.plan_sizes) for num_ps in [job.ps, *others]]
     if arguments.json:
         sys.stdout.write(json.dumps([_as_json(plan, job.local_steps) for plan in plans], indent=2) + "\n")
     else:

@@ -261,8 +261,7 @@ class _Ps:
             return
         self._knows_model = specs is not None
         if specs:
-            job = self._job
-            self._state.learn_plan(make_plan(specs, job.ps, job.slice_bytes, job.pack_bytes, job.min_ps_bytes))
+            self._state.learn_plan(make_plan(specs, self._job.ps, *self._job.plan_sizes))
 
     def _log_ledger(self) -> None:
         """The account of all updates, once at the end."""

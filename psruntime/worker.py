@@ -161,7 +161,7 @@ class _Trainer:
         self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors(), shares)
         require_fit(job, self._inputs)
         self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
-        self._plan = make_plan(self._specs, job.ps, job.slice_bytes, job.pack_bytes, job.min_ps_bytes)
+        self._plan = make_plan(self._specs, job.ps, *job.plan_sizes)
         schedule = Schedule.of(job.schedule)
         self._has_local = schedule is not None and schedule.has_local
         self._graphs = LoopGraphs(self._build_graph, self._has_built, self._warm_up)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from tests.support.cluster import Proc, Zygote
 from tests.support.free_ports import free_ports
 from tests.support.polling import poll_until
@@ -62,6 +63,10 @@ class Machines:
         self._cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
         self._starts = 0
         self.all: list[Proc] = []
+
+    @property
+    def coordinator(self) -> str:
+        return self._cluster["worker"][0]
 
     def start(self, index: int) -> Proc:
         config = {"cluster": self._cluster, "task": {"type": "worker", "index": index}}
@@ -121,7 +126,8 @@ def test_a_machine_without_variables_takes_nothing_with_it(zygote: Zygote, tmp_p
     try:
         procs = [machines.start(0), machines.start(1)]
         procs[0].wait_for(" now=TRAINING ")
-        time.sleep(1.0)  # some rounds
+        with closing(CoordinatorClient(machines.coordinator)) as client:
+            poll_until(lambda: client.get_status()[0].global_step > 20, END_S, "some rounds")
         procs[1].kill()
         procs[1] = machines.start(1)
         assert [proc.wait(END_S) for proc in procs] == [0, 0], [proc.text for proc in machines.all]

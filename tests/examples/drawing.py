@@ -46,6 +46,6 @@ def planned(model: str, num_ps: int) -> Plan:
     job, loaded = JobConfig(), load_model(model)
     stream = InputStream(loaded, context())
     try:
-        return make_plan(learn_specs(loaded, stream, "train"), num_ps, job.slice_bytes, job.pack_bytes)
+        return make_plan(learn_specs(loaded, stream, "train"), num_ps, *job.plan_sizes)
     finally:
         stream.close()

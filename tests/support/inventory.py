@@ -1,8 +1,8 @@
 """Reads what the ps of a running job hold, or what a checkpoint holds.
 
 The zygote runs it as a process of its own; its one argument is JSON, either {"ps": [addresses], "only": [indices],
-"specs": [variables], "sizes": [of slices, of packed buckets, worth a ps], "max_workers": n} or {"checkpoint": prefix
-of its files, "extremes": bool}.
+"specs": [variables], "sizes": the job's plan_sizes, "max_workers": n} or {"checkpoint": prefix of its files,
+"extremes": bool}.
 
 Prints one line of JSON: of ps {"values": {variable: [entries]}, "ledgers": {bucket: {column: count}}}, of a
 checkpoint {"values": {name: [entries, or the least and the largest]}}, every tensor of it.
@@ -55,8 +55,7 @@ def of_addresses(
     """The same without a coordinator."""
     order = {
         "ps": list(addresses), "only": list(only), "specs": [asdict(spec) for spec in specs],
-        "sizes": [job.settings.slice_bytes, job.settings.pack_bytes, job.settings.min_ps_bytes],
-        "max_workers": job.settings.max_workers,
+        "sizes": job.settings.plan_sizes, "max_workers": job.settings.max_workers,
     }  # fmt: skip
     return _read(zygote, job.folder, order)
 

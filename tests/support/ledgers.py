@@ -35,7 +35,7 @@ def read_ledgers(job: Cluster) -> dict[str, Any]:
     order = {
         "addresses": [entry.address for entry in job.status().view.ps],
         "specs": [asdict(spec) for spec in job.client.get_model() or ()],
-        "sizes": [job.settings.slice_bytes, job.settings.pack_bytes, job.settings.min_ps_bytes],
+        "sizes": job.settings.plan_sizes,
         "max_workers": job.settings.max_workers,
     }
     done = subprocess.run(

@@ -271,8 +271,7 @@ def train(
 
     context, shares = Context("train", 0, 1, batch_size, "", 3), job.batch_policy == "throughput"
     inputs = InputStream(model, context, job.local_steps * towers.count, data_errors("input"), shares)
-    specs = learn_specs(model, inputs, "train")
-    plan = make_plan(specs, job.ps, job.slice_bytes, job.pack_bytes, job.min_ps_bytes)
+    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
     schedule = Schedule.of(job.schedule)
     has_local = schedule is not None and schedule.has_local
     graph = built.train if built else build_training(model, inputs, plan, job, 0, towers, has_local)

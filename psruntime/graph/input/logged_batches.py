@@ -104,10 +104,7 @@ class _OneByOne:
         self.wanted: Shard | None = None
 
     def take(
-        self,
-        _sharding: Sharding,
-        _news: Sequence[ShardNews],
-        _is_wanted: Callable[[], bool],
+        self, _sharding: Sharding, _news: Sequence[ShardNews], _is_wanted: Callable[[], bool]
     ) -> tuple[Shard | None, bool]:
         shard, self.wanted = self.wanted, None
         return shard, True

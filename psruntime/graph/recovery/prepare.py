@@ -86,10 +86,10 @@ class Preparation:
         self._start_over = job.start_over == "on"
         self._log = log
         self._fence = graph.fence
+        self._empty = graph.empty_ps
         every_ps = range(graph.plan.num_ps)
         with graph.graph.as_default(), tf1.device(worker_device(index)):
             held = [_variables_on(graph, ps) for ps in every_ps]
-            self._empty = graph.empty_ps
             self._flags = PreparedFlags(graph.controls, graph.plan.marker, held, graph.fence)
             self._counters = RestoredCounters(graph)
             self._round_states = [[r.state.read_value() for r in _rounds_on(graph, ps)] for ps in every_ps]

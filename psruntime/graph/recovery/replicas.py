@@ -32,7 +32,7 @@ class Replicas:
         self._fence = graph.fence
         self._num_ps = graph.plan.num_ps
         self._sync = graph.rounds is not None
-        self._with_variables = [ps for ps in range(self._num_ps) if ps not in graph.empty_ps]
+        self._with_variables = frozenset(range(self._num_ps)) - graph.empty_ps
         self._begun = (0, Note())  # buffer and note of the copy that was begun last
         with graph.graph.as_default(), tf1.name_scope("replicas/"):
             every_ps = range(self._num_ps)

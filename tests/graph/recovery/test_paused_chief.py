@@ -52,7 +52,7 @@ class Chief:
 
     def __init__(self, cluster: LocalCluster, job: JobConfig, model: Model = MODEL) -> None:
         inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
-        plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
+        plan = make_plan(learn_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
         self.cluster = cluster
         self.graph = build_training(model, inputs, plan, job, 0)
         inputs.close()

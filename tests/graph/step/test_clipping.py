@@ -141,7 +141,7 @@ def test_pushed_rows_are_unique_with_the_sum_of_duplicates() -> None:
     run = train(cluster, model, 0)
     inputs = InputStream(model, CONTEXT)
     job = JobConfig(ps=1, max_workers=cluster.max_workers)
-    plan = make_plan(learn_specs(model, inputs, "train"), 1, job.slice_bytes, job.pack_bytes)
+    plan = make_plan(learn_specs(model, inputs, "train"), 1, *job.plan_sizes)
     assert plan.fingerprint == run.graph.plan.fingerprint
     with tf1.Graph().as_default() as graph:
         pulled = build_pulled_model(model, inputs, "train", PlanStores(plan, job.max_workers), 0)

@@ -107,4 +107,4 @@ def step_of(run: Run, model: Model) -> int:
 def report_of(model: Model, num_ps: int, plan: str = "packed") -> int:
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
     job = JobConfig(ps=num_ps, plan=plan)
-    return report(make_plan(learn_specs(model, inputs, "train"), num_ps, job.slice_bytes, job.pack_bytes)).tensors
+    return report(make_plan(learn_specs(model, inputs, "train"), num_ps, *job.plan_sizes)).tensors

@@ -25,7 +25,7 @@ def graph(request: Any) -> TrainGraph:
     model = linear_model(optimizer)
     inputs = InputStream(model, Context("train", 3, 1, 8, "", 3))
     job = JobConfig(ps=3, slice_bytes=64)
-    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, job.slice_bytes, job.pack_bytes)
+    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
     return build_training(model, inputs, plan, job, index=3)
 
 
