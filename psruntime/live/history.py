@@ -84,6 +84,7 @@ class History:
         self.rates = WorkerRates()
         self._lost: dict[tuple[Role, int], tuple[float, Departure]] = {}  # since when, of indices that nobody has now
         self._staleness = _StalenessTotals()
+        self._prepared_s = -math.inf  # since when the variables may be used
 
     def observe(self, status: JobStatus, job: JobConfig, at_s: float) -> None:
         """The coordinator has answered."""
@@ -105,6 +106,8 @@ class History:
         mode, bound = mode_of(status, job), bound_of(status, job)
         reasons = {worker.index: why_waits(worker, mode, bound) for worker in _of(status, Role.WORKER)}
         self.waiting = {index: why for index, why in reasons.items() if why}
+        if status.phase.prepared and self.status is not None and not self.status.phase.prepared:
+            self._prepared_s = at_s
         self.samples.append(self._sample(status, job, at_s, was_gone))
         self.status, self.job, self.at_s = status, job, at_s
         self.revision += 1
@@ -198,8 +201,8 @@ class History:
         )
 
     def _steps_per_s(self, global_step: int, at_s: float) -> float:
-        """0 right after a rollback."""
-        earlier = [s for s in self.samples if s.at_s >= at_s - RATE_S]
+        """Since the variables may be used, over RATE_S at most; 0 right after a rollback."""
+        earlier = [s for s in self.samples if s.at_s >= max(at_s - RATE_S, self._prepared_s)]
         if not earlier or earlier[0].at_s >= at_s:
             return 0.0
         return max(0.0, (global_step - earlier[0].global_step) / (at_s - earlier[0].at_s))

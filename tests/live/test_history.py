@@ -9,6 +9,7 @@ import pytest
 
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import STALENESS_LIMITS, JobStatus, PsTraffic, WorkerStats, WorkerTraffic
+from psruntime.core.members.view import Phase
 from psruntime.live.history import History, late_of, why_waits
 from tests.observe.test_render import JOB, PS, STATUS, WORKER
 
@@ -69,6 +70,16 @@ def test_a_rollback_makes_no_negative_speed() -> None:
     history.observe(STATUS, JOB, 1000.0)
     history.observe(replace(STATUS, global_step=100), JOB, 1001.0)
     assert history.samples[-1].steps_per_s == 0.0
+
+
+def test_the_time_in_which_a_job_forms_does_not_lower_its_speed() -> None:
+    history, forming = History(), replace(STATUS, phase=Phase.FORMING, global_step=0)
+    for second in range(4):
+        history.observe(forming, JOB, 1000.0 + second)
+    history.observe(replace(STATUS, global_step=0), JOB, 1004.0)
+    assert history.samples[-1].steps_per_s == 0.0
+    history.observe(replace(STATUS, global_step=100), JOB, 1005.0)
+    assert history.samples[-1].steps_per_s == 100.0
 
 
 def test_staleness_is_that_of_all_workers_over_their_restarts() -> None:
