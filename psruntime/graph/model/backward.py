@@ -12,6 +12,7 @@ from psruntime.core.plan.table_groups import TableGroup
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.store.gradient import BucketGradient, summed
+from psruntime.graph.tables.segment_gradients import take_products
 
 
 def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, divisor: Any = None) -> dict[str, BucketGradient]:
@@ -41,6 +42,7 @@ class _Taken:
         rows = [rows for group in plan.groups for each in pulled.lookups.fetched(group) for rows in each.results]
         handles = [handle for group in plan.groups for handle in pulled.lookups.handles(group)]
         sources = [*views, *rows, *handles]
+        take_products(loss.graph.get_operations())
         at_loss = None if divisor is None else [tf1.cast(1 / divisor, loss.dtype)]
         gradients = tf1.gradients(loss, sources, at_loss, stop_gradients=rows)
         self._of_source = {id(source): gradient for source, gradient in zip(sources, gradients, strict=True)}

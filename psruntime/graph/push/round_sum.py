@@ -25,11 +25,11 @@ from psruntime.graph.push.guard import (
     gradient_if,
     is_fenced,
     locked,
-    only_if,
     read_push,
     record_push,
     refusal,
     settled,
+    times,
 )
 from psruntime.graph.push.row_sum import RowSum
 from psruntime.graph.push.step_messages import PsHeader
@@ -80,24 +80,16 @@ class RoundStore:
         live = gradient_if(counts, gradient)
         first = gradient_if(is_first, live)
         more = gradient_if(tf1.logical_not(is_first), live)
-        added = [self.sum.write(first), *self.sum.add(more, tf1.math.divide_no_nan(scale, before))]
+        added = [*self.sum.begin(first), *self.sum.add(more, tf1.math.divide_no_nan(scale, before))]
         with tf1.control_dependencies([settled(counts, added)]):
             summed = tf1.where(tf1.logical_and(is_first, counts), scale, before)
             return tf1.where(accepted, summed, held)
 
     def joint(self, total: BucketGradient, factor: Any) -> BucketGradient:
-        """The sum of all examples' gradients times the factor, float64 [], from the sum as it was read.
-
-        Where that is the sum itself it is not multiplied, which would be a pass over the memory and a copy.
-        """
+        """The sum of all examples' gradients times the factor, float64 [], from the sum as it was read."""
         total = self.sum.total(total)
         multiplier = tf1.cast(factor * self.scale.read_value(), self.sum.dtype)
-        is_one = tf1.equal(multiplier, 1)
-        as_it_is = only_if(is_one, total.values)
-        multiplied = tf1.multiply(only_if(tf1.logical_not(is_one), total.values), multiplier, name="multiplied")
-        values = tf1.raw_ops.Merge(inputs=[as_it_is, multiplied]).output
-        values.set_shape(total.values.shape)
-        return total.with_values(values)
+        return total.with_values(times(total.values, multiplier))
 
     def seal(self, fenced: Callable[[Section], Section]) -> Any:
         """An operation after which what is summed now can never be applied: its contributions count no more.

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.push.guard import gradient_if, only_if
+from psruntime.graph.push.guard import gradient_if, only_if, times
 from psruntime.graph.store.bucket_store import ps_variable
 from psruntime.graph.store.gradient import BucketGradient, GradientStore, summed
 
@@ -41,10 +41,9 @@ class RowSum:
         """The sum, from the rows as they came."""
         return summed(rows)
 
-    def write(self, gradient: BucketGradient) -> Any:
-        """An operation that replaces what is held."""
-        count = tf1.size(gradient.indices, out_type=tf1.int64)
-        return tf1.group(self._rows.write(gradient), self._count.assign(count, read_value=False))
+    def begin(self, gradient: BucketGradient) -> list[Any]:
+        """An operation that makes the gradient all that is held; its tensors are kept, without a copy."""
+        return [self._counted([self._rows.write(gradient)], tf1.size(gradient.indices, out_type=tf1.int64))]
 
     def add(self, gradient: BucketGradient, factor: Any) -> list[Any]:
         """Operations, of which one adds the gradient times the factor, a scalar, to what is held, and the others are
@@ -55,24 +54,27 @@ class RowSum:
             begin = self._count.read_value()
         end = begin + tf1.size(gradient.indices, out_type=tf1.int64)
         fits = end <= room
-        more = gradient.with_values(gradient.values * tf1.cast(factor, self.dtype))
-        behind = gradient_if(fits, more)
+        more = gradient.with_values(times(gradient.values, tf1.cast(factor, self.dtype)))
+        behind, places = gradient_if(fits, more), only_if(fits, tf1.range(begin, end))
         in_place = [
-            tf1.raw_ops.ResourceStridedSliceAssign(
-                ref=variable.handle, begin=begin[None], end=end[None], strides=tf1.ones([1], tf1.int64), value=rows
-            )
+            tf1.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=places, updates=rows)
             for variable, rows in zip((values, indices), behind.tensors, strict=True)
         ]
         moved = self._moved(gradient_if(tf1.logical_not(fits), more), begin)
         return [self._counted(in_place, only_if(fits, end)), moved]
 
     def _moved(self, more: BucketGradient, count: Any) -> Any:
-        """An operation that holds all rows in twice the room; dead if the gradient is."""
+        """An operation that holds all rows, with room for as many as there were more of than come; dead if these are.
+
+        So two gradients are put together without any room, and what many need is doubled.
+        """
         with tf1.control_dependencies(more.tensors):  # what is read elsewhere cannot be changed in place
             held = self._rows.read().map(lambda tensor: tensor[:count])
-        pairs = zip(held.tensors, more.tensors, strict=True)
-        twice = BucketGradient(*[tf1.concat([*pair, *map(tf1.zeros_like, pair)], axis=0) for pair in pairs])
-        return self._counted([self._rows.write(twice)], count + tf1.size(more.indices, out_type=tf1.int64))
+        coming = tf1.size(more.indices, out_type=tf1.int64)
+        room = [tf1.zeros_like(tensor[: tf1.maximum(count - coming, 0)]) for tensor in held.tensors]
+        all_rows = zip(held.tensors, more.tensors, room, strict=True)
+        together = BucketGradient(*[tf1.concat(parts, axis=0) for parts in all_rows])
+        return self._counted([self._rows.write(together)], count + coming)
 
     def _counted(self, written: list[Any], count: Any) -> Any:
         with tf1.control_dependencies(written):

@@ -27,7 +27,7 @@ from psruntime.graph.push.step_messages import Header, Outcomes, PsHeader
 from psruntime.graph.step.mean_divisor import gradient_scale, make_divisor
 from psruntime.graph.step.setup import StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import LocalRoundGraph, RoundGraph, TrainGraph
-from psruntime.graph.store.gradient import BucketGradient, GradientStore
+from psruntime.graph.store.gradient import BucketGradient, GradientStore, ascending
 from psruntime.graph.update.apply import Update, counting_update, setting_update
 from psruntime.schedule import LOCAL
 
@@ -106,7 +106,8 @@ class _Rounds:
             self._keep.append(kept.write(sent))
             again = kept.read()
         closing = self._close_header.on[ps]
-        update = _joint_update(rounds, closing, self._pulled.spec.clip_value, bucket.update)
+        is_dynamic = bucket.name in self._pulled.id_rows
+        update = _joint_update(rounds, closing, self._pulled.spec.clip_value, bucket.update, is_dynamic)
         state, self._after_close[bucket.name] = close(rounds, setup.controls[ps], closing, update)
         self._outcomes.add(ps, self._outcome(rounds, ps, sent, state))
         self._stores[ps].append(rounds)
@@ -201,11 +202,17 @@ class _LocalRounds:
         return LocalRoundGraph(self._change, self._keep, self._end, _each(tf1.stack, self._close))
 
 
-def _joint_update(rounds: RoundStore, closing: PsHeader, clip_value: float | None, update: Update) -> Update:
-    """The update of a bucket from the sum of a round: first the joint gradient is made of it, in the master's dtype."""
+def _joint_update(
+    rounds: RoundStore, closing: PsHeader, clip_value: float | None, update: Update, is_dynamic: bool = False
+) -> Update:
+    """The update of a bucket from the sum of a round: first the joint gradient is made of it, in the master's dtype.
+
+    is_dynamic: of a dynamic table, where ids get rows in their order, which must not be that in which the workers came.
+    """
 
     def from_sum(total: BucketGradient) -> Any:
         joint = rounds.joint(total, closing.factor)
+        joint = ascending(joint) if is_dynamic else joint
         values = joint.values
         if clip_value is not None:
             values = tf1.clip_by_value(values, -clip_value, clip_value)

@@ -9,9 +9,13 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.store.gradient import BucketGradient, row_sums
+from psruntime.graph.ops.row_sums import row_sums
+from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.wire import Wire
 from psruntime.graph.tables.reading import brought, uncolocated
+
+_UNIQUE = frozenset({"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"})
+_KEEPING = frozenset({"Identity", "Reshape"})  # operations after which ids are as different as before
 
 
 class Asked(NamedTuple):
@@ -28,24 +32,29 @@ class Fetched(NamedTuple):
     ids: of each ps, integer [rows], unique, of its bucket.  rows: of each ps, [rows] + row shape.
     places: of each lookup, int32 ids.shape: which of the rows it got, those of all ps one after the other.
     results: of each lookup, ids.shape + row shape.
+    order: of each ps, int32 [rows]: which of the rows of all results, one after the other, each is; None unless each is
+        in them once.
     """
 
     ids: list[Any]
     rows: list[Any]
     places: list[Any]
     results: list[Any]
+    order: list[Any] | None = None
 
     def gradients(self, of_results: Sequence[Any]) -> list[BucketGradient] | None:
         """Of the bucket on each ps, from the gradients of the results, of which some may be None; None if all are.
 
         Rows that only such results have are left out: an optimizer may move a row whose gradient is zero.
         """
-        known = [(tf1.convert_to_tensor(g), at) for g, at in zip(of_results, self.places, strict=True) if g is not None]
+        known = [(_dense(g), at) for g, at in zip(of_results, self.places, strict=True) if g is not None]
         if not known:
             return None
         counts = [tf1.size(ids) for ids in self.ids]
         row_shape = self.rows[0].shape.as_list()[1:]
         each = _joined([tf1.reshape(gradient, [-1, *row_shape]) for gradient, _ in known])
+        if self.order and len(known) == len(self.places):
+            return [BucketGradient(tf1.gather(each, at), ids) for at, ids in zip(self.order, self.ids, strict=True)]
         places = _joined([tf1.reshape(at, [-1]) for _, at in known])
         if len(known) == len(self.places):
             sums = row_sums(each, places, tf1.add_n(counts))
@@ -93,15 +102,19 @@ class GroupReader:
             with tf1.device(self._worker):
                 rows_of = [self._group_rows(lookup.table, lookup.ids) for lookup in lookups]
                 with tf1.control_dependencies([lookup.in_range for lookup in lookups]):
-                    unique, positions = tf1.unique(_joined(rows_of))
-                ids, positions = self._dealt(unique, positions)
+                    asked = _joined(rows_of) if len(rows_of) > 1 else tf1.identity(rows_of[0])
+                are_unique = _are_unique(lookups)
+                unique, positions = (asked, tf1.range(tf1.size(asked))) if are_unique else tf1.unique(asked)
+                ids, order = self._dealt(unique)
+                places = self._places(order, positions, are_unique)
             rows = [self._gathered(ps, ids[ps]) for ps in range(self.group.num_ps)]
             with tf1.device(self._worker):
                 sizes = [tf1.size(each) for each in rows_of]
-                parts = tf1.split(positions, tf1.stack(sizes), num=len(sizes)) if len(sizes) > 1 else [positions]
-                places = [_shaped(part, lookup.ids) for part, lookup in zip(parts, lookups, strict=True)]
+                parts = tf1.split(places, tf1.stack(sizes), num=len(sizes)) if len(sizes) > 1 else [places]
+                shaped = [_shaped(part, lookup.ids) for part, lookup in zip(parts, lookups, strict=True)]
                 all_rows = _joined(rows)
-                return Fetched(ids, rows, places, [tf1.gather(all_rows, at) for at in places])
+                results = [tf1.gather(all_rows, at) for at in shaped]
+                return Fetched(ids, rows, shaped, results, order if are_unique else None)
 
     def whole(self, table: GroupedTable, at_home: Any) -> Any:
         """All of a table.  at_home: the handle of the ps where its first row is, as a tensor of the table's own."""
@@ -140,15 +153,21 @@ class GroupReader:
         flat = ids if ids.shape.rank == 1 else tf1.reshape(ids, [-1])
         return tf1.cast(flat, self._ids_dtype) + tf1.constant(table.offset, self._ids_dtype)
 
-    def _dealt(self, unique: Any, positions: Any) -> tuple[list[Any], Any]:
-        """(ids of each ps, places of `positions` in the rows of all ps one after the other)."""
+    def _dealt(self, unique: Any) -> tuple[list[Any], list[Any]]:
+        """Of each ps (the ids, which of the unique ones they are)."""
         num_ps = self.group.num_ps
+        numbers = tf1.range(tf1.size(unique))
         if num_ps == 1:
-            return [unique], positions
+            return [unique], [numbers]
         home, sent = self._homes(unique)
-        ids = tf1.dynamic_partition(sent, home, num_ps)
-        places = tf1.dynamic_partition(tf1.range(tf1.size(unique)), home, num_ps)
-        return ids, tf1.gather(tf1.math.invert_permutation(tf1.concat(places, axis=0)), positions)
+        return tf1.dynamic_partition(sent, home, num_ps), tf1.dynamic_partition(numbers, home, num_ps)
+
+    def _places(self, order: list[Any], positions: Any, are_unique: bool) -> Any:
+        """The places of `positions` among the rows of all ps, one after the other, which come in this order."""
+        if len(order) == 1:
+            return positions
+        places = tf1.math.invert_permutation(tf1.concat(order, axis=0))
+        return places if are_unique else tf1.gather(places, positions)
 
     def _homes(self, unique: Any) -> tuple[Any, Any]:
         """(the ps of each row of the group, int32 [rows]; its row there)."""
@@ -161,6 +180,25 @@ def _shaped(positions: Any, ids: Any) -> Any:
     shaped = positions if ids.shape.rank == 1 else tf1.reshape(positions, tf1.shape(ids))
     shaped.set_shape(ids.shape)
     return shaped
+
+
+def _are_unique(lookups: Sequence[Asked]) -> bool:
+    """Whether it is known that no row is asked for twice: each table has one lookup, of ids that are unique."""
+    tables = {lookup.table.name for lookup in lookups}
+    return len(tables) == len(lookups) and all(_is_unique(lookup.ids) for lookup in lookups)
+
+
+def _is_unique(ids: Any) -> bool:
+    while ids.op.type in _KEEPING:
+        ids = ids.op.inputs[0]
+    return ids.op.type in _UNIQUE and ids is ids.op.outputs[0] and ids.shape.rank == 1
+
+
+def _dense(gradient: Any) -> Any:
+    """A gradient as a tensor, also if it names rows."""
+    if isinstance(gradient, tf1.IndexedSlices) and gradient.dense_shape is not None:
+        return row_sums(gradient.values, tf1.cast(gradient.indices, tf1.int32), gradient.dense_shape[0])
+    return tf1.convert_to_tensor(gradient)
 
 
 def _joined(tensors: Sequence[Any]) -> Any:
