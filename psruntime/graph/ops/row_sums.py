@@ -13,7 +13,7 @@ HIGH = 1 << 32  # one in the second of the two int32 that an int64 is, on a litt
 
 def row_sums(values: Any, places: Any, count: Any) -> Any:
     """[rows] + row shape -> [count] + row shape, sums over the rows of each place; int32 `places` [rows] are below
-    `count`, int32 [].
+    `count`, an integer [].
 
     For 26,624 narrow rows of 16 float32 in 8,711 places the product took 0.14 ms, and unsorted_segment_sum 0.7 to 1.0.
     From 32 entries on both take as long.

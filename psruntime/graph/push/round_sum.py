@@ -80,7 +80,7 @@ class RoundStore:
         live = gradient_if(counts, gradient)
         first = gradient_if(is_first, live)
         more = gradient_if(tf1.logical_not(is_first), live)
-        added = [*self.sum.begin(first), *self.sum.add(more, tf1.math.divide_no_nan(scale, before))]
+        added = [self.sum.write(first), *self.sum.add(more, tf1.math.divide_no_nan(scale, before))]
         with tf1.control_dependencies([settled(counts, added)]):
             summed = tf1.where(tf1.logical_and(is_first, counts), scale, before)
             return tf1.where(accepted, summed, held)

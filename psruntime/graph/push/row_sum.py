@@ -1,7 +1,7 @@
 """The sum of gradients that name rows: they are kept as they come, one after the other, and added up once, when the sum
 is applied.
 
-To add each to the sum of those before would sort all rows anew each time, quadratic in the workers of a round.
+To add each to the sum of those before would make all rows unique anew each time, quadratic in the workers of a round.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from psruntime.graph.store.gradient import BucketGradient, GradientStore, summed
 class RowSum:
     """Variables on the current device, as GradientStore; of the rows that they have room for, the first `count` count.
 
-    The room doubles when it is used up, so that a row is moved once or twice, however many come.
+    Two gradients are put together as they are. For later ones the room doubles when it is used up, so that a row is
+    moved about twice, however many come.
     """
 
     def __init__(self, name: str, master: Any, dtype: Any) -> None:
@@ -39,17 +40,17 @@ class RowSum:
 
     def total(self, rows: BucketGradient) -> BucketGradient:
         """The sum, from the rows as they came."""
-        return summed(rows)
+        return summed(rows, in_order=False)
 
-    def begin(self, gradient: BucketGradient) -> list[Any]:
-        """An operation that makes the gradient all that is held; its tensors are kept, without a copy."""
-        return [self._counted([self._rows.write(gradient)], tf1.size(gradient.indices, out_type=tf1.int64))]
+    def write(self, gradient: BucketGradient) -> Any:
+        """An operation that replaces what is held."""
+        return self._counted([self._rows.write(gradient)], tf1.size(gradient.indices, out_type=tf1.int64))
 
     def add(self, gradient: BucketGradient, factor: Any) -> list[Any]:
         """Operations, of which one adds the gradient times the factor, a scalar, to what is held, and the others are
         dead."""
-        values, indices = self._rows.variables
-        room = tf1.raw_ops.VariableShape(input=indices.handle, out_type=tf1.int64)[0]
+        rooms = [tf1.raw_ops.VariableShape(input=v.handle, out_type=tf1.int64)[0] for v in self._rows.variables]
+        room = tf1.minimum(*rooms)  # they differ where an operation that moves rows was cut off
         with tf1.control_dependencies(gradient.tensors):
             begin = self._count.read_value()
         end = begin + tf1.size(gradient.indices, out_type=tf1.int64)
@@ -58,15 +59,15 @@ class RowSum:
         behind, places = gradient_if(fits, more), only_if(fits, tf1.range(begin, end))
         in_place = [
             tf1.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=places, updates=rows)
-            for variable, rows in zip((values, indices), behind.tensors, strict=True)
+            for variable, rows in zip(self._rows.variables, behind.tensors, strict=True)
         ]
         moved = self._moved(gradient_if(tf1.logical_not(fits), more), begin)
         return [self._counted(in_place, only_if(fits, end)), moved]
 
     def _moved(self, more: BucketGradient, count: Any) -> Any:
-        """An operation that holds all rows, with room for as many as there were more of than come; dead if these are.
+        """An operation that holds all rows, in room for twice those before, or for all if that is more.
 
-        So two gradients are put together without any room, and what many need is doubled.
+        Dead if those that come are.
         """
         with tf1.control_dependencies(more.tensors):  # what is read elsewhere cannot be changed in place
             held = self._rows.read().map(lambda tensor: tensor[:count])

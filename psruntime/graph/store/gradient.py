@@ -50,12 +50,14 @@ class BucketGradient:
         return self.values if self.indices is None else tf1.IndexedSlices(self.values, self.indices)
 
 
-def summed(gradient: BucketGradient) -> BucketGradient:
-    """A sparse gradient with the sum over duplicate rows, the rows as they first came; on the current device."""
+def summed(gradient: BucketGradient, in_order: bool = True) -> BucketGradient:
+    """A sparse gradient with the sum over duplicate rows, on the current device; the rows in ascending order, or as
+    they first came.
+    """
     rows, positions = tf1.unique(tf1.cast(gradient.indices, tf1.int64))
     sums = row_sums(gradient.values, positions, tf1.size(rows))
     sums.set_shape([None, *gradient.values.shape[1:]])
-    return BucketGradient(sums, rows)
+    return ascending(BucketGradient(sums, rows)) if in_order else BucketGradient(sums, rows)
 
 
 def ascending(gradient: BucketGradient) -> BucketGradient:
@@ -128,12 +130,8 @@ class GradientStore:
         pairs = zip(self.variables, gradient.wide.tensors, strict=True)
         return tf1.group(*[variable.assign(tensor, read_value=False) for variable, tensor in pairs])
 
-    def begin(self, gradient: BucketGradient) -> list[Any]:
-        """As `write`; of operations of which one is not dead unless the gradient is, the only one."""
-        return [self.write(gradient)]
-
     def add(self, gradient: BucketGradient, factor: Any) -> list[Any]:
-        """An operation that adds a dense gradient times the factor, a scalar, to what is held."""
+        """An operation that adds a dense gradient times the factor, a scalar, to what is held; see RowSum.add."""
         return [  # both in one pass over the memory
             tf1.raw_ops.ResourceApplyGradientDescent(
                 var=self._values.handle,

@@ -54,7 +54,8 @@ class Fetched(NamedTuple):
         row_shape = self.rows[0].shape.as_list()[1:]
         each = _joined([tf1.reshape(gradient, [-1, *row_shape]) for gradient, _ in known])
         if self.order and len(known) == len(self.places):
-            return [BucketGradient(tf1.gather(each, at), ids) for at, ids in zip(self.order, self.ids, strict=True)]
+            parts = [tf1.gather(each, at) for at in self.order] if len(self.order) > 1 else [each]
+            return [BucketGradient(values, ids) for values, ids in zip(parts, self.ids, strict=True)]
         places = _joined([tf1.reshape(at, [-1]) for _, at in known])
         if len(known) == len(self.places):
             sums = row_sums(each, places, tf1.add_n(counts))

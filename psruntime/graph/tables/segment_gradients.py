@@ -1,7 +1,7 @@
 """The gradient of sums over segments of rows, which embedding_lookup_sparse makes: the same numbers in less time.
 
-For 7,680 rows of 16 float32 in 256 segments TensorFlow's operation took 0.34 ms, a product with a sparse matrix 0.12,
-with the same result to the bit.
+For sums of 7,680 rows of 16 float32 in 256 segments TensorFlow's operation took 0.34 ms of a CPU, a product with a
+sparse matrix 0.12, with the same result to the bit.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def _has_another(op: Any) -> bool:
 @tf1.RegisterGradient(_PRODUCT)  # type: ignore[untyped-decorator]
 def _product(op: Any, gradient: Any) -> list[Any]:
     rows, taken, segments = op.inputs[:3]
+    gradient = tf1.convert_to_tensor(gradient)
+    gradient.set_shape(tf1.TensorShape([None]).concatenate(rows.shape[1:]))
     power, weights = _POWERS[_kind(op)], None
     if power:
         ones = tf1.ones_like(segments, tf1.float64)

@@ -1,4 +1,4 @@
-"""The sum of rows: whatever comes in whatever portions, it is what numpy adds up, and the room grows by doubling."""
+"""The sum of rows: whatever comes in whatever portions, it is what numpy adds up, and there is room for most of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.push.guard import times
 from psruntime.graph.push.row_sum import RowSum
 from psruntime.graph.store.bucket_store import ps_variable
 from psruntime.graph.store.gradient import BucketGradient
@@ -26,10 +27,12 @@ class SumByHand:
             self.indices = tf1.placeholder(tf1.int64, [None])
             self.factor = tf1.placeholder(tf1.float64, [])
             gradient = BucketGradient(self.values, self.indices)
-            self.begin = self._one_of(self.sum.begin(gradient))
+            self.write = self.sum.write(gradient)
             self.add = self._one_of(self.sum.add(gradient, self.factor))
             self.total = self.sum.total(self.sum.read()).tensors
             self.room = tf1.shape(self.sum.variables[1].read_value())[0]
+            indices = self.sum.variables[1]
+            self.longer = indices.assign(tf1.concat([self.indices, self.indices], axis=0), read_value=False)
             init = [variable.initializer for variable in self.sum.variables]
         self.session = tf1.Session(graph=graph)
         self.session.run(init)
@@ -53,7 +56,7 @@ def test_what_comes_in_portions_is_added_up_by_rows(dtype: Any) -> None:
             rows = random.choice(ROWS, size=random.randint(0 if number else 5, 9), replace=False)
             values, factor = random.standard_normal([len(rows), WIDTH]), 0.5 if number % 3 == 1 else 1.0
             feed = {by_hand.values: values, by_hand.indices: rows, by_hand.factor: factor}
-            by_hand.session.run(by_hand.add if number else by_hand.begin, feed)
+            by_hand.session.run(by_hand.add if number else by_hand.write, feed)
             expected[rows] += values * (factor if number else 1.0)
             rooms.append(int(by_hand.session.run(by_hand.room)))
         values, indices = by_hand.session.run(by_hand.total)
@@ -62,3 +65,25 @@ def test_what_comes_in_portions_is_added_up_by_rows(dtype: Any) -> None:
         ours[indices] = values
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5, err_msg=str(again))
     assert 3 <= len(set(rooms)) <= 18, "in most of the additions the rows are written where there is room"
+
+
+def test_rows_that_were_moved_in_part_are_moved_again() -> None:
+    """Who moves them may be cut off between values and indices."""
+    by_hand = SumByHand(tf1.float32)
+    feed = {by_hand.values: np.ones([4, WIDTH]), by_hand.indices: np.arange(4), by_hand.factor: 1.0}
+    by_hand.session.run(by_hand.write, feed)
+    by_hand.session.run(by_hand.longer, feed)
+    by_hand.session.run(by_hand.add, {**feed, by_hand.indices: np.arange(2, 6)})
+    values, indices = by_hand.session.run(by_hand.total)
+    assert dict(zip(indices.tolist(), values[:, 0].tolist(), strict=True)) == {0: 1, 1: 1, 2: 2, 3: 2, 4: 1, 5: 1}
+
+
+def test_a_factor_of_one_multiplies_nothing() -> None:
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        factor, values = tf1.placeholder(tf1.float32, []), tf1.constant([np.nan, 2.0])
+        product = times(values, factor)
+        (multiplied,) = (op for op in product.op.graph.get_operations() if op.type == "Mul")
+        np.testing.assert_array_equal(session.run(product, {factor: 3.0}), [np.nan, 6.0])
+        np.testing.assert_array_equal(session.run(product, {factor: 1.0}), [np.nan, 2.0])
+        with pytest.raises(tf1.errors.InvalidArgumentError, match="does not have value"):
+            session.run(multiplied.outputs[0], {factor: 1.0})

@@ -13,6 +13,7 @@ from psruntime.graph.tables.segment_gradients import take_products
 from psruntime.model import Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow
 from tests.graph.tables.test_table_groups import BATCH, IDS, input_fn, table
+from tests.support.control_flow import control_flow
 from tests.support.local_cluster import LocalCluster, train
 from tests.support.selection import long_but
 
@@ -24,8 +25,11 @@ SUMS = {
 WIDE = (32,)
 
 
-def combined_model(stops: bool) -> Model:
-    """Each table has one lookup, by embedding_lookup_sparse; with `stops` one has two, of which one has no gradient."""
+KINDS = {"plain": 3, "gathered again": 3, "two of a table": 5}  # how often ids are made unique
+
+
+def combined_model(kind: str) -> Model:
+    """Each table has a lookup by embedding_lookup_sparse; of KINDS."""
 
     def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
         places = tf1.constant([[example, number] for example in range(BATCH) for number in range(IDS)], tf1.int64)
@@ -35,8 +39,10 @@ def combined_model(stops: bool) -> Model:
             with tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
                 variable = table(name)
             rows = tf1.nn.embedding_lookup_sparse(variable, ids, None, combiner=combiner)
-            if stops and name == "shop":
+            if kind == "two of a table" and name == "shop":
                 rows += tf1.stop_gradient(tf1.gather(variable, tf1.unique(features[:, number, 0])[0])[:1])
+            if kind == "gathered again" and name == "item":
+                rows = tf1.gather(rows, [1, 1, *range(2, BATCH)])
             total += tf1.reduce_sum(rows * rows, axis=1)
         kernel = tf1.get_variable("kernel", [], initializer=tf1.ones_initializer())
         return ModelSpec(tf1.reduce_mean(tf1.square(kernel * total - labels)), OPTIMIZERS["momentum"], 0.01)
@@ -45,11 +51,9 @@ def combined_model(stops: bool) -> Model:
 
 
 @pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3]))
-@pytest.mark.parametrize("stops", [False, True])
-def test_unique_ids_travel_as_they_are_and_train_as_in_plain_tensorflow(
-    stops: bool, num_ps: int, tmp_path: Any
-) -> None:
-    model = combined_model(stops)
+@pytest.mark.parametrize("kind", KINDS)
+def test_unique_ids_travel_as_they_are_and_train_as_in_plain_tensorflow(kind: str, num_ps: int, tmp_path: Any) -> None:
+    model = combined_model(kind)
     run = train(LocalCluster(num_ps), model, STEPS, checkpoint_dir=str(tmp_path))
     ours = run.saved()
     for name, value in plain_tensorflow(model, STEPS).items():
@@ -57,7 +61,7 @@ def test_unique_ids_travel_as_they_are_and_train_as_in_plain_tensorflow(
     (group,) = run.graph.plan.groups
     (fetched,) = run.graph.model.lookups.fetched(group)
     made_unique = [op for op in ancestors(fetched.results) if op.type == "Unique"]
-    assert len(made_unique) == (5 if stops else 3), "each once, by the model, and together where a table has two"
+    assert len(made_unique) == KINDS[kind], "each once, by the model, and together where a table has two"
 
 
 @pytest.mark.parametrize("kind", SUMS)
@@ -88,6 +92,23 @@ def test_gradients_of_segments_are_tensorflows(
         assert found.shape == expected.shape == (8, *row_shape)
         if segments or is_product:
             np.testing.assert_allclose(found, expected, rtol=0 if kind == "sum" else 1e-6, atol=0)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize("kind", SUMS)
+def test_gradients_of_segments_that_are_gathered_in_a_branch_are_tensorflows(kind: str, v2: bool) -> None:
+    with control_flow(v2), tf1.Graph().as_default() as graph, tf1.Session() as session:
+        rows = tf1.constant(np.arange(16, dtype="float32").reshape(4, 4))
+        sums, is_taken = SUMS[kind](rows, [0, 1, 3, 3], [0, 0, 1, 1]), tf1.placeholder(tf1.bool, [])
+        numbers = tf1.range(tf1.cast(tf1.reduce_sum(rows), tf1.int32) % 3)
+        result = tf1.cond(is_taken, lambda: tf1.reduce_sum(tf1.gather(sums, numbers // 2) ** 2), lambda: 0.0)
+        (theirs,) = tf1.gradients(result, rows)
+        take_products(graph.get_operations())
+        (ours,) = tf1.gradients(result, rows)
+        assert any(op.type == "SparseTensorDenseMatMul" for op in ancestors([ours]))
+        for taken in (True, False):
+            found, expected = session.run([ours, tf1.convert_to_tensor(theirs)], {is_taken: taken})
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_a_gradient_of_the_users_own_stays() -> None:
