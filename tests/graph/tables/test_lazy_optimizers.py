@@ -40,7 +40,7 @@ SLOTS = {"LazyAdam": ["Adam", "Adam_1"], "RowwiseAdagrad": ["RowwiseAdagrad"], "
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", long_but(["LazyAdam"], LAZY, nightly=[]))
+@pytest.mark.parametrize("optimizer", long_but(["LazyAdam"], LAZY, nightly=["RowwiseAdagrad"]))
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     """Tables in groups whatever the optimizer, and what is dense with them: kernel [WIDTH, 1]."""
     model = tables_model(LAZY[optimizer])
