@@ -20,7 +20,8 @@ def row_sums(values: Any, places: Any, count: Any) -> Any:
     """
     if not are_narrow(values):
         return tf1.math.unsorted_segment_sum(values, places, count)
-    return narrow_sums(values, tf1.range(tf1.shape(places, out_type=tf1.int64)[0]), places, count)
+    rows = tf1.shape(places, out_type=tf1.int64)[0]
+    return _product(values, tf1.cast(places, tf1.int64) + tf1.range(0, rows * HIGH, HIGH), count)
 
 
 def are_narrow(rows: Any) -> bool:
@@ -36,9 +37,12 @@ def narrow_sums(values: Any, taken: Any, places: Any, count: Any, weights: Any =
     values: [rows] + row shape.  taken, places: integers [terms], below the number of rows, and below `count`.
     count: an integer [].  weights: [terms], by which each row that is taken is multiplied; None: by 1.
     """
+    return _product(values, tf1.cast(places, tf1.int64) + tf1.cast(taken, tf1.int64) * HIGH, count, weights)
+
+
+def _product(values: Any, pairs: Any, count: Any, weights: Any = None) -> Any:
+    """pairs: int64 [terms], place + HIGH * row, seen as two int32; `stack` would put these together slowly."""
     row_shape = values.shape.as_list()[1:]
-    taken, places = tf1.cast(taken, tf1.int64), tf1.cast(places, tf1.int64)
-    pairs = places + taken * HIGH  # (place, row), which stack would copy slowly
     sums = tf1.raw_ops.SparseTensorDenseMatMul(
         a_indices=tf1.bitcast(pairs, tf1.int32),
         a_values=tf1.ones_like(pairs, values.dtype) if weights is None else weights,

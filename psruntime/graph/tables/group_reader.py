@@ -105,9 +105,9 @@ class GroupReader:
                 with tf1.control_dependencies([lookup.in_range for lookup in lookups]):
                     asked = _joined(rows_of) if len(rows_of) > 1 else tf1.identity(rows_of[0])
                 are_unique = _are_unique(lookups)
-                unique, positions = (asked, tf1.range(tf1.size(asked))) if are_unique else tf1.unique(asked)
+                unique, positions = (asked, None) if are_unique else tf1.unique(asked)
                 ids, order = self._dealt(unique)
-                places = self._places(order, positions, are_unique)
+                places = _places(order, positions)
             rows = [self._gathered(ps, ids[ps]) for ps in range(self.group.num_ps)]
             with tf1.device(self._worker):
                 sizes = [tf1.size(each) for each in rows_of]
@@ -163,17 +163,21 @@ class GroupReader:
         home, sent = self._homes(unique)
         return tf1.dynamic_partition(sent, home, num_ps), tf1.dynamic_partition(numbers, home, num_ps)
 
-    def _places(self, order: list[Any], positions: Any, are_unique: bool) -> Any:
-        """The places of `positions` among the rows of all ps, one after the other, which come in this order."""
-        if len(order) == 1:
-            return positions
-        places = tf1.math.invert_permutation(tf1.concat(order, axis=0))
-        return places if are_unique else tf1.gather(places, positions)
-
     def _homes(self, unique: Any) -> tuple[Any, Any]:
         """(the ps of each row of the group, int32 [rows]; its row there)."""
         num_ps = self.group.num_ps
         return tf1.cast(unique % num_ps, tf1.int32), unique // num_ps
+
+
+def _places(order: list[Any], positions: Any) -> Any:
+    """Where rows are among those of all ps, one after the other, which come in this order.
+
+    positions: of the rows that are asked for; None: all, one after the other.
+    """
+    if len(order) == 1:
+        return order[0] if positions is None else positions
+    places = tf1.math.invert_permutation(tf1.concat(order, axis=0))
+    return places if positions is None else tf1.gather(places, positions)
 
 
 def _shaped(positions: Any, ids: Any) -> Any:

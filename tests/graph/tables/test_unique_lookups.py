@@ -23,8 +23,6 @@ SUMS = {
     "sqrtn": tf1.sparse_segment_sqrt_n,
 }
 WIDE = (32,)
-
-
 KINDS = {"plain": 3, "gathered again": 3, "two of a table": 5}  # how often ids are made unique
 
 
@@ -71,8 +69,10 @@ def test_unique_ids_travel_as_they_are_and_train_as_in_plain_tensorflow(kind: st
 def test_gradients_of_segments_are_tensorflows(
     kind: str, dtype: Any, row_shape: tuple[int, ...], num_segments: int | None
 ) -> None:
-    """Sums to the bit, also where segments are empty; the last rows are in none.  Where there are no terms at all,
-    TensorFlow gives what it finds in memory."""
+    """Sums to the bit, also where segments are empty; the last rows are in none.
+
+    Where there are no terms at all, TensorFlow gives what it finds in memory.
+    """
     random = np.random.RandomState(5)
     for segments in ([0, 0, 0, 2, 2, 7], []):
         with tf1.Graph().as_default() as graph, tf1.Session() as session:
