@@ -1,28 +1,33 @@
-"""The devices of one worker, as --devices names them: each computes a mini-batch of its own in a step."""
+"""The devices of one worker, as --devices names them, each of which computes a mini-batch of its own in a step; and how
+much memory of a GPU it may take, as --gpu-memory says it.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from psruntime.errors import UsageError
 
-ALL_GPUS = "gpu:all"
+ALL_GPUS, AUTO_GPU = "gpu:all", "gpu:auto"
 MOST_CPUS = 64  # virtual ones are for trying things out: they share the machine's cores
 _DEVICE = re.compile(r"(cpu|gpu):(0|[1-9][0-9]{0,3})")
 
 
 def device_names(text: str) -> tuple[str, ...]:
-    """The names in `text`, which are lower-case `kind:number`, or `gpu:all` alone; none if it is empty.
+    """The names in `text`, which are lower-case `kind:number`, or `gpu:all` or `gpu:auto` alone; none if it is empty.
 
     Raises:
         UsageError: a name is no such, or stands there twice.
     """
     names = tuple(name.strip() for name in text.lower().split(",")) if text else ()
-    if names == (ALL_GPUS,):
+    if names in ((ALL_GPUS,), (AUTO_GPU,)):
         return names
     for name in names:
         if not _DEVICE.fullmatch(name):
-            raise UsageError(f"devices must be cpu:N or gpu:N, with commas between them, or gpu:all; got '{name}'")
+            raise UsageError(
+                f"devices must be cpu:N or gpu:N, with commas between them, gpu:all or gpu:auto; got '{name}'"
+            )
         if names.count(name) > 1:
             raise UsageError(f"devices names {name} twice; each device computes one mini-batch of a step")
         if name.startswith("cpu") and number_of(name) >= MOST_CPUS:
@@ -33,3 +38,52 @@ def device_names(text: str) -> tuple[str, ...]:
 def number_of(name: str) -> int:
     """That of `kind:number`."""
     return int(name.partition(":")[2])
+
+
+_UNITS = {"GiB": 1 << 30, "GB": 10**9, "MiB": 1 << 20, "MB": 10**6}
+_AMOUNT = re.compile(rf"([0-9]+(?:\.[0-9]+)?)({'|'.join(_UNITS)})")
+LEAST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class GpuLimit:
+    """share: fraction of each GPU's memory that a process may take; None: all that it needs.
+
+    split_bytes: if it is not empty, each GPU is as many virtual ones, with so much memory each; TensorFlow numbers all
+    of them through, gpu:0, gpu:1, ...
+    """
+
+    share: float | None = None
+    split_bytes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> GpuLimit:
+        """Parses a fraction as `0.4`, an amount as `20GiB`, or amounts with commas between them.
+
+        Raises:
+            UsageError: it is none of them.
+        """
+        if not text:
+            return cls()
+        amounts = [_AMOUNT.fullmatch(each.strip()) for each in text.split(",")]
+        found = tuple(int(float(amount[1]) * _UNITS[amount[2]]) for amount in amounts if amount)
+        if len(found) == len(amounts) and min(found) >= LEAST_BYTES:
+            return cls(split_bytes=found)
+        try:
+            share = float(text)
+        except ValueError:
+            share = 0.0
+        if not 0 < share <= 1:
+            raise UsageError(
+                "gpu_memory must be an amount as 20GiB (GiB, GB, MiB or MB; at least 1 MiB), or a fraction of the "
+                f"GPU's memory above 0 and up to 1, got '{text}'"
+            )
+        return cls(share=share)
+
+    @property
+    def per_gpu(self) -> int:
+        """Devices that TensorFlow makes of one GPU."""
+        return max(1, len(self.split_bytes))
+
+
+UNLIMITED = GpuLimit()

@@ -47,6 +47,10 @@ class CannotPrepareError(PsRuntimeError):
     """This worker cannot prepare the view as the chief, and another may: it does not see the newest checkpoint."""
 
 
+class DeviceError(PsRuntimeError):
+    """A device of this machine failed, or has no memory left: the process ends, and may be started again."""
+
+
 class ReplacedError(PsRuntimeError):
     """The caller's incarnation is not, or no longer, a member: it joins again or exits."""
 

@@ -64,7 +64,7 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     """TensorFlow is imported here only, after its environment is set."""
     from psruntime.graph.base import environment
 
-    environment.prepare(warns=False)
+    environment.prepare(hide_gpus=True, warns=False)
     from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
     from psruntime.graph.checkpoint.listing import CheckpointList
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints

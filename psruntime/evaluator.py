@@ -112,7 +112,7 @@ def _work(
 
     from psruntime.graph.base import environment
 
-    process.log("environment", **environment.prepare())
+    process.log("environment", **environment.prepare(hide_gpus=True))
     from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
     from psruntime.graph.checkpoint.measured import FOLDER, HISTORY, MeasuredCheckpoints
     from psruntime.graph.model.evaluate import CheckpointEvaluation

@@ -81,7 +81,7 @@ def _export(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) ->
     wanted = Wanted(arguments.tflite, arguments.quantize, arguments.prune, arguments.report)
     from psruntime.graph.base import environment
 
-    environment.prepare(warns=False)
+    environment.prepare(hide_gpus=True, warns=False)
     from psruntime.graph.checkpoint.listing import CheckpointList, step_of
     from psruntime.graph.export.runtimes import require_lite_rt
     from psruntime.graph.export.saved_model import require_new

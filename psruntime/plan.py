@@ -61,7 +61,7 @@ def _specs(worker: WorkerConfig, job: JobConfig) -> tuple[VariableSpec, ...]:
     """The model's variables.  TensorFlow is imported here only, after its environment is set."""
     from psruntime.graph.base import environment
 
-    environment.prepare()
+    environment.prepare(hide_gpus=True)
 
     from psruntime.graph.input.input_stream import InputStream
     from psruntime.graph.model.pulled_model import learn_specs

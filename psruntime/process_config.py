@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from psruntime.devices import device_names
+from psruntime.devices import GpuLimit, device_names
 from psruntime.errors import UsageError
 from psruntime.settings import at_least, check_choices, flag_of, setting
 
@@ -69,7 +69,16 @@ class WorkerConfig:
     seed: int = setting("data and model", 0, "context.seed is this plus the worker's index")
     devices: str = setting(
         "data and model", "", "devices of a worker, each of which takes a mini-batch in every step, as gpu:0,gpu:1, "
-        "cpu:0,cpu:1 or gpu:all", metavar="DEVICES", default_is="the one that TensorFlow chooses",
+        "cpu:0,cpu:1 or gpu:all; gpu:auto is one GPU for each worker of a machine, in order", metavar="DEVICES",
+        default_is="the one that TensorFlow chooses",
+    )  # fmt: skip
+    local_rank: int | None = setting(
+        "data and model", None, "number of this worker among those of its machine, by which gpu:auto chooses the GPU",
+        default_is="its index",
+    )  # fmt: skip
+    gpu_memory: str = setting(
+        "data and model", "", "memory of each GPU that a worker may take: an amount as 20GiB, or a fraction as 0.4; "
+        "20GiB,20GiB makes two virtual GPUs of it", metavar="AMOUNT", default_is="what it needs, as it grows",
     )  # fmt: skip
 
     record: str = setting(
@@ -85,6 +94,9 @@ class WorkerConfig:
         at_least("batch_size", self.batch_size, 1)
         at_least("slowdown", self.slowdown, 1.0)
         device_names(self.devices)
+        GpuLimit.of(self.gpu_memory)
+        if self.local_rank is not None:
+            at_least("local_rank", self.local_rank, 0)
 
 
 def _file(name: str, help: str, or_else: str = "") -> Any:  # noqa: A002

@@ -97,14 +97,20 @@ def _sizes(text: str) -> dict[int, int]:
     return {int(worker): int(size) for worker, size in (pair.split(":") for pair in pairs)}
 
 
+def _devices(text: str) -> int:
+    """How many devices each worker had, as --devices says; gpu:auto is one."""
+    names = device_names(text)
+    if names == (ALL_GPUS,):
+        raise UsageError(f"--devices {ALL_GPUS}: name the devices that the workers had; only their number counts here")
+    return max(1, len(names))
+
+
 def _replay(log: str, job: JobConfig, worker: WorkerConfig, sizes: dict[int, int]) -> Outcome:
     """TensorFlow is imported here only, after its environment is set."""
-    rounds, devices = rounds_of(log), max(1, len(device_names(worker.devices)))
-    if worker.devices == ALL_GPUS:
-        raise UsageError(f"--devices {ALL_GPUS}: name the devices that the workers had; only their number counts here")
+    rounds, devices = rounds_of(log), _devices(worker.devices)
     from psruntime.graph.base import environment
 
-    environment.prepare()
+    environment.prepare(hide_gpus=True)
 
     from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.input.input_stream import InputStream

@@ -73,7 +73,7 @@ def _newest(folder: str) -> list[StoredTable]:
     """TensorFlow is imported here only, after its environment is set."""
     from psruntime.graph.base import environment
 
-    environment.prepare()
+    environment.prepare(hide_gpus=True)
 
     from psruntime.graph.checkpoint.listing import CheckpointList
     from psruntime.graph.dynamic.stored import stored_tables

@@ -101,7 +101,8 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
         require_loopback(task.coordinator)
     if task.role in (WORKER, EVALUATOR):
         more = flags.given(arguments, EvaluatorConfig) if task.role == EVALUATOR else {}
-        return [*words, *as_flags({**flags.given(arguments, WorkerConfig), **more, **job})]
+        known = {} if task.local_rank is None else {"local_rank": task.local_rank}
+        return [*words, *as_flags({**known, **flags.given(arguments, WorkerConfig), **more, **job})]
     if task.index == 0:
         job = {**{name: value for name, value in of_cluster.items() if name not in settings}, **job}
         words += as_flags({"job": arguments.job}) if arguments.job else ()

@@ -21,6 +21,7 @@ from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
+from psruntime.devices import AUTO_GPU, GpuLimit, device_names
 from psruntime.errors import (
     EXIT_DONE,
     JobDoneError,
@@ -32,6 +33,7 @@ from psruntime.errors import (
     UsageError,
     UserCodeError,
 )
+from psruntime.gpus import OwnMemory, choose_gpu, gpus
 from psruntime.graph.base import allocator
 from psruntime.graph.hooks.progress import Progress
 from psruntime.metric import told
@@ -108,7 +110,10 @@ def _work(
 
     from psruntime.graph.base import environment
 
+    if device_names(worker.devices) == (AUTO_GPU,):
+        process.log("gpu", chosen=choose_gpu(where.index if worker.local_rank is None else worker.local_rank))
     process.log("environment", **environment.prepare())
+    _log_gpus(process.log)
     trainer = _Trainer(where, worker, job, process)
     trainer.build()
     trainer.check_warm_start(client)
@@ -121,6 +126,16 @@ def _work(
     return trainer.train()
 
 
+def _log_gpus(log: Log) -> None:
+    """Logs the GPUs that TensorFlow sees; or why it sees none, on a machine that has some."""
+    from psruntime.graph.base.gpus import gpu_count, why_no_gpu
+
+    if count := gpu_count():
+        log("gpus", count=count)
+    elif found := gpus():
+        log("no_gpu", reason=f"this machine has {found[0]}, and TensorFlow sees none: {why_no_gpu()}")
+
+
 class _Trainer:
     """A worker's training: first `build`, then `join`, then `train`."""
 
@@ -130,6 +145,7 @@ class _Trainer:
         self._recorder: Recorder | None = None
         self._evaluation_error = ""
         self._report: Callable[[], None] = lambda: None  # to the coordinator, once this worker has joined
+        self._gpu_memory = OwnMemory()
         self._warm_start = self._wanted_warm_start()
         self._summaries = self._summary_writer()
 
@@ -156,7 +172,8 @@ class _Trainer:
 
         job = self._job
         self._model = slowed(load_model(self._worker.model), self._worker.slowdown)
-        self._towers = find_towers(self._worker.devices)
+        self._gpu_limit = GpuLimit.of(self._worker.gpu_memory)
+        self._towers = find_towers(self._worker.devices, self._gpu_limit)
         minibatches, shares = job.local_steps * self._towers.count, job.batch_policy == "throughput"
         self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors(), shares)
         require_fit(job, self._inputs)
@@ -198,7 +215,7 @@ class _Trainer:
         from psruntime.graph.session.session import WorkerServer
 
         where, process = self._where, self._process
-        server, self.address = start_server("worker", where.index, host, where.port, self._towers.cpus)
+        server, self.address = start_server("worker", where.index, host, where.port, self._towers.cpus, self._gpu_limit)
         self._server = WorkerServer(where.index, server.target, self.address)
         links = WorkerLinks(self.address, self._job.link_timeout_s, process.log)
         links.start()
@@ -368,7 +385,7 @@ class _Trainer:
     def _stats(self, waiting: str) -> WorkerStats:
         """The measurements for the next heartbeat."""
         stats = self._progress.stats(waiting)
-        return replace(stats, moved=self._traffic.moved(), step_tensors=self._step_tensors)
+        return replace(stats, moved=self._traffic.moved(), step_tensors=self._step_tensors, gpus=self._gpu_memory())
 
     def _evaluate(self, global_step: int) -> None:
         """Measures the final variables on held-out data; prints the metrics for the user and logs them."""

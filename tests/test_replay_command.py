@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from psruntime import replay
+from psruntime.errors import UsageError
 from psruntime.replay import Outcome
 
 
@@ -34,6 +35,13 @@ def test_a_mistake_is_one_line(
     assert replay.main(["rounds.jsonl", *flags]) == 2
     said = capsys.readouterr().err
     assert said.startswith(complaint) and said.count("\n") == 1
+
+
+def test_of_the_devices_of_the_workers_the_number_counts() -> None:
+    assert [replay._devices(text) for text in ("", "gpu:1", "gpu:auto", "cpu:0,cpu:1")] == [1, 1, 1, 2]
+    for text in ("gpu:all", "GPU:all"):
+        with pytest.raises(UsageError, match=r"^--devices gpu:all: name the devices that the workers had"):
+            replay._devices(text)
 
 
 def test_a_local_stage_is_refused() -> None:

@@ -51,10 +51,11 @@ def test_the_others_are_told_where_they_are_and_check_the_settings_that_stand_th
     for kind, index in (("ps", 1), ("chief", 0), ("worker", 0)):
         assert run(monkeypatch, kind, index, *words) == 0
     of_all = ["--connect-timeout=5.0", "--log-format=json", "--coordinator=b:1"]
+    rest = ["--local-rank=0", "--model=mine", "--mode=sync"]
     assert started == [
         ["ps", *of_all, "--index=1", "--host=c", "--port=1", "--insecure", "--mode=sync"],
-        ["worker", *of_all, "--index=0", "--host=a", "--port=1", "--model=mine", "--mode=sync"],
-        ["worker", *of_all, "--index=1", "--host=d", "--port=1", "--model=mine", "--mode=sync"],
+        ["worker", *of_all, "--index=0", "--host=a", "--port=1", *rest],
+        ["worker", *of_all, "--index=1", "--host=d", "--port=1", *rest],
     ]
 
 
@@ -64,6 +65,41 @@ def test_the_evaluator_is_told_where_the_coordinator_is_and_what_to_measure(
     assert run(monkeypatch, "evaluator", 0, "--mode=sync", "--model=mine", "--insecure") == 0
     words = ["--connect-timeout=7200.0", "--coordinator=b:1", "--model=mine", "--mode=sync"]
     assert started == [["evaluator", *words]]
+
+
+def of_gpus(line: list[str]) -> list[str]:
+    return [word for word in line if word.startswith(("--local-rank", "--devices", "--gpu-memory"))]
+
+
+def test_a_worker_is_told_which_it_is_on_its_machine_unless_a_flag_says_so(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = {"chief": ["a:1"], "ps": ["a:2", "b:1"], "worker": ["b:2", "a:3"]}
+    flags = ["--devices=gpu:auto", "--gpu-memory=0.4"]
+    for kind, index in (("ps", 0), ("ps", 1), ("chief", 0), ("worker", 0), ("worker", 1)):
+        assert run(monkeypatch, kind, index, "--insecure", *flags, cluster=cluster) == 0
+    ranks = [of_gpus(line) for line in started]
+    assert ranks == [[], [], *([f"--local-rank={rank}", *flags] for rank in (0, 0, 1))]
+    assert run(monkeypatch, "worker", 1, "--insecure", "--local-rank=5", cluster=cluster) == 0
+    assert of_gpus(started[-1]) == ["--local-rank=5"]
+
+
+def test_a_worker_of_a_sparse_cluster_goes_by_its_index(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(monkeypatch, "worker", 4, "--insecure", cluster={"ps": ["b:1"], "worker": {"4": "d:1"}}) == 0
+    assert of_gpus(started[0]) == []
+
+
+def test_each_source_says_which_worker_of_its_machine_this_is(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = ["--ps-hosts=a:1", "--worker-hosts=a:0,b:0,a:0,b:0", "--role=worker", "--index=3"]  # as launch/ssh.sh does
+    assert task.main([*hosts, "--insecure"]) == 0
+    for name, value in {"PROCID": "4", "STEP_NODELIST": "n[1-2]", "STEP_TASKS_PER_NODE": "3,2", "JOB_ID": "1"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert task.main(["--ps=2", "--insecure"]) == 0
+    assert [of_gpus(line) for line in started] == [["--local-rank=1"], ["--local-rank=1"]]
 
 
 def test_a_job_file_and_flags_go_over_what_the_cluster_says(
@@ -123,9 +159,20 @@ def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], mon
     assert second.calls[1:] == [("pass_signals_on",), ("start", ("serves_coordinator", False)), end]
     of_worker = [
         "--connect-timeout=7200.0", "--health-port=9", "--coordinator=a:1", "--index=0", "--host=a", "--port=0",
-        "--lifeline=end", "--model=mine",
+        "--lifeline=end", "--local-rank=0", "--model=mine",
     ]  # fmt: skip
     assert started[0] == ["worker", *of_worker]
+
+
+def test_a_colocated_ps_has_nothing_to_do_with_the_gpus_of_its_worker(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[FakePs] = []
+    monkeypatch.setattr(task, "ColocatedPs", lambda *args: made.append(FakePs(*args)) or made[-1])
+    words = ["--colocate-ps", "--insecure", "--devices=gpu:auto", "--gpu-memory=20GiB"]
+    assert run(monkeypatch, "worker", 1, *words, cluster={"worker": ["a:1", "a:2"]}) == 0
+    assert of_gpus(started[0]) == ["--local-rank=1", "--devices=gpu:auto", "--gpu-memory=20GiB"]
+    assert of_gpus(made[0].calls[0]) == []
 
 
 def test_colocated_ps_train_by_a_schedule(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

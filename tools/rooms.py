@@ -73,7 +73,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("graph.base",),
     ("metrics", "tracing", "live"),
     ("observe",),
-    ("network",),
+    ("network", "gpus"),
     ("core.coordinator",),
     ("core.recovery", "core.accounting", "core.rounds", "core.clocks"),
     ("core.members",),

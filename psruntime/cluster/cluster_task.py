@@ -74,6 +74,16 @@ class ClusterTask:
         return split_address(self._own)[1]
 
     @property
+    def local_rank(self) -> int | None:
+        """Number of this worker among those of its host, from 0: how many of smaller index have the same host.
+
+        None: this is no worker, or the cluster does not say where it and all the others are.
+        """
+        if self.role != WORKER or not self._own or not self.all_workers:
+            return None
+        return sum(split_address(address)[0] == self.host for i, address in self.workers.items() if i < self.index)
+
+    @property
     def _own(self) -> str:
         return {PS: self.ps, WORKER: self.workers}.get(self.role, {}).get(self.index, "")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from psruntime.errors import UsageError
 from psruntime.launch.config import LauncherConfig
 from psruntime.process_config import TEXT_LOG
 from psruntime.settings import as_flags
@@ -24,7 +25,10 @@ class LocalJob:
     """A job on this machine, as settings of its processes.
 
     job: those of ps 0, which the others learn from it.  worker: those of each worker.  security: those of all.
-    own: worker index -> what that one alone is told.
+    own: worker index -> what that one alone is told.  The local rank of a worker is its index.
+
+    Raises:
+        UsageError: all workers have the same local rank.
     """
 
     launcher: LauncherConfig
@@ -34,6 +38,10 @@ class LocalJob:
     security: Mapping[str, str]
     insecure: bool
     own: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "local_rank" in self.worker:
+            raise UsageError("--local-rank is for one worker, and here each has its own: its index")
 
     def first(self, coordinator: str) -> ProcessSpec:
         """ps 0, with the coordinator at this address."""

@@ -1,4 +1,4 @@
-"""What a worker tells of its steps: how many, how long each phase of them took, and how stale their updates were."""
+"""What a worker tells of its steps: how many, how long each phase took, how stale updates were; and of its GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 
 from psruntime.core.members.messages import STALENESS_LIMITS, WorkerStats
 from psruntime.metrics.endpoint import Endpoint
-from psruntime.metrics.families import Families, counter
+from psruntime.metrics.families import Families, counter, gauge
 from psruntime.metrics.ps_metrics import moved
 from psruntime.observe.step_times import PHASES, StepTimes
 
@@ -75,4 +75,6 @@ class WorkerMetrics:
         stats, worker = self._stats(), {"worker": self._index}
         yield counter("worker_updates_sent", "Updates that were sent, each to every bucket.", (worker, stats.pushes))
         yield counter("worker_batches_skipped", "Batches that were passed over.", (worker, stats.skipped))
+        gpus = [({**worker, "gpu": gpu.index}, gpu.held_bytes) for gpu in stats.gpus]
+        yield gauge("worker_gpu_memory_bytes", "Memory of each GPU that its process holds.", *gpus)
         yield from moved("worker", self._index, stats.moved)

@@ -15,13 +15,14 @@ from rich.text import Text
 from psruntime.config import JobConfig
 from psruntime.core.accounting.traffic import why_heavy
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Departure, JobStatus, MemberStatus, RowCounts
+from psruntime.core.members.messages import Departure, GpuMemory, JobStatus, MemberStatus, RowCounts
 from psruntime.core.members.view import Phase
 from psruntime.modes import BOUNDED
 from psruntime.observe.tables import bytes_text, table
 from psruntime.schedule import Schedule
 
 UNKNOWN = "-"
+GIB = 1 << 30  # as nvidia-smi and --gpu-memory have memory
 
 
 def as_json(status: JobStatus, job: JobConfig) -> dict[str, Any]:
@@ -183,12 +184,13 @@ def _ps_table(members: list[MemberStatus]) -> Table:
 
 
 def _worker_table(members: list[MemberStatus], mode: str, job: JobConfig) -> Table:
-    """Leads and staleness only where there are any: in a round all are at the same step.  Shares the same."""
+    """Leads, staleness, shares and memory of GPUs only where there are any: in a round all are at the same step."""
     pace = {"async": ["clock", "lead"], "bounded": ["clock", "lead/max"], "sync": []}[mode]
     staleness = [] if mode == "sync" else ["staleness p50", "p99"]
     share = ["share"] if job.batch_policy == "throughput" else []
     skipped = ["skipped"] if any(m.worker_stats and m.worker_stats.skipped for m in members) else []
-    rows = table("worker", *pace, *staleness, *share, "examples/s", "loss", *skipped, "silent", "waiting for")
+    gpu = ["GPU"] if any(m.worker_stats and m.worker_stats.gpus for m in members) else []
+    rows = table("worker", *pace, *staleness, *share, "examples/s", "loss", *skipped, *gpu, "silent", "waiting for")
     for m in members:
         stats = m.worker_stats
         if stats:
@@ -203,6 +205,7 @@ def _worker_table(members: list[MemberStatus], mode: str, job: JobConfig) -> Tab
                 f"{stats.examples_per_s:.0f}",
                 loss,
                 *(str(stats.skipped) for _ in skipped),
+                *(_gpus(stats.gpus) for _ in gpu),
                 f"{m.silent_s:.1f} s",
                 Text(stats.waiting or ("the others to stop" if m.stopped else "")),
             )
@@ -244,6 +247,12 @@ def _departure_table(departures: Sequence[Departure]) -> Table:
         how = "lost" if d.kind is None else f"left ({d.kind})"
         rows.add_row(f"{d.role} {d.index}", _duration(d.ago_s), how, Text(d.reason))
     return rows
+
+
+def _gpus(gpus: Sequence[GpuMemory]) -> str:
+    """Index of each GPU, and how much of its memory the worker holds."""
+    held = (f"{gpu.index}: {gpu.held_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB" for gpu in gpus)
+    return ", ".join(held) or UNKNOWN
 
 
 def _moved(received: float, sent: float, of: str) -> tuple[str, str]:

@@ -548,6 +548,18 @@ class BytesMoved(_message.Message):
     received_bytes: int
     def __init__(self, sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
 
+class GpuMemory(_message.Message):
+    __slots__ = ("index", "name", "held_bytes", "total_bytes")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    name: str
+    held_bytes: int
+    total_bytes: int
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., held_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+
 class PsStats(_message.Message):
     __slots__ = ("held_bytes", "buckets", "received", "applied", "dropped", "max_staleness", "pending", "rolled_back", "received_of", "moved", "row_counts", "down_weighted")
     class DroppedEntry(_message.Message):
@@ -609,7 +621,7 @@ class RowCounts(_message.Message):
     def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., found: _Optional[int] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., expired: _Optional[int] = ..., evicted: _Optional[int] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
-    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps", "moved", "step_tensors", "skipped_batches", "staleness_counts")
+    __slots__ = ("pushes", "staleness_p50", "staleness_p99", "examples_per_s", "loss", "waiting", "max_lead_steps", "moved", "step_tensors", "skipped_batches", "staleness_counts", "gpus")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
@@ -621,6 +633,7 @@ class WorkerStats(_message.Message):
     STEP_TENSORS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_BATCHES_FIELD_NUMBER: _ClassVar[int]
     STALENESS_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     pushes: int
     staleness_p50: int
     staleness_p99: int
@@ -632,7 +645,8 @@ class WorkerStats(_message.Message):
     step_tensors: int
     skipped_batches: int
     staleness_counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ..., moved: _Optional[_Union[BytesMoved, _Mapping]] = ..., step_tensors: _Optional[int] = ..., skipped_batches: _Optional[int] = ..., staleness_counts: _Optional[_Iterable[int]] = ...) -> None: ...
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuMemory]
+    def __init__(self, pushes: _Optional[int] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., examples_per_s: _Optional[float] = ..., loss: _Optional[float] = ..., waiting: _Optional[str] = ..., max_lead_steps: _Optional[int] = ..., moved: _Optional[_Union[BytesMoved, _Mapping]] = ..., step_tensors: _Optional[int] = ..., skipped_batches: _Optional[int] = ..., staleness_counts: _Optional[_Iterable[int]] = ..., gpus: _Optional[_Iterable[_Union[GpuMemory, _Mapping]]] = ...) -> None: ...
 
 class ReportClockRequest(_message.Message):
     __slots__ = ("worker_index", "incarnation", "view_number", "completed_steps", "wanted_floor_steps", "max_wait")

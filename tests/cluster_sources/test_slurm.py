@@ -6,6 +6,7 @@ import pytest
 
 from psruntime.cluster.slurm import FIRST_PORT, nodes_of, read_slurm, tasks_per_node
 from psruntime.errors import UsageError
+from psruntime.gpus import VISIBLE, choose_gpu
 
 STEP = {
     "SLURM_PROCID": "0",
@@ -47,6 +48,36 @@ def test_the_first_tasks_are_the_ps() -> None:
     assert [task.host for task in found] == ["n2", "n2", "n10", "n10"], "in the order of the list, not of the names"
     assert {task.port for task in found} == {0}
     assert {task.coordinator for task in found} == {f"n2:{FIRST_PORT + 40017 % 20000}"}
+
+
+def test_the_workers_of_a_node_are_numbered_without_its_ps() -> None:
+    """So SLURM_LOCALID, which counts the ps too, is not what chooses a GPU."""
+    step = {**STEP, "SLURM_STEP_TASKS_PER_NODE": "3(x2)"}
+    found = [read_slurm({**step, "SLURM_PROCID": str(rank)}, ps=2) for rank in range(6)]
+    assert [task.local_rank for task in found] == [None, None, 0, 0, 1, 2]
+    beside = [read_slurm({**step, "SLURM_PROCID": str(rank)}, ps=None) for rank in range(6)]
+    assert [task.local_rank for task in beside] == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("visible", "chosen"),
+    [
+        (["0,1,2"] * 6, ["0", "0", "1", "2"]),  # --gpus-per-node
+        (["0", "1", "2"] * 2, ["2", "0", "1", "2"]),  # --gpus-per-task, which binds
+        (["0"] * 6, ["0"] * 4),  # the same where cgroups hide the others, and number each from 0
+    ],
+    ids=["of the node", "of the task", "of the task's cgroup"],
+)
+def test_a_worker_takes_a_gpu_of_those_that_slurm_lets_it_see(visible: list[str], chosen: list[str]) -> None:
+    step = {**STEP, "SLURM_STEP_TASKS_PER_NODE": "3(x2)"}
+    taken = []
+    for rank in range(2, 6):
+        environment = {**step, "SLURM_PROCID": str(rank), VISIBLE: visible[rank]}
+        local_rank = read_slurm(environment, ps=2).local_rank
+        assert local_rank is not None
+        taken.append(choose_gpu(local_rank, environment, list))
+        assert environment[VISIBLE] == taken[-1]
+    assert taken == chosen
 
 
 def test_two_jobs_on_a_node_have_coordinators_at_different_ports() -> None:

@@ -45,6 +45,15 @@ def test_role_and_index_say_which_of_several_is_meant() -> None:
     assert (task.role, task.index, task.port) == ("worker", 1, 3)
 
 
+def test_workers_on_a_host_of_the_lists_are_numbered_in_their_order() -> None:
+    """Their ports may be any, as launch/ssh.sh has them."""
+    ranks = [find(role="worker", index=n, ps_hosts="a:1", worker_hosts="a:0,b:0,a:0,b:0").local_rank for n in range(4)]
+    assert ranks == [0, 0, 1, 1]
+    beside = [find(index=n, worker_hosts="a:1,b:0,a:0", colocate_ps=True).local_rank for n in range(3)]
+    assert beside == [0, 0, 1]
+    assert find(role="ps", index=0, **HOSTS).local_rank is None
+
+
 def test_every_source_can_have_a_ps_beside_each_worker() -> None:
     config = {"cluster": {"worker": ["b:1", "c:2"]}, "task": {"type": "worker", "index": 1}}
     step = {**STEP, "SLURM_STEP_NODELIST": "b,c", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}

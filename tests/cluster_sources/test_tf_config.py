@@ -55,6 +55,19 @@ def test_a_sparse_cluster_has_only_what_this_task_needs() -> None:
     assert read_tf_config(json.dumps(operators)).index == 2
 
 
+def test_the_workers_of_a_host_are_numbered_in_their_order() -> None:
+    cluster = {"chief": ["a:1"], "ps": ["a:2", "b:1"], "worker": ["b:2", "a:3", "[::1]:1", "a:4", "[::1]:2"]}
+    assert read(cluster, "chief").local_rank == 0
+    assert [read(cluster, "worker", index).local_rank for index in range(5)] == [0, 1, 0, 2, 1]
+    assert read(cluster, "ps", 1).local_rank is read(cluster, "evaluator").local_rank is None
+
+
+def test_a_sparse_cluster_does_not_say_which_workers_a_host_has() -> None:
+    sparse = read({"ps": ["b:1"], "worker": {"0": "a:1", "7": "a:2"}}, "worker", 7)
+    assert sparse.local_rank is None
+    assert ClusterTask("none", "worker", 1, {0: "b:1"}, {0: "a:1"}).local_rank is None, "not where it is itself"
+
+
 def test_names_of_older_programs_and_of_others_are_understood() -> None:
     assert read({"master": ["a:1"], "ps": ["b:1"]}, "master").role == "worker"
     assert read(CLUSTER, "ps", "1", environment="cloud", rpc_layer="grpc").index == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -129,6 +130,21 @@ def test_a_ps_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
     process.wait()
     poll_until(lambda: is_gone(pid), WITHIN_S, "the end of the ps")
     process.stdout.close()
+
+
+def test_the_ps_hides_the_gpus_of_its_worker_before_it_imports_tensorflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real ps, with a module instead of TensorFlow that writes down what it may see."""
+    seen = tmp_path / "seen"
+    write = f"pathlib.Path({str(seen)!r}).write_text(os.environ['CUDA_VISIBLE_DEVICES'])"
+    (tmp_path / "tensorflow.py").write_text(f"import os, pathlib\n{write}\nos._exit(0)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    ps = ColocatedPs(["--index=0", "--coordinator=127.0.0.1:0"], lambda _: None, io.StringIO())
+    ps.start(serves_coordinator=True)
+    poll_until(lambda: ps.code is not None, 60.0, "the end of the ps")
+    assert (ps.code, seen.read_text()) == (0, "-1")
 
 
 def is_gone(pid: int) -> bool:

@@ -32,7 +32,7 @@ else:
     import tomli as tomllib
 
 FOLDER = ROOT / "launch" / "kubernetes"
-BASE, EXAMPLE, TLS = FOLDER / "base", FOLDER / "example", FOLDER / "tls"
+BASE, EXAMPLE, TLS, GPU = (FOLDER / name for name in ("base", "example", "tls", "gpu"))
 ESTIMATOR = docs.blocks(ROOT / "docs" / "migrating-estimator.md")
 MODELS = {block.file: block.text for block in ESTIMATOR if block.file}
 OLDEST = "1.31"  # podFailurePolicy is there for good
@@ -73,13 +73,26 @@ def kustomize(folder: Path) -> str:
 
 
 def with_tls(folder: Path) -> list[Object]:
-    """The base with the component of TLS, as its comment says how to name it."""
+    """The base with the component of TLS."""
     for name in CREDENTIALS:
         (folder / name).write_text("secret")
-    comment = (TLS / "kustomization.yaml").read_text().split("apiVersion")[0]
-    used = yaml.safe_load("\n".join(line[5:] for line in comment.splitlines() if line.startswith("#     ")))
+    used = as_its_comment_says(TLS)
     assert used["components"] == ["../tls"] and used["secretGenerator"][0]["files"] == list(CREDENTIALS)
     return kustomized({**used, "resources": ["../base"]}, folder)
+
+
+def with_gpu(folder: Path) -> list[Object]:
+    """The base with the component for GPUs."""
+    used = as_its_comment_says(GPU)
+    assert used == {"components": ["../gpu"]}
+    return kustomized({**used, "resources": ["../base"]}, folder)
+
+
+def as_its_comment_says(component: Path) -> Object:
+    """What a kustomization has that names the component."""
+    comment = (component / "kustomization.yaml").read_text().split("apiVersion")[0]
+    used: Object = yaml.safe_load("\n".join(line[5:] for line in comment.splitlines() if line.startswith("#     ")))
+    return used
 
 
 def migrated(folder: Path) -> list[Object]:
@@ -102,6 +115,7 @@ READ: dict[str, Callable[[Path], list[Object]]] = {
     "base, rendered": lambda _: rendered(BASE),
     "example": lambda _: rendered(EXAMPLE),
     "tls": with_tls,
+    "gpu": with_gpu,
     "migrated": migrated,
 }
 
@@ -387,6 +401,17 @@ def test_with_tls_every_process_has_the_files_and_nothing_is_insecure(tmp_path: 
         read = process_config.SecurityConfig.of({}, given)
         files = (read.tls_ca, read.tls_cert, read.tls_key, read.token_file)
         assert files == tuple(f"{mount['mountPath']}/{name}" for name in CREDENTIALS)
+
+
+def test_with_gpus_each_worker_has_one_and_computes_there(tmp_path: Path) -> None:
+    objects = with_gpu(tmp_path)
+    plain = as_it_stands(BASE)
+    limits = {"nvidia.com/gpu": 1, **container_of(job_of(plain, "worker"))["resources"]["limits"]}
+    assert container_of(job_of(objects, "worker"))["resources"]["limits"] == limits
+    assert args_of(job_of(objects, "worker")) == [*args_of(job_of(plain, "worker")), "--devices=gpu:0"]
+    assert container_of(job_of(objects, "ps")) == container_of(job_of(plain, "ps"))
+    (extras,) = re.findall(r"EXTRAS='(\[\w+\])'", (GPU / "kustomization.yaml").read_text())
+    assert complaint(["pip", "install", f".{extras}"], {}) == ""
 
 
 def test_without_tls_ps_0_has_to_say_that_it_serves_others() -> None:

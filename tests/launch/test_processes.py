@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from psruntime import ps, run, status, worker
 from psruntime.launch.processes import LocalJob, ProcessSpec
 
@@ -37,6 +39,22 @@ def test_settings_go_to_whom_they_are_for() -> None:
         assert ("--batch-size=8" in spec.arguments) == spec.name.startswith("worker")
         assert ("--connect-timeout=5" in spec.arguments) == (spec.name != "ps-0")
     assert set(tls) <= set(local.progress("a:7"))
+
+
+def test_devices_and_their_memory_reach_the_workers_alone() -> None:
+    flags = ("--devices=gpu:auto", "--gpu-memory=20GiB")
+    local = job("--ps=2", "--workers=2", *flags)
+    for spec in [local.first("a:0"), *local.others("a:7")]:
+        wanted = flags if spec.name.startswith("worker") else ()
+        assert tuple(word for word in spec.arguments if "gpu" in word) == wanted
+
+
+def test_a_local_rank_is_refused_where_each_worker_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its default in a worker, the index, is right: all workers are on this machine."""
+    assert run.main(["--workers=2", "--devices=gpu:auto", "--local-rank=1"]) == 2
+    said = "psruntime run: --local-rank is for one worker, and here each has its own: its index\n"
+    assert capsys.readouterr() == ("", said)
+    assert not [word for spec in job("--workers=2").others("a:7") for word in spec.arguments if "rank" in word]
 
 
 def test_the_programs_accept_what_they_are_given() -> None:

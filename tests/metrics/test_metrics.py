@@ -18,6 +18,7 @@ from psruntime.core.accounting.ledger import CAUSES
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import (
     BytesMoved,
+    GpuMemory,
     JobStatus,
     MemberStatus,
     PsStats,
@@ -43,7 +44,8 @@ PS = PsStats(
     4000, 3, received=20, applied=14, dropped={"stale": 3, "fenced": 1}, max_staleness=9, pending=1, rolled_back=1,
     received_of={0: 6, 4: 5}, moved=BytesMoved(70, 80), row_counts=(TABLE,), down_weighted=2,
 )  # fmt: skip
-WORKER = WorkerStats(pushes=21, loss=0.5, waiting="the others", moved=BytesMoved(5, 6), skipped=2)
+GPUS = (GpuMemory(0, "a GPU", 3000, 8000), GpuMemory(2, "a GPU", 4000, 8000))
+WORKER = WorkerStats(pushes=21, loss=0.5, waiting="the others", moved=BytesMoved(5, 6), skipped=2, gpus=GPUS)
 JOB = JobConfig(mode="bounded", bound=4, ps=1, min_workers=1, max_workers=8, train_steps=900)
 MEMBERS = (
     MemberStatus(Role.PS, 0, "a:1", "a:2", "0" * 10, 9.0, 0.5, ps_stats=PS, ps_traffic=PsTraffic(1.0, 2.0, 0.9, True)),
@@ -134,6 +136,12 @@ def test_a_worker_tells_its_steps(endpoint: Endpoint) -> None:
     assert [told["worker_update_staleness_versions_bucket", le, "4"] for le in ("0.0", "2.0", "4.0")] == [1, 1, 2]
     assert (told["worker_updates_sent_total", "4"], told["worker_updates_dropped_total", "4"]) == (21, 2)
     assert told["worker_batches_skipped_total", "4"] == 2
+    assert (told["worker_gpu_memory_bytes", "0", "4"], told["worker_gpu_memory_bytes", "2", "4"]) == (3000, 4000)
+
+
+def test_a_worker_without_gpus_tells_of_none(endpoint: Endpoint) -> None:
+    WorkerMetrics(endpoint, 4, WorkerStats)
+    assert not any(name == "worker_gpu_memory_bytes" for name, *_ in read(endpoint.url))
 
 
 def test_an_evaluator_tells_what_it_measured_last(endpoint: Endpoint) -> None:

@@ -14,6 +14,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import (
     BytesMoved,
     Departure,
+    GpuMemory,
     JobStatus,
     LeaveKind,
     MemberStatus,
@@ -110,6 +111,27 @@ def test_traffic_is_shown_for_each_ps_and_worker() -> None:
     assert "traffic in out share tensors/step" in text
     assert "ps 0 2.5 MB/s 1.5 MB/s 51%" in text and "worker 3 50.0 kB/step 40.0 kB/step 321" in text
     assert "carries" not in text
+
+
+def test_memory_of_gpus_is_shown_once_a_worker_reports_some() -> None:
+    gib = 1 << 30
+    one = GpuMemory(0, "NVIDIA H100 80GB HBM3", int(20.1 * gib), int(79.6 * gib))
+    two = GpuMemory(3, "NVIDIA H100 80GB HBM3", 300 << 20, int(79.6 * gib))
+    first, second, third = (
+        replace(WORKER, index=index, worker_stats=WorkerStats(loss=0.25, gpus=gpus))
+        for index, gpus in enumerate(((one,), (one, two), ()))
+    )
+    text = shown(replace(STATUS, members=(first, second, third)))
+    assert "loss GPU silent waiting for" in text
+    assert "0.2500 0: 20.1 of 79.6 GiB 1.5 s" in text
+    assert "0.2500 0: 20.1 of 79.6 GiB, 3: 0.3 of 79.6 GiB 1.5 s" in text
+    assert "0.2500 - 1.5 s" in text
+    assert "GPU" not in shown(replace(STATUS, members=(third,)))
+    facts = json.loads(json.dumps(as_json(replace(STATUS, members=(first, third)), JOB)))
+    assert facts["workers"][0]["worker_stats"]["gpus"] == [
+        {"index": 0, "name": one.name, "held_bytes": one.held_bytes, "total_bytes": one.total_bytes}
+    ]
+    assert facts["workers"][1]["worker_stats"]["gpus"] == []
 
 
 def test_what_is_not_known_is_no_number() -> None:

@@ -11,6 +11,7 @@ from psruntime.config import JobConfig
 from psruntime.core.members.messages import (
     BytesMoved,
     Departure,
+    GpuMemory,
     JobStatus,
     LeaveKind,
     PsStats,
@@ -31,8 +32,9 @@ FULL_PS = replace(
     ps_traffic=PsTraffic(1.0, 2.0, 0.5),
 )  # fmt: skip
 FULL_WORKER = replace(
-    WORKER, worker_stats=WorkerStats(moved=MOVED, staleness_counts=(1,)), worker_traffic=WorkerTraffic(1.0, 2.0)
-)
+    WORKER, worker_stats=WorkerStats(moved=MOVED, staleness_counts=(1,), gpus=(GpuMemory(0, "a GPU", 3, 4),)),
+    worker_traffic=WorkerTraffic(1.0, 2.0),
+)  # fmt: skip
 FULL = replace(
     STATUS, members=(FULL_PS, FULL_WORKER), unanswered={3: 1}, shards=ShardsStatus(1, 2, 3, 0),
     departures=(Departure(PS.role, 1, "00", LeaveKind.ASKED, "why", 1.0),), steering=SteeringStatus(pending=("save",)),

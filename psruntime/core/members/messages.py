@@ -55,6 +55,19 @@ class BytesMoved:
 
 
 @dataclass(frozen=True)
+class GpuMemory:
+    """Memory of a GPU that a worker holds.
+
+    index: of the GPU on its machine, in the order of PCI addresses.  name: of its model.  total_bytes: of the GPU.
+    """
+
+    index: int
+    name: str
+    held_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
 class RowCounts:
     """Of the rows that a ps has of a dynamic table, or of all its rows.
 
@@ -118,6 +131,7 @@ class WorkerStats:
     skipped: int = 0  # batches that it passed over, see on_data_error
     # pushes since the process started: up to each of STALENESS_LIMITS and above the one before it, then the staler ones
     staleness_counts: tuple[int, ...] = ()
+    gpus: tuple[GpuMemory, ...] = ()  # on which it holds memory, as far as the driver reports it
 
 
 @dataclass(frozen=True)

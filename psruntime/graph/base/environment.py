@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from psruntime.errors import UsageError
+from psruntime.gpus import HIDDEN, VISIBLE
 
+DETERMINISTIC = "TF_DETERMINISTIC_OPS"
 FORCED = {"GRPC_FAIL_FAST": "true"}
 # TensorFlow's C++ side would write its own lines between ours; a user who wants them sets the variable.
 # TF_USE_LEGACY_KERAS: tf.compat.v1.layers, and Keras models in a graph, are those of tf_keras; Keras 3 has neither.
@@ -25,6 +27,7 @@ CHANNEL_OPTIONS = {"grpc.min_reconnect_backoff_ms": 2000, "grpc.enable_http_prox
 def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
     """Sets the environment for this process and imports TensorFlow; returns the variables in force, for the log.
 
+    hide_gpus: for all but a worker, since they compute on the CPU alone and take nothing of a GPU.
     warns: whether TensorFlow may write of what is old in it, which is no business of who runs a command.
 
     Raises:
@@ -40,7 +43,8 @@ def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
         return _in_force()
     os.environ.update(FORCED)
     if hide_gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+        os.environ[VISIBLE] = HIDDEN
+        os.environ.pop(DETERMINISTIC, None)  # on a CPU it changes no result, and refuses the operation of the clock
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     with stderr_closed():

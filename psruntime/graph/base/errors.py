@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+_HEADING = re.compile(r":$|^\d+ root error\(s\) found\.$")
+_CODE = re.compile(r"^\(\d+\) [A-Z_]+: ")  # of one of several root errors
 LOST_SESSION = (tf1.errors.AbortedError, tf1.errors.UnavailableError)  # what MonitoredSession recovers from
 
 
@@ -25,5 +28,5 @@ def first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(getattr(error, "message", error)).splitlines()]
     heads = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
     lines = lines[heads[-1] + 1 :] if heads else lines
-    telling = (line for line in lines if line.strip("=") and not line.endswith(":"))  # headings end with a colon
-    return next(telling, type(error).__name__)
+    telling = (line for line in lines if line.strip("=") and not _HEADING.search(line))
+    return _CODE.sub("", next(telling, type(error).__name__))

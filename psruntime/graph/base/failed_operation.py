@@ -14,8 +14,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import UserCodeError
+from psruntime.errors import PsRuntimeError, UserCodeError
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.gpu_errors import device_error
 from psruntime.usercode import failure, users_line
 
 # What the operations of a model raise about their inputs.  All else may be one machine's: a device without memory
@@ -28,11 +29,13 @@ MINIBATCH = re.compile(r"^(?:.*/)?minibatch_\d+/|_minibatch_\d+$")  # of a copie
 
 @contextmanager
 def users_errors(graph: Any) -> Iterator[None]:
-    """Turns a failure of an operation that the user made into a UserCodeError; all else goes through."""
+    """Turns a failure of an operation that the user made into a UserCodeError, and one of a device into a DeviceError;
+    all else goes through.
+    """
     try:
         yield
     except tf1.errors.OpError as error:
-        found = user_error(error, graph)
+        found: PsRuntimeError | None = user_error(error, graph) or device_error(error)
         if found is None:
             raise
         raise found from error

@@ -6,23 +6,26 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.devices import UNLIMITED, GpuLimit
 from psruntime.errors import UsageError
+from psruntime.graph.base.gpus import gpu_count
 
 # A server's boot name must differ from the name under which its own sessions address it.
 BOOT_JOBS = {"ps": "ps", "worker": "local"}
 
 
-def start_server(role: str, index: int, host: str, port: int, cpus: int = 1) -> tuple[Any, str]:
+def start_server(
+    role: str, index: int, host: str, port: int, cpus: int = 1, gpu_limit: GpuLimit = UNLIMITED
+) -> tuple[Any, str]:
     """Starts the server; returns it and the address at which others reach it.  Port 0: the system chooses.
 
-    cpus: CPU devices that it has; they share the cores of the machine.
+    cpus: CPU devices that it has; they share the cores of the machine.  gpu_limit: of a worker.
 
     Raises:
         UsageError: the port is taken.
     """
     job = BOOT_JOBS[role]
-    config = tf1.ConfigProto(device_count={"CPU": cpus, **({"GPU": 0} if role == "ps" else {})})
-    config.experimental.disable_thread_spinning = True
+    config = server_config(cpus, gpu_limit, 0 if role == "ps" else gpu_count())
     try:
         server = tf1.train.Server(
             tf1.train.ClusterSpec({job: {index: f"{host}:{port}"}}), job_name=job, task_index=index, config=config
@@ -32,3 +35,23 @@ def start_server(role: str, index: int, host: str, port: int, cpus: int = 1) -> 
             f"TensorFlow's server cannot listen on port {port}: is it in use? Give another --port, or 0 for any"
         ) from error
     return server, server.target.removeprefix("grpc://")
+
+
+def server_config(cpus: int, gpu_limit: GpuLimit, gpus: int) -> Any:
+    """The ConfigProto of a process's server, which makes its devices; what a session's says of them comes too late.
+
+    gpus: that TensorFlow sees.  A worker's memory on them grows as it needs it, so that several workers share one: by
+    default TensorFlow takes all that is free when it starts.  The tensors of a worker with a GPU are in pinned memory
+    of the host: what arrives from a ps is copied to the GPU from where it arrived (90 MB in 40 ms instead of 57).
+    """
+    config = tf1.ConfigProto(device_count={"CPU": cpus, **({} if gpus else {"GPU": 0})})
+    config.experimental.disable_thread_spinning = True
+    if gpus:
+        options = config.gpu_options
+        options.allow_growth = options.force_gpu_compatible = True
+        if gpu_limit.share is not None:
+            options.per_process_gpu_memory_fraction = gpu_limit.share
+        for _ in range(gpus if gpu_limit.split_bytes else 0):
+            limits_mb = [split_bytes >> 20 for split_bytes in gpu_limit.split_bytes]
+            options.experimental.virtual_devices.add(memory_limit_mb=limits_mb)
+    return config

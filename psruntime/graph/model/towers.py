@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.devices import ALL_GPUS, device_names, number_of
+from psruntime.devices import ALL_GPUS, AUTO_GPU, UNLIMITED, GpuLimit, device_names, number_of
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.gpus import gpu_count, why_no_gpu
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,10 @@ class Towers:
 ONE_TOWER = Towers()
 
 
-def find_towers(text: str) -> Towers:
+def find_towers(text: str, gpu_limit: GpuLimit = UNLIMITED) -> Towers:
     """The towers on the devices that `text` names, see psruntime/devices.py.
+
+    gpu_limit: says of how many virtual GPUs each is.  Of gpu:auto the GPU was chosen, and is the only one by now.
 
     Raises:
         UsageError: this machine has no such GPU, as far as TensorFlow sees.
@@ -62,13 +64,16 @@ def find_towers(text: str) -> Towers:
     names = device_names(text)
     if not any(name.startswith("gpu") for name in names):
         return Towers(names)
-    gpus = len(tf.config.list_physical_devices("GPU"))
-    if names == (ALL_GPUS,):
+    gpus = gpu_count() * gpu_limit.per_gpu
+    if not gpus:
+        raise UsageError(f"--devices {text}: TensorFlow finds no GPU on this machine: {why_no_gpu()}")
+    if names in ((ALL_GPUS,), (AUTO_GPU,)):
         names = tuple(f"gpu:{number}" for number in range(gpus))
-    missing = [name for name in names if name.startswith("gpu") and number_of(name) >= gpus]
-    if missing or not names:
-        has = f"{gpus} GPU, gpu:0 to gpu:{gpus - 1}" if gpus else "no GPU"
-        raise UsageError(f"--devices {text}: TensorFlow finds {has} on this machine")
+    if any(name.startswith("gpu") and number_of(name) >= gpus for name in names):
+        raise UsageError(
+            f"--devices {text}: TensorFlow finds {gpus} GPU, gpu:0 to gpu:{gpus - 1} on this machine; --gpu-memory "
+            "with several amounts makes virtual ones"
+        )
     return Towers(names)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.gpus import may_be_on_gpu
+
 WIDE_ROW = 32  # entries
 HIGH = 1 << 32  # one in the second of the two int32 that an int64 is, on a little-endian machine
 
@@ -16,11 +18,12 @@ def row_sums(values: Any, places: Any, count: Any) -> Any:
     `count`, an integer [].
 
     For 26,624 narrow rows of 16 float32 in 8,711 places the product took 0.14 ms, and unsorted_segment_sum 0.7 to 1.0.
-    From 32 entries on both take as long.
+    From 32 entries on both take as long.  On a GPU unsorted_segment_sum is as fast (1,350,985 places of 5,570,000 rows:
+    2.3 and 2.5 ms), and has a deterministic kernel.
     """
-    if not are_narrow(values):
-        return tf1.math.unsorted_segment_sum(values, places, count)
     rows = tf1.shape(places, out_type=tf1.int64)[0]
+    if not are_narrow(values) or may_be_on_gpu(rows.op):
+        return tf1.math.unsorted_segment_sum(values, places, count)
     return _product(values, tf1.cast(places, tf1.int64) + tf1.range(0, rows * HIGH, HIGH), count)
 
 

@@ -169,11 +169,10 @@ def open_session(server: WorkerServer, graph: Any, view: View, runs_once: bool =
 
     runs_once: whether nothing is run in it again and again, so that TensorFlow need not rewrite what it runs: that
     takes more time then than it saves.
-    config: a ConfigProto of the user's, whose cluster is replaced; by default soft placement and GPUs that grow.
+    config: a ConfigProto of the user's, whose cluster is replaced; by default soft placement.
     """
     if config is None:
         config = tf1.ConfigProto(allow_soft_placement=True)
-        config.gpu_options.allow_growth = True
     else:
         given, config = config, tf1.ConfigProto()
         config.CopyFrom(given)

@@ -6,9 +6,11 @@ is computed before the last variable is there counts as part of the pull.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
+from tensorflow.python.util import _pywrap_determinism
 
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_cpu
@@ -29,6 +31,8 @@ def step_marks(pulled: PulledModel, plan: Plan, finite: Any, index: int) -> dict
 
 def _mark(after: list[Any], index: int) -> Any:
     with tf1.device(worker_cpu(index)), tf1.control_dependencies(after):
+        if _pywrap_determinism.is_enabled():  # by TF_DETERMINISTIC_OPS, with which TensorFlow runs no Timestamp
+            return tf1.ensure_shape(tf1.numpy_function(time.time, [], tf1.float64), [])
         return tf1.timestamp()
 
 

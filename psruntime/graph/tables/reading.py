@@ -11,11 +11,13 @@ from psruntime.graph.store.wire import AS_IS, Wire, unpacked
 
 
 def brought(read: Callable[[], Any], ps: str, worker: str, wire: Wire) -> Any:
-    """What `read()` gives on device `ps`, on device `worker`."""
+    """What `read()` gives on device `ps`, on device `worker`; it arrives in host memory, see `pulled_whole`."""
     with uncolocated(), tf1.get_default_graph().gradient_override_map({"Cast": AS_IS}):
         with tf1.device(ps):
             found = read()
             packed = wire.packed(found)
+        with tf1.device(worker), tf1.device("/device:CPU:0"):
+            packed = tf1.identity(packed)
         with tf1.device(worker):
             return tf1.identity(unpacked(packed, found.dtype))
 

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
+from psruntime.graph.base.gpus import may_be_on_gpu
 from psruntime.graph.ops.row_sums import are_narrow, narrow_sums
 
 _PRODUCT = "PsruntimeSegmentProduct"
@@ -23,7 +24,7 @@ _OF_FIXED_NUMBER = "WithNumSegments"
 def take_products(operations: Iterable[Any]) -> None:
     """Makes those of the operations that are sums of narrow rows have their gradients by products."""
     for op in operations:
-        if _kind(op) in _POWERS and are_narrow(op.inputs[0]) and not _has_another(op):
+        if _kind(op) in _POWERS and are_narrow(op.inputs[0]) and not _has_another(op) and not may_be_on_gpu(op):
             op._set_attr(_GRADIENT, AttrValue(s=_PRODUCT.encode()))
 
 

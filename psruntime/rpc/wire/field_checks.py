@@ -25,6 +25,7 @@ AXES = 254  # TensorFlow has no more
 CAUSES = 64
 WORKERS = 100_000
 CAUSE_CHARS = 64
+GPUS = 64  # of a machine
 
 
 def number(name: str, value: int, least: int = 0, limit: int = COUNT_LIMIT) -> int:

@@ -12,6 +12,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import (
     STALENESS_LIMITS,
     BytesMoved,
+    GpuMemory,
     GraphsBuilt,
     PsBeat,
     PsStats,
@@ -200,10 +201,13 @@ def worker_stats_to_wire(stats: WorkerStats) -> pb.WorkerStats:
         step_tensors=stats.step_tensors,
         skipped_batches=stats.skipped,
         staleness_counts=stats.staleness_counts,
+        gpus=[pb.GpuMemory(**asdict(gpu)) for gpu in stats.gpus],
     )
 
 
 def worker_stats_from_wire(wire: pb.WorkerStats) -> WorkerStats:
+    if len(wire.gpus) > field_checks.GPUS:
+        raise UsageError(f"stats.gpus must be at most {field_checks.GPUS}, got {len(wire.gpus)}")
     return WorkerStats(
         field_checks.number("stats.pushes", wire.pushes),
         field_checks.number("stats.staleness_p50", wire.staleness_p50),
@@ -216,6 +220,16 @@ def worker_stats_from_wire(wire: pb.WorkerStats) -> WorkerStats:
         optional_number("stats.step_tensors", wire, "step_tensors"),
         field_checks.number("stats.skipped_batches", wire.skipped_batches),
         _staleness_counts_from_wire(wire.staleness_counts),
+        tuple(map(_gpu_memory_from_wire, wire.gpus)),
+    )
+
+
+def _gpu_memory_from_wire(wire: pb.GpuMemory) -> GpuMemory:
+    return GpuMemory(
+        field_checks.index("stats.gpus.index", wire.index),
+        field_checks.text("stats.gpus.name", wire.name, field_checks.NAME_CHARS, least=1),
+        field_checks.number("stats.gpus.held_bytes", wire.held_bytes),
+        field_checks.number("stats.gpus.total_bytes", wire.total_bytes),
     )
 
 

@@ -15,6 +15,7 @@ from psruntime.core.members.membership import Member, Role, tag_of
 from psruntime.core.members.messages import (
     Answer,
     BytesMoved,
+    GpuMemory,
     Instructions,
     JobStatus,
     Join,
@@ -97,6 +98,7 @@ ps_stats = st.builds(
     moved=moved,
     row_counts=st.lists(st.builds(RowCounts, st.text(min_size=1, max_size=20), *[counts] * 6), max_size=2).map(tuple),
 )
+gpus = st.builds(GpuMemory, indices, st.text(min_size=1, max_size=20), counts, counts)
 worker_stats = st.builds(
     WorkerStats,
     *[counts] * 3,
@@ -108,6 +110,7 @@ worker_stats = st.builds(
     step_tensors=st.none() | counts,
     skipped=counts,
     staleness_counts=st.just(()) | st.lists(counts, min_size=13, max_size=13).map(tuple),
+    gpus=st.lists(gpus, max_size=2).map(tuple),
 )
 modes = st.sampled_from(["", *MODES])
 steered = st.builds(

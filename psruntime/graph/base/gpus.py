@@ -1,0 +1,65 @@
+"""The GPUs that TensorFlow sees, and why it sees none."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+from psruntime.gpus import EXTRA, HIDDEN, VISIBLE
+
+DRIVER = "libcuda.so.1"
+# What TensorFlow 2.21, built for CUDA 12, loads before it uses a GPU.
+LIBRARIES = (
+    "libcudart.so.12",
+    "libcublas.so.12",
+    "libcublasLt.so.12",
+    "libcufft.so.11",
+    "libcusolver.so.11",
+    "libcusparse.so.12",
+    "libcudnn.so.9",
+)
+
+
+@cache
+def gpu_count() -> int:
+    """GPUs that TensorFlow sees in this process, without virtual ones."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+def may_be_on_gpu(operation: Any) -> bool:
+    """Whether TensorFlow may place the operation on a GPU: it is on no ps, and this process sees one."""
+    return bool(gpu_count()) and tf1.DeviceSpec.from_string(operation.device).job != "ps"
+
+
+def why_no_gpu() -> str:
+    """Why TensorFlow sees no GPU, and what helps."""
+    if not tf.sysconfig.get_build_info()["is_cuda_build"]:
+        return "this TensorFlow was built without CUDA; install the package tensorflow, not tensorflow-cpu"
+    hidden = os.environ.get(VISIBLE)
+    if hidden is not None and (not hidden.strip() or hidden.split(",")[0].strip() == HIDDEN):
+        return f"{VISIBLE}='{hidden}' hides all GPUs"
+    if not _is_there(DRIVER):
+        return f"NVIDIA's driver is missing ({DRIVER}); install it, or give the container the GPUs of its host"
+    missing = [name for name in LIBRARIES if not _is_there(name)]
+    if missing:
+        return f"libraries of CUDA are missing: {', '.join(missing)}; {EXTRA} installs them"
+    return "the driver reports none; nvidia-smi says what it has"
+
+
+def _is_there(library: str) -> bool:
+    """Whether the system's loader finds it, or one of the packages nvidia-*-cu12, where TensorFlow looks too."""
+    packages = [Path(folder) / "nvidia" for folder in sys.path if folder]
+    if any(True for package in packages for _ in package.glob(f"*/lib/{library}")):
+        return True
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
