@@ -7,12 +7,13 @@ BENCHMARKS := async_steps async_strategy one_variable exchange local_step sync s
 RESULTS := bench-results
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
+GPU_READY := $(VENV)/.gpu-ready
 # Each process begins with a part of the tests, and helps the others when it is done.  One more than there are cores:
 # tests with a cluster wait most of their time.
 PARALLEL = --numprocesses $$(( $$(nproc) + 1 )) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-nightly chaos soak bench bench-full check docs format protos clean
+.PHONY: help demo test test-all test-nightly chaos soak bench bench-full gpu check docs format protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -50,6 +51,14 @@ bench: $(READY)  ## every benchmark, short: ours and its peer in one run; result
 bench-full: KIND := full
 bench-full: $(READY)  ## the same with all workloads and runs, some hours; in bench-results/full
 	$(run_benchmarks)
+
+$(GPU_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gpu]'
+	@touch $@
+
+gpu: $(GPU_READY)  ## on a machine with a GPU: exactness, errors, memory and speed, under 8 minutes; in bench-results/gpu.json
+	@mkdir -p $(RESULTS)
+	$(BIN)/python -m benchmarks.gpu --save $(RESULTS)/gpu.json
 
 define run_benchmarks
 @mkdir -p $(RESULTS)/$(KIND)

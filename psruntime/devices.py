@@ -80,10 +80,14 @@ class GpuLimit:
             )
         return cls(share=share)
 
-    @property
-    def per_gpu(self) -> int:
-        """Devices that TensorFlow makes of one GPU."""
-        return max(1, len(self.split_bytes))
+    def limits(self, total_bytes: int | None) -> tuple[int, ...]:
+        """Bytes of each device that a GPU with so much memory is made into; none: it is one, without a limit.
 
-
-UNLIMITED = GpuLimit()
+        Raises:
+            UsageError: a fraction is wanted, and the memory of the GPU is not known.
+        """
+        if self.share is None:
+            return self.split_bytes
+        if total_bytes is None:
+            raise UsageError("--gpu-memory as a fraction needs nvidia-ml-py (the extra gpu); give an amount, as 20GiB")
+        return (int(self.share * total_bytes),)

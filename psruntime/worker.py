@@ -136,6 +136,15 @@ def _log_gpus(log: Log) -> None:
         log("no_gpu", reason=f"this machine has {found[0]}, and TensorFlow sees none: {why_no_gpu()}")
 
 
+def _limited_gpus(worker: WorkerConfig) -> tuple[int, ...]:
+    """Limits what this process may take of each GPU; returns the limits, in bytes."""
+    from psruntime.graph.base.gpus import limit_gpus
+
+    limits = GpuLimit.of(worker.gpu_memory).limits(min((gpu.total_bytes for gpu in gpus()), default=None))
+    limit_gpus(limits)
+    return limits
+
+
 class _Trainer:
     """A worker's training: first `build`, then `join`, then `train`."""
 
@@ -171,9 +180,9 @@ class _Trainer:
         from psruntime.graph.step.plan_log import log_plan
 
         job = self._job
+        self._gpu_limits = _limited_gpus(self._worker)
         self._model = slowed(load_model(self._worker.model), self._worker.slowdown)
-        self._gpu_limit = GpuLimit.of(self._worker.gpu_memory)
-        self._towers = find_towers(self._worker.devices, self._gpu_limit)
+        self._towers = find_towers(self._worker.devices, max(1, len(self._gpu_limits)))
         minibatches, shares = job.local_steps * self._towers.count, job.batch_policy == "throughput"
         self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors(), shares)
         require_fit(job, self._inputs)
@@ -215,7 +224,9 @@ class _Trainer:
         from psruntime.graph.session.session import WorkerServer
 
         where, process = self._where, self._process
-        server, self.address = start_server("worker", where.index, host, where.port, self._towers.cpus, self._gpu_limit)
+        server, self.address = start_server(
+            "worker", where.index, host, where.port, self._towers.cpus, self._gpu_limits
+        )
         self._server = WorkerServer(where.index, server.target, self.address)
         links = WorkerLinks(self.address, self._job.link_timeout_s, process.log)
         links.start()

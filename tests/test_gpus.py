@@ -186,20 +186,25 @@ def test_gpu_auto_stands_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "limit", "per_gpu"),
+    ("text", "limits"),
     [
-        ("", GpuLimit(), 1),
-        ("0.4", GpuLimit(share=0.4), 1),
-        ("1", GpuLimit(share=1.0), 1),
-        ("20GiB", GpuLimit(split_bytes=(20 * GIB,)), 1),
-        ("1.5GB", GpuLimit(split_bytes=(1_500_000_000,)), 1),
-        ("1MiB", GpuLimit(split_bytes=(1 << 20,)), 1),
-        ("20GiB, 500MB", GpuLimit(split_bytes=(20 * GIB, 500_000_000)), 2),
+        ("", ()),
+        ("0.4", (32 * GIB,)),
+        ("1", (80 * GIB,)),
+        ("20GiB", (20 * GIB,)),
+        ("1.5GB", (1_500_000_000,)),
+        ("1MiB", (1 << 20,)),
+        ("20GiB, 500MB", (20 * GIB, 500_000_000)),
     ],
 )
-def test_the_memory_of_a_gpu_is_a_share_or_amounts(text: str, limit: GpuLimit, per_gpu: int) -> None:
-    assert GpuLimit.of(text) == limit
-    assert limit.per_gpu == per_gpu
+def test_the_memory_of_a_gpu_is_a_share_or_amounts(text: str, limits: tuple[int, ...]) -> None:
+    assert GpuLimit.of(text).limits(80 * GIB) == limits
+
+
+def test_a_share_needs_to_know_the_memory() -> None:
+    assert GpuLimit.of("20GiB").limits(None) == (20 * GIB,)
+    with pytest.raises(UsageError, match="as a fraction needs nvidia-ml-py"):
+        GpuLimit.of("0.4").limits(None)
 
 
 @pytest.mark.parametrize("text", ["0", "1.01", "-1", "nan", "20", "20gib", "20 GiB", "1MB", "20GiB,", "20GiB,0.4", "x"])

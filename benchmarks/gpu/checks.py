@@ -1,4 +1,9 @@
-"""Checks that workers on a GPU compute what they promise, and say what is wrong; all run beside each other."""
+"""Checks that workers on a GPU compute what they promise, and say what is wrong; all run beside each other.
+
+    python -m benchmarks.gpu.checks NUMBER FOLDER
+
+runs one, with its files in the folder, and prints what it found as JSON.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +28,8 @@ EXACT = 1e-5  # largest difference from the joint batch, over the largest entry 
 # TF32 rounds the factors of a matrix product to 10 bits; without it float32 is what it is on a CPU.
 NO_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}
 DETERMINISTIC = {**NO_TF32, "TF_DETERMINISTIC_OPS": "1"}
-END_S = 120.0
+END_S = 90.0
+ALL_S = 110.0  # for all checks
 
 
 class Check(NamedTuple):
@@ -155,15 +161,32 @@ CHECKS: tuple[Callable[[Path], Check], ...] = (
 
 
 def checked(folder: Path) -> Iterator[Check]:
-    """All, beside each other; each has a folder of its own in `folder`."""
-
-    def run(number: int) -> Check:
+    """All, beside each other, in a process each; each has a folder of its own in `folder`."""
+    running = []
+    for number in range(len(CHECKS)):
         own = folder / str(number)
         own.mkdir()
+        command = [*PYTHON, __name__, str(number), str(own)]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+    until_s = time.monotonic() + ALL_S
+    for number, process in enumerate(running):
         try:
-            return CHECKS[number](own)
-        except (LateError, subprocess.TimeoutExpired) as error:
-            return Check(f"check {number}", False, str(error))
+            out, _ = process.communicate(timeout=max(1.0, until_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.terminate()  # which ends what it has started
+            out, _ = process.communicate()
+        found = [line for line in out.splitlines() if line.startswith("[")]
+        yield Check(*json.loads(found[-1])) if found else Check(f"check {number}", False, f"code {process.returncode}")
 
-    with ThreadPoolExecutor(len(CHECKS)) as pool:
-        yield from pool.map(run, range(len(CHECKS)))
+
+def main() -> None:
+    number, folder = int(sys.argv[1]), Path(sys.argv[2])
+    try:
+        check = CHECKS[number](folder)
+    except (LateError, subprocess.TimeoutExpired) as error:
+        check = Check(f"check {number}", False, str(error))
+    print(json.dumps(check))
+
+
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # other trials wait on the same GPU
 
 import tensorflow.compat.v1 as tf1
 
@@ -36,7 +37,6 @@ def main() -> None:
     minimized = spec.optimizer(spec.learning_rate).minimize(spec.loss, tf1.train.get_or_create_global_step())
     train_op = tf1.group(minimized, *_updates(spec.updates or ()))
     config = tf1.ConfigProto(allow_soft_placement=True)
-    config.gpu_options.allow_growth = True
     with tf1.train.MonitoredTrainingSession(config=config, hooks=list(spec.hooks)) as session:
         while True:
             session.run(train_op)

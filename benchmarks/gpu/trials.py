@@ -51,7 +51,7 @@ def _of(name: str) -> str:
 BF16, PIPELINE = ("--wire", "bfloat16"), ("--pipeline", "2")
 SLICES = ("--slice-bytes", str(4 << 20))
 NO_GPU = {VISIBLE: "-1"}
-MLP, MOBILENET, DLRM = "MLP of 90 MB, batch 4096", "MobileNetV2, 96 x 96, batch 64", "DLRM, 26 tables, batch 8192"
+MLP, MOBILENET, DLRM = "MLP of 76 MB, batch 4096", "MobileNetV2, 96 x 96, batch 64", "DLRM, 26 tables, batch 8192"
 RESNET, TINY = "ResNet-50, 224 x 224, batch 64", "Tiny, 55 tables of 4.2 GiB, batch 65536"
 
 # Each group starts together.

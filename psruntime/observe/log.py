@@ -65,8 +65,9 @@ def facts_of(error: BaseException) -> dict[str, object]:
 def first_line_of(error: BaseException) -> str:
     """Kind and first line of an exception."""
     lines = [line.strip() for line in str(error).splitlines()]
-    telling = (line for line in lines if any(map(str.isalnum, line)))  # no line of signs, as one of TensorFlow's begins
-    return ": ".join([type(error).__name__, *filter(None, [next(telling, "")])])
+    telling = [line for line in lines if any(map(str.isalnum, line))]  # no line of signs, as one of TensorFlow's begins
+    reasons = [line for line in telling if not line.endswith(":")] or telling  # headings end with a colon
+    return ": ".join([type(error).__name__, *reasons[:1]])
 
 
 def _text_entry(now: str, role: str, index: int, event: str, facts: dict[str, object]) -> str:

@@ -20,7 +20,14 @@ DETERMINISTIC = "TF_DETERMINISTIC_OPS"
 FORCED = {"GRPC_FAIL_FAST": "true"}
 # TensorFlow's C++ side would write its own lines between ours; a user who wants them sets the variable.
 # TF_USE_LEGACY_KERAS: tf.compat.v1.layers, and Keras models in a graph, are those of tf_keras; Keras 3 has neither.
-DEFAULTS = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
+# TF_FORCE_GPU_ALLOW_GROWTH: what uses the GPU first in a process decides how its memory is taken, and that need not be
+# our server: tracing a function of tf.data makes TensorFlow's eager context, which takes all memory of every GPU.
+DEFAULTS = {
+    "TF_USE_LEGACY_KERAS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "GRPC_VERBOSITY": "NONE",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+}
 CHANNEL_OPTIONS = {"grpc.min_reconnect_backoff_ms": 2000, "grpc.enable_http_proxy": 0}
 
 

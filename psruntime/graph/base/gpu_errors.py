@@ -22,10 +22,13 @@ _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 _DTYPE_BYTES = {"double": 8, "int64": 8, "float": 4, "int32": 4, "half": 2, "bfloat16": 2, "bool": 1, "int8": 1}
 # CUDA's libraries need memory of their own, beside TensorFlow's, when they are used first.
 _NO_ROOM = re.compile(
-    r"No (BLAS|blas) support for stream|[Ff]ailed to create cu\w+ handle|could not create cudnn handle|"
+    r"No (BLAS|blas) (support )?for stream|[Ff]ailed to create cu\w+ handle|could not create cudnn handle|"
     r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|"
-    r"CUDNN_STATUS_INTERNAL_ERROR|CUDA_ERROR_OUT_OF_MEMORY|cuSolverDN call failed with status"
+    r"CUDNN_STATUS_INTERNAL_ERROR|CUDA_ERROR_OUT_OF_MEMORY|GPU:\d+ failed. Status: out of memory|"
+    r"cuSolverDN call failed with status"
 )
+# A copy to the GPU that found no room there.
+_NO_COPY = re.compile(r"Dst tensor is not initialized|unable to allocate output tensor\. Key: \S*GPU\S*")
 _FAILED = re.compile(r"CUDA_ERROR_\w+|GPU is lost|fallen off the bus|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+")
 LESS = "a smaller --batch-size, fewer workers on this GPU, or a --gpu-memory for each of them"
 
@@ -43,8 +46,9 @@ def device_error(error: tf1.errors.OpError, found: Callable[[], list[Gpu]] = gpu
         wanted = f"operation {node[1]} wanted" if node else "an operation wanted"
         what = f"out of memory on {device}: {wanted} {bytes_text(size)} more, for {dtype}[{shape}]"
         return DeviceError(f"{what}{_held(found) if device.startswith('GPU') else ''}; what helps is {LESS}")
-    if _NO_ROOM.search(text):
-        what = f"out of memory on a GPU: CUDA's libraries cannot begin ({_reason(error, _NO_ROOM)})"
+    if _NO_ROOM.search(text) or _NO_COPY.search(text):
+        cause = "a copy to it finds no room" if _NO_COPY.search(text) else "CUDA's libraries cannot begin"
+        what = f"out of memory on a GPU: {cause} ({_reason(error, _NO_ROOM)})"
         return DeviceError(f"{what}{_held(found)}; what helps is {LESS}")
     if _FAILED.search(text):
         return DeviceError(f"a GPU of this worker failed: {_reason(error, _FAILED)}; nvidia-smi shows its state")

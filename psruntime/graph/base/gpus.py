@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from psruntime.errors import UsageError
 from psruntime.gpus import EXTRA, HIDDEN, VISIBLE
 
 DRIVER = "libcuda.so.1"
@@ -31,6 +33,23 @@ LIBRARIES = (
 def gpu_count() -> int:
     """GPUs that TensorFlow sees in this process, without virtual ones."""
     return len(tf.config.list_physical_devices("GPU"))
+
+
+def limit_gpus(limits_bytes: Sequence[int]) -> None:
+    """Makes of each GPU as many devices as there are limits, with so much memory each, in all of this process.
+
+    The configuration of the server says the same; TensorFlow's eager context, which a model's input may make first,
+    goes by this one.
+
+    Raises:
+        UsageError: something has used a GPU already.
+    """
+    devices = [tf.config.LogicalDeviceConfiguration(memory_limit=limit >> 20) for limit in limits_bytes]
+    try:
+        for gpu in tf.config.list_physical_devices("GPU") if devices else ():
+            tf.config.set_logical_device_configuration(gpu, devices)
+    except RuntimeError as error:
+        raise UsageError(f"--gpu-memory must be known before TensorFlow uses a GPU: {error}") from error
 
 
 def may_be_on_gpu(operation: Any) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.devices import UNLIMITED, GpuLimit
-from psruntime.errors import UsageError
+from psruntime.errors import DeviceError, UsageError
+from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.gpu_errors import device_error
 from psruntime.graph.base.gpus import gpu_count
 
 # A server's boot name must differ from the name under which its own sessions address it.
@@ -15,29 +17,32 @@ BOOT_JOBS = {"ps": "ps", "worker": "local"}
 
 
 def start_server(
-    role: str, index: int, host: str, port: int, cpus: int = 1, gpu_limit: GpuLimit = UNLIMITED
+    role: str, index: int, host: str, port: int, cpus: int = 1, gpu_limits: Sequence[int] = ()
 ) -> tuple[Any, str]:
     """Starts the server; returns it and the address at which others reach it.  Port 0: the system chooses.
 
-    cpus: CPU devices that it has; they share the cores of the machine.  gpu_limit: of a worker.
+    cpus: CPU devices that it has; they share the cores of the machine.  gpu_limits: bytes, as `limit_gpus` has them.
 
     Raises:
         UsageError: the port is taken.
+        DeviceError: a GPU cannot be used.
     """
     job = BOOT_JOBS[role]
-    config = server_config(cpus, gpu_limit, 0 if role == "ps" else gpu_count())
+    config = server_config(cpus, gpu_limits, 0 if role == "ps" else gpu_count())
     try:
         server = tf1.train.Server(
             tf1.train.ClusterSpec({job: {index: f"{host}:{port}"}}), job_name=job, task_index=index, config=config
         )
-    except tf1.errors.OpError as error:
+    except tf1.errors.UnknownError as error:
         raise UsageError(
             f"TensorFlow's server cannot listen on port {port}: is it in use? Give another --port, or 0 for any"
         ) from error
+    except tf1.errors.OpError as error:
+        raise device_error(error) or DeviceError(f"TensorFlow's server cannot begin: {first_line(error)}") from error
     return server, server.target.removeprefix("grpc://")
 
 
-def server_config(cpus: int, gpu_limit: GpuLimit, gpus: int) -> Any:
+def server_config(cpus: int, gpu_limits: Sequence[int], gpus: int) -> Any:
     """The ConfigProto of a process's server, which makes its devices; what a session's says of them comes too late.
 
     gpus: that TensorFlow sees.  A worker's memory on them grows as it needs it, so that several workers share one: by
@@ -49,9 +54,6 @@ def server_config(cpus: int, gpu_limit: GpuLimit, gpus: int) -> Any:
     if gpus:
         options = config.gpu_options
         options.allow_growth = options.force_gpu_compatible = True
-        if gpu_limit.share is not None:
-            options.per_process_gpu_memory_fraction = gpu_limit.share
-        for _ in range(gpus if gpu_limit.split_bytes else 0):
-            limits_mb = [split_bytes >> 20 for split_bytes in gpu_limit.split_bytes]
-            options.experimental.virtual_devices.add(memory_limit_mb=limits_mb)
+        for _ in range(gpus if gpu_limits else 0):
+            options.experimental.virtual_devices.add(memory_limit_mb=[limit >> 20 for limit in gpu_limits])
     return config

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.devices import ALL_GPUS, AUTO_GPU, UNLIMITED, GpuLimit, device_names, number_of
+from psruntime.devices import ALL_GPUS, AUTO_GPU, device_names, number_of
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.gpus import gpu_count, why_no_gpu
@@ -53,10 +53,10 @@ class Towers:
 ONE_TOWER = Towers()
 
 
-def find_towers(text: str, gpu_limit: GpuLimit = UNLIMITED) -> Towers:
+def find_towers(text: str, per_gpu: int = 1) -> Towers:
     """The towers on the devices that `text` names, see psruntime/devices.py.
 
-    gpu_limit: says of how many virtual GPUs each is.  Of gpu:auto the GPU was chosen, and is the only one by now.
+    per_gpu: virtual GPUs that each is made into.  Of gpu:auto the GPU was chosen, and is the only one by now.
 
     Raises:
         UsageError: this machine has no such GPU, as far as TensorFlow sees.
@@ -64,7 +64,7 @@ def find_towers(text: str, gpu_limit: GpuLimit = UNLIMITED) -> Towers:
     names = device_names(text)
     if not any(name.startswith("gpu") for name in names):
         return Towers(names)
-    gpus = gpu_count() * gpu_limit.per_gpu
+    gpus = gpu_count() * per_gpu
     if not gpus:
         raise UsageError(f"--devices {text}: TensorFlow finds no GPU on this machine: {why_no_gpu()}")
     if names in ((ALL_GPUS,), (AUTO_GPU,)):

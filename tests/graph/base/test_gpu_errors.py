@@ -33,6 +33,16 @@ NO_BLAS = (
     "Graph execution error:\n\n=====================\nFrom /job:worker/replica:0/task:1:\n"
     "No blas support for stream\n\t [[{{node MatMul}}]]\n====================="
 )
+NO_BLAS_FOR_CONVOLUTIONS = (
+    "From /job:worker/replica:0/task:0:\n2 root error(s) found.\n  (0) INTERNAL: No BLAS for stream.\n\t "
+    "[[{{node mobilenetv2_1.00_96/Conv1/Conv2D}}]]\n\t [[All_107_G36]]\n  (1) INTERNAL: No BLAS for stream.\n\t "
+    "[[{{node mobilenetv2_1.00_96/Conv1/Conv2D}}]]\n0 successful operations.\n0 derived errors ignored."
+)
+NO_COPY = (
+    "Graph execution error:\n\nSameWorkerRecvDone unable to allocate output tensor. Key: /job:localhost/replica:0/"
+    "task:0/device:CPU:0;0000000000000001;/job:localhost/replica:0/task:0/device:GPU:0;edge_430_IteratorGetNext;0:0"
+    "\n\t [[{{node IteratorGetNext/_2145}}]]\n" + HINT
+)
 NO_DNN = "Graph execution error:\n\ncould not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR\n\t [[{{node conv}}]]"
 LOST = (
     "Graph execution error:\n\nFrom /job:worker/replica:0/task:0:\nfailed to synchronize stream: "
@@ -75,12 +85,21 @@ def test_host_memory_is_no_gpus() -> None:
     assert "H100" not in text
 
 
-@pytest.mark.parametrize("message", [NO_BLAS, NO_DNN], ids=["blas", "cudnn"])
+@pytest.mark.parametrize(
+    "message", [NO_BLAS, NO_BLAS_FOR_CONVOLUTIONS, NO_DNN], ids=["blas", "blas of convolutions", "cudnn"]
+)
 def test_no_memory_is_left_for_the_libraries(message: str) -> None:
     text = said(internal(message))
     assert text.startswith("out of memory on a GPU: CUDA's libraries cannot begin (")
     assert "process 17 29.0 GiB" in text
     assert "=" not in text
+
+
+@pytest.mark.parametrize("error", [exhausted(NO_COPY), internal("Dst tensor is not initialized.")], ids=["run", "feed"])
+def test_a_copy_finds_no_room(error: tf1.errors.OpError) -> None:
+    text = said(error)
+    assert text.startswith("out of memory on a GPU: a copy to it finds no room (")
+    assert "process 17 29.0 GiB" in text
 
 
 def test_a_gpu_that_failed_is_named_so() -> None:
@@ -110,3 +129,4 @@ def test_a_run_that_fails_so_ends_with_a_device_error() -> None:
 def test_the_first_line_of_several_root_errors_is_a_reason() -> None:
     assert first_line(exhausted(ON_GPU)).startswith("OOM when allocating tensor with shape[1048576,131072]")
     assert first_line(internal(NO_BLAS)) == "No blas support for stream"
+    assert first_line(internal(NO_BLAS_FOR_CONVOLUTIONS)) == "No BLAS for stream."

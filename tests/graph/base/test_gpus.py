@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.devices import UNLIMITED, GpuLimit
+from psruntime.devices import GpuLimit
+from psruntime.errors import DeviceError, UsageError
 from psruntime.graph.base import gpus
 from psruntime.graph.base.server import server_config, start_server
 from psruntime.graph.ops.row_sums import row_sums
@@ -16,33 +20,27 @@ GIB = 1 << 30
 
 
 def test_the_memory_of_a_worker_grows_and_is_pinned_on_the_host() -> None:
-    options = server_config(1, UNLIMITED, gpus=2).gpu_options
+    options = server_config(1, [], gpus=2).gpu_options
     assert options.allow_growth
     assert options.force_gpu_compatible
     assert options.per_process_gpu_memory_fraction == 0
     assert not options.experimental.virtual_devices
 
 
-def test_a_share_is_a_limit_that_memory_grows_to() -> None:
-    options = server_config(1, GpuLimit.of("0.25"), gpus=1).gpu_options
-    assert options.allow_growth
-    assert options.per_process_gpu_memory_fraction == 0.25
-
-
 def test_an_amount_is_a_limit_of_each_gpu() -> None:
-    options = server_config(1, GpuLimit.of("20GiB"), gpus=2).gpu_options
+    options = server_config(1, [20 * GIB], gpus=2).gpu_options
     assert options.allow_growth
     assert [list(each.memory_limit_mb) for each in options.experimental.virtual_devices] == [[20480], [20480]]
     assert options.per_process_gpu_memory_fraction == 0  # TensorFlow refuses both
 
 
 def test_amounts_make_virtual_gpus() -> None:
-    options = server_config(1, GpuLimit.of("20GiB, 512MiB"), gpus=1).gpu_options
+    options = server_config(1, [20 * GIB, GIB // 2], gpus=1).gpu_options
     assert [list(each.memory_limit_mb) for each in options.experimental.virtual_devices] == [[20480, 512]]
 
 
 def test_a_process_without_gpus_has_none() -> None:
-    config = server_config(3, GpuLimit.of("20GiB"), gpus=0)
+    config = server_config(3, [20 * GIB], gpus=0)
     assert dict(config.device_count) == {"CPU": 3, "GPU": 0}
     assert not config.gpu_options.allow_growth
 
@@ -58,9 +56,53 @@ def test_a_server_takes_this_configuration(role: str, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(tf1.train, "Server", recorded)
     monkeypatch.setattr("psruntime.graph.base.server.gpu_count", lambda: 1)
-    start_server(role, 0, "127.0.0.1", 0, gpu_limit=GpuLimit.of("0.5"))
+    start_server(role, 0, "127.0.0.1", 0, gpu_limits=[GIB])
     assert taken[0].gpu_options.allow_growth == (role == "worker")
     assert (taken[0].device_count.get("GPU") == 0) == (role == "ps")
+
+
+def test_the_limits_hold_for_all_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    configured: dict[str, list[int]] = {}
+
+    def configure(gpu: str, devices: list[Any]) -> None:
+        configured[gpu] = [device.memory_limit for device in devices]
+
+    monkeypatch.setattr(gpus.tf.config, "list_physical_devices", lambda kind: ["a", "b"])
+    monkeypatch.setattr(gpus.tf.config, "set_logical_device_configuration", configure)
+    gpus.limit_gpus([])
+    assert configured == {}
+    gpus.limit_gpus(GpuLimit.of("20GiB, 512MiB").limits(None))
+    assert configured == {"a": [20480, 512], "b": [20480, 512]}
+
+
+def test_limits_come_before_the_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    def configure(gpu: str, devices: list[Any]) -> None:
+        raise RuntimeError("Virtual devices cannot be modified after being initialized")
+
+    monkeypatch.setattr(gpus.tf.config, "list_physical_devices", lambda kind: ["a"])
+    monkeypatch.setattr(gpus.tf.config, "set_logical_device_configuration", configure)
+    with pytest.raises(UsageError, match="before TensorFlow uses a GPU: Virtual devices"):
+        gpus.limit_gpus([GIB])
+
+
+def test_memory_grows_whatever_uses_the_gpu_first() -> None:
+    program = (
+        "from psruntime.graph.base import environment; environment.prepare(); import os; "
+        "print(os.environ['TF_FORCE_GPU_ALLOW_GROWTH'])"
+    )
+    without = {name: value for name, value in os.environ.items() if name != "TF_FORCE_GPU_ALLOW_GROWTH"}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=without, check=True)
+    assert ran.stdout.split() == ["true"]
+
+
+def test_a_gpu_that_the_server_cannot_use_is_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        said = "CUDA runtime implicit initialization on GPU:0 failed. Status: out of memory"
+        raise tf1.errors.InternalError(None, None, said)
+
+    monkeypatch.setattr(tf1.train, "Server", failing)
+    with pytest.raises(DeviceError, match=r"^out of memory on a GPU"):
+        start_server("worker", 0, "127.0.0.1", 0)
 
 
 class Machine:
