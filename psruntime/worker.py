@@ -33,7 +33,7 @@ from psruntime.errors import (
     UsageError,
     UserCodeError,
 )
-from psruntime.gpus import OwnMemory, choose_gpu, gpus
+from psruntime.gpus import VISIBLE, OwnMemory, choose_gpu, gpus
 from psruntime.graph.base import allocator
 from psruntime.graph.hooks.progress import Progress
 from psruntime.metric import told
@@ -111,7 +111,7 @@ def _work(
     from psruntime.graph.base import environment
 
     if device_names(worker.devices) == (AUTO_GPU,):
-        process.log("gpu", chosen=choose_gpu(where.index if worker.local_rank is None else worker.local_rank))
+        choose_gpu(where.index if worker.local_rank is None else worker.local_rank)
     process.log("environment", **environment.prepare())
     _log_gpus(process.log)
     trainer = _Trainer(where, worker, job, process)
@@ -127,11 +127,11 @@ def _work(
 
 
 def _log_gpus(log: Log) -> None:
-    """Logs the GPUs that TensorFlow sees; or why it sees none, on a machine that has some."""
+    """Logs which GPUs TensorFlow sees; or why it sees none, on a machine that has some."""
     from psruntime.graph.base.gpus import gpu_count, why_no_gpu
 
     if count := gpu_count():
-        log("gpus", count=count)
+        log("gpus", count=count, visible=os.environ.get(VISIBLE, "all"))
     elif found := gpus():
         log("no_gpu", reason=f"this machine has {found[0]}, and TensorFlow sees none: {why_no_gpu()}")
 

@@ -57,7 +57,8 @@ ELSEWHERE = {
     "venv",
 }  # commands that are not ours
 FLAGS_ELSEWHERE = {  # of Slurm, systemd, useradd and TensorBoard
-    "--home-dir", "--kill-on-bad-exit", "--logdir", "--now", "--ntasks", "--shell", "--system", "--wait",
+    "--gpus-per-node", "--home-dir", "--kill-on-bad-exit", "--logdir", "--now", "--ntasks", "--shell", "--system",
+    "--wait",
 }  # fmt: skip
 
 
