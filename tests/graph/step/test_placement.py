@@ -11,6 +11,7 @@ from psruntime.config import JobConfig
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.towers import Towers
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.model import Context
@@ -47,6 +48,41 @@ def test_the_model_is_on_its_worker(graph: TrainGraph) -> None:
     products = [op for op in graph.graph.get_operations() if op.type == "MatMul"]
     assert products
     assert {task_of(op) for op in products} == {"worker/3"}
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+@pytest.mark.parametrize("make", [linear_model, embedding_model])
+def test_values_arrive_in_host_memory(make: Any, wire: str) -> None:
+    """Also where the model is on a GPU: one copy takes them there, as they travelled."""
+    model = make(tf1.train.AdamOptimizer)
+    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
+    job = JobConfig(ps=2, wire=wire)
+    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
+    built = build_training(model, inputs, plan, job, 0, Towers(("gpu:0",)))
+    arrivals = [
+        (tensor, op)
+        for op in built.graph.get_operations()
+        for tensor in op.inputs
+        if task_of(op) == "worker/0" and task_of(tensor.op).startswith("ps/") and tensor.dtype.is_floating
+    ]
+    assert {tensor.dtype.name for tensor, _ in arrivals} == {wire}
+    assert {tf1.DeviceSpec.from_string(op.device).device_type for _, op in arrivals} == {"CPU"}
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_step_has_its_marks_with_deterministic_operations(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With TF_DETERMINISTIC_OPS TensorFlow runs no Timestamp."""
+    monkeypatch.setattr("psruntime.graph.step.step_marks._pywrap_determinism.is_enabled", lambda: deterministic)
+    model = linear_model(tf1.train.AdamOptimizer)
+    inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
+    plan = make_plan(learn_specs(model, inputs, "train"), 1, *JobConfig().plan_sizes)
+    built = build_training(model, inputs, plan, JobConfig(), 0)
+    clocks = {mark.op.type for mark in built.step["marks"].values()}
+    assert clocks == ({"EnsureShape"} if deterministic else {"Timestamp"})
+    assert all(mark.shape == [] and mark.dtype == tf1.float64 for mark in built.step["marks"].values())
+    assert any(op.type == "Timestamp" for op in built.graph.get_operations()) != deterministic
 
 
 def test_every_operation_of_a_step_has_a_place(graph: TrainGraph) -> None:
