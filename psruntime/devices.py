@@ -11,6 +11,9 @@ from psruntime.errors import UsageError
 
 ALL_GPUS, AUTO_GPU = "gpu:all", "gpu:auto"
 MOST_CPUS = 64  # virtual ones are for trying things out: they share the machine's cores
+_UNITS = {"GiB": 1 << 30, "GB": 10**9, "MiB": 1 << 20, "MB": 10**6}
+_AMOUNT = re.compile(rf"([0-9]+(?:\.[0-9]+)?)({'|'.join(_UNITS)})")
+LEAST_BYTES = 1 << 20
 _DEVICE = re.compile(r"(cpu|gpu):(0|[1-9][0-9]{0,3})")
 
 
@@ -38,11 +41,6 @@ def device_names(text: str) -> tuple[str, ...]:
 def number_of(name: str) -> int:
     """That of `kind:number`."""
     return int(name.partition(":")[2])
-
-
-_UNITS = {"GiB": 1 << 30, "GB": 10**9, "MiB": 1 << 20, "MB": 10**6}
-_AMOUNT = re.compile(rf"([0-9]+(?:\.[0-9]+)?)({'|'.join(_UNITS)})")
-LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -89,5 +87,11 @@ class GpuLimit:
         if self.share is None:
             return self.split_bytes
         if total_bytes is None:
-            raise UsageError("--gpu-memory as a fraction needs nvidia-ml-py (the extra gpu); give an amount, as 20GiB")
-        return (int(self.share * total_bytes),)
+            raise UsageError(
+                f"--gpu-memory {self.share:g}: the memory of the GPU is not known, which nvidia-ml-py reads (the extra "
+                "gpu); give an amount, as 20GiB"
+            )
+        limit = int(self.share * total_bytes)
+        if limit < LEAST_BYTES:
+            raise UsageError(f"--gpu-memory {self.share:g} is less than 1 MiB of a GPU with {total_bytes} bytes")
+        return (limit,)

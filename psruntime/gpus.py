@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from psruntime.core.members.messages import GpuMemory
@@ -20,7 +21,8 @@ from psruntime.errors import UsageError
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIDDEN = "-1"  # as the value of VISIBLE: no GPU
 EXTRA = "pip install 'psruntime[gpu]'"
-LOOK_S = 2.0  # between two looks at the memory; one takes about a millisecond
+LOOK_S = 2.0  # between two looks at the memory
+FIRST_NAMESPACE = 0xEFFFFFFC  # inode of the namespace of process ids with which Linux begins (include/linux/proc_ns.h)
 GIB = 1 << 30
 
 
@@ -40,21 +42,38 @@ class Gpu:
 
 
 def gpus() -> list[Gpu]:
-    """All GPUs of this machine; none where NVML cannot be read, as without a driver, or when a GPU is lost."""
+    """All GPUs of this machine that answer; none where NVML cannot be read, as without a driver."""
     with _nvml() as nvml:
-        try:
-            return [_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())] if nvml else []
-        except nvml.NVMLError:
+        if nvml is None:
             return []
+        found = (_gpu(nvml, index) for index in range(_answer(nvml, nvml.nvmlDeviceGetCount) or 0))
+        return [gpu for gpu in found if gpu]
 
 
-def _gpu(nvml: Any, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    held_bytes = {process.pid: process.usedGpuMemory or 0 for process in processes}
-    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+def _gpu(nvml: Any, index: int) -> Gpu | None:
+    """None: it is lost, or this process may not see it."""
+    handle = _answer(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+    uuid, name, memory, processes = (
+        _answer(nvml, ask, handle) if handle is not None else None
+        for ask in (
+            nvml.nvmlDeviceGetUUID,
+            nvml.nvmlDeviceGetName,
+            nvml.nvmlDeviceGetMemoryInfo,
+            nvml.nvmlDeviceGetComputeRunningProcesses,
+        )
+    )
+    if not (uuid and name and memory):
+        return None
+    held_bytes = {process.pid: process.usedGpuMemory or 0 for process in processes or ()}
     return Gpu(index, uuid, name, memory.total, memory.used, held_bytes)
+
+
+def _answer(nvml: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
+    """None where the driver has no answer."""
+    try:
+        return ask(*arguments)
+    except nvml.NVMLError:
+        return None
 
 
 @contextmanager
@@ -73,7 +92,25 @@ def _nvml() -> Iterator[Any]:
     try:
         yield pynvml
     finally:
-        pynvml.nvmlShutdown()
+        _answer(pynvml, pynvml.nvmlShutdown)
+
+
+def visible_names(environment: Mapping[str, str] = os.environ) -> list[str] | None:
+    """The GPUs that CUDA_VISIBLE_DEVICES names, up to the first -1, as CUDA reads it; None: it is not set."""
+    if VISIBLE not in environment:
+        return None
+    names = [name.strip() for name in environment[VISIBLE].split(",") if name.strip()]
+    return names[: names.index(HIDDEN)] if HIDDEN in names else names
+
+
+def smallest_memory(found: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> int | None:
+    """Bytes of that visible GPU which has the least; None if none of the visible ones is known."""
+    names = visible_names(environment)
+
+    def is_visible(gpu: Gpu) -> bool:
+        return names is None or any(name == str(gpu.index) or gpu.uuid.startswith(name) for name in names)
+
+    return min((gpu.total_bytes for gpu in found if is_visible(gpu)), default=None)
 
 
 def choose_gpu(
@@ -88,58 +125,70 @@ def choose_gpu(
     Raises:
         UsageError: there is no GPU, or it is not known which there are.
     """
-    if VISIBLE in environment:
-        names = [name.strip() for name in environment[VISIBLE].split(",") if name.strip()]
-        if not names or HIDDEN in names:
-            raise UsageError(f"--devices gpu:auto: {VISIBLE}='{environment[VISIBLE]}' hides all GPUs")
-    else:
+    names = visible_names(environment)
+    if names == []:
+        raise UsageError(f"--devices gpu:auto: {VISIBLE}='{environment[VISIBLE]}' hides all GPUs")
+    if names is None:
         names = [gpu.uuid for gpu in found()]
-        if not names:
-            raise UsageError(
-                f"--devices gpu:auto: no GPU is known; it needs NVIDIA's driver, and nvidia-ml-py ({EXTRA}), unless "
-                f"{VISIBLE} names the GPUs"
-            )
+    if not names:
+        raise UsageError(
+            f"--devices gpu:auto: no GPU is known; it needs NVIDIA's driver, and nvidia-ml-py ({EXTRA}), unless "
+            f"{VISIBLE} names the GPUs"
+        )
     chosen = names[local_rank % len(names)]
     environment[VISIBLE] = chosen
     return chosen
 
 
+def own_pid() -> int | None:
+    """The id of this process as the driver knows it; None in a container with process ids of its own."""
+    try:
+        return os.getpid() if Path("/proc/self/ns/pid").stat().st_ino == FIRST_NAMESPACE else None
+    except OSError:
+        return None
+
+
 class OwnMemory:
-    """The GPUs on which this process holds memory; none in a container whose process ids the driver does not know.
+    """The GPUs on which this process holds memory, as they were when a thread of its own looked last."""
 
-    Each call may come from any thread, and looks again after LOOK_S at the earliest.
-    """
-
-    def __init__(self, found: Callable[[], list[Gpu]] = gpus) -> None:
+    def __init__(self, found: Callable[[], list[Gpu]] = gpus, pid: int | None = None) -> None:
         self._found = found
-        self._lock = threading.Lock()
-        self._looked_s = -LOOK_S
+        self._pid = own_pid() if pid is None else pid
         self._held: tuple[GpuMemory, ...] = ()
 
     def __call__(self) -> tuple[GpuMemory, ...]:
-        with self._lock:
-            now_s = time.monotonic()
-            if now_s - self._looked_s >= LOOK_S:
-                self._looked_s, pid = now_s, os.getpid()
-                self._held = tuple(
-                    GpuMemory(gpu.index, gpu.name, gpu.held_bytes[pid], gpu.total_bytes)
-                    for gpu in self._found()
-                    if pid in gpu.held_bytes
-                )
-            return self._held
+        return self._held
+
+    def start(self) -> None:
+        """Looks every LOOK_S from now on; a driver that does not answer holds up nothing but this."""
+        if self._pid is not None:
+            threading.Thread(target=self._look_again, name="gpu-memory", daemon=True).start()
+
+    def _look_again(self) -> None:
+        while True:
+            self.look()
+            time.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Looks once."""
+        self._held = tuple(
+            GpuMemory(gpu.index, gpu.name, gpu.held_bytes[self._pid], gpu.total_bytes)
+            for gpu in self._found()
+            if self._pid in gpu.held_bytes
+        )
 
 
-def memory_text(found: list[Gpu], pid: int) -> str:
+def memory_text(found: Sequence[Gpu], pid: int | None) -> str:
     """Of each GPU on which the process holds memory, how much is held by which process; empty if it holds none."""
     texts = []
     for gpu in found:
         if pid in gpu.held_bytes:
-            others = [f"process {each} {bytes_text(held)}" for each, held in gpu.held_bytes.items() if each != pid]
-            own = f"this process holds {bytes_text(gpu.held_bytes[pid])}"
-            texts.append(f"{gpu} has {bytes_text(gpu.total_bytes)}, of which {', '.join([own, *others])}")
+            others = [f"process {each} {gib_text(held)}" for each, held in gpu.held_bytes.items() if each != pid]
+            own = f"this process holds {gib_text(gpu.held_bytes[pid])}"
+            texts.append(f"{gpu} has {gib_text(gpu.total_bytes)}, of which {', '.join([own, *others])}")
     return "; ".join(texts)
 
 
-def bytes_text(count: int) -> str:
+def gib_text(count: int) -> str:
     """In GiB, or in MiB below one."""
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.0f} MiB"

@@ -6,6 +6,7 @@ python -m psruntime.ps --index 1 --coordinator HOST:PORT
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -155,6 +156,7 @@ class _Ps:
     ) -> None:
         from psruntime.graph.base import environment
 
+        os.environ.pop("TF_DETERMINISTIC_OPS", None)  # a ps computes the same without it, and reads TensorFlow's clock
         process.log("environment", **environment.prepare(hide_gpus=True))
         from psruntime.graph.base.server import start_server
         from psruntime.graph.checkpoint.listing import newest_step

@@ -33,7 +33,7 @@ from psruntime.errors import (
     UsageError,
     UserCodeError,
 )
-from psruntime.gpus import VISIBLE, OwnMemory, choose_gpu, gpus
+from psruntime.gpus import VISIBLE, OwnMemory, choose_gpu, gpus, smallest_memory
 from psruntime.graph.base import allocator
 from psruntime.graph.hooks.progress import Progress
 from psruntime.metric import told
@@ -137,10 +137,12 @@ def _log_gpus(log: Log) -> None:
 
 
 def _limited_gpus(worker: WorkerConfig) -> tuple[int, ...]:
-    """Limits what this process may take of each GPU; returns the limits, in bytes."""
-    from psruntime.graph.base.gpus import limit_gpus
+    """Limits what this process may take of each GPU, if it sees any; returns the limits, in bytes."""
+    from psruntime.graph.base.gpus import gpu_count, limit_gpus
 
-    limits = GpuLimit.of(worker.gpu_memory).limits(min((gpu.total_bytes for gpu in gpus()), default=None))
+    if not worker.gpu_memory or not gpu_count():
+        return ()
+    limits = GpuLimit.of(worker.gpu_memory).limits(smallest_memory(gpus()))
     limit_gpus(limits)
     return limits
 
@@ -219,11 +221,14 @@ class _Trainer:
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and joins the job."""
+        from psruntime.graph.base.gpus import gpu_count
         from psruntime.graph.base.server import start_server
         from psruntime.graph.checkpoint.listing import newest_step
         from psruntime.graph.session.session import WorkerServer
 
         where, process = self._where, self._process
+        if gpu_count():
+            self._gpu_memory.start()
         server, self.address = start_server(
             "worker", where.index, host, where.port, self._towers.cpus, self._gpu_limits
         )

@@ -13,7 +13,8 @@ from psruntime import gpus
 from psruntime.core.members.messages import GpuMemory
 from psruntime.devices import GpuLimit, device_names
 from psruntime.errors import UsageError
-from psruntime.gpus import GIB, LOOK_S, VISIBLE, Gpu, OwnMemory, choose_gpu, memory_text
+from psruntime.gpus import GIB, VISIBLE, Gpu, OwnMemory, choose_gpu, memory_text
+from tests.support.polling import poll_until
 
 MIG = "MIG-8f6e4bd0-0f3a-5a0e-9bb2-0c6d8e3a2f11"
 UUID = "GPU-4a5b1c9e-2d4f-4e59-8f60-6c1b0f7f3d20"
@@ -130,6 +131,21 @@ def test_without_nvidias_package_or_driver_there_is_no_gpu(monkeypatch: pytest.M
     assert nvml.open == 0
 
 
+def test_a_gpu_that_does_not_answer_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml()
+
+    def refuse(handle: int) -> Any:
+        raise nvml.NVMLError
+
+    def lost(index: int) -> int:
+        return index if index else refuse(index)
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByIndex", lost)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetComputeRunningProcesses", refuse)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert [(gpu.uuid, gpu.held_bytes) for gpu in gpus.gpus()] == [("GPU-1", {})]
+
+
 def test_nvml_is_closed_also_where_it_fails_later(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml()
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 1 // 0)
@@ -145,28 +161,46 @@ def test_the_real_package_has_all_that_is_asked_of_it() -> None:
     assert len(asked) == 9 and [name for name in asked if not hasattr(pynvml, name)] == []
 
 
-def test_a_process_knows_on_which_gpus_it_holds_memory_and_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s, looks, pid = 100.0, 0, os.getpid()
-    held: list[dict[int, int]] = [{}, {}, {pid: GIB, pid + 1: 2 * GIB}]
-
-    def found() -> list[Gpu]:
-        nonlocal looks
-        looks += 1
-        return [gpu(index, each) for index, each in enumerate(held)]
-
-    monkeypatch.setattr(gpus, "time", SimpleNamespace(monotonic=lambda: now_s))
-    own = OwnMemory(found)
-    assert own() == own() == (GpuMemory(2, "H100", GIB, 80 * GIB),)
-    held[0][pid] = 5
-    now_s += LOOK_S / 2
-    assert len(own()) == 1 and looks == 1
-    now_s += LOOK_S / 2
-    assert own() == (GpuMemory(0, "H100", 5, 80 * GIB), GpuMemory(2, "H100", GIB, 80 * GIB)) and looks == 2
+def test_a_process_reports_the_gpus_on_which_it_holds_memory() -> None:
+    held = [{1: GIB}, {7: GIB, 8: 5}, {7: 3 * GIB}]
+    own = OwnMemory(lambda: [gpu(index, each) for index, each in enumerate(held)], pid=7)
+    assert own() == ()
+    own.look()
+    assert own() == (GpuMemory(1, "H100", GIB, 80 * GIB), GpuMemory(2, "H100", 3 * GIB, 80 * GIB))
+    held[1].clear()
+    own.look()
+    assert own() == (GpuMemory(2, "H100", 3 * GIB, 80 * GIB),)
 
 
-def test_a_process_that_the_driver_does_not_know_holds_none() -> None:
-    assert OwnMemory(lambda: [gpu(0, {os.getpid() + 1: GIB})])() == ()
-    assert OwnMemory(list)() == ()
+def test_a_thread_looks_for_it() -> None:
+    own = OwnMemory(lambda: [gpu(0, {7: GIB})], pid=7)
+    own.start()
+    poll_until(lambda: own() == (GpuMemory(0, "H100", GIB, 80 * GIB),), 10.0, "the first look")
+
+
+def test_a_container_with_process_ids_of_its_own_reports_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "FIRST_NAMESPACE", 1)
+    assert gpus.own_pid() is None
+    own = OwnMemory(lambda: [gpu(0, {os.getpid(): GIB})])
+    own.look()
+    assert own() == ()
+
+
+@pytest.mark.parametrize(
+    ("visible", "smallest"),
+    [
+        (None, 4 * GIB),
+        ("1", 80 * GIB),
+        ("GPU-1", 80 * GIB),
+        ("0,1", 4 * GIB),
+        ("1,-1,0", 80 * GIB),
+        ("", None),
+        ("7", None),
+    ],
+)
+def test_the_memory_that_counts_is_that_of_visible_gpus(visible: str | None, smallest: int | None) -> None:
+    found = [Gpu(0, "GPU-0", "display", 4 * GIB, 0, {}), Gpu(1, "GPU-1", "H100", 80 * GIB, 0, {})]
+    assert gpus.smallest_memory(found, {} if visible is None else {VISIBLE: visible}) == smallest
 
 
 def test_the_memory_of_a_gpu_is_said_with_all_its_holders() -> None:
@@ -203,8 +237,10 @@ def test_the_memory_of_a_gpu_is_a_share_or_amounts(text: str, limits: tuple[int,
 
 def test_a_share_needs_to_know_the_memory() -> None:
     assert GpuLimit.of("20GiB").limits(None) == (20 * GIB,)
-    with pytest.raises(UsageError, match="as a fraction needs nvidia-ml-py"):
+    with pytest.raises(UsageError, match=r"^--gpu-memory 0\.4: the memory of the GPU is not known"):
         GpuLimit.of("0.4").limits(None)
+    with pytest.raises(UsageError, match=r"^--gpu-memory 1e-05 is less than 1 MiB"):
+        GpuLimit.of("0.00001").limits(80 * GIB)
 
 
 @pytest.mark.parametrize("text", ["0", "1.01", "-1", "nan", "20", "20gib", "20 GiB", "1MB", "20GiB,", "20GiB,0.4", "x"])

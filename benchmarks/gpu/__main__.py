@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.gpu import links
 from benchmarks.gpu.checks import Check, checked
 from benchmarks.gpu.trials import GROUPS, Result, cores, measured_group, table
-from psruntime.gpus import bytes_text, gpus
+from psruntime.gpus import gib_text, gpus
 
 GROUP_S = 70.0  # that a group takes, about; it is not begun with less
 
@@ -36,7 +36,7 @@ def main() -> int:
         return 2
     until_s = time.monotonic() + arguments.within
     wanted = arguments.only.split(",") if arguments.only else ["checks", "links", *map(str, range(len(GROUPS)))]
-    print(f"{found[0].name}, {bytes_text(found[0].total_bytes)}; {cores()} cores", flush=True)
+    print(f"{found[0].name}, {gib_text(found[0].total_bytes)}; {cores()} cores", flush=True)
     checks: list[Check] = []
     results: list[Result] = []
     if "checks" in wanted:

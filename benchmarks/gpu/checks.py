@@ -99,7 +99,7 @@ def _difference(trial: Trial, folder: Path) -> float:
     """
     words = (
         "psruntime.replay", str(folder / "rounds.jsonl"), "--checkpoint-dir", str(folder), "--model", trial.model,
-        "--batch-size", str(trial.batch_size), "--min-workers", str(trial.workers), "--json", *trial.worker_flags[:2],
+        "--batch-size", str(trial.batch_size), "--min-workers", str(trial.workers), "--json", *trial.worker_flags,
     )  # fmt: skip
     ran = subprocess.run(
         [*PYTHON, *words], capture_output=True, text=True, env={**os.environ, **NO_GPU}, timeout=END_S, check=False

@@ -1,8 +1,8 @@
 """NVIDIA's synthetic recommender "Tiny" (distributed-embeddings, examples/benchmarks/synthetic_models, version 3).
 
 55 tables of 4.2 GiB, 85 ids an example whose frequencies follow a power law of exponent 1.05, ten numbers, and dense
-layers of 256, 128 and 1; Adagrad.  They published 24.4 ms for a batch of 65,536 on one A100 that holds the
-tables.
+layers of 256, 128 and 1; Adagrad.  NVIDIA publishes 24.4 ms for a batch of 65,536 on one A100, with the
+tables on the GPU.
 PSRUNTIME_TINY_ROWS divides the numbers of rows, to try it on a small machine.
 """
 

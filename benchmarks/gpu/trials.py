@@ -16,7 +16,7 @@ from benchmarks.jobs import our_job
 from benchmarks.measured import LEAST_LINES, Measured, measured_now
 from benchmarks.processes import LateError, Processes, processes
 from benchmarks.step_times import step_times
-from psruntime.gpus import VISIBLE, bytes_text, gpus
+from psruntime.gpus import VISIBLE, gib_text, gpus
 
 START_S = 100.0  # for all processes that start beside each other to make their first steps
 WARM_UP_S = 1.5
@@ -175,7 +175,7 @@ def table(results: Sequence[Result]) -> str:
             continue
         moved = f"{measured.step_bytes / 1e6:.1f}" if measured.step_bytes and trial.ps else ""
         cpu = ", ".join(f"{measured.cpu_ms[role]:.1f}" for role in ("worker", "ps") if role in measured.cpu_ms)
-        held = ", ".join(map(bytes_text, result.held_bytes)) + (" and a ps" if result.ps_on_gpu else "")
+        held = ", ".join(map(gib_text, result.held_bytes)) + (" and a ps" if result.ps_on_gpu else "")
         peer = plain.get(trial.title)
         ratio = f"{result.examples_per_s / peer:.2f}" if peer and trial.ps else ""
         rate = measured.rate / trial.workers

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from psruntime.errors import UsageError
 from psruntime.gpus import HIDDEN, VISIBLE
 
-DETERMINISTIC = "TF_DETERMINISTIC_OPS"
 FORCED = {"GRPC_FAIL_FAST": "true"}
 # TensorFlow's C++ side would write its own lines between ours; a user who wants them sets the variable.
 # TF_USE_LEGACY_KERAS: tf.compat.v1.layers, and Keras models in a graph, are those of tf_keras; Keras 3 has neither.
@@ -51,7 +50,6 @@ def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
     os.environ.update(FORCED)
     if hide_gpus:
         os.environ[VISIBLE] = HIDDEN
-        os.environ.pop(DETERMINISTIC, None)  # on a CPU it changes no result, and refuses the operation of the clock
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     with stderr_closed():

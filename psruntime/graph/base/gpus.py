@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.gpus import EXTRA, HIDDEN, VISIBLE
+from psruntime.gpus import EXTRA, VISIBLE, visible_names
 
 DRIVER = "libcuda.so.1"
 # What TensorFlow 2.21, built for CUDA 12, loads before it uses a GPU.
@@ -53,17 +53,17 @@ def limit_gpus(limits_bytes: Sequence[int]) -> None:
 
 
 def may_be_on_gpu(operation: Any) -> bool:
-    """Whether TensorFlow may place the operation on a GPU: it is on no ps, and this process sees one."""
-    return bool(gpu_count()) and tf1.DeviceSpec.from_string(operation.device).job != "ps"
+    """Whether TensorFlow may place the operation on a GPU: it is on no ps and no CPU, and this process sees a GPU."""
+    device = tf1.DeviceSpec.from_string(operation.device)
+    return bool(gpu_count()) and device.job != "ps" and device.device_type != "CPU"
 
 
 def why_no_gpu() -> str:
     """Why TensorFlow sees no GPU, and what helps."""
     if not tf.sysconfig.get_build_info()["is_cuda_build"]:
         return "this TensorFlow was built without CUDA; install the package tensorflow, not tensorflow-cpu"
-    hidden = os.environ.get(VISIBLE)
-    if hidden is not None and (not hidden.strip() or hidden.split(",")[0].strip() == HIDDEN):
-        return f"{VISIBLE}='{hidden}' hides all GPUs"
+    if visible_names() == []:
+        return f"{VISIBLE}='{os.environ[VISIBLE]}' hides all GPUs"
     if not _is_there(DRIVER):
         return f"NVIDIA's driver is missing ({DRIVER}); install it, or give the container the GPUs of its host"
     missing = [name for name in LIBRARIES if not _is_there(name)]

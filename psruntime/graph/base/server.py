@@ -7,8 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import DeviceError, UsageError
-from psruntime.graph.base.errors import first_line
+from psruntime.errors import UsageError
 from psruntime.graph.base.gpu_errors import device_error
 from psruntime.graph.base.gpus import gpu_count
 
@@ -33,12 +32,10 @@ def start_server(
         server = tf1.train.Server(
             tf1.train.ClusterSpec({job: {index: f"{host}:{port}"}}), job_name=job, task_index=index, config=config
         )
-    except tf1.errors.UnknownError as error:
-        raise UsageError(
+    except tf1.errors.OpError as error:
+        raise device_error(error) or UsageError(
             f"TensorFlow's server cannot listen on port {port}: is it in use? Give another --port, or 0 for any"
         ) from error
-    except tf1.errors.OpError as error:
-        raise device_error(error) or DeviceError(f"TensorFlow's server cannot begin: {first_line(error)}") from error
     return server, server.target.removeprefix("grpc://")
 
 

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.seeds import model_graph
 from psruntime.model import EVAL, Context, Model, ModelSpec
 from psruntime.usercode import blame
 
@@ -50,7 +51,7 @@ def build_serving_graph(model: Model, context: Context) -> ServingGraph:
 
 def _build(model: Model, inputs: InputStream, used: Container[str] | None) -> ServingGraph:
     """used: names of the features on which predictions depend; None: that is not known yet."""
-    with tf1.Graph().as_default() as graph:
+    with model_graph().as_default() as graph:
         features, labels, _ = inputs.layout.placeholders(any_size=True)
         if model.serving_input_fn is not None:
             features, given = _of_user(model)

@@ -24,7 +24,7 @@ from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.model.variable_kinds import is_global_step, is_worker_local, spec_of
 from psruntime.graph.model.views import View
 from psruntime.graph.ops.ancestors import ancestors
-from psruntime.graph.ops.seeds import as_on_worker_0
+from psruntime.graph.ops.seeds import as_on_worker_0, model_graph
 from psruntime.graph.ops.variable_uses import uses_of
 from psruntime.graph.tables.lookup_notes import LookupNotes
 
@@ -103,7 +103,7 @@ def record(build: Callable[[], T], sparse_of: Callable[[T], Iterable[str]]) -> R
         lookups.watch(variable)
         return variable
 
-    with tf1.Graph().as_default(), tf1.variable_creator_scope(creator):
+    with model_graph().as_default(), tf1.variable_creator_scope(creator):
         built = build()
         uses = {variable.op.name: uses_of(variable.handle, own) for variable, own in made}
         specs = [spec_of(variable, uses[variable.op.name]) for variable, _ in made]

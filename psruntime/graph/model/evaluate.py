@@ -16,6 +16,7 @@ from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import build_pulled_model
 from psruntime.graph.model.rows_in_use import BATCHES_BYTES, RowsInUse
 from psruntime.graph.model.spec_checks import check_spec
+from psruntime.graph.ops.seeds import model_graph
 from psruntime.graph.store.bucket_store import PlanStores
 from psruntime.model import EVAL, Context, Model, ModelSpec
 from psruntime.usercode import blame
@@ -34,7 +35,7 @@ class PulledEvaluation:
         self._model, self._context = model, context
         inputs = InputStream(model, context)
         inputs.close()
-        with tf1.Graph().as_default() as self.graph:
+        with model_graph().as_default() as self.graph:
             pulled = build_pulled_model(model, inputs, EVAL, PlanStores(plan, max_workers), context.worker_index)
             check_spec(pulled.spec, f"model_fn of {model.name}", EVAL)
             with tf1.device(worker_device(context.worker_index)):
@@ -91,7 +92,7 @@ class CheckpointEvaluation:
     def _built(self) -> tuple[Any, ModelMetrics, Any, RowsInUse]:
         inputs = InputStream(self._model, self._context)
         inputs.close()
-        with tf1.Graph().as_default() as graph:
+        with model_graph().as_default() as graph:
             features, labels, batch = inputs.layout.placeholders()
             with blame(f"model_fn of {self._model.name} (mode {EVAL})"):
                 spec = self._model.model_fn(features, labels, EVAL)

@@ -17,6 +17,7 @@ from psruntime.errors import UsageError
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.input.batch_layout import BatchLayout
+from psruntime.graph.ops.seeds import model_graph
 from psruntime.model import TRAIN, Model, ModelSpec
 from psruntime.usercode import blame
 
@@ -38,7 +39,7 @@ class OneProcess:
     def __init__(self, model: Model, layout: BatchLayout) -> None:
         if not layout.is_dense:
             raise UsageError("the batches have sparse, ragged or scalar tensors, which the replay cannot put together")
-        with tf1.Graph().as_default() as self._graph:
+        with model_graph().as_default() as self._graph:
             features, labels, self._feeds = layout.placeholders(any_size=True)
             with blame(f"model_fn of {model.name}"):
                 spec = model.model_fn(features, labels, TRAIN)

@@ -71,7 +71,7 @@ def find_towers(text: str, per_gpu: int = 1) -> Towers:
         names = tuple(f"gpu:{number}" for number in range(gpus))
     if any(name.startswith("gpu") and number_of(name) >= gpus for name in names):
         raise UsageError(
-            f"--devices {text}: TensorFlow finds {gpus} GPU, gpu:0 to gpu:{gpus - 1} on this machine; --gpu-memory "
+            f"--devices {text}: TensorFlow finds {gpus} GPU, gpu:0 to gpu:{gpus - 1}, on this machine; --gpu-memory "
             "with several amounts makes virtual ones"
         )
     return Towers(names)

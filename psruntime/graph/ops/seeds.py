@@ -11,10 +11,24 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
+from tensorflow.python.util import _pywrap_determinism
 
 DEFAULT_SEED = 87654321  # of a graph whose seed is not set: tensorflow/python/framework/random_seed.py
 SPACE = 2**31 - 1  # seeds are below it
 STRIDE = 1_000_003  # a prime, so that the seeds of two workers meet for far apart indices only
+
+
+def is_deterministic() -> bool:
+    """Whether operations are to be deterministic, by TF_DETERMINISTIC_OPS: each that draws needs a seed then."""
+    return bool(_pywrap_determinism.is_enabled())
+
+
+def model_graph() -> Any:
+    """A graph for a model; its operations have seeds if they need any."""
+    graph = tf1.Graph()
+    if is_deterministic():
+        graph.seed = DEFAULT_SEED
+    return graph
 
 
 class WorkerGraph(tf1.Graph):  # type: ignore[misc]
@@ -27,6 +41,7 @@ class WorkerGraph(tf1.Graph):  # type: ignore[misc]
     def __init__(self, index: int) -> None:
         super().__init__()
         self._index = index
+        self.seed = DEFAULT_SEED if is_deterministic() else None
 
     @property
     def seed(self) -> int | None:

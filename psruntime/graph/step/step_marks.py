@@ -10,12 +10,12 @@ import time
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
-from tensorflow.python.util import _pywrap_determinism
 
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_cpu
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.seeds import is_deterministic
 
 
 def step_marks(pulled: PulledModel, plan: Plan, finite: Any, index: int) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def step_marks(pulled: PulledModel, plan: Plan, finite: Any, index: int) -> dict
 
 def _mark(after: list[Any], index: int) -> Any:
     with tf1.device(worker_cpu(index)), tf1.control_dependencies(after):
-        if _pywrap_determinism.is_enabled():  # by TF_DETERMINISTIC_OPS, with which TensorFlow runs no Timestamp
+        if is_deterministic():  # TensorFlow runs no Timestamp then
             return tf1.ensure_shape(tf1.numpy_function(time.time, [], tf1.float64), [])
         return tf1.timestamp()
 

@@ -166,4 +166,5 @@ def test_only_a_worker_with_a_gpu_adds_rows_up_without_the_product(monkeypatch: 
 
     assert "SparseTensorDenseMatMul" in types_of(0, "/job:worker/task:0")
     assert "SparseTensorDenseMatMul" in types_of(1, "/job:ps/task:0/device:CPU:0")
+    assert "SparseTensorDenseMatMul" in types_of(1, "/job:worker/task:0/device:CPU:1")
     assert "UnsortedSegmentSum" in types_of(1, "/job:worker/task:0")

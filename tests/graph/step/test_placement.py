@@ -74,7 +74,7 @@ def test_a_step_has_its_marks_with_deterministic_operations(
     deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With TF_DETERMINISTIC_OPS TensorFlow runs no Timestamp."""
-    monkeypatch.setattr("psruntime.graph.step.step_marks._pywrap_determinism.is_enabled", lambda: deterministic)
+    monkeypatch.setattr("psruntime.graph.step.step_marks.is_deterministic", lambda: deterministic)
     model = linear_model(tf1.train.AdamOptimizer)
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
     plan = make_plan(learn_specs(model, inputs, "train"), 1, *JobConfig().plan_sizes)
