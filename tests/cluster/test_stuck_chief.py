@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -94,7 +95,9 @@ def test_a_chief_that_does_not_prepare_is_relieved(zygote: Zygote, tmp_path: Pat
         job.ps[1].kill()
         job.start_again(job.ps[1])
         cut_off = job.ps[0].wait_for(" cut_off ")
-        assert f'member="worker {chief}"' in cut_off and "did not begin to prepare view 2 for 3 s" in cut_off
+        assert f'member="worker {chief}"' in cut_off
+        late = re.search(r"did not begin to prepare view 2 for (\d+) s", cut_off)
+        assert late and int(late[1]) >= 3, cut_off  # more where the machine is busy
         poll_until(lambda: job.status().phase is Phase.TRAINING, 30, "training")
         step = job.status().global_step
         job.wait_for_step(step + 20)
