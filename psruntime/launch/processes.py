@@ -25,7 +25,7 @@ class LocalJob:
     """A job on this machine, as settings of its processes.
 
     job: those of ps 0, which the others learn from it.  worker: those of each worker.  security: those of all.
-    own: worker index -> what that one alone is told.  The local rank of a worker is its index.
+    own: worker index -> the settings of that worker alone.  The local rank of a worker is its index.
 
     Raises:
         UsageError: all workers have the same local rank.
