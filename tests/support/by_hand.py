@@ -8,10 +8,10 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, PENDING
 from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.graph.ops.worker_variables import LASTING
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore
 from tests.support.local_cluster import INCARNATION, Run
 
@@ -33,7 +33,7 @@ class ByHand:
                 self._held[rounds.store.bucket.name].update(
                     total, unit=rounds.scale.read_value(), books=rounds.state.read_value()
                 )
-            of_worker = run.graph.graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)
+            of_worker = run.graph.graph.get_collection(LASTING)
             residues = {v.op.name.removeprefix("psruntime/residue/"): v for v in of_worker}
             self._residues = {name: residues[name].read_value() for name in self._held if name in residues}
         plan, views = run.graph.plan, run.graph.model.views

@@ -76,7 +76,7 @@ class LoopGraph:
         initialise, step = LocalInitialiser(train.graph), StepWarmUp(train)
 
         def warm_up(session: Any) -> None:
-            for fetches in (preparation.flags, train.model.worker_copies.stamp, train.read_step):
+            for fetches in (preparation.flags, train.model.worker_copies.stamps, train.read_step):
                 session.run(fetches)
             initialise.warm_up(session)
             step.run(session)

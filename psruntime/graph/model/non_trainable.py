@@ -2,7 +2,8 @@
 
 A worker copy belongs to its worker: the model's updates change it (moving averages), and no other worker sees that.
 The ps copy is what a checkpoint saves: the chief writes its worker copies there when a checkpoint is due, and a worker
-reads its own from there when it joins and after every restore.
+reads its own from there when it joins and after every restore.  In between they outlive its sessions, and the change
+of its graph with the mode: a variable of a worker's server is the same one in each of its graphs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import ps_device, worker_device
 from psruntime.graph.model.capture import Captured
 from psruntime.graph.ops.variable_uses import uses_of
+from psruntime.graph.ops.worker_variables import LASTING, worker_variable
 from psruntime.graph.store.bucket_store import ps_variable
 
 
@@ -44,6 +46,7 @@ class WorkerCopies:
 
     changed: names of the copies that the model changes -> names of the operations that do.
     touching: names of all operations of the model that read or change one of those.
+    stamps: int64 [] each, that on ps 0, and that of the copies that this worker took last, 0 before.
     writes: (ps, operation there) for everything that writes there.
     """
 
@@ -58,7 +61,12 @@ class WorkerCopies:
         touching = [use.operation for name in self.changed for use in uses_of(copies[name].handle, own[name])]
         self.touching = sorted(set(touching))
         with tf1.device(worker_device(index)):
-            self.stamp = ps_copies.stamp.read_value()
+            taken = worker_variable("stamp_taken", [], tf1.int64, lasting=True)
+            none = tf1.constant(0, tf1.int64)
+            self.stamps = [
+                ps_copies.stamp.read_value(),
+                tf1.cond(taken.is_initialized(), taken.read_value, lambda: none),
+            ]
             self._take = [copy.assign(on_ps[name].read_value(), read_value=False) for name, copy in copies.items()]
             brought = {name: _bring(copy, on_ps[name]) for name, copy in copies.items()}
             self._restored = tf1.placeholder(tf1.int64, [], name="home_stamp")
@@ -66,7 +74,8 @@ class WorkerCopies:
         self._bring = {name: is_finite for name, (is_finite, _) in brought.items()}
         self.writes = [(ps_copies.ps_of[name], write) for name, (_, write) in brought.items()]
         self.writes.append((0, self._write_stamp))
-        self._taken = 0  # the stamp that the ps had when these copies were taken from there
+        self._take_stamp = taken.assign(self.stamps[0], read_value=False)
+        self._lasting = tf1.get_collection_ref(LASTING)
 
     def restored(self, write: Callable[[Any, dict[Any, Any]], None]) -> None:
         """Marks the copies on the ps as initialised or restored, so that every worker takes them.
@@ -76,11 +85,14 @@ class WorkerCopies:
         write(self._write_stamp, {self._restored: secrets.randbelow(1 << 62) + 1})
 
     def take(self, session: Any) -> None:
-        """Takes the copies from the ps at the begin of a session, if they were restored there since."""
-        stamp = int(session.run(self.stamp))
-        if stamp != self._taken:
-            session.run(self._take)
-            self._taken = stamp
+        """At the start of a session, makes the copies those on the ps, and the worker's other lasting variables new.
+
+        Only if the ps were initialised or restored since this worker did so last.
+        """
+        stamp, taken = session.run(self.stamps)
+        if stamp != taken:
+            session.run([self._take, [variable.initializer for variable in self._lasting]])
+            session.run(self._take_stamp)
 
     def bring(self, write: Callable[[Any], dict[str, Any]]) -> list[str]:
         """Brings this worker's copies to the ps.  Returns the names of those that are not finite, and stay here.

@@ -7,9 +7,15 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+LASTING = "psruntime/lasting"  # the collection of those that the sessions of a worker share
 
-def worker_variable(name: str, shape: Sequence[int], dtype: Any, value: int = 0) -> Any:
-    """A variable on the current device, with this value in every new session: what a lost one kept is lost with it."""
+
+def worker_variable(name: str, shape: Sequence[int], dtype: Any, value: int = 0, lasting: bool = False) -> Any:
+    """A variable on the current device, with this value in every new session.
+
+    lasting: it has the value when the variables of the job were initialised or restored, and keeps what it holds in
+    every other new session, in those of another graph of the worker, too (WorkerCopies.take).
+    """
     with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
         return tf1.get_variable(
             f"psruntime/{name}",
@@ -18,5 +24,5 @@ def worker_variable(name: str, shape: Sequence[int], dtype: Any, value: int = 0)
             initializer=tf1.constant_initializer(value),
             trainable=False,
             use_resource=True,
-            collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+            collections=[LASTING if lasting else tf1.GraphKeys.LOCAL_VARIABLES],
         )

@@ -32,10 +32,15 @@ class RowSum:
         return [*self._rows.variables, self._count]
 
     def read(self) -> BucketGradient:
-        """All rows as they came, on the current device; in a run that is not in the critical section, perhaps fewer."""
+        """All rows as they came, on the current device; in a run that is not in the critical section, perhaps fewer.
+
+        Of what is read from a variable the shape is not asked: TensorFlow's rewriter makes it that of what the run
+        assigns to the variable, where that is known, as with the ids of tf.range.  The last round was closed without
+        the rows of all its contributions but one.
+        """
         held, count = self._rows.read(), self._count.read_value()
         for tensor in held.tensors:
-            count = tf1.minimum(count, tf1.shape(tensor, out_type=tf1.int64)[0])
+            count = tf1.shape(tensor[:count], out_type=tf1.int64)[0]
         return held.map(lambda tensor: tensor[:count])
 
     def total(self, rows: BucketGradient) -> BucketGradient:

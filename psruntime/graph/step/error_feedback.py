@@ -28,7 +28,7 @@ def packed_gradient(wire: Wire, name: str, gradient: BucketGradient, finite: Any
         values = gradient.values
         if not wire.feedback or gradient.indices is not None or not wire.rounds(values):
             return gradient.with_values(wire.saturated(values))
-        residue = worker_variable(f"residue/{name}", values.shape, values.dtype)
+        residue = worker_variable(f"residue/{name}", values.shape, values.dtype, lasting=True)
         before = residue.read_value()
         total = tf1.where(finite, values + before, tf1.zeros_like(values))
         sent = wire.saturated(total)

@@ -35,10 +35,10 @@ def largest_entries(
     assert wire.top_k is not None
     with tf1.device(worker_device(index)):
         values = gradient.values
-        unsent = worker_variable(f"residue/{name}", values.shape, values.dtype)
+        unsent = worker_variable(f"residue/{name}", values.shape, values.dtype, lasting=True)
         before = unsent.read_value()
         if momentum:
-            velocity = worker_variable(f"velocity/{name}", values.shape, values.dtype)
+            velocity = worker_variable(f"velocity/{name}", values.shape, values.dtype, lasting=True)
             velocity_before = velocity.read_value()
             moving = momentum.velocity(velocity_before, values)
             total = before + momentum.step(moving, values)

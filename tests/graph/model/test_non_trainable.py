@@ -12,8 +12,9 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.graph.model.evaluate import PulledEvaluation
+from psruntime.graph.ops.worker_variables import LASTING
 from psruntime.model import Context, ModelSpec
-from tests.support.local_cluster import INCARNATION, LocalCluster, train
+from tests.support.local_cluster import INCARNATION, LocalCluster, Run, train
 from tests.support.small_models import get, linear, model_of
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
@@ -31,6 +32,7 @@ def norm_and_tables(x: Any, y: Any, ids: Any, *, updates: Any = None, training: 
 
 
 MODEL = model_of(norm_and_tables)
+NORM = "norm/moving_mean", "norm/moving_variance"
 
 
 def of_worker(run: Any, name: str) -> Any:
@@ -89,6 +91,36 @@ def test_a_worker_that_joins_takes_what_the_chief_saved_and_keeps_its_own_afterw
         copies.restored(partial(second.graph.fence.run, session, INCARNATION))
         copies.take(session)
         np.testing.assert_array_equal(session.run("norm/moving_mean/Read/ReadVariableOp:0"), saved)
+
+
+def test_what_a_worker_keeps_outlives_its_graph() -> None:
+    """Copies and residues are those of the worker, in each mode; restored variables make them new."""
+    cluster, settings = LocalCluster(1), {"wire": "bfloat16", "wire_error_feedback": "on"}
+    first = train(cluster, MODEL, 5, mode="async", **settings)
+    kept = lasting_of(first)
+    assert any(np.any(value) for name, value in kept.items() if "residue" in name)
+    for mode in ("sync", "async"):
+        other = train(cluster, MODEL, 0, mode=mode, **settings)
+        found = lasting_of(other)
+        assert found.keys() == kept.keys()
+        for name, value in kept.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=f"{name} in mode {mode}")
+    with cluster.session(other.graph.graph) as session:
+        copies = other.graph.model.worker_copies
+        copies.restored(partial(other.graph.fence.run, session, INCARNATION))
+        copies.take(session)
+    found = lasting_of(other)
+    assert not any(np.any(value) for name, value in found.items() if "residue" in name)
+
+
+def lasting_of(run: Run) -> dict[str, Any]:
+    """What the worker keeps from session to session, by name; without the mark of what it took."""
+    graph = run.graph.graph
+    with graph.as_default(), run.cluster.session(graph) as session:
+        variables = {v.op.name: v.read_value() for v in graph.get_collection(LASTING)}
+        variables |= {name: graph.get_tensor_by_name(f"{name}/Read/ReadVariableOp:0") for name in NORM}
+        found = session.run(variables)
+    return {name: value for name, value in found.items() if not name.endswith("stamp_taken")}
 
 
 @pytest.mark.long

@@ -17,11 +17,11 @@ from psruntime.graph.loop.round_steps import RoundSteps
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
-from psruntime.model import Context
+from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_clipping import clipping
 from tests.support.embedding_model import embedding_model
-from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
+from tests.support.local_cluster import INCARNATION, LocalCluster, Run, linear_model, train
 from tests.support.round_control_plane import plain_batches
 from tests.support.selection import long_but
 
@@ -123,3 +123,52 @@ def test_rounds_of_two_workers_equal_one_process(
     joint = [[2 * n + 1] if n == LOST - 1 else [2 * n, 2 * n + 1] for n in range(ROUNDS)]
     for name, value in plain_batches(model, joint, drawn).items():
         np.testing.assert_allclose(reader.get_tensor(name), value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_rows_of_constant_ids_have_the_sum_of_all_contributions() -> None:
+    """A round that is closed by the step after it, with the graph as TensorFlow rewrites it: the ids of a constant have
+    a shape, that of what they are kept in is another one after each contribution."""
+    wanted = {"of_range": [1] * 10, "of_constant": [1] * 10, "of_batch": [1] * 10, "twice": [2, 2]}
+
+    def input_fn(context: Context) -> Any:
+        return tf1.data.Dataset.from_tensors(np.arange(10)).repeat()
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        ids = {"of_range": tf1.range(10), "of_constant": tf1.constant(np.arange(10)), "of_batch": features}
+        ids["twice"] = tf1.constant([0, 0, 1, 1])
+        total = 0.0
+        for name, looked_up in ids.items():
+            width = 3 if name == "of_batch" else 4  # those of another width are kept by themselves
+            table = tf1.get_variable(name, [16, width], initializer=tf1.zeros_initializer())
+            total -= tf1.reduce_sum(tf1.nn.embedding_lookup(table, looked_up))
+        return ModelSpec(total, tf1.train.GradientDescentOptimizer, 1.0)
+
+    cluster = LocalCluster(1)
+    run = train(cluster, Model("tests.constant_ids", input_fn, model_fn), 0, mode="sync")
+    cluster.fence({0: INCARNATION, 1: INCARNATION + 1})
+    graph, rounds = run.graph, run.graph.rounds
+    assert rounds is not None
+    with cluster.session(graph.graph) as session:
+        for attempt in range(1, ROUNDS + 2):
+            for worker in range(2):
+                me = worker, INCARNATION + worker
+                feed = {
+                    graph.model.batch[0]: np.arange(10),
+                    graph.header.fed: graph.header.values((*me, attempt, worker)),
+                }
+                if attempt > 1:
+                    last = (*me, attempt - 1, worker)
+                    feed[rounds.header.fed] = rounds.header.values(last, members=2, factor=0.05)
+                session.run(graph.step, feed)
+        assert session.run(graph.read_step) == ROUNDS
+    for name, rows in wanted.items():
+        of_one = np.zeros(16)
+        of_one[: len(rows)] = rows
+        assert of_worker_row(run, name) == (ROUNDS * of_one).tolist(), name
+
+
+def of_worker_row(run: Run, name: str) -> list[float]:
+    """The first column of a table, as its ps has it."""
+    views = run.graph.model.views
+    with run.cluster.session(run.graph.graph) as session:
+        return session.run(views[name].value)[:, 0].tolist()  # type: ignore[no-any-return]

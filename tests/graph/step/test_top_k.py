@@ -22,6 +22,7 @@ from psruntime.core.accounting.ledger import (
     is_balanced,
 )
 from psruntime.errors import UsageError
+from psruntime.graph.ops.worker_variables import LASTING
 from psruntime.graph.step.top_k import SAMPLED, largest
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
@@ -97,11 +98,11 @@ class Worker:
         self.batches = batches(index)
         cluster = run.cluster
         self.session = cluster.session_of(index, self.graph.graph) if index else cluster.session(self.graph.graph)
-        kept = self.graph.graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)
+        kept = self.graph.graph.get_collection(LASTING)
         with self.graph.graph.as_default():
             self._kept = {variable.op.name.removeprefix("psruntime/"): variable.read_value() for variable in kept}
             self._masters = {name: s.master.read_value() for name, s in self.graph.model.stores.items()}
-            self.session.run([variable.initializer for variable in kept])
+            self.session.run([v.initializer for v in [*kept, *tf1.local_variables()]])
 
     def push(self, sequence: int, *, incarnation: int | None = None, poison: bool = False, behind: int = 0) -> Any:
         """(gradient of the wide variable, bucket -> outcome)."""

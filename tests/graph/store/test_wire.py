@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from benchmarks.receives import received
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.ops.worker_variables import LASTING
 from psruntime.graph.step.error_feedback import packed_gradient
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.wire import Wire
@@ -130,8 +131,8 @@ def test_what_is_left_over_stays_when_the_loss_is_not_finite() -> None:
         values, finite = tf1.placeholder(tf1.float32, [2]), tf1.placeholder(tf1.bool, [])
         wire = Wire(tf1.bfloat16, feedback=True)
         sent = packed_gradient(wire, "bucket", BucketGradient(values), finite, 0).values
-        residue = tf1.local_variables()[0].read_value()
-        start = tf1.local_variables_initializer()
+        (lasting,) = tf1.get_collection(LASTING)
+        residue, start = lasting.read_value(), lasting.initializer
         with LocalCluster(1).session(graph) as session:
             session.run(start)
             session.run(sent, {values: [1.001, 2.0], finite: True})
