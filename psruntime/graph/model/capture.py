@@ -13,23 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf1
+from tensorflow.python.ops import variable_scope
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.dynamic.settings import noted
+from psruntime.graph.model.pretrained import Pretrained, notes_pretrained, pretrained_of
 from psruntime.graph.model.variable_kinds import is_global_step, is_worker_local, spec_of
 from psruntime.graph.model.views import View
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.seeds import as_on_worker_0, model_graph
-from psruntime.graph.ops.variable_uses import uses_of
+from psruntime.graph.ops.variable_uses import inner_ops, uses_of
 from psruntime.graph.tables.lookup_notes import LookupNotes
 
 T = TypeVar("T")
 
+PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")  # operations that call it
 _ASSIGNS = (
     "assign",
     "assign_add",
@@ -70,7 +73,8 @@ class Partition(NamedTuple):
 class Captured:
     """What the model made in the real graph, by name.
 
-    initial_values: the tensors that it would initialise its global variables with.
+    initial_values: the tensors that it would initialise its global variables with, as of the end of model_fn.
+    pretrained: of those whose initial value is in a checkpoint, where.
     copies: the variables that the worker has for itself and every process must know: not trainable, not local.
     constraints: functions of trainable variables, for those that have one.
     partitions: of those that a partitioner made.
@@ -78,6 +82,7 @@ class Captured:
     """
 
     initial_values: dict[str, Any] = field(default_factory=dict)
+    pretrained: dict[str, Pretrained] = field(default_factory=dict)
     copies: dict[str, Any] = field(default_factory=dict)
     constraints: dict[str, Any] = field(default_factory=dict)
     partitions: dict[str, Partition] = field(default_factory=dict)
@@ -129,6 +134,8 @@ def substitute(
     known = None if declared is None else {_identity(spec) for spec in declared}
     captured = Captured()
     redirected: list[Any] = []
+    initialised: dict[str, Any] = {}  # variables, in the order of their making
+    reads: list[tuple[Any, Any]] = []  # (variable, identity of its initial value that another one begins with)
 
     def at_home(op: Any) -> str:
         view = views.get(op.name) if op.type == "VarHandleOp" else None
@@ -137,6 +144,7 @@ def substitute(
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         with as_on_worker_0(), tf1.device(at_home):
             variable = _made(next_creator, kwargs)
+        variable.initialized_value = partial(_initialized_value, variable, reads)
         name = variable.op.name
         captured.own_operations[name] = _own_operations(variable)
         if known is not None and not is_global_step(variable) and not is_worker_local(variable):
@@ -145,7 +153,7 @@ def substitute(
             _redirect(variable, global_step)
             variable.initialized_value = lambda: global_step.value
         elif name in views:
-            captured.initial_values[name] = variable.initial_value
+            initialised[name] = variable
             if variable.constraint is not None:
                 captured.constraints[name] = variable.constraint
             _redirect(variable, views[name])
@@ -153,20 +161,41 @@ def substitute(
             raise UsageError(f"variable {name} has no view")
         else:
             if not is_worker_local(variable):
-                captured.initial_values[name] = variable.initial_value
+                initialised[name] = variable
                 captured.copies[name] = variable
             return variable
         redirected.append(variable)
-        _leave_global_collection(variable)
         return variable
 
-    with tf1.variable_creator_scope(creator):
+    with tf1.variable_creator_scope(creator), _only_own_names():
         yield captured
+    _leave_global_collection(redirected)
+    for name, variable in initialised.items():
+        captured.initial_values[name] = variable.initial_value
+        if place := pretrained_of(variable):
+            captured.pretrained[name] = place
+    for name, view in views.items():
+        if view.home and (value := captured.initial_values.get(name)) is not None:
+            _refuse_python(name, value)
+    for variable, read in reads:
+        read.op._update_input(0, variable.initial_value)
     for variable in [*redirected, *captured.copies.values()]:
         if (info := variable._get_save_slice_info()) is not None:
             partition = Partition(info.full_name, tuple(info.full_shape), tuple(info.var_offset))
             captured.partitions[variable.op.name] = partition
     _refuse_reads_of_copies(captured)
+
+
+@contextmanager
+def _only_own_names() -> Iterator[None]:
+    """While open, tf.get_variable finds what the model makes alone: init_from_checkpoint goes through all names."""
+    store = variable_scope._get_default_variable_store()._vars
+    others = dict(store)
+    store.clear()
+    try:
+        yield
+    finally:
+        store.update(others)
 
 
 def _identity(spec: VariableSpec) -> tuple[Any, ...]:
@@ -201,11 +230,30 @@ def _refuse_reads_of_copies(captured: Captured) -> None:
             )
 
 
+def _refuse_python(table: str, value: Any) -> None:
+    """The ps of a table computes its initial value, and has no functions of the worker's Python."""
+    ops = [op for op in ancestors([value]) if op.type in PYTHON or any(inner.type in PYTHON for inner in inner_ops(op))]
+    if ops:
+        raise UsageError(
+            f"table {table} is initialised by a Python function (operation {min(op.name for op in ops)}), which its ps "
+            "cannot call; write the values into a checkpoint, initialise the table otherwise, and give the checkpoint "
+            "with --warm-start or by tf.train.init_from_checkpoint in model_fn"
+        )
+
+
 def _made(next_creator: Callable[..., Any], settings: dict[str, Any]) -> Any:
     """A resource variable, with the one method that only those of the old kind have."""
     variable = next_creator(**{**settings, "use_resource": True})
     variable.initialized_value = lambda: variable.initial_value
+    notes_pretrained(variable)
     return variable
+
+
+def _initialized_value(variable: Any, reads: list[tuple[Any, Any]]) -> Any:
+    """What the variable begins with, which may become another value before model_fn ends; it is noted in `reads`."""
+    read = tf1.identity(variable.initial_value)
+    reads.append((variable, read))
+    return read
 
 
 def _own_operations(variable: Any) -> set[str]:
@@ -251,7 +299,9 @@ def _redirected(kind: Any) -> type[Any]:
     )
 
 
-def _leave_global_collection(variable: Any) -> None:
-    """A handle that is never initialised must not be found by code that saves or checks global variables."""
+def _leave_global_collection(variables: list[Any]) -> None:
+    """Handles that are never initialised must not be found by code that saves or checks global variables; model_fn
+    itself finds them, as it would without psruntime."""
+    leave = {id(variable) for variable in variables}
     collection = tf1.get_collection_ref(tf1.GraphKeys.GLOBAL_VARIABLES)
-    collection[:] = [v for v in collection if v is not variable]
+    collection[:] = [v for v in collection if id(v) not in leave]

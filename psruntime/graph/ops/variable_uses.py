@@ -49,6 +49,12 @@ def uses_of(handle: Any, but: Collection[str] = ()) -> list[Use]:
     return found
 
 
+def inner_ops(op: Any) -> list[Any]:
+    """The operations of the functions that an operation calls, and of those that these call."""
+    within = [inner for body in _bodies(op) for inner in body.get_operations()]
+    return within + [deeper for inner in within for deeper in inner_ops(inner)]
+
+
 def _bodies(op: Any) -> list[Any]:
     """The graphs of the functions that an operation calls."""
     names = [

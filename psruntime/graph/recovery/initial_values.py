@@ -2,6 +2,7 @@
 
 Values that are computed from other variables are assigned after these.  What is assigned in one run shares the
 random values that it has in common.  A table's value is computed on a ps; that of a large one where its rows are.
+What model_fn takes from a checkpoint is read by the chief before any value that depends on it is computed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.fills import initialise
 from psruntime.graph.ops.row_portions import assign_rows, row_portions
+from psruntime.graph.recovery.pretrained_values import PretrainedValues
 from psruntime.graph.recovery.table_portions import TablePortions
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
@@ -28,11 +30,13 @@ Values = Mapping[str, Any]  # initial values by the names of variables
 class InitialValues:
     """Assigns initial values, in runs that follow each other, behind the fence of the graph.
 
-    Built in the current graph, on the current device.
+    Built in the current graph, on the current device, for worker `index` as the chief.
     """
 
-    def __init__(self, graph: TrainGraph) -> None:
-        initial_values = graph.model.captured.initial_values
+    def __init__(self, graph: TrainGraph, index: int = 0) -> None:
+        captured = graph.model.captured
+        initial_values = {n: v for n, v in captured.initial_values.items() if n not in captured.pretrained}
+        self._pretrained = PretrainedValues(graph, index)
         levels = _levels(graph)
         users = Counter(op for value in initial_values.values() for op in ancestors([value]))
         self._made_anew = _guarded(graph, _made_anew(graph))
@@ -44,9 +48,15 @@ class InitialValues:
             whole = {name: value for name, value in values.items() if name not in portions.tables}
             self._levels.append((assigned + _dealt_out(graph, whole), portions))
 
-    def assign(self, write: Callable[..., None], every_ps: Collection[int]) -> None:
-        """Runs those of these ps, by `write(operations, feed)`."""
+    def assign(
+        self,
+        write: Callable[..., None],
+        every_ps: Collection[int],
+        read: Callable[[PretrainedValues], None] = lambda _: None,
+    ) -> None:
+        """Runs those of these ps, by `write(operations, feed)`, and by `read` what is in checkpoints."""
         write(_on(every_ps, self._made_anew))
+        read(self._pretrained)
         for assigned, portions in self._levels:
             write(_on(every_ps, assigned))
             for operations, feed in portions.runs(every_ps):
@@ -64,15 +74,23 @@ def _guarded(graph: TrainGraph, assigned: list[Assigned]) -> list[Assigned]:
 
 
 def _made_anew(graph: TrainGraph) -> list[Assigned]:
-    """The global step, what is kept beside the masters, and the masters of table groups, for their rows."""
+    """The global step, what is kept beside the masters, and the variables that are filled row by row: the masters of
+    table groups, and what has values of a checkpoint."""
     beside = [
         (store.bucket.ps, initialise(variable))
         for name, store in graph.model.stores.items()
         for variable in graph.kept_beside(name)
     ]
-    buckets = [bucket for group in graph.plan.groups for bucket in group.buckets]
+    pretrained, copies = graph.model.captured.pretrained, graph.model.ps_copies.variables
+    beside += [(home.ps, initialise(copies[home.name])) for home in graph.plan.homes if home.name in pretrained]
+    buckets = [bucket for bucket in graph.plan.buckets if bucket.is_grouped or _is_pretrained(graph, bucket)]
     masters = [(bucket.ps, initialise(graph.model.stores[bucket.name].master)) for bucket in buckets]
     return [(GLOBAL_STEP.ps, initialise(graph.global_step.master)), *beside, *masters]
+
+
+def _is_pretrained(graph: TrainGraph, bucket: Bucket) -> bool:
+    """Whether a part of it has values of a checkpoint."""
+    return any(piece.variable in graph.model.captured.pretrained for piece in bucket.pieces)
 
 
 def _levels(graph: TrainGraph) -> dict[str, int]:
@@ -102,6 +120,7 @@ def _assigned(graph: TrainGraph, values: Values, levels: dict[str, int], level: 
                 assigned.append((bucket.ps, _assign(master, values[bucket.name])))
             else:
                 is_first = level == min(levels[piece.variable] for piece in bucket.pieces)
+                is_first = is_first and not _is_pretrained(graph, bucket)
                 value = _of_bucket(bucket, values, None if is_first else master)
                 assigned.append((bucket.ps, master.assign(value, read_value=False)))
     return assigned

@@ -11,7 +11,7 @@ close a round any more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ from psruntime.graph.ops.fills import initialise
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, ATTEMPT, INTENT, ROUND_STATE_SIZE, RoundStore
 from psruntime.graph.recovery.initial_values import InitialValues
 from psruntime.graph.recovery.prepared_flag import PreparedFlags
+from psruntime.graph.recovery.pretrained_values import PretrainedValues
 from psruntime.graph.recovery.replicas import Replica, Replicas
 from psruntime.graph.recovery.restored_counters import RestoredCounters
 from psruntime.graph.recovery.unreported import Unreported
@@ -118,7 +119,7 @@ class Preparation:
                 self._forget.append([flags.forget() for flags in _row_flags_on(graph, ps)])
                 graph.fence.guard(ps, self._forget[ps])
                 self._seal += [r.seal(partial(graph.fence.inside, ps)) for r in _rounds_on(graph, ps)]
-            self._initial_values = InitialValues(graph)
+            self._initial_values = InitialValues(graph, index)
             for ps, write in graph.model.worker_copies.writes:
                 graph.fence.guard(ps, [write])
 
@@ -212,7 +213,9 @@ class Preparation:
             moved = self._checkpoints.restore(session, path, state.global_step, recovery.ps, assignment.incarnation)
             event, source = "restored", _facts(moved)
         else:
-            self._initial_values.assign(write, recovery.ps)
+            self._initial_values.assign(
+                write, recovery.ps, partial(self._read_pretrained, session, recovery.ps, assignment.incarnation)
+            )
             if warm_values:
                 self._log("warm_started", **warm_values.assign(session, recovery.ps, assignment.incarnation))
             self._fence.require_admitted(session, assignment.incarnation)
@@ -230,6 +233,12 @@ class Preparation:
             saved_step, live_step = state.global_step, max(live_step, newest_step)
         steps_lost = max(0, live_step - state.global_step)
         return Prepared(global_step, attempt, steps_lost, saved_step, self._position(path))
+
+    def _read_pretrained(
+        self, session: Any, every_ps: Collection[int], incarnation: int, values: PretrainedValues
+    ) -> None:
+        for facts in values.assign(session, every_ps, incarnation):
+            self._log("pretrained", **facts)
 
     def _begin_rounds(self, session: Any, assignment: Assignment, write: Callable[..., None]) -> None:
         """Where a ps has no rounds yet all ps begin them anew, at the highest attempt; the state, which tells that a ps

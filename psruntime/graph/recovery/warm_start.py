@@ -98,8 +98,8 @@ class WarmValues:
             raise
         except tf1.errors.OpError as error:
             raise CheckpointError(f"warm start from {found.path}: {first_line(error)}") from error
-        return {"path": found.path, "variables": len(found.sources), "names": _some(sorted(found.sources)),
-                "left": _some(found.left) or "none"}  # fmt: skip
+        return {"path": found.path, "variables": len(found.sources), "names": some(sorted(found.sources)),
+                "left": some(found.left) or "none"}  # fmt: skip
 
 
 def _find(graph: TrainGraph, job: JobConfig) -> _Found:
@@ -114,7 +114,7 @@ def _find(graph: TrainGraph, job: JobConfig) -> _Found:
     dynamic = {spec.name for spec in graph.plan.specs if spec.dynamic}
     entries = {part.entry.name: part for part in parts}
     if unknown := sorted(set(earlier) - set(entries)):
-        raise UsageError(f"--warm-start-names: the model has no variable {_some(unknown)}")
+        raise UsageError(f"--warm-start-names: the model has no variable {some(unknown)}")
     sources: dict[str, Source] = {}
     for name, part in entries.items():
         old = earlier.get(name, name)
@@ -137,7 +137,7 @@ def _find(graph: TrainGraph, job: JobConfig) -> _Found:
     if not sources:
         of_pattern = f" that --warm-start-vars '{job.warm_start_vars}' matches" if job.warm_start_vars else ""
         raise UsageError(
-            f"--warm-start: {path} has no variable of the model{of_pattern}; the model has {_some(sorted(entries))}"
+            f"--warm-start: {path} has no variable of the model{of_pattern}; the model has {some(sorted(entries))}"
         )
     chosen = [part for part in parts if part.entry.name in sources]
     return _Found(path, chosen, sources, sorted(set(entries) - set(sources)))
@@ -158,6 +158,7 @@ def _path_of(given: str) -> str:
     return newest
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first of these, and how many more there are."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more

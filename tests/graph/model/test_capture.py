@@ -123,10 +123,11 @@ def test_initial_values_come_from_the_models_own_initializers() -> None:
 
 
 def test_handles_that_are_never_initialised_are_not_global_variables() -> None:
-    with tf1.Graph().as_default(), substituted({NAME: PulledView(tf1.zeros([3, 2]))}):
+    with tf1.Graph().as_default() as graph, substituted({NAME: PulledView(tf1.zeros([3, 2]))}):
         variable = make()
-        assert not tf1.global_variables()
-        assert [v is variable for v in tf1.trainable_variables()] == [True]
+        assert tf1.global_variables(), "model_fn itself finds them"
+    assert [v is variable for v in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)] == [True]
+    assert not graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
 
 
 @pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub", "scatter_update", "scatter_nd_add"])

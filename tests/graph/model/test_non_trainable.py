@@ -27,7 +27,8 @@ def norm_and_tables(x: Any, y: Any, ids: Any, *, updates: Any = None, training: 
     table = tf1.get_variable("table", initializer=np.arange(35, dtype=np.float32).reshape(7, 5), trainable=False)
     kernel = get("kernel", [5, 1])
     loss = linear(normed * scale + tf1.gather(table, ids), kernel, y)
-    metrics = {"moving_mean": tf1.metrics.mean(tf1.global_variables()[0])} if not training else None
+    moving_mean = tf1.global_variables("norm/moving_mean")[0]
+    metrics = {"moving_mean": tf1.metrics.mean(moving_mean)} if not training else None
     return ModelSpec(loss, tf1.train.GradientDescentOptimizer, 1e-4, updates=updates, metrics=metrics)
 
 

@@ -1,0 +1,71 @@
+"""Gives variables on the ps the initial values that model_fn takes from checkpoints (graph/model/pretrained.py).
+
+The chief reads them in portions, also for tables and for the parts of large variables, so no process has one whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.recovery.checkpoint_names import Kind
+from psruntime.errors import CheckpointError
+from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
+from psruntime.graph.checkpoint.transfer import Reader, Source
+from psruntime.graph.model.pretrained import Pretrained
+from psruntime.graph.recovery.warm_start import some
+from psruntime.graph.step.train_graph import TrainGraph
+
+
+class PretrainedValues:
+    """Those of a model, for worker `index` as the chief; its operations are in the current graph."""
+
+    def __init__(self, graph: TrainGraph, index: int) -> None:
+        self._sources: dict[str, dict[str, Source]] = {}  # checkpoint -> variable -> where its value is
+        pretrained = graph.model.captured.pretrained
+        for name, each in pretrained.items():
+            self._sources.setdefault(each.path, {})[name] = Source(each.path, each.tensor)
+        own = [part for part in parts_of(graph) if part.entry.kind is Kind.VARIABLE] if pretrained else []
+        parts = [_of_variable(graph, part, pretrained[part.of]) for part in own if part.of in pretrained]
+        with tf1.name_scope("pretrained"):
+            self._readers = {
+                path: Reader([part for part in parts if part.of in sources], index, graph.fence, keeps=True)
+                for path, sources in self._sources.items()
+            }
+
+    def assign(self, session: Any, every_ps: Collection[int], incarnation: int) -> list[dict[str, object]]:
+        """Over what the variables have, on these ps; returns of each checkpoint facts for the log.
+
+        Raises:
+            CheckpointError: one cannot be read.
+            ReplacedError: a ps no longer admits the incarnation.
+        """
+        facts: list[dict[str, object]] = []
+        for path, reader in self._readers.items():
+            sources = self._sources[path]
+            try:
+                reader.read(session, sources, False, every_ps, incarnation)
+            except LOST_SESSION:
+                raise
+            except tf1.errors.OpError as error:
+                raise CheckpointError(f"init_from_checkpoint of model_fn, {path}: {first_line(error)}") from error
+            facts.append({"path": path, "variables": len(sources), "names": some(sorted(sources))})
+        return facts
+
+
+def _of_variable(graph: TrainGraph, part: CheckpointPart, given: Pretrained) -> CheckpointPart:
+    """The same, as a part of the tensor that the variable begins with, under the name of the variable.
+
+    The part of a partitioner begins where it does in the whole, unless the tensor is that part alone.
+    """
+    entry = replace(part.entry, name=part.of)
+    partition = graph.model.captured.partitions.get(part.of)
+    if partition is None or given.slice_spec:
+        return replace(part, entry=entry)
+    shape = next(spec.shape for spec in graph.plan.specs if spec.name == part.of)
+    begin = tuple(here - there for here, there in zip(part.begin, partition.offset, strict=True))
+    return replace(part, entry=replace(entry, shape=shape), begin=begin)
