@@ -9,7 +9,7 @@ of its graph with the mode: a variable of a worker's server is the same one in e
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -45,6 +45,7 @@ class WorkerCopies:
     """The copies of worker `index`, in the graph that is being built.
 
     changed: names of the copies that the model changes -> names of the operations that do.
+    own: of `changed`, those that are no moving averages, and so differ from worker to worker in more than noise.
     touching: names of all operations of the model that read or change one of those.
     stamps: int64 [] each, that on ps 0, and that of the copies that this worker took last, 0 before.
     writes: (ps, operation there) for everything that writes there.
@@ -58,6 +59,7 @@ class WorkerCopies:
             for name, copy in copies.items()
             if (changing := {use.operation for use in uses_of(copy.handle, own[name]) if use.changes})
         }
+        self.own = [name for name, changing in self.changed.items() if not _is_average(copies[name], changing)]
         touching = [use.operation for name in self.changed for use in uses_of(copies[name].handle, own[name])]
         self.touching = sorted(set(touching))
         with tf1.device(worker_device(index)):
@@ -100,6 +102,19 @@ class WorkerCopies:
         write: runs fetches that write.
         """
         return [name for name, is_finite in write(self._bring).items() if not is_finite]
+
+
+def _is_average(copy: Any, changing: Collection[str]) -> bool:
+    """Whether a copy is a moving average.
+
+    The layers of TensorFlow and Keras make theirs with aggregation MEAN, to be put together when they are read; those
+    of tf.train.ExponentialMovingAverage are known by the names of the operations that change them.
+    """
+    is_of_layer = (copy.aggregation, copy.synchronization) == (
+        tf1.VariableAggregation.MEAN,
+        tf1.VariableSynchronization.ON_READ,
+    )
+    return is_of_layer or all("AssignMovingAvg" in name or "AssignNewValue" in name for name in changing)
 
 
 def _bring(copy: Any, on_ps: Any) -> tuple[Any, Any]:

@@ -28,6 +28,11 @@ def log_plan(graph: TrainGraph, is_packed: bool, log: Callable[..., None]) -> No
             "of their slots, that many bytes, as AdamOptimizer of tf.train does; psruntime.optimizers.LazyAdam reads "
             "and writes the rows that have a gradient",
         )  # fmt: skip
+    if own := graph.model.worker_copies.own:
+        log(
+            "own_copies", variables=" ".join(own), reason="each worker changes its own copy, whatever aggregation= "
+            "says; a checkpoint has the chief's, so the changes of other workers are not in it",
+        )  # fmt: skip
     if graph.untrained:
         log("untrained", variables=" ".join(graph.untrained), reason="the loss does not depend on them")
     if graph.unmoved:

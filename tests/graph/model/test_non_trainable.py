@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.ops.worker_variables import LASTING
+from psruntime.graph.step.plan_log import log_plan
 from psruntime.model import Context, ModelSpec
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, train
 from tests.support.small_models import get, linear, model_of
@@ -190,3 +191,23 @@ def test_evaluation_reads_the_averages_and_the_tables(tmp_path: Any) -> None:
             predicted = (normed * saved["scale"] + saved["table"][features["id"]]) @ saved["kernel"]
             losses.append(np.mean((predicted[:, 0] - labels) ** 2))
     assert values["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_what_each_worker_changes_for_itself_is_named_and_moving_averages_are_not() -> None:
+    def build(x: Any, y: Any, ids: Any) -> ModelSpec:
+        normed = tf1.layers.batch_normalization(x, training=True, name="norm")
+        zeros = {"initializer": tf1.zeros_initializer(), "trainable": False}
+        counts = tf1.get_variable("counts", [7], **zeros)
+        total = tf1.get_variable("total", [], aggregation=tf1.VariableAggregation.SUM, **zeros)
+        kernel = get("kernel", [5, 1])
+        loss = linear(normed, kernel, y)
+        average = tf1.train.ExponentialMovingAverage(0.5).apply([kernel])
+        changes = [tf1.scatter_add(counts, ids, tf1.ones_like(y)), total.assign_add(1.0), average]
+        updates = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), *changes]
+        return ModelSpec(loss, tf1.train.GradientDescentOptimizer, 1e-4, updates=updates)
+
+    graph = train(LocalCluster(1), model_of(build), 1).graph
+    assert len(graph.model.worker_copies.changed) == 5
+    logged: dict[str, Any] = {}
+    log_plan(graph, True, lambda event, **facts: logged.update({event: facts}))
+    assert logged["own_copies"]["variables"] == "counts total"
