@@ -387,8 +387,27 @@ class JobConfig:
         return self.lease_s / 3
 
 
+def local_path(path: str) -> str:
+    """The path of a `file:` URL, as TensorFlow reads it: without a host, and `%20` is no space; else `path` itself.
+
+    Raises:
+        UsageError: the URL names another machine, or no path from the root.
+    """
+    if not path.startswith("file:"):
+        return path
+    found = re.fullmatch(r"file:(?://(?:localhost)?)?(/.*)", path)
+    if not found or (path.startswith("file://") and found[1].startswith("//")):
+        raise UsageError(f"{path} is no path of this machine; give the path itself, as /folder/name")
+    return found[1]
+
+
 def whole_path(folder: str) -> str:
-    """The folder's path from the root, in the form that everybody compares; one of `gs://...` keeps its scheme."""
+    """The folder's path from the root, in the form that everybody compares; one of `gs://...` keeps its scheme.
+
+    Raises:
+        UsageError: as `local_path`.
+    """
+    folder = local_path(folder)
     scheme, separator, rest = folder.partition("://")
     return f"{scheme}://{os.path.normpath(rest)}" if separator else os.path.abspath(folder)
 

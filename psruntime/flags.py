@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from psruntime.config import JobConfig, require_one_mode, whole_path
+from psruntime.config import JobConfig, local_path, require_one_mode, whole_path
 from psruntime.errors import EXIT_USAGE, UsageError
 from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.settings import HEADINGS, default_text, flag_of, settings_of, suggestion
@@ -21,6 +21,8 @@ else:
 
 _TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "int | None": int, "float | None": float}
 _HELP_COLUMN = 34
+TENSORFLOWS = ("checkpoint_dir", "warm_start", "data_dir")  # settings with paths that TensorFlow may read elsewhere
+PYTHONS = ("rounds_log", "record", "log_dir", "tls_ca", "tls_cert", "tls_key", "token_file")  # and other paths
 LIFELINES = ("end", "kill")  # what the end of stdin does
 MOST_USED = "most used"
 DATA_AND_MODEL = tuple(s.name for s in settings_of(WorkerConfig) if s.metadata["heading"] == "data and model")
@@ -169,9 +171,32 @@ def checkpoint_folder(arguments: argparse.Namespace) -> str:
 
 
 def resolved(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings with the whole paths of checkpoints: other processes may run in another folder."""
-    paths = {name: whole_path(settings[name]) for name in ("checkpoint_dir", "warm_start") if settings.get(name)}
+    """The settings with paths in place of `file:` URLs, and with the whole paths of checkpoints: other processes may
+    run in another folder.
+
+    Raises:
+        UsageError: a URL is no path of this machine; or it is of a file system that Python does not open, and the
+            setting names a file or folder that is written or read by Python.
+    """
+    paths = {}
+    for name in (*TENSORFLOWS, *PYTHONS):
+        if not settings.get(name):
+            continue
+        try:
+            paths[name] = local_path(settings[name])
+            if name in ("checkpoint_dir", "warm_start"):
+                paths[name] = whole_path(paths[name])
+        except UsageError as error:
+            raise UsageError(f"{flag_of(name)}: {error}") from error
+        if name in PYTHONS:
+            require_path(flag_of(name), paths[name])
     return {**settings, **paths}
+
+
+def require_path(flag: str, path: str) -> None:
+    """Raises UsageError for a URL, as `gs://...`, where only a path will do."""
+    if "://" in path:
+        raise UsageError(f"{flag} {path} is not in a file system of this machine; give a path, of a mount for example")
 
 
 def config_of(config: type[_Config], arguments: argparse.Namespace) -> _Config:
@@ -241,4 +266,6 @@ def job_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     settings = {**resolved(read_job_file(arguments.job)), **given(arguments, JobConfig)}
     require_one_mode(settings)
+    if settings.get("checkpoint_dir"):
+        require_path("--checkpoint-dir", settings["checkpoint_dir"])
     return settings

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from psruntime import flags
-from psruntime.config import JobConfig, require_one_mode
+from psruntime.config import JobConfig
 from psruntime.errors import UsageError
 from psruntime.launch.children import END_S, PROG
 from psruntime.launch.config import LauncherConfig
@@ -68,8 +68,7 @@ def local_job(arguments: argparse.Namespace) -> tuple[LocalJob, Patience]:
         UsageError: one is out of range.
     """
     launcher = flags.config_of(LauncherConfig, arguments)
-    given = {**flags.read_job_file(arguments.job), **flags.given(arguments, JobConfig)}
-    require_one_mode(given)
+    given = flags.job_settings(arguments)
     end = {} if "epochs" in given else {"train_steps": TRAIN_STEPS}
     settings = {**end, "linger_s": LINGER_S, "min_workers": launcher.workers, **given}
     job = JobConfig(**settings)

@@ -7,6 +7,7 @@ of one of these.  Each worker reads all files and parses its share.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ class LineFormat:
         """
         if tf1.gfile.Exists(data_dir) and not tf1.gfile.IsDirectory(data_dir):
             return [data_dir]
-        found = sorted({file for name in self.names for file in tf1.gfile.Glob(f"{data_dir}/{name}")})
+        folder = re.sub(r"([*?\[\\])", r"\\\1", data_dir)  # its name is no pattern
+        found = sorted({file for name in self.names for file in tf1.gfile.Glob(f"{folder}/{name}")})
         if not found:
             names = " or ".join(self.names)
             raise UsageError(f"{data_dir} has no file {names}; --data-dir must be such a file, or a folder with them")

@@ -11,6 +11,8 @@ A delta is a checkpoint without the rows of tables that were not touched since a
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -28,6 +30,7 @@ from psruntime.core.shards.shard_messages import Position
 from psruntime.errors import CheckpointError, DamagedCheckpointError, PassedRoundError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.literal_paths import is_pattern, readable
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of, step_part, to_read, to_write
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished
 from psruntime.graph.checkpoint.listing import newest_step, step_of, whole_of, written_ns
@@ -42,7 +45,13 @@ from psruntime.graph.store.bucket_store import GLOBAL_STEP
 COPIES = 10  # that are made at most, until one is of one round
 ROOM_BYTES = 64 << 20  # of tables: for so many there is room for a copy on every ps
 # How files that are cut off or gone fail; a disk that is full or away fails otherwise.
-DAMAGE = (tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFoundError, FileNotFoundError, ValueError)
+DAMAGE = (
+    tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFoundError, FileNotFoundError, ValueError,
+    IndexError,
+)  # fmt: skip
+# How a disk fails that is away.  TensorFlow's reader of checkpoints (`load_checkpoint`) gives its errors no code:
+# whether a file is cut off or cannot be reached is in the text alone.
+AWAY = tuple(os.strerror(code) for code in (errno.EIO, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENOTCONN))
 
 
 @dataclass(frozen=True)
@@ -167,8 +176,7 @@ class Checkpoints:
         if self._folder is None or newest is None:
             return
         for whole in dict.fromkeys([newest, *reversed(self._folder.listed())]):
-            delta = self._folder.delta_of(whole)
-            yield from [delta, whole] if delta else [whole]
+            yield from [*self._folder.deltas_of(whole), whole]
 
     def pass_over(self, path: str) -> str | None:
         """Goes on without a damaged checkpoint; returns the next older one, or None: it is the last, and stays."""
@@ -176,6 +184,15 @@ class Checkpoints:
         if first := next(older, None):
             self._damaged.add(written(path))
         return first
+
+    def cut_off(self) -> list[str]:
+        """The deltas of the newest checkpoint that have lost their index, or never had one; the newest first.
+
+        Raises:
+            CheckpointError: the folder cannot be read.
+        """
+        newest = self._folder.newest() if self._folder else None
+        return self._folder.cut_off_deltas_of(newest) if self._folder and newest else []
 
     def newest_step(self, whole: bool = False) -> int | None:
         """Global step of the newest checkpoint, by its name; None if there is none, or none that can be told.
@@ -273,7 +290,7 @@ class Checkpoints:
             file = Path(path + SUFFIX)
             if file.exists():
                 return SavedState.of_text(file.read_text(encoding="utf-8"))
-            reader = tf1.train.load_checkpoint(path)
+            reader = tf1.train.load_checkpoint(readable(path))
             if GLOBAL_STEP.name in reader.get_variable_to_shape_map():
                 return SavedState(int(reader.get_tensor(GLOBAL_STEP.name)))
         return SavedState(step_of(path) or 0)
@@ -299,7 +316,7 @@ class Checkpoints:
             self._reader.read(session, sources, not unshared, every_ps, incarnation)
             self._row_reader.begin(session, self._stamp_of(whole_of(path) or path), every_ps, incarnation)
             if changes:
-                self._row_reader.read(session, path, changes, not unshared, every_ps, incarnation)
+                self._row_reader.read(session, readable(path), changes, not unshared, every_ps, incarnation)
             if GLOBAL_STEP.ps in every_ps:
                 self._fence.run(session, incarnation, self._set_step, {self._restored_step: [global_step]})
         return Transferred(path, unshared, time.monotonic() - began_s)
@@ -307,6 +324,8 @@ class Checkpoints:
     def _unshared(self, session: Any) -> str:
         """Why the ps cannot read the folder themselves; empty if they can."""
         assert self._folder is not None
+        if is_pattern(self._folder.path):
+            return "TensorFlow on a ps takes the folder's name for a pattern"
         try:
             with self._folder.scratch("probe") as scratch:
                 return self._shared.obstacle(session, scratch)
@@ -348,11 +367,12 @@ class Checkpoints:
                 f"checkpoint {path} does not fit the model: {'; '.join(misfits[:3])}{more}; "
                 "give the model that it was written with, or another --checkpoint-dir"
             )
+        path = readable(path)
         return {entry: Source(path, name) for entry, name in sources.items()}
 
 
 def _contents(path: str) -> dict[str, Found]:
-    reader = tf1.train.load_checkpoint(path)
+    reader = tf1.train.load_checkpoint(readable(path))
     dtypes = reader.get_variable_to_dtype_map()
     return {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
 
@@ -379,9 +399,20 @@ def _failing(what: str, advice: str = "", kind: type[CheckpointError] = Checkpoi
         yield
     except LOST_SESSION:
         raise
-    except (tf1.errors.OpError, OSError, ValueError, RuntimeError) as error:  # RuntimeError: a closed session
-        kind = kind if isinstance(error, DAMAGE) else CheckpointError
+    except (
+        tf1.errors.OpError,
+        OSError,
+        ValueError,
+        IndexError,
+        RuntimeError,
+    ) as error:  # RuntimeError: a closed session
+        kind = kind if _is_damage(error) else CheckpointError
         raise kind(f"{what}: {first_line(error)}{advice}") from error
+
+
+def _is_damage(error: Exception) -> bool:
+    of_reader = type(error) is tf1.errors.OpError and not str(error).endswith(AWAY)
+    return of_reader or isinstance(error, DAMAGE)
 
 
 def _reading(path: str) -> AbstractContextManager[None]:

@@ -10,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
-import math
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from psruntime.errors import CheckpointError
-from psruntime.graph.checkpoint.listing import DELTA, CheckpointList, delta_names, is_remote, whole_of
+from psruntime.graph.checkpoint.listing import DELTA, CheckpointList, delta_names, is_remote
 
 _UNFINISHED = ".unfinished-"
 _PASSING = "passing"  # in an unfinished one, once it is moved: names of checkpoints that are there only if listed
@@ -30,7 +29,8 @@ class Unfinished:
     """A checkpoint that is being written.
 
     folder: for its files.  merged: the prefix there of those that are to be published.  path: where they will be.
-    listed: the checkpoints that were listed when it was begun.
+    listed: the checkpoints that were listed when it was begun.  whole: of a delta, the checkpoint that it belongs to.
+    deltas: those of `whole` that were there when it was begun.
     """
 
     folder: str
@@ -38,6 +38,8 @@ class Unfinished:
     path: str
     global_step: int
     listed: list[str]
+    whole: str = ""
+    deltas: tuple[str, ...] = ()
 
 
 class CheckpointFolder:
@@ -80,9 +82,13 @@ class CheckpointFolder:
         """As CheckpointList."""
         return self._checkpoints.listed()
 
-    def delta_of(self, path: str) -> str | None:
+    def deltas_of(self, path: str) -> list[str]:
         """As CheckpointList."""
-        return self._checkpoints.delta_of(path)
+        return self._checkpoints.deltas_of(path)
+
+    def cut_off_deltas_of(self, path: str) -> list[str]:
+        """As CheckpointList."""
+        return self._checkpoints.cut_off_deltas_of(path)
 
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[str]:
@@ -106,24 +112,29 @@ class CheckpointFolder:
             self._clear(left_behind)
         listed = self.listed()
         for newest in listed[-1:]:  # to others no delta is written
-            self._remove_deltas(newest, self.delta_of(newest))
+            self._remove_deltas(newest, self.deltas_of(newest))
         usual, other = (os.path.join(self.path, name) for name in names_of(global_step))
         path = other if usual in listed else usual
+        deltas = self.deltas_of(whole) if whole else []
         if whole:
             usual, other = delta_names(whole, global_step)
-            path = other if self.delta_of(whole) == usual else usual
+            path = other if usual in deltas else usual
         name = os.path.basename(path)
         with self.scratch(name) as folder:
             try:
-                yield Unfinished(folder, os.path.join(folder, name), path, global_step, listed)
+                merged = os.path.join(folder, name)
+                yield Unfinished(folder, merged, path, global_step, listed, whole or "", tuple(deltas))
             finally:
                 self._clear(folder)
 
     def publish_delta(self, new: Unfinished) -> str:
-        """Moves the files of a delta beside those of its checkpoint, and removes the deltas before it.
+        """Moves the files of a delta beside those of its checkpoint, and removes the deltas that were there.
+
+        Those of a higher step, too: the training went back to an older state, since they are damaged.
 
         Raises:
-            CheckpointError: another process has listed a checkpoint meanwhile, or has taken this one for left behind.
+            CheckpointError: another process has written a checkpoint or a delta meanwhile, or has taken this one for
+                left behind.
         """
         self._require_alone(new)
         files = _files(new.merged)
@@ -137,16 +148,16 @@ class CheckpointFolder:
                 _to_disk(self.path)  # what the index says is there before it
             os.replace(file, os.path.join(self.path, os.path.basename(file)))
         _to_disk(self.path)
-        self._remove_deltas(whole_of(new.path) or "", new.path, new.global_step)
+        self._remove_deltas(new.whole, [new.path])
         return new.path
 
-    def _remove_deltas(self, whole: str, kept: str | None, up_to: float = math.inf) -> None:
-        """Removes the deltas of a checkpoint but for one, and what is left of others, up to a global step."""
+    def _remove_deltas(self, whole: str, kept: Sequence[str]) -> None:
+        """Removes the deltas of a checkpoint but for those that are kept, and what is left of others."""
         prefix = f"{whole}{DELTA}"
         files = glob.glob(f"{glob.escape(prefix)}*")
         for file in sorted(files, key=lambda name: not name.endswith(".index")):
-            step = re.match(r"(?:again-)?(\d+)", file[len(prefix) :])
-            if step and int(step[1]) <= up_to and not (kept and file.startswith(f"{kept}.")):
+            is_delta = re.match(r"(?:again-)?\d+", file[len(prefix) :])
+            if is_delta and not file.startswith(tuple(f"{path}." for path in kept)):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(file)
 
@@ -174,7 +185,7 @@ class CheckpointFolder:
         return new.path if new.path == usual else self._rename(new.path, usual, kept, new.folder)
 
     def _require_alone(self, new: Unfinished) -> None:
-        if self.listed() != new.listed:
+        if self.listed() != new.listed or (new.whole and self.deltas_of(new.whole) != [*new.deltas]):
             raise CheckpointError(
                 f"checkpoint {new.global_step} was not kept: another process wrote to {self.path} meanwhile"
             )

@@ -1,8 +1,8 @@
 """Which checkpoints a folder has: those in its file `checkpoint`, as stock TensorFlow writes it.
 
 Beside one of them, NAME, may be a delta, NAME.delta-STEP: a checkpoint of a later step without the rows of tables that
-were not touched since.  It is complete if it has an index, and is in no list: who needs a whole checkpoint, as stock
-TensorFlow does, finds the others.
+were not touched since NAME.  It needs NAME alone, and no other delta.  It is complete if it has an index, and is in no
+list: who needs a whole checkpoint, as stock TensorFlow does, finds the others.
 
 The folder may be on any file system that TensorFlow knows (`gs://...`).
 """
@@ -18,8 +18,10 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import whole_path
 from psruntime.errors import CheckpointError, DamagedCheckpointError, UsageError
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.literal_paths import is_pattern
 
 DELTA = ".delta-"  # after the name of a whole checkpoint
+_DELTA_OF_FILE = re.compile(rf".+{re.escape(DELTA)}(again-)?\d+(?=\.)")
 
 
 class CheckpointList:
@@ -54,21 +56,37 @@ class CheckpointList:
         return f"this is {path}; the rows of the newer {delta} are not in it" if delta else ""
 
     def delta_of(self, path: str) -> str | None:
-        """The newest delta of a checkpoint; None if there is none.
+        """The newest delta of a checkpoint; None if there is none.  Otherwise as `deltas_of`."""
+        return next(iter(self.deltas_of(path)), None)
+
+    def deltas_of(self, path: str) -> list[str]:
+        """The complete deltas of a checkpoint, that of the highest step first.
+
+        As a rule there is one.  There are more after a process was killed between writing one and removing the others.
 
         Raises:
             CheckpointError: the folder cannot be read.
         """
+        return self._deltas(path, complete=True)
+
+    def cut_off_deltas_of(self, path: str) -> list[str]:
+        """The deltas of a checkpoint that have no index, and files: they are damaged, or were never complete.
+        Otherwise as `deltas_of`."""
+        return self._deltas(path, complete=False)
+
+    def _deltas(self, path: str, complete: bool) -> list[str]:
         folder = os.path.dirname(path)
         try:
             names = tf1.gfile.ListDirectory(folder)
         except tf1.errors.NotFoundError:
-            return None
+            return []
         except tf1.errors.OpError as error:
             raise CheckpointError(f"the folder of checkpoint {path} cannot be read: {first_line(error)}") from error
-        complete = [os.path.join(folder, name.removesuffix(".index")) for name in names if name.endswith(".index")]
-        deltas = [each for each in complete if whole_of(each) == path]
-        return max(deltas, key=lambda each: (step_of(each) or 0, written_ns(each)), default=None)
+        prefixes = {name.removesuffix(".index") for name in names if name.endswith(".index")}
+        if not complete:
+            prefixes = {found[0] for name in names if (found := _DELTA_OF_FILE.match(name))} - prefixes
+        deltas = [each for name in prefixes if whole_of(each := os.path.join(folder, name)) == path]
+        return sorted(deltas, key=lambda each: (step_of(each) or 0, written_ns(each)), reverse=True)
 
     def require(self, path: str) -> None:
         """DamagedCheckpointError if the files of a listed checkpoint are gone."""
@@ -91,7 +109,10 @@ class CheckpointList:
 
     def _state(self) -> Any:
         """The list, its paths joined to the folder's; None where there is none."""
-        state = tf1.train.get_checkpoint_state(self.path)  # None as well if it cannot be read
+        try:
+            state = tf1.train.get_checkpoint_state(self.path)  # None as well if it cannot be read
+        except ValueError:  # it is empty, or names no checkpoint
+            state = None
         if state is None:
             self._require_none()
         return state
@@ -169,4 +190,6 @@ def written_ns(path: str) -> int:
 
 def _is_there(path: str) -> bool:
     """Whether the prefix has an index, or, of the oldest format, is the file itself or a pattern of files."""
-    return bool(tf1.gfile.Exists(f"{path}.index") or tf1.gfile.Glob(path))
+    return bool(
+        tf1.gfile.Exists(f"{path}.index") or tf1.gfile.Exists(path) or (not is_pattern(path) and tf1.gfile.Glob(path))
+    )

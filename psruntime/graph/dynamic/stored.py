@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import RowCounts
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.dynamic.id_sets import NO_ID
 
 _OF_IDS, _OF_SLOTS = "/ids", ("/idle", "/seen", "/counts")  # beside the table itself
@@ -61,7 +62,7 @@ class StoredTable:
         return self._all_ids != NO_ID
 
     def _read(self, suffix: str) -> Any:
-        return np.asarray(tf1.train.load_checkpoint(self.path).get_tensor(self.name + suffix))
+        return np.asarray(tf1.train.load_checkpoint(readable(self.path)).get_tensor(self.name + suffix))
 
 
 def stored_tables(path: str) -> list[StoredTable]:
@@ -71,8 +72,8 @@ def stored_tables(path: str) -> list[StoredTable]:
         CheckpointError: it cannot be read.
     """
     try:
-        shapes = tf1.train.load_checkpoint(path).get_variable_to_shape_map()
-    except (tf1.errors.OpError, ValueError, RuntimeError) as error:
+        shapes = tf1.train.load_checkpoint(readable(path)).get_variable_to_shape_map()
+    except (tf1.errors.OpError, OSError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {first_line(error)}") from error
     names = [name.removesuffix(_OF_IDS) for name in sorted(shapes) if name.endswith(_OF_IDS)]
     return [StoredTable(n, path) for n in names if n in shapes and all(n + suffix in shapes for suffix in _OF_SLOTS)]

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.base.environment import stderr_closed
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.export.serving_graph import DEFAULT
 
 THREADS = 1  # of a runtime: what one request costs does not depend on how many cores there are
@@ -44,7 +45,7 @@ class SavedModelRuntime:
     def __init__(self, folder: str) -> None:
         self._session = tf1.Session(graph=tf1.Graph(), config=config())
         with self._session.graph.as_default():
-            meta = tf1.saved_model.load(self._session, [tf1.saved_model.tag_constants.SERVING], folder)
+            meta = tf1.saved_model.load(self._session, [tf1.saved_model.tag_constants.SERVING], readable(folder))
         signature = meta.signature_def[DEFAULT]
         self._inputs = {name: _names(info) for name, info in signature.inputs.items()}
         self._outputs = {name: _names(info) for name, info in signature.outputs.items()}

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, UsageError
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.checkpoint.listing import is_remote
 from psruntime.graph.export.pruning import Pruned, prune_kernels
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
@@ -106,14 +107,14 @@ def restore_model(session: Any, checkpoint: str) -> None:
         return
     try:
         _require_its_own(variables, checkpoint)
-        tf1.train.Saver(variables).restore(session, checkpoint)
-    except (tf1.errors.OpError, ValueError) as error:
+        tf1.train.Saver(variables).restore(session, readable(checkpoint))
+    except (tf1.errors.OpError, OSError, ValueError) as error:
         raise CheckpointError(f"checkpoint {checkpoint}: {first_line(error)}") from error
 
 
 def _require_its_own(variables: Sequence[Any], checkpoint: str) -> None:
     """Raises CheckpointError unless the checkpoint has these variables: restoring does not look at their shapes."""
-    shapes = tf1.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    shapes = tf1.train.load_checkpoint(readable(checkpoint)).get_variable_to_shape_map()
     for variable in variables:
         part = variable._save_slice_info
         name = part.full_name if part else variable.op.name

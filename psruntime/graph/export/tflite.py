@@ -23,6 +23,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.base.environment import stderr_closed
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.export.compact import compact
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
@@ -63,7 +64,7 @@ def convert(folder: str, quantize: str = "", batches: Sequence[Batch] = ()) -> b
     with _quiet():
         try:
             converter = tf.lite.TFLiteConverter.from_saved_model(
-                folder, signature_keys=[DEFAULT], tags={tf1.saved_model.tag_constants.SERVING}
+                readable(folder), signature_keys=[DEFAULT], tags={tf1.saved_model.tag_constants.SERVING}
             )
             if quantize:
                 converter.optimizations = [tf.lite.Optimize.DEFAULT]

@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, UsageError
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.literal_paths import escaped
 from psruntime.graph.export.held_out import HeldOut
 from psruntime.graph.export.pruning import Pruned
 from psruntime.graph.export.report import Report, Row
@@ -112,7 +113,8 @@ def _size_of_checkpoint(checkpoint: str) -> Size:
         CheckpointError: it is gone, or cannot be read.
     """
     try:
-        files = tf1.gfile.Glob(f"{checkpoint}.index") + tf1.gfile.Glob(f"{checkpoint}.data-*")
+        prefix = escaped(checkpoint)
+        files = tf1.gfile.Glob(f"{prefix}.index") + tf1.gfile.Glob(f"{prefix}.data-*")
         size = size_of(files or tf1.gfile.Glob(checkpoint))  # the oldest format has no index
     except tf1.errors.OpError as error:
         raise CheckpointError(f"checkpoint {checkpoint}: {first_line(error)}") from error

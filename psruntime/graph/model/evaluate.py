@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.failed_operation import users_errors
+from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import build_pulled_model
 from psruntime.graph.model.rows_in_use import BATCHES_BYTES, RowsInUse
@@ -83,6 +84,7 @@ class CheckpointEvaluation:
         """
         graph, metrics, saver, rows = self._built
         with graph.as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+            path = readable(path)
             if saver:
                 saver.restore(session, path)
             load = partial(rows.load, session, path) if rows.variables else None

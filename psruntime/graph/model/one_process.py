@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.ops.seeds import model_graph
@@ -110,7 +111,7 @@ class OneProcess:
         """
         largest = {}
         try:
-            reader = tf1.train.load_checkpoint(checkpoint)
+            reader = tf1.train.load_checkpoint(readable(checkpoint))
             for variable in self._compared:
                 ours, theirs = self._session.run(variable), _value_in(reader, variable)
                 difference = float(np.abs(theirs - ours).max() / max(np.abs(ours).max(), 1e-30))

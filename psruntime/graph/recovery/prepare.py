@@ -50,11 +50,13 @@ AGAIN_S = 2.0  # until a checkpoint that could not be read is tried once more
 class _Tries:
     """What the tries of one preparation have met: a damaged checkpoint begins another one.
 
-    damaged: checkpoints that could not be read.  first_error: why the first try failed, of the newest checkpoint.
-    found: what the ps held before the first one, for the log.
+    damaged: checkpoints that could not be read.  passed_over: those of them without which the next try does.
+    first_error: why the first try failed, of the newest checkpoint.  found: what the ps held before the first one, for
+    the log.
     """
 
     damaged: set[str] = field(default_factory=set)
+    passed_over: set[str] = field(default_factory=set)
     first_error: CheckpointError | None = None
     found: dict[str, object] = field(default_factory=dict)
 
@@ -154,7 +156,7 @@ class Preparation:
             except CheckpointError as error:
                 self._fence.require_admitted(session, assignment.incarnation)  # that other chief is why it failed
                 tries.first_error = tries.first_error or error
-                if isinstance(error, DamagedCheckpointError) and self._passes_over(error, tries.damaged):
+                if isinstance(error, DamagedCheckpointError) and self._passes_over(error, tries):
                     continue
                 if assignment.seen_step > 0:
                     raise CannotPrepareError(str(tries.first_error)) from None
@@ -192,7 +194,7 @@ class Preparation:
             recovery, state = Recovery(replica.ps | empty, recovery.reason), replica.state
         else:
             if not self._start_over:
-                self._require_source(path, assignment, recovery)
+                self._require_source(path, assignment, recovery, tries)
             state = self._checkpoints.state(path) if path else SavedState(0)
         # Before anything is begun: it may be gone.
         warm_values = self._warm_start.open(self._graph) if self._warm_start and not (replica or path) else None
@@ -229,9 +231,10 @@ class Preparation:
         global_step = self._report(event, session, **source, **some, **tries.found)
         saved_step = self._saved_step(assignment)
         newest_step = self._checkpoints.newest_step() if path else None
-        if newest_step and state.global_step < newest_step:  # a damaged one was passed over
-            saved_step, live_step = state.global_step, max(live_step, newest_step)
-        steps_lost = max(0, live_step - state.global_step)
+        if tries.passed_over or (newest_step and state.global_step < newest_step):  # by its name, it is damaged
+            saved_step = state.global_step if path else saved_step
+        trained = max([live_step, _trained(tries.passed_over, assignment.seen_step)])
+        steps_lost = max(0, trained - state.global_step)
         return Prepared(global_step, attempt, steps_lost, saved_step, self._position(path))
 
     def _read_pretrained(
@@ -275,7 +278,7 @@ class Preparation:
             return assignment.saved_step
         return step_of(latest) if latest else None
 
-    def _require_source(self, path: str | None, assignment: Assignment, recovery: Recovery) -> None:
+    def _require_source(self, path: str | None, assignment: Assignment, recovery: Recovery, tries: _Tries) -> None:
         """What was trained is never passed over without a word.
 
         Raises:
@@ -284,24 +287,30 @@ class Preparation:
         """
         found, folder = self._checkpoints.newest_step(), self._checkpoints.folder
         if reason := obstacle(found, assignment.saved_step, folder):
-            raise CannotPrepareError(reason)
+            cut_off = [each for each in self._checkpoints.cut_off() if step_of(each) == assignment.saved_step]
+            if not cut_off:
+                raise CannotPrepareError(reason)
+            if tries.passed_over.isdisjoint(cut_off):
+                self._log("checkpoint_damaged", path=cut_off[0], reason="it has no index", instead=path)
+            tries.passed_over.update(cut_off)
         if path is None and assignment.seen_step > 0:
             raise JobFailedError(
                 lost_work(assignment.seen_step, recovery.reason, "--checkpoint-dir or --replicate-every")
             )
 
-    def _passes_over(self, error: DamagedCheckpointError, damaged: set[str]) -> bool:
-        """Whether the newest checkpoint is tried once more, or an older one instead.  damaged: those tried so far."""
+    def _passes_over(self, error: DamagedCheckpointError, tries: _Tries) -> bool:
+        """Whether the newest checkpoint is tried once more, or an older one instead."""
         path = self._checkpoints.latest()
         if path is None:
             return False
-        if path not in damaged:
-            damaged.add(path)
+        if path not in tries.damaged:
+            tries.damaged.add(path)
             self._log("checkpoint_damaged", path=path, reason=error, instead="the same, once more")
             time.sleep(AGAIN_S)
             return True
         older = self._checkpoints.pass_over(path)
         if older:
+            tries.passed_over.add(path)
             self._log("checkpoint_damaged", path=path, reason=error, instead=older)
         return older is not None
 
@@ -339,6 +348,15 @@ class Preparation:
         global_step = int(session.run(self._graph.read_step))
         self._log(event, global_step=global_step, **facts)
         return global_step
+
+
+def _trained(passed_over: Collection[str], seen_step: int) -> int:
+    """Global step until which the job had trained, as its damaged checkpoints say.
+
+    seen_step: until which it was seen to; a damaged one of a higher step is from an earlier life, whose loss is counted.
+    """
+    step = max((step_of(path) or 0 for path in passed_over), default=0)
+    return min(step, seen_step) if seen_step else step
 
 
 def _facts(moved: Transferred | None) -> dict[str, object]:

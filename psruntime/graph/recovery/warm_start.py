@@ -18,6 +18,7 @@ from psruntime.config import JobConfig
 from psruntime.core.recovery.checkpoint_names import Kind
 from psruntime.errors import CheckpointError, UsageError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
 from psruntime.graph.checkpoint.listing import CheckpointList, newest_step
 from psruntime.graph.checkpoint.transfer import Reader, Source
@@ -93,10 +94,11 @@ class WarmValues:
         """
         found = self._found
         try:
-            self._reader.read(session, found.sources, False, every_ps, incarnation)
+            sources = {name: Source(readable(each.path), each.name) for name, each in found.sources.items()}
+            self._reader.read(session, sources, False, every_ps, incarnation)
         except LOST_SESSION:
             raise
-        except tf1.errors.OpError as error:
+        except (tf1.errors.OpError, OSError) as error:
             raise CheckpointError(f"warm start from {found.path}: {first_line(error)}") from error
         return {"path": found.path, "variables": len(found.sources), "names": some(sorted(found.sources)),
                 "left": some(found.left) or "none"}  # fmt: skip
@@ -105,7 +107,7 @@ class WarmValues:
 def _find(graph: TrainGraph, job: JobConfig) -> _Found:
     path = _path_of(job.warm_start)
     try:
-        reader = tf1.train.load_checkpoint(path)
+        reader = tf1.train.load_checkpoint(readable(path))
     except (tf1.errors.OpError, ValueError, OSError) as error:
         raise UsageError(f"--warm-start {job.warm_start} cannot be read: {first_line(error)}") from error
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -146,7 +148,7 @@ def _find(graph: TrainGraph, job: JobConfig) -> _Found:
 def _path_of(given: str) -> str:
     """A checkpoint is the prefix of its files, or a folder, of which the newest counts."""
     try:
-        if tf1.train.checkpoint_exists(given) and not tf1.gfile.IsDirectory(given):
+        if _is_checkpoint(given) and not tf1.gfile.IsDirectory(given):
             return given
         newest = CheckpointList(given).newest()
     except tf1.errors.OpError as error:
@@ -158,7 +160,13 @@ def _path_of(given: str) -> str:
     return newest
 
 
+def _is_checkpoint(given: str) -> bool:
+    try:
+        return bool(tf1.train.checkpoint_exists(readable(given)))
+    except OSError:  # of a folder that is not there
+        return False
+
+
 def some(names: list[str]) -> str:
-    """The first of these, and how many more there are."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more

@@ -229,17 +229,50 @@ def test_a_whole_checkpoint_that_was_not_written_is_no_base(
         same(reference.saved(), restored.saved())
 
 
+DAMAGED = [
+    (f"*.delta-3.{file}", how)
+    for file in ("data*", "index", "state.json", "rows.json")
+    for how in ("cut", "zeroed", "empty", "gone")
+    if (file, how) not in (("index", "gone"), ("state.json", "gone"))  # never complete; read from the tensors
+]
+
+
+def damage(folder: Path, pattern: str, how: str) -> None:
+    """Damages the files of this pattern, at least one."""
+    files = list(folder.glob(pattern))
+    assert files, pattern
+    for file in files:
+        content = file.read_bytes()
+        if how == "gone":
+            file.unlink()
+        else:
+            file.write_bytes({"cut": content[: len(content) // 2], "zeroed": bytes(len(content)), "empty": b""}[how])
+
+
 @pytest.mark.long
-def test_a_damaged_delta_is_passed_over(tmp_path: Path, kept: Path) -> None:
+def test_a_damaged_delta_is_passed_over(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of its files is damaged, however: the whole checkpoint comes back, and nothing of the delta is in it.
+
+    A delta that is written then is what comes back after it.
+    """
+    monkeypatch.setattr("psruntime.graph.recovery.prepare.AGAIN_S", 0.0)
     model = tables_model()
     train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
-    folder = kept / "3"
-    assert newest_step(str(folder)) == 3 and newest_step(str(folder), whole=True) == 0
-    for file in folder.glob("*.delta-3.data*"):
-        file.write_bytes(file.read_bytes()[:10])
-    again = train(LocalCluster(2), model, 0, checkpoint_dir=str(folder))
-    assert again.named("checkpoint_damaged")[-1]["instead"].endswith("model.ckpt-0")
-    assert restored_at(again) == [0]
+    assert newest_step(str(kept / "3")) == 3 and newest_step(str(kept / "3"), whole=True) == 0
+    reference = None
+    for number, (pattern, how) in enumerate(DAMAGED):
+        folder = tmp_path / f"damaged-{number}"
+        shutil.copytree(kept / "3", folder)
+        damage(folder, pattern, how)
+        again = train(LocalCluster(2), model, 0, checkpoint_dir=str(folder))
+        told = again.named("checkpoint_damaged")
+        assert len(told) == 2 and told[-1]["instead"].endswith("model.ckpt-0"), (pattern, how, told)
+        assert restored_at(again) == [0]
+        reference = reference or again.saved()
+        same(reference, again.saved())
+    again = train(LocalCluster(2), model, 2, checkpoint_dir=str(folder), **EVERY)
+    assert [path.name for path in folder.glob("*.delta-*.index")] == ["model.ckpt-0.delta-2.index"]
+    assert restored_at(train(LocalCluster(2), model, 0, checkpoint_dir=str(folder))) == [2]
 
 
 @pytest.mark.nightly

@@ -191,13 +191,17 @@ def test_a_delta_is_cut_off_anywhere(step: int, tmp_path: Path, monkeypatch: Any
                 killed = False
             except Killed:
                 killed = True
-        newest = folder.delta_of(whole)
+        (newest, *_) = folder.deltas_of(whole)
         assert newest and text_of(newest) in ("before", "after") and text_of(whole) == "whole"
+        complete = folder.deltas_of(whole)
         with folder.unfinished(9):
             names = [path.name for path in Path(folder.path).glob("*.delta-*")]
-        assert len(names) == SHARDS + 1 and all(name.startswith(os.path.basename(newest)) for name in names)
+        assert len(names) == (SHARDS + 1) * len(complete), "what is cut off is removed"
+        assert folder.deltas_of(whole) == complete, "and what is complete stays until there is a newer one"
+        assert killed or text_of(newest) == "after"
+        after = write(folder, 9, "next", whole)
+        assert folder.deltas_of(whole) == [after]
         if not killed:
-            assert text_of(newest) == "after"
             return
     raise AssertionError("it was always killed")
 
@@ -216,9 +220,23 @@ def test_who_was_overtaken_keeps_no_delta_and_removes_none(tmp_path: Path) -> No
     with folder.unfinished(7, whole) as paused:
         fill(paused, "paused")
         newer = write(other, 9, "newer", whole)
-        with pytest.raises(CheckpointError, match="another process removed it"):
+        with pytest.raises(CheckpointError, match="another process wrote to"):
             folder.publish_delta(paused)
-    assert folder.delta_of(whole) == newer and text_of(newer) == "newer"
+    assert folder.deltas_of(whole) == [newer] and text_of(newer) == "newer"
+
+
+def test_a_delta_replaces_one_of_a_higher_step_of_an_earlier_life(tmp_path: Path) -> None:
+    """Training went back to the whole checkpoint, as the delta of step 200 is damaged."""
+    folder = CheckpointFolder(str(tmp_path), keep=2)
+    folder.require_writable()
+    whole = write(folder, 5, "whole")
+    damaged = write(folder, 200, "damaged", whole)
+    assert folder.deltas_of(whole) == [damaged]
+    newer = write(folder, 30, "newer", whole)
+    assert folder.deltas_of(whole) == [newer]
+    for file in tmp_path.glob("*.delta-30.index"):
+        file.unlink()
+    assert not folder.deltas_of(whole) and folder.cut_off_deltas_of(whole) == [newer]
 
 
 def test_with_a_checkpoint_go_its_deltas(tmp_path: Path) -> None:
