@@ -96,6 +96,12 @@ class CheckpointError(JobFailedError):
     """A checkpoint cannot be written or read, or does not fit the model."""
 
 
+class FolderOwnedError(CheckpointError):
+    """The folder of the checkpoints belongs to another job, which is running."""
+
+    exit_code = EXIT_USAGE
+
+
 class PassedRoundError(CheckpointError):
     """A round was applied while the parameters were copied, so the copy is of no round; another may be."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from psruntime import flags
 from psruntime.config import JobConfig, as_started_so, as_trained_alone
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
+from psruntime.core.members.messages import Answer, Instructions, LeaveKind, WorkerStats
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.plan import make_plan
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from psruntime.core.accounting.update_outcome import SentUpdate
     from psruntime.graph.base.summary_writer import SummaryWriter
     from psruntime.graph.checkpoint.best import BestCheckpoint
+    from psruntime.graph.checkpoint.owner import FolderOwner
     from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.loop.loop_graphs import LoopGraph
     from psruntime.graph.model.evaluate import PulledEvaluation
@@ -159,6 +160,7 @@ class _Trainer:
         self._gpu_memory = OwnMemory()
         self._warm_start = self._wanted_warm_start()
         self._summaries = self._summary_writer()
+        self._owner = self._folder_owner()
 
     def build(self) -> None:
         """Builds everything that the user's model has a part in, so that its mistakes show before this worker joins.
@@ -261,7 +263,17 @@ class _Trainer:
         )  # fmt: skip
         process.at_exit.callback(self._membership.leave, LeaveKind.ASKED, "asked to stop")
         self._report = self._control_plane.report_now
+        if self._owner:
+            self._owner.keep(self._is_chief_of_view, lambda: [ps.address for ps in self._instructions.view.ps])
         process.is_busy = lambda: self._graphs.is_building or self._graphs.keeps_sessions
+
+    @property
+    def _instructions(self) -> Instructions:
+        return self._membership.answer.instructions
+
+    def _is_chief_of_view(self) -> bool:
+        """Whether it is the chief of variables that may be used, so that the next checkpoint is its own."""
+        return self._instructions.chief and self._instructions.phase.prepared
 
     def serve_metrics(self, endpoint: Endpoint) -> None:
         """Tells of its steps there."""
@@ -278,6 +290,7 @@ class _Trainer:
         try:
             self._train()
         except (JobDoneError, JobStoppedError) as error:
+            self._free_folder()
             self._membership.leave(LeaveKind.OVER, str(error))
             raise
         except StopRequested:
@@ -286,11 +299,13 @@ class _Trainer:
             self._membership.leave(LeaveKind.ERROR, str(error))
             raise
         except JobFailedError as error:
+            self._free_folder()
             self._membership.leave(LeaveKind.FATAL, str(error))  # without effect if the job has failed already
             raise
         except Exception as error:
             self._membership.leave(LeaveKind.ERROR, first_line_of(error))
             raise
+        self._free_folder()
         over = self._membership.answer.instructions
         self._membership.leave(LeaveKind.OVER, f"the job is {over.phase}")
         if over.phase is Phase.STOPPED:
@@ -298,6 +313,11 @@ class _Trainer:
         if self._evaluation_error:
             raise JobFailedError(f"the job is done, but its evaluation failed: {self._evaluation_error}")
         return EXIT_DONE
+
+    def _free_folder(self) -> None:
+        """The job is over, so its folder may be another's."""
+        if self._owner:
+            self._owner.release()
 
     def _train(self) -> None:
         """Trains in the job's mode, and in each in which an operator lets it go on."""
@@ -343,7 +363,7 @@ class _Trainer:
         train = build_training(self._model, inputs, self._plan, job, index, self._towers, self._has_local)
         if mode == LOCAL:
             return LoopGraph.around(train, job, index, lambda *_, **__: None)
-        return LoopGraph.around(train, job, index, log, inputs.shards is not None, self._warm_start)
+        return LoopGraph.around(train, job, index, log, inputs.shards is not None, self._warm_start, self._owner)
 
     def _warm_up(self, graph: LoopGraph) -> None:
         view = self._membership.answer.instructions.view
@@ -358,6 +378,14 @@ class _Trainer:
         from psruntime.graph.recovery.warm_start import WarmStart
 
         return WarmStart(self._job, self._where.index, self._process.log) if self._job.warm_start else None
+
+    def _folder_owner(self) -> FolderOwner | None:
+        from psruntime.graph.checkpoint.owner import FolderOwner
+
+        job, log = self._job, self._process.log
+        if not job.checkpoint_dir:
+            return None
+        return FolderOwner(job.checkpoint_dir, job.job_id, self._where.coordinator, job.lease_s, log)
 
     def _summary_writer(self) -> SummaryWriter | None:
         """Writes to a run of TensorBoard: that of the job, or one of this worker."""

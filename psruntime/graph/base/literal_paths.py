@@ -1,9 +1,9 @@
 """Paths with `[ ] * ?` or backslashes: TensorFlow reads a checkpoint by a pattern, which these belong to.
 
-`tf.train.load_checkpoint`, `tf.train.Saver`, the operation RestoreV2 and the loader of SavedModels match the prefix of a
-checkpoint against the files first, and open it literally then.  So neither the path nor an escaped one is read where it
-has such a character.  Another path to the same folder has none: `/proc/self/fd/N`, a descriptor that this process keeps
-open.  It leaves nothing behind and is of this process alone, so a ps cannot be given it.
+`tf.train.load_checkpoint`, `tf.train.Saver`, the operation RestoreV2 and the loader of SavedModels match the prefix of
+a checkpoint against the files first, and open it literally then.  So neither the path nor an escaped one is read where
+it has such a character.  Another path to the same folder has none: `/proc/self/fd/N`, a descriptor that this process
+keeps open.  It leaves nothing behind and is of this process alone, so a ps cannot be given it.
 
 What writes takes every path literally: SaveV2, MergeV2Checkpoints, the writer of events.
 """

@@ -27,13 +27,14 @@ from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
 from psruntime.core.shards.shard_messages import Position
-from psruntime.errors import CheckpointError, DamagedCheckpointError, PassedRoundError
+from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.literal_paths import is_pattern, readable
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of, step_part, to_read, to_write
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished
 from psruntime.graph.checkpoint.listing import newest_step, step_of, whole_of, written_ns
+from psruntime.graph.checkpoint.owner import FolderOwner
 from psruntime.graph.checkpoint.row_transfer import NUMBERS, RowReader, RowWriter
 from psruntime.graph.checkpoint.shared_folder import SharedFolder
 from psruntime.graph.checkpoint.snapshot import Snapshot
@@ -106,9 +107,13 @@ class _Form:
 
 
 class Checkpoints:
-    """Writes, finds and restores the checkpoints of one folder.  Without a folder it has none and writes none."""
+    """Writes, finds and restores the checkpoints of one folder.  Without a folder it has none and writes none.
 
-    def __init__(self, graph: TrainGraph, folder: str, keep: int, index: int) -> None:
+    owner: the job's mark in the folder; None: nobody looks whose it is.
+    """
+
+    def __init__(self, graph: TrainGraph, folder: str, keep: int, index: int, owner: FolderOwner | None = None) -> None:
+        self.owner = owner
         self._folder = CheckpointFolder(folder, keep) if folder else None
         self._damaged: set[tuple[str, float]] = set()  # checkpoints that were passed over, and when each was written
         master = graph.global_step.master
@@ -266,6 +271,8 @@ class Checkpoints:
                     raise CheckpointError(f"{failure}: another chief has begun one since")
                 if not snapshot.is_current(session, state):
                     raise CheckpointError(f"{failure}: somebody trained meanwhile")
+                if self.owner:
+                    self.owner.require_now()
                 path = self._folder.publish_delta(new) if changes else self._folder.publish(new)
                 return Transferred(path, unshared, time.monotonic() - began_s)
         finally:
@@ -397,7 +404,7 @@ def _failing(what: str, advice: str = "", kind: type[CheckpointError] = Checkpoi
     """What goes wrong inside is an error of this kind, but for a session that is lost."""
     try:
         yield
-    except LOST_SESSION:
+    except (*LOST_SESSION, FolderOwnedError):
         raise
     except (
         tf1.errors.OpError,

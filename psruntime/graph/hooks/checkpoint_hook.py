@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import CheckpointError, ReplacedError
+from psruntime.errors import CheckpointError, FolderOwnedError, ReplacedError
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
@@ -97,6 +97,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._whole_at = global_step if whole is None or whole > global_step else whole
 
     def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+        if self._checkpoints.owner:
+            self._checkpoints.owner.require()
         if run_context.original_args.fetches is self.closing:
             self._finish()
             self._save(run_context.session)
@@ -113,6 +115,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def rest(self, session: Any) -> None:
         """No step comes after which one could be made that is wanted now, or due."""
+        if self._checkpoints.owner:
+            self._checkpoints.owner.require()
         if self._writing and not self._writing[1].is_alive():
             self._finish()
         seen = self._global_step()
@@ -199,6 +203,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 if copied is None or not copied.whole:
                     return
                 only_touched = False
+            except FolderOwnedError:
+                raise
             except CheckpointError as error:
                 only_touched = False
                 self._require_chief(session)

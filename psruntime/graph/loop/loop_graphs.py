@@ -19,6 +19,7 @@ from psruntime.core.members.messages import GraphsBuilt
 from psruntime.errors import PsRuntimeError
 from psruntime.graph.base import allocator
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
+from psruntime.graph.checkpoint.owner import FolderOwner
 from psruntime.graph.ps.private_ps import PrivatePs
 from psruntime.graph.recovery.held_values import HeldValues
 from psruntime.graph.recovery.prepare import Preparation
@@ -68,9 +69,12 @@ class LoopGraph:
         log: Callable[..., None],
         sharded: bool = False,
         warm_start: WarmStart | None = None,
+        owner: FolderOwner | None = None,
     ) -> LoopGraph:
-        """Adds to the training graph of worker `index`.  sharded, warm_start: as in Preparation."""
-        checkpoints = Checkpoints(train, job.checkpoint_dir, job.keep, index)
+        """Adds to the training graph of worker `index`.  sharded, warm_start: as in Preparation.
+        owner: as in Checkpoints.
+        """
+        checkpoints = Checkpoints(train, job.checkpoint_dir, job.keep, index, owner)
         replicas = Replicas(train) if job.replicate_every else None
         preparation = Preparation(train, checkpoints, replicas, index, job, log, sharded, warm_start)
         initialise, step = LocalInitialiser(train.graph), StepWarmUp(train)

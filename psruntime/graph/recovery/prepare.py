@@ -26,7 +26,13 @@ from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import listed
 from psruntime.core.recovery.recovery import Holding, Recovery, decide, lost_work, obstacle
 from psruntime.core.shards.shard_messages import START, Position
-from psruntime.errors import CannotPrepareError, CheckpointError, DamagedCheckpointError, JobFailedError
+from psruntime.errors import (
+    CannotPrepareError,
+    CheckpointError,
+    DamagedCheckpointError,
+    FolderOwnedError,
+    JobFailedError,
+)
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
@@ -155,6 +161,8 @@ class Preparation:
                 return self._prepare(session, assignment, tries)
             except CheckpointError as error:
                 self._fence.require_admitted(session, assignment.incarnation)  # that other chief is why it failed
+                if isinstance(error, FolderOwnedError):
+                    raise
                 tries.first_error = tries.first_error or error
                 if isinstance(error, DamagedCheckpointError) and self._passes_over(error, tries):
                     continue
@@ -172,6 +180,7 @@ class Preparation:
             if assignment.seen_step == 0:
                 raise
             # A job that has trained goes on with what can be read; the next checkpoint says what is wrong.
+        self._claim_folder(session, assignment)
         holdings = self._flags.read(session)
         write([self._new_counters[ps] for ps, holding in enumerate(holdings) if holding is Holding.FRESH])
         self._begin_rounds(session, assignment, write)
@@ -242,6 +251,23 @@ class Preparation:
     ) -> None:
         for facts in values.assign(session, every_ps, incarnation):
             self._log("pretrained", **facts)
+
+    def _claim_folder(self, session: Any, assignment: Assignment) -> None:
+        """Raises FolderOwnedError if the folder of the checkpoints is a live job's."""
+        owner = self._checkpoints.owner
+        if owner is None:
+            return
+        try:
+            owner.claim(
+                [ps.address for ps in assignment.view.ps],
+                lambda: self._fence.require_admitted(session, assignment.incarnation),
+            )
+        except OSError as error:
+            if assignment.seen_step == 0:
+                raise CheckpointError(
+                    f"checkpoint folder {self._checkpoints.folder} cannot be marked as this job's: {error.strerror}; "
+                    "give another --checkpoint-dir"
+                ) from error
 
     def _begin_rounds(self, session: Any, assignment: Assignment, write: Callable[..., None]) -> None:
         """Where a ps has no rounds yet all ps begin them anew, at the highest attempt; the state, which tells that a ps
@@ -353,7 +379,8 @@ class Preparation:
 def _trained(passed_over: Collection[str], seen_step: int) -> int:
     """Global step until which the job had trained, as its damaged checkpoints say.
 
-    seen_step: until which it was seen to; a damaged one of a higher step is from an earlier life, whose loss is counted.
+    seen_step: until which it was seen to; a damaged one of a higher step is from an earlier life, whose loss was
+    counted then.
     """
     step = max((step_of(path) or 0 for path in passed_over), default=0)
     return min(step, seen_step) if seen_step else step

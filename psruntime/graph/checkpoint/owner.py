@@ -1,0 +1,249 @@
+"""Which job a folder of checkpoints belongs to: that of the mark in it, the file `.owner`.
+
+The chief of a job writes the mark before it prepares a view, and writes it anew once a lease.  An evaluator owns
+nothing.  There are no locks, which a network file system does not keep: the mark is made by a hard link and replaced by
+a rename, both of which are atomic there.
+
+A second job never compares clocks, which differ between machines: it looks whether the mark changes.  One that stays
+the same for two leases of its job is dead.  It need not be waited for where
+
+- it is the writer's own;
+- it names a ps of this view: another chief of the same job wrote it.  Addresses of ps tell jobs apart also if their
+  names and coordinators are called the same, since a live ps has its port for itself;
+- its chief was on this machine and is gone, and nothing listens at its coordinator's address, or that is this job's.
+
+A job that has ended has removed its mark.  A disk that is full keeps no mark from being renewed: its time is set then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any
+
+from psruntime.errors import FolderOwnedError
+
+MARK = ".owner"
+DEAD_LEASES = 2
+LOOK_S = 0.2  # how often a mark that may be dead is looked at
+CONNECT_S = 1.0
+LOOPBACK = ("127.", "localhost:", "[::1]:")
+
+Seen = tuple[str, int]  # text and time of a mark; a change of either is a sign of life
+
+
+class FolderOwner:
+    """The mark of this process in `folder`.
+
+    coordinator: address.  lost: why the folder is another job's now; empty while it is not.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        job_id: str,
+        coordinator: str,
+        lease_s: float,
+        log: Callable[..., None] = lambda *_, **__: None,
+    ) -> None:
+        self._folder, self._path = folder, os.path.join(folder, MARK)
+        self._job_id, self._coordinator, self._lease_s, self._log = job_id, coordinator, lease_s, log
+        self._writer = secrets.token_hex(8)
+        self._count = 0
+        self._ps: list[str] = []
+        self._owns = self._fails = False
+        self._first: tuple[Seen, float] | None = None  # a mark of another job, and since when it is as it is
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self.lost = ""
+
+    def claim(self, ps: Collection[str], look: Callable[[], None] = lambda: None) -> None:
+        """Makes the folder this job's, at once or after the mark of a dead job was watched for two leases.
+
+        ps: addresses of the view.  look: called while the mark is watched; may raise.
+
+        Raises:
+            FolderOwnedError: it is a live job's.
+            OSError: the mark cannot be read or written.
+        """
+        told = False
+        while not self._tend(ps):
+            self.require()
+            if self._first and not told:
+                told = True
+                self._log("waiting", reason=f"whether job {_facts(self._first[0]).get('job_id')} in its folder is live")
+            look()
+            time.sleep(LOOK_S)
+        self.require()
+
+    def keep(self, is_chief: Callable[[], bool], ps: Callable[[], Collection[str]]) -> None:
+        """Renews the mark once a lease, in a thread, while this process is the chief."""
+
+        def renew() -> None:
+            while not self._ended.wait(self._lease_s):
+                with suppress(Exception):
+                    if is_chief() and ps():
+                        self._renew(ps())
+                        continue
+                self._owns = False
+
+        threading.Thread(target=renew, name="owner", daemon=True).start()
+
+    def require(self) -> None:
+        """Raises FolderOwnedError if the folder has become another job's."""
+        if self.lost:
+            raise FolderOwnedError(self.lost)
+
+    def require_now(self, ps: Collection[str] = ()) -> None:
+        """The same, after a look at the mark.  What cannot be read is no reason."""
+        with suppress(OSError):
+            self._tend(ps or self._ps, renews=False)
+        self.require()
+
+    def release(self) -> None:
+        """The job is over: removes its mark, whichever of its workers wrote it."""
+        self._ended.set()
+        with self._lock, suppress(OSError):
+            seen = self._read()
+            if seen and self._is_ours(_facts(seen)):
+                os.remove(self._path)
+
+    def _renew(self, ps: Collection[str]) -> None:
+        try:
+            self._tend(ps)
+            self._fails = False
+        except OSError as error:
+            with suppress(OSError):
+                if self._owns:
+                    os.utime(self._path)
+                    return
+            if not self._fails:
+                self._log("folder_unmarked", path=self._path, reason=error.strerror)
+            self._fails = True
+
+    def _tend(self, ps: Collection[str], renews: bool = True) -> bool:
+        """Looks at the mark, and writes it if it is or becomes this job's; returns whether it is."""
+        with self._lock:
+            self._ps = sorted(ps)
+            seen = self._read()
+            facts = _facts(seen)
+            if seen is None or self._is_ours(facts):
+                if renews or seen is None:
+                    self._write(seen)
+                self._owns, self._first = True, None
+                return True
+            if self._first is None or self._first[0] != seen:
+                if self._first is not None or self._owns:
+                    self.lost = self._said(facts)
+                self._first = seen, time.monotonic()
+            dead_s = DEAD_LEASES * float(facts.get("lease_s", self._lease_s))
+            if _is_gone(facts, self._coordinator) or time.monotonic() - self._first[1] >= dead_s:
+                return self._take_over(seen)
+            return False
+
+    def _is_ours(self, facts: dict[str, Any]) -> bool:
+        own = self._writer == facts.get("writer")
+        same_machine = facts.get("machine") == _machine()
+        shared = [each for each in facts.get("ps", []) if each in self._ps]
+        return own or any(same_machine or not each.startswith(LOOPBACK) for each in shared)
+
+    def _said(self, facts: dict[str, Any]) -> str:
+        return (
+            f"checkpoint folder {self._folder} belongs to job {facts.get('job_id', 'unknown')} of coordinator "
+            f"{facts.get('coordinator', 'unknown')}, which is running; give another --checkpoint-dir"
+        )
+
+    def _read(self) -> Seen | None:
+        """Opened each time: so a network file system asks its server."""
+        try:
+            with open(self._path, encoding="utf-8", errors="replace") as file:
+                return file.read(), os.fstat(file.fileno()).st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+    def _write(self, seen: Seen | None) -> None:
+        """Writes the mark in place of one of this job, or where there is none; another may be faster there."""
+        self._count += 1
+        facts = {
+            "job_id": self._job_id, "coordinator": self._coordinator, "lease_s": self._lease_s, "ps": self._ps,
+            "machine": _machine(), "pid": os.getpid(), "started": _started(os.getpid()), "writer": self._writer,
+            "count": self._count,
+        }  # fmt: skip
+        new = f"{self._path}-{self._writer}"
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump(facts, file)
+        if seen is not None:
+            os.replace(new, self._path)
+            return
+        try:
+            os.link(new, self._path)
+            os.remove(new)
+        except FileExistsError:
+            os.remove(new)
+        except OSError:  # no hard links there
+            os.replace(new, self._path)
+
+    def _take_over(self, seen: Seen) -> bool:
+        """Moves a dead mark aside, which one process can, and looks whether it was that."""
+        aside = f"{self._path}-dead-{self._writer}"
+        with suppress(FileNotFoundError):
+            os.rename(self._path, aside)
+            with open(aside, encoding="utf-8", errors="replace") as file:
+                is_same = file.read() == seen[0]
+            if not is_same:
+                with suppress(OSError):
+                    os.link(aside, self._path)
+            os.remove(aside)
+        self._first = None
+        return False  # the next look finds none, or that of who was faster
+
+
+def _facts(seen: Seen | None) -> dict[str, Any]:
+    try:
+        facts = json.loads(seen[0]) if seen else {}
+        return facts if isinstance(facts, dict) else {}
+    except ValueError:
+        return {}
+
+
+def _is_gone(facts: dict[str, Any], own_coordinator: str) -> bool:
+    """Whether the job's chief and coordinator, both on this machine, are certainly gone."""
+    coordinator, pid = str(facts.get("coordinator", "")), facts.get("pid")
+    if facts.get("machine") != _machine() or not isinstance(pid, int) or not coordinator.startswith(LOOPBACK):
+        return False
+    if _started(pid) == facts.get("started"):
+        return False
+    if coordinator == own_coordinator:
+        return True
+    host, _, port = coordinator.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def _machine() -> str:
+    """This machine since it was booted, and which of its processes and ports are seen here."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return " ".join([file.read().strip(), *(os.readlink(f"/proc/self/ns/{name}") for name in ("pid", "net"))])
+    except OSError:
+        return socket.gethostname()
+
+
+def _started(pid: int) -> str:
+    """When a process was started, in ticks since the boot; empty if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            state, *fields = file.read().rpartition(")")[2].split()
+        return "" if state in "ZX" else fields[18]
+    except (OSError, ValueError, IndexError):
+        return ""

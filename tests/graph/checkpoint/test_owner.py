@@ -1,0 +1,79 @@
+"""Whose folder it is: one live job's, and nobody's once that has ended or is dead."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psruntime.errors import FolderOwnedError
+from psruntime.graph.checkpoint.owner import MARK, FolderOwner
+
+LEASE_S = 0.2
+PS, OTHER_PS = ["10.0.0.1:4000", "10.0.0.2:4000"], ["10.0.0.7:4000"]
+
+
+def owner(
+    folder: Path, job: str = "first", coordinator: str = "10.0.0.1:2222", lease_s: float = LEASE_S
+) -> FolderOwner:
+    return FolderOwner(str(folder), job, coordinator, lease_s)
+
+
+def test_a_live_job_keeps_its_folder(tmp_path: Path) -> None:
+    """Whatever the second job is called; the line names the first one."""
+    first = owner(tmp_path, lease_s=60.0)
+    first.claim(PS)
+    for job in ("first", "second"):
+        with pytest.raises(FolderOwnedError, match="belongs to job first of coordinator 10"):
+            owner(tmp_path, job).claim(OTHER_PS, lambda: first._renew(PS))
+    first.require_now()
+
+
+def test_an_ended_job_frees_it_and_a_dead_one_after_two_leases(tmp_path: Path) -> None:
+    first = owner(tmp_path)
+    first.claim(PS)
+    first.release()
+    assert not os.listdir(tmp_path)
+    looks: list[int] = []
+    owner(tmp_path).claim(PS)
+    owner(tmp_path, "second").claim(OTHER_PS, lambda: looks.append(1))
+    assert looks, "it was watched"
+    assert json.loads((tmp_path / MARK).read_text())["job_id"] == "second"
+    assert os.listdir(tmp_path) == [MARK]
+
+
+def never() -> None:
+    raise AssertionError("it was watched")
+
+
+def test_another_chief_of_the_job_takes_it_at_once_and_the_first_one_writes_no_more(tmp_path: Path) -> None:
+    first, next_chief = owner(tmp_path, lease_s=60.0), owner(tmp_path, lease_s=60.0)
+    first.claim(PS)
+    next_chief.claim(["10.0.0.3:4000", PS[1]], never)
+    third = owner(tmp_path, "third", lease_s=60.0)
+    (tmp_path / MARK).unlink()
+    third.claim(OTHER_PS, never)
+    with pytest.raises(FolderOwnedError, match="belongs to job third"):
+        next_chief.require_now()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
+def test_a_mark_that_says_nothing_is_watched(text: str, tmp_path: Path) -> None:
+    (tmp_path / MARK).write_text(text)
+    owner(tmp_path).claim(PS)
+
+
+def test_where_the_disk_is_full_the_mark_is_renewed(tmp_path: Path, monkeypatch: Any) -> None:
+    first = owner(tmp_path)
+    first.claim(PS)
+    before = os.stat(tmp_path / MARK).st_mtime_ns
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(first, "_write", full)
+    first._renew(PS)
+    assert os.stat(tmp_path / MARK).st_mtime_ns > before
