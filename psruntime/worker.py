@@ -254,7 +254,10 @@ class _Trainer:
 
         context = ClientContext(client, self._job, process.stop, process.log, process.asked)
         past = Past(saved_step=newest_step(self._job.checkpoint_dir))
-        me = Registration(Role.WORKER, where.index, self.address, health_address, self._specs, past)
+        me = Registration(
+            Role.WORKER, where.index, self.address, health_address, self._specs, past,
+            self._graphs.of(self._job.mode).train.identity,
+        )  # fmt: skip
         self._control_plane, self._membership = join_worker(
             context, me, self._stats, where.connect_timeout_s, process.at_exit,
             on_answer=heard,

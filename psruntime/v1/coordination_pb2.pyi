@@ -329,18 +329,38 @@ class View(_message.Message):
     def __init__(self, number: _Optional[int] = ..., ps: _Optional[_Iterable[_Union[PsEntry, _Mapping]]] = ...) -> None: ...
 
 class Past(_message.Message):
-    __slots__ = ("began", "global_step", "saved_step", "attempt", "settings")
+    __slots__ = ("began", "global_step", "saved_step", "attempt", "settings", "identity")
     BEGAN_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     SAVED_STEP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     began: bool
     global_step: int
     saved_step: int
     attempt: int
     settings: Settings
-    def __init__(self, began: _Optional[bool] = ..., global_step: _Optional[int] = ..., saved_step: _Optional[int] = ..., attempt: _Optional[int] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ...) -> None: ...
+    identity: ModelIdentity
+    def __init__(self, began: _Optional[bool] = ..., global_step: _Optional[int] = ..., saved_step: _Optional[int] = ..., attempt: _Optional[int] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
+
+class ModelIdentity(_message.Message):
+    __slots__ = ("facts", "file", "text")
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    facts: _containers.RepeatedCompositeFieldContainer[ModelFact]
+    file: str
+    text: str
+    def __init__(self, facts: _Optional[_Iterable[_Union[ModelFact, _Mapping]]] = ..., file: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class ModelFact(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class Settings(_message.Message):
     __slots__ = ("revision", "from_global_step", "bound", "learning_rate_scale", "paused", "mode", "automatic")
@@ -361,7 +381,7 @@ class Settings(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ..., mode: _Optional[_Union[Mode, str]] = ..., automatic: _Optional[bool] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past")
+    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past", "identity")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -371,6 +391,7 @@ class JoinRequest(_message.Message):
     VARIABLES_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PAST_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     role: Role
     index: int
     address: str
@@ -380,7 +401,8 @@ class JoinRequest(_message.Message):
     variables: _containers.RepeatedCompositeFieldContainer[VariableSpec]
     job_id: str
     past: Past
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ..., past: _Optional[_Union[Past, _Mapping]] = ...) -> None: ...
+    identity: ModelIdentity
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ..., past: _Optional[_Union[Past, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("admitted", "not_yet")
@@ -399,17 +421,19 @@ class NotYet(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., holder_tag: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("incarnation", "instructions", "revision")
+    __slots__ = ("incarnation", "instructions", "revision", "remark")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    REMARK_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     instructions: Instructions
     revision: int
-    def __init__(self, incarnation: _Optional[int] = ..., instructions: _Optional[_Union[Instructions, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
+    remark: str
+    def __init__(self, incarnation: _Optional[int] = ..., instructions: _Optional[_Union[Instructions, _Mapping]] = ..., revision: _Optional[int] = ..., remark: _Optional[str] = ...) -> None: ...
 
 class Instructions(_message.Message):
-    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "hold", "hold_reason", "build_mode", "build_number")
+    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "hold", "hold_reason", "build_mode", "build_number", "identity")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -432,6 +456,7 @@ class Instructions(_message.Message):
     HOLD_REASON_FIELD_NUMBER: _ClassVar[int]
     BUILD_MODE_FIELD_NUMBER: _ClassVar[int]
     BUILD_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     reason: str
     view: View
@@ -454,7 +479,8 @@ class Instructions(_message.Message):
     hold_reason: str
     build_mode: str
     build_number: int
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., hold: _Optional[int] = ..., hold_reason: _Optional[str] = ..., build_mode: _Optional[str] = ..., build_number: _Optional[int] = ...) -> None: ...
+    identity: ModelIdentity
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., hold: _Optional[int] = ..., hold_reason: _Optional[str] = ..., build_mode: _Optional[str] = ..., build_number: _Optional[int] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
 
 class AdmittedWorker(_message.Message):
     __slots__ = ("index", "incarnation")

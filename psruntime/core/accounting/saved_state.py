@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from psruntime.core.accounting.ledger import APPLIED, LEDGER_SIZE, is_balanced, of_any_age
+from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.shards.shard_messages import Position
 
 SUFFIX = ".state.json"
@@ -34,7 +35,7 @@ class SavedState:
 
     buckets: by name.  counts: ps -> worker -> what every bucket of that ps has at least.
     stamp: a random number that the copy was known by on the ps; 0: not known.  position: how far the data shards were
-    read when that was copied; None: there are none.
+    read when that was copied; None: there are none.  identity: of the model; None: not known.
     """
 
     global_step: int
@@ -42,6 +43,7 @@ class SavedState:
     counts: Mapping[int, Mapping[int, Counts]] = field(default_factory=dict)
     stamp: int = 0
     position: Position | None = None
+    identity: ModelIdentity | None = None
 
     @property
     def spread(self) -> int:
@@ -61,6 +63,8 @@ class SavedState:
         }
         if self.position is not None:
             data["position"] = self.position.data()
+        if self.identity is not None:
+            data["model"] = self.identity.data()
         return json.dumps(data, indent=1) + "\n"
 
     @classmethod
@@ -77,6 +81,7 @@ class SavedState:
                 },
                 int(data.get("stamp", 0)),
                 Position.of_data(data["position"]) if "position" in data else None,
+                ModelIdentity.of_data(data["model"]) if "model" in data else None,
             )
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"it lacks or has another {error}") from error

@@ -21,7 +21,7 @@ from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.coordinator import steered
 from psruntime.core.coordinator.instructions import InstructionRevisions, instructions_for, written_here
 from psruntime.core.coordinator.job_state import JobState
-from psruntime.core.coordinator.join_checks import check_join
+from psruntime.core.coordinator.join_checks import check_join, check_model
 from psruntime.core.coordinator.lifecycle import (
     can_save,
     drain_wait,
@@ -43,6 +43,7 @@ from psruntime.core.coordinator.lifecycle import (
 from psruntime.core.members.membership import Busy, Member, Role
 from psruntime.core.members.messages import Answer, Event, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import MOVES, Phase, View, listed, over_error
+from psruntime.core.plan.identity import differences, in_a_line, remarks
 from psruntime.core.rounds.round_messages import Closed, Done, Duty, Torn, Turn
 from psruntime.core.rounds.turns import Record
 from psruntime.core.shards.shard_messages import ShardAnswer, ShardRequest
@@ -87,7 +88,7 @@ class Coordinator:
             OtherJobError: the process serves another job.
             UsageError: index out of range, a loopback address among remote ones.
             IndexHeldError: the index belongs to a live process.
-            ModelDiffersError: a worker's variables are not the job's.
+            ModelDiffersError: a worker's variables are not the job's, or what else its model is.
             JobDoneError, JobStoppedError, JobFailedError: the job is over.
         """
         state = self.state
@@ -95,7 +96,10 @@ class Coordinator:
         if state.phase.over:
             raise over_error(state.phase, state.reason)
         with state.refused_joins.noted(join):
-            check_join(join, state.job, state.members, state.specs)
+            check_join(join, state.job, state.members)
+        self._prefer_the_past(join, now_s)
+        if join.role is Role.WORKER:
+            check_model(join, state.specs, state.identity)
         claim = state.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
         if isinstance(claim, Busy):
             return NotYet(claim.reason, claim.holder.tag, claim.holder)
@@ -103,7 +107,9 @@ class Coordinator:
             claim = self._admit(join, new_incarnation, now_s)
             state.learn(join.past)
         self._reconsider()
-        return self._answer(claim)
+        answer = self._answer(claim)
+        remark = in_a_line(remarks(join.identity, state.identity, "the job")) if state.identity else ""
+        return replace(answer, remark=remark)
 
     def heartbeat(self, role: Role, index: int, incarnation: int, beat: PsBeat | WorkerBeat, now_s: float) -> Answer:
         """Renews a lease, takes the member's facts, answers its instructions.
@@ -455,8 +461,18 @@ class Coordinator:
         who_and_where = (join.role, join.index, join.address, join.health_address)
         member = state.members.admit(Member(*who_and_where, join.join_id, incarnation, now_s, now_s, now_s), now_s)
         self._note("member_joined", member=member.name, address=member.address, incarnation=member.tag)
-        state.admit(member, join.specs)
+        state.admit(member, join.specs, join.identity)
         return member
+
+    def _prefer_the_past(self, join: Join, now_s: float) -> None:
+        """Before the first view, who knows the job's model from an earlier coordinator is right about it: workers of
+        another that were here before it are removed, and are refused when they ask again."""
+        state, known = self.state, join.past.identity
+        if state.view.number or known is None or state.past.identity or state.identity in (None, known):
+            return
+        difference = next(differences(state.identity, known, "the job"), None)
+        for member in state.members.live(Role.WORKER) if difference else []:
+            self._remove(member, "cut_off", now_s, reason=f"it has another model than the job: {difference}")
 
     def _relieve(self, chief: Member, reason: str, now_s: float) -> None:
         """Lets another worker be chief."""

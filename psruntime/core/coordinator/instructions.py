@@ -60,6 +60,7 @@ def _for_ps(state: JobState, ps: Member) -> Instructions:
         and state.phase is not Phase.DRAINING
         and state.stop.lets_go(ps, state.past.saved_step, state.global_step, can_save(state)),
         settings=state.steering.barrier.for_ps,
+        identity=state.identity,
     )
 
 

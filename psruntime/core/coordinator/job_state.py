@@ -31,6 +31,7 @@ from psruntime.core.members.repeated_failures import RepeatedFailures
 from psruntime.core.members.unbuilt import Unbuilt
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.rounds.past_round import Part
 from psruntime.core.rounds.shares import Shares
 from psruntime.core.rounds.turns import Turns
@@ -75,6 +76,7 @@ class JobState:
 
         # How the training goes.
         self.specs: tuple[VariableSpec, ...] | None = None  # of the model; None before the first worker
+        self.identity: ModelIdentity | None = None  # of the model; None as `specs`
         self.past = UNKNOWN  # of the job, under earlier coordinators too
         self.saved_at_s: float | None = None  # since when this coordinator knows the newest checkpoint
         self.global_step = 0
@@ -126,13 +128,14 @@ class JobState:
         """The live ps as entries of a view."""
         return tuple(PsEntry(ps.index, ps.address, ps.incarnation) for ps in self.members.live(Role.PS))
 
-    def admit(self, member: Member, specs: tuple[VariableSpec, ...] | None) -> None:
-        """Begins what is kept for a member.  specs: of the model, from a worker."""
+    def admit(self, member: Member, specs: tuple[VariableSpec, ...], identity: ModelIdentity) -> None:
+        """Begins what is kept for a member.  specs, identity: of the model, from a worker."""
         self.grace.back(member)
         self.refused_joins.forget(member.role, member.index)
         self.shards.number_from(member.incarnation)
         if member.role is Role.WORKER:
             self.specs = self.specs or specs
+            self.identity = self.identity or identity
             self.fence.admit(member.incarnation)
             if self.view.number:
                 self.pace.admit(member)
@@ -143,6 +146,7 @@ class JobState:
         """Takes what a member knows of the job's past.  From its first view on the coordinator knows it all itself."""
         if self.view.number == 0:
             self.past = self.past.and_of(past)
+            self.identity = self.past.identity or self.identity
             self.turns.rounds.heard_of(self.past.attempt)
             self.steering.learn(self.past.settings)
             self.pace.rebound(self.steering.settings.bound)
@@ -169,6 +173,7 @@ class JobState:
             self.shards.nobody_reads()
             if self.view.number == 0:
                 self.specs = None  # nothing was made from them yet: another model may come
+                self.identity = self.past.identity
 
     @property
     def has_begun(self) -> bool:

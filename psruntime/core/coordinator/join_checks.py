@@ -6,18 +6,18 @@ from psruntime.config import JobConfig
 from psruntime.core.members.membership import Membership, Role
 from psruntime.core.members.messages import Join
 from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.plan.identity import ModelIdentity, differences
 from psruntime.core.plan.plan import first_difference
 from psruntime.errors import ModelDiffersError, OtherJobError, UsageError
 from psruntime.process_config import split_address
 
 
-def check_join(join: Join, job: JobConfig, members: Membership, specs: tuple[VariableSpec, ...] | None) -> None:
-    """Checks a join against the job, the live members and the job's variables, None while there are none.
+def check_join(join: Join, job: JobConfig, members: Membership) -> None:
+    """Checks a join against the job and the live members.
 
     Raises:
         OtherJobError: the process serves another job, whose coordinator was here before.
         UsageError: index out of range, malformed address, a loopback address among remote ones.
-        ModelDiffersError: a worker's variables are not the job's.
     """
     if join.job_id != job.job_id:
         raise OtherJobError(
@@ -35,13 +35,21 @@ def check_join(join: Join, job: JobConfig, members: Membership, specs: tuple[Var
                 f"{join.role} {join.index} registers {join.address} but {other.name} is at {other.address}: loopback "
                 "addresses reach one machine only; give --host with an address that the others reach"
             )
-    if join.role is Role.WORKER and specs is not None:
-        difference = first_difference(join.specs, specs)
-        if difference:
-            raise ModelDiffersError(
-                f"worker {join.index} has another model than the job, first difference: {difference} "
-                "(here: this worker, there: the job); start it with the job's model"
-            )
+
+
+def check_model(join: Join, specs: tuple[VariableSpec, ...] | None, identity: ModelIdentity | None) -> None:
+    """Checks a worker's model against the variables and the identity of the job's; each None while it is not known.
+
+    Raises:
+        ModelDiffersError: they differ; names the first difference, with both values.
+    """
+    what = f"worker {join.index} has another model than the job, first difference: "
+    if identity is not None and (difference := next(differences(join.identity, identity, "the job"), None)):
+        raise ModelDiffersError(f"{what}{difference}; start it with the job's model")
+    if specs is not None and (difference := first_difference(join.specs, specs)):
+        raise ModelDiffersError(
+            f"{what}{difference} (here: this worker, there: the job); start it with the job's model"
+        )
 
 
 def _is_loopback(address: str) -> bool:

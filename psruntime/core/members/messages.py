@@ -9,6 +9,7 @@ from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.view import Phase, View
 from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.shards.shard_messages import Position, ShardsStatus
 from psruntime.core.steering.commands import UNSTEERED, SteeringStatus
 from psruntime.core.steering.settings import UNCHANGED, Settings
@@ -20,7 +21,7 @@ class Join:
 
     `join_id` is random text, the same in every repeat of this join; `waited_s` is the time since the
     first of them.  `job_id` names the job that the process serves.  `specs` are the variables of a worker's model, in
-    its order, without local ones and the global step.
+    its order, without local ones and the global step, `identity` is what else the model is.
     """
 
     role: Role
@@ -32,6 +33,7 @@ class Join:
     waited_s: float = 0.0
     specs: tuple[VariableSpec, ...] = ()
     past: Past = UNKNOWN
+    identity: ModelIdentity = UNSAID
 
 
 @dataclass(frozen=True)
@@ -222,15 +224,20 @@ class Instructions:
     hold_reason: str = ""  # why, for people
     build: str = ""  # worker: it gets ready for the steps of this mode, and steps on as it does; empty: for no other
     build_number: int = 0  # of the change for which it is to; 0: there is none
+    identity: ModelIdentity | None = None  # ps: of the job's model; None: no worker has joined yet
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a member is told, and how often that has changed since its admission, from 1."""
+    """What a member is told, and how often that has changed since its admission, from 1.
+
+    remark: to a join only: what of the worker's model differs from the job's and need not agree; empty if nothing does.
+    """
 
     incarnation: int
     instructions: Instructions
     revision: int
+    remark: str = ""
 
 
 @dataclass(frozen=True)

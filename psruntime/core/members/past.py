@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.steering.settings import UNCHANGED, Settings
 
 
@@ -16,7 +17,7 @@ from psruntime.core.steering.settings import UNCHANGED, Settings
 class Past:
     """began: whether a view was prepared.  global_step: the highest that was seen.  saved_step: that of the newest
     checkpoint, None if there is none.  attempt: in mode sync, the highest that was seen.  settings: those that an
-    operator has put into force.
+    operator has put into force.  identity: of the job's model, None if it is not known.
     """
 
     began: bool = False
@@ -24,6 +25,7 @@ class Past:
     saved_step: int | None = None
     attempt: int = 0
     settings: Settings = UNCHANGED
+    identity: ModelIdentity | None = None
 
     def and_of(self, other: Past) -> Past:
         """What both know together."""
@@ -31,6 +33,7 @@ class Past:
         return Past(
             self.began or other.began, max(self.global_step, other.global_step), max(saved) if saved else None,
             max(self.attempt, other.attempt), self.settings.newer(other.settings),
+            self.identity or other.identity,
         )  # fmt: skip
 
     def after(self, prepared: bool, saved_step: int | None, seen_step: int) -> Past:
@@ -58,6 +61,10 @@ class Past:
     def steered(self, settings: Settings) -> Past:
         """These settings are in force, or the ps are told them."""
         return self if settings == self.settings else replace(self, settings=settings)
+
+    def of_model(self, identity: ModelIdentity | None) -> Past:
+        """The job's model has this identity; None: that was not said."""
+        return self if identity in (None, self.identity) else replace(self, identity=identity)
 
 
 UNKNOWN = Past()  # of a process that knows nothing

@@ -17,6 +17,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting import row_changes
 from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
+from psruntime.core.plan.identity import differences, in_a_line, remarks
 from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
 from psruntime.core.shards.shard_messages import Position
 from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError
@@ -116,6 +118,7 @@ class Checkpoints:
         self.owner = owner
         self._folder = CheckpointFolder(folder, keep) if folder else None
         self._damaged: set[tuple[str, float]] = set()  # checkpoints that were passed over, and when each was written
+        self._identity = graph.identity
         master = graph.global_step.master
         with graph.graph.as_default(), tf1.name_scope("checkpoint"):
             parts = parts_of(graph)
@@ -222,11 +225,12 @@ class Checkpoints:
             return None
         with _failing("the checkpoint was not begun"):
             if only_touched and (delta := self._copy_touched(session)):
-                return replace(delta, state=replace(delta.state, position=position))
+                return replace(delta, state=replace(delta.state, position=position, identity=self._identity))
             began_s = time.monotonic()
             form = self._at_rest if at_rest else self._whole
             state, _ = _of_one_round(form.snapshot, session)
-            return Copied(form, replace(state, position=position), seconds=time.monotonic() - began_s)
+            state = replace(state, position=position, identity=self._identity)
+            return Copied(form, state, seconds=time.monotonic() - began_s)
 
     def _copy_touched(self, session: Any) -> Copied | None:
         assert self._folder is not None
@@ -301,6 +305,13 @@ class Checkpoints:
             if GLOBAL_STEP.name in reader.get_variable_to_shape_map():
                 return SavedState(int(reader.get_tensor(GLOBAL_STEP.name)))
         return SavedState(step_of(path) or 0)
+
+    def is_unlike(self, state: SavedState) -> str:
+        """In what the model differs from that of a checkpoint with these counters; empty: in nothing that is known."""
+        if state.identity is None:
+            return ""
+        both, whose = (self._identity, state.identity), "the checkpoint"
+        return in_a_line(chain(differences(*both, whose), remarks(*both, whose)))
 
     def restore(
         self, session: Any, path: str, global_step: int, every_ps: Collection[int], incarnation: int

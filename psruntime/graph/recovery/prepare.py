@@ -205,6 +205,8 @@ class Preparation:
             if not self._start_over:
                 self._require_source(path, assignment, recovery, tries)
             state = self._checkpoints.state(path) if path else SavedState(0)
+            if path and (unlike := self._checkpoints.is_unlike(state)):
+                self._log("model_differs", checkpoint=path, reason=unlike)
         # Before anything is begun: it may be gone.
         warm_values = self._warm_start.open(self._graph) if self._warm_start and not (replica or path) else None
         fresh = {ps for ps in recovery.ps if holdings[ps] is Holding.FRESH}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from psruntime.config import JobConfig
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.identity import identity_of
 from psruntime.graph.model.towers import ONE_TOWER, Towers
 from psruntime.graph.ops.seeds import WorkerGraph
 from psruntime.graph.step.push_step import build_push_step
@@ -32,4 +35,5 @@ def build_training(
     with WorkerGraph(index).as_default():
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
         setup = StepSetup(model, inputs, plan, job, index, controls, towers, has_local_rounds)
-        return build_round_step(setup) if job.mode == "sync" else build_push_step(setup)
+        graph = build_round_step(setup) if job.mode == "sync" else build_push_step(setup)
+    return replace(graph, identity=identity_of(graph.model.spec, model, graph.model.captured.constraints))

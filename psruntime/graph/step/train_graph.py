@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.round_sum import RoundStore
@@ -87,6 +88,7 @@ class TrainGraph:
     dense_updates: name of a table bucket -> bytes of all its rows and slots, which every step reads and writes.
     read_step: int64 [], the global step on ps 0.  closing: the same, a fetch of its own with which a training ends.
     rounds: mode sync only.  mean_divisor: float64 [], to be fed to a step of mode sync; None: it divides by nothing.
+    identity: what the model is besides its variables.
     """
 
     graph: Any
@@ -106,6 +108,7 @@ class TrainGraph:
     closing: Any
     rounds: RoundGraph | None = None
     mean_divisor: Any = None
+    identity: ModelIdentity = UNSAID
 
     @property
     def global_step(self) -> BucketStore:

@@ -110,7 +110,7 @@ def groups_of(sparse: Mapping[str, bool], rules: list[Rule]) -> dict[str, int]:
         UsageError: no optimizer for a variable, or it cannot be used.
     """
     rate = tf1.placeholder(tf1.float32, [])
-    kinds = [type(_make(rule, rate)) for rule in rules]
+    kinds = [type(make_optimizer(rule, rate)) for rule in rules]
     number_of = {name: rule_of(name, rules) for name in sparse}
     for number, rule in enumerate(rules):
         if kinds[number] not in KNOWN and list(number_of.values()).count(number) > 1 and _looks_across(rule):
@@ -153,7 +153,7 @@ class BucketOptimizer:
         self.learning_rate = learning_rates[self.number]
         self.variables: list[Any] = []
         with tf1.device(ps_device(bucket.ps)), self._recorded():
-            self._optimizer = _make(self._rule, self.learning_rate)
+            self._optimizer = make_optimizer(self._rule, self.learning_rate)
             if type(self._optimizer) in KNOWN:
                 take_unique_rows(self._optimizer)
         self.momentum = momentum_of(self._optimizer) if sparsified else None
@@ -205,7 +205,7 @@ class BucketOptimizer:
             self._optimizer._create_slots([master])
         with tf1.name_scope(f"{scope}like/"), tf1.device(ps_device(self._bucket.ps)), _recording([]):
             one_row = tf1.get_variable(f"psruntime/one_row/{self._bucket.name}", [1, *master.shape[1:]], master.dtype)
-            like = _make(self._rule, self.learning_rate)
+            like = make_optimizer(self._rule, self.learning_rate)
             like._create_slots([one_row])
             names = self._optimizer.get_slot_names()
             return [(self._optimizer.get_slot(master, n), like.get_slot(one_row, n).initial_value[0]) for n in names]
@@ -243,7 +243,7 @@ def _recording(variables: list[Any]) -> Iterator[None]:
 def _looks_across(rule: Rule) -> bool:
     """Whether the update of one variable reads the gradient of another: tried with two."""
     with tf1.Graph().as_default() as graph:
-        optimizer = _make(rule, tf1.placeholder(tf1.float32, []))
+        optimizer = make_optimizer(rule, tf1.placeholder(tf1.float32, []))
         variables = [tf1.get_variable(f"variable_{i}", [2, 2], use_resource=True) for i in range(2)]
         gradients = [tf1.placeholder(tf1.float32, [2, 2]) for _ in variables]
         before = set(graph.get_operations())
@@ -261,10 +261,15 @@ def _looks_across(rule: Rule) -> bool:
 
 def _kind(rule: Rule) -> str:
     with tf1.Graph().as_default():
-        return type(_make(rule, tf1.placeholder(tf1.float32, []))).__name__
+        return type(make_optimizer(rule, tf1.placeholder(tf1.float32, []))).__name__
 
 
-def _make(rule: Rule, learning_rate: Any) -> Any:
+def make_optimizer(rule: Rule, learning_rate: Any) -> Any:
+    """A `tf.compat.v1.train.Optimizer` with this learning rate, float32 [], in the current graph.
+
+    Raises:
+        UsageError: the rule's factory fails, or makes what cannot be used.
+    """
     with blame("ModelSpec.optimizer" + (f" of '{rule.pattern}'" if rule.pattern != EVERY else "")):
         optimizer = rule.factory(learning_rate)
     kind = type(optimizer).__name__

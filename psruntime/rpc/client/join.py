@@ -10,6 +10,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, NotYet
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.retry import pause, retrying
 
@@ -20,7 +21,7 @@ ASK_AGAIN_S = 0.3  # a lost holder is replaced this much later; the coordinator 
 class Registration:
     """What a process registers as: its role and index, where it is reached, and a worker's variables.
 
-    address: of TensorFlow's server.  health_address: of grpc.health.v1.  specs, past: as in Join.
+    address: of TensorFlow's server.  health_address: of grpc.health.v1.  specs, past, identity: as in Join.
     """
 
     role: Role
@@ -29,6 +30,7 @@ class Registration:
     health_address: str
     specs: tuple[VariableSpec, ...] = ()
     past: Past = UNKNOWN
+    identity: ModelIdentity = UNSAID
 
     @property
     def name(self) -> str:
@@ -57,6 +59,7 @@ def join_until_admitted(context: ClientContext, registration: Registration, for_
         context.job.job_id,
         specs=me.specs,
         past=me.past,
+        identity=me.identity,
     )
     asked_s: float | None = None  # when the first try that was answered was made: before it, nobody was asked
     logged = ""  # the tag of the holder that the log has named
@@ -69,6 +72,8 @@ def join_until_admitted(context: ClientContext, registration: Registration, for_
     while True:
         result, at_s = retrying(ask, for_s, context.stop, client.name, context.log, setting)
         if isinstance(result, Answer):
+            if result.remark:
+                context.log("model_differs", reason=result.remark)
             return result
         asked_s = at_s if asked_s is None else asked_s
         if result.tag != logged:  # the text of the reason tells ages, so it changes all the time

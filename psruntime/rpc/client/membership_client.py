@@ -240,7 +240,11 @@ class MembershipClient:
             told = answer.instructions
             if not told.phase.over:
                 self._learn(
-                    lambda past: past.after(told.phase.prepared, told.saved_step, told.seen_step).steered(told.settings)
+                    lambda past: (
+                        past.after(told.phase.prepared, told.saved_step, told.seen_step)
+                        .steered(told.settings)
+                        .of_model(told.identity if self._me.role is Role.PS else self._me.identity)
+                    )
                 )
             self._on_answer(answer)
             self._passed_on = answer

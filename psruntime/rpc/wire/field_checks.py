@@ -25,6 +25,7 @@ AXES = 254  # TensorFlow has no more
 CAUSES = 64
 WORKERS = 100_000
 CAUSE_CHARS = 64
+FACTS = 100_000  # of a model's identity; one with an optimizer for each variable has several for each
 GPUS = 64  # of a machine
 
 

@@ -19,6 +19,7 @@ from psruntime.core.members.messages import Answer, Instructions, Join, LeaveKin
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import DynamicRows, VariableSpec
+from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.steering.settings import UNCHANGED
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
@@ -121,6 +122,34 @@ class SpecsReader:
         return self._latest[1]
 
 
+def identity_to_wire(identity: ModelIdentity) -> pb.ModelIdentity:
+    facts = [
+        pb.ModelFact(name=field_checks.clipped(name, field_checks.NAME_CHARS), value=field_checks.clipped(value))
+        for name, value in identity.facts
+    ]
+    return pb.ModelIdentity(facts=facts, file=field_checks.clipped(identity.file), text=identity.text)
+
+
+def identity_from_wire(wire: pb.ModelIdentity) -> ModelIdentity:
+    if len(wire.facts) > field_checks.FACTS:
+        raise UsageError(f"identity.facts must be at most {field_checks.FACTS}, got {len(wire.facts)}")
+    facts = tuple(
+        (
+            field_checks.words("identity.facts.name", fact.name, field_checks.NAME_CHARS),
+            field_checks.words("identity.facts.value", fact.value),
+        )
+        for fact in wire.facts
+    )
+    if len(dict(facts)) < len(facts):
+        raise UsageError("identity.facts must differ in name")
+    text = field_checks.words("identity.text", wire.text, field_checks.NAME_CHARS)
+    return ModelIdentity(facts, field_checks.words("identity.file", wire.file), text)
+
+
+def _known_identity(wire: pb.Past | pb.Instructions) -> ModelIdentity | None:
+    return identity_from_wire(wire.identity) if wire.HasField("identity") else None
+
+
 def view_to_wire(view: View, secrets: bool = True) -> pb.View:
     """Without `secrets` the incarnations are left out."""
     entries = [
@@ -157,7 +186,9 @@ def join_to_wire(join: Join) -> pb.JoinRequest:
             saved_step=join.past.saved_step,
             attempt=join.past.attempt,
             settings=settings_to_wire(join.past.settings),
+            identity=identity_to_wire(join.past.identity) if join.past.identity else None,
         ),
+        identity=identity_to_wire(join.identity),
     )
 
 
@@ -180,7 +211,9 @@ def join_from_wire(wire: pb.JoinRequest, read_specs: ReadSpecs = specs_from_wire
             optional_number("past.saved_step", wire.past, "saved_step"),
             field_checks.number("past.attempt", wire.past.attempt),
             settings_from_wire(wire.past.settings) if wire.past.HasField("settings") else UNCHANGED,
+            _known_identity(wire.past),
         ),
+        identity_from_wire(wire.identity),
     )
 
 
@@ -229,8 +262,10 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
             hold_reason=field_checks.clipped(told.hold_reason),
             build_mode=told.build,
             build_number=told.build_number,
+            identity=identity_to_wire(told.identity) if told.identity else None,
         ),
         revision=answer.revision,
+        remark=field_checks.clipped(answer.remark),
     )
 
 
@@ -265,8 +300,10 @@ def answer_from_wire(wire: pb.Answer) -> Answer:
             hold_reason=field_checks.words("hold_reason", told.hold_reason),
             build=field_checks.words("build_mode", told.build_mode),
             build_number=field_checks.number("build_number", told.build_number),
+            identity=_known_identity(told),
         ),
         field_checks.number("revision", wire.revision, least=1),
+        field_checks.words("remark", wire.remark),
     )
 
 

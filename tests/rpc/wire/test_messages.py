@@ -33,6 +33,7 @@ from psruntime.core.members.messages import (
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, DynamicRows, VariableSpec
+from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
 from psruntime.core.steering.settings import Settings
 from psruntime.errors import UsageError
@@ -56,6 +57,12 @@ incarnations = st.integers(1, field_checks.INCARNATION_LIMIT - 1)
 spans = st.integers(0, 10**15).map(lambda ns: ns / 10**9)  # seconds, in nanoseconds that a float still tells apart
 texts = st.text(max_size=60)
 words = texts.filter(str.isprintable)  # for people
+identities = st.builds(
+    ModelIdentity,
+    st.dictionaries(words, words).map(lambda facts: tuple(facts.items())),
+    words,
+    words,
+)
 addresses = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=field_checks.ADDRESS_CHARS)
 tags = incarnations.map(tag_of)
 specs = st.builds(
@@ -138,6 +145,7 @@ instructions = st.builds(
     settings=steered,
     hold=counts,
     hold_reason=words,
+    identity=st.none() | identities,
 )
 answers = st.builds(Answer, incarnations, instructions, st.integers(1, field_checks.COUNT_LIMIT - 1))
 job_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
@@ -151,7 +159,8 @@ joins = st.builds(
     job_ids,
     spans,
     models,
-    st.builds(Past, st.booleans(), counts, st.none() | counts, counts, steered),
+    st.builds(Past, st.booleans(), counts, st.none() | counts, counts, steered, st.none() | identities),
+    identities,
 )
 beats = st.builds(
     heartbeat_messages.Heartbeat,

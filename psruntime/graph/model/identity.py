@@ -1,0 +1,136 @@
+"""Extracts from a model what it is besides its variables (core/plan/identity.py).
+
+An optimizer is described by its class and the constants that it keeps as attributes.  A tensor that it makes of the
+learning rate, such as `0.1 * rate`, is described by its operations and constants.  Nothing that is described depends on
+the process: no addresses, no lines, no names of functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, TENSORFLOW, ModelIdentity
+from psruntime.errors import UsageError
+from psruntime.graph.update.optimizers import EVERY, Rule, make_optimizer, rules_of
+from psruntime.model import Model, ModelSpec
+
+FUNCTION = "a function"
+MOST_CHARS = 1000  # of a value
+MOST_ENTRIES = 64  # of a constant array
+MOST_DEPTH = 6  # of a tensor's operations
+_TRACKING = ("_self_", "_keras_")  # attributes that TensorFlow itself adds to objects
+
+
+def identity_of(spec: ModelSpec, model: Model, constraints: dict[str, Any] | None = None) -> ModelIdentity:
+    """Of what model_fn returned with mode "train".  constraints: of variables, by name."""
+    facts = [*versions(), *(fact for rule in rules_of(spec, f"model_fn of {model.name}") for fact in _of_rule(rule))]
+    facts += [(name, repr(float(limit))) for name, limit in _limits(spec) if limit is not None]
+    facts += [(name, "given") for name in ("examples", "updates") if getattr(spec, name) is not None]
+    facts += [(f"constraint of {name}", _described(each)) for name, each in sorted((constraints or {}).items())]
+    rules = rules_of(spec, "")
+    if [rule.pattern for rule in rules] != [EVERY]:
+        facts.append(("order of the optimizers", ", ".join(f"'{rule.pattern}'" for rule in rules)))
+    return ModelIdentity(tuple((name, _clean(value)) for name, value in facts), *_text_of(model))
+
+
+def versions() -> list[tuple[str, str]]:
+    """The facts that every process of a job has."""
+    package = sys.modules[__package__.partition(".")[0]]  # rooms import nothing from above them
+    return [(PSRUNTIME, package.__version__), (TENSORFLOW, tf.__version__), (PROTOCOL, "psruntime.v1")]
+
+
+def _limits(spec: ModelSpec) -> list[tuple[str, float | None]]:
+    return [("clip_norm", spec.clip_norm), ("clip_value", spec.clip_value)]
+
+
+def _of_rule(rule: Rule) -> Iterator[tuple[str, str]]:
+    of = "" if rule.pattern == EVERY else f" of '{rule.pattern}'"
+    rate = rule.learning_rate
+    with tf1.Graph().as_default():
+        try:
+            optimizer = make_optimizer(rule, tf1.placeholder(tf1.float32, [], name="learning_rate"))
+        except UsageError:  # it needs tensors of the model's graph
+            yield f"optimizer{of}", FUNCTION
+        else:
+            kind = type(optimizer).__name__
+            yield f"optimizer{of}", kind
+            if slots := _slots_of(optimizer):
+                yield f"slots of optimizer {kind}{of}", slots
+            for name, value in _constants(optimizer):
+                yield f"optimizer {kind}{of}, {name}", value
+    yield f"learning_rate{of}", _described(rate) if callable(rate) else repr(float(rate))
+
+
+def _slots_of(optimizer: Any) -> str:
+    """Names of what it keeps for a variable; empty if it keeps nothing, or that cannot be tried here."""
+    try:
+        optimizer._create_slots([tf1.get_variable("variable", [2, 2], use_resource=True)])
+        return ", ".join(sorted(optimizer.get_slot_names()))
+    except Exception:  # noqa: BLE001 - an optimizer of the user's; its update says what is wrong with it
+        return ""
+
+
+def _constants(holder: Any) -> Iterator[tuple[str, str]]:
+    for name, value in sorted(getattr(holder, "__dict__", {}).items()):
+        text = None if name.startswith(_TRACKING) else _constant(value)
+        if text is not None:
+            yield name.lstrip("_"), text
+
+
+def _constant(value: Any) -> str | None:
+    """None: it is no constant, or not one that can be told."""
+    if isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return repr(value.tolist()) if value.size <= MOST_ENTRIES and value.dtype != object else None
+    if isinstance(value, tf1.Tensor):
+        return _expression(value)
+    if isinstance(value, tf1.train.Optimizer):
+        return _described(value)
+    if isinstance(value, tuple | list) and value:
+        texts = [_constant(each) for each in value]
+        return f"[{', '.join(text for text in texts if text)}]" if None not in texts else None
+    return None
+
+
+def _expression(tensor: Any, depth: int = MOST_DEPTH) -> str:
+    """What a tensor is computed from: constants, and the types of operations."""
+    constant = tf.get_static_value(tensor)
+    if constant is not None and constant.size <= MOST_ENTRIES:
+        return repr(constant.tolist())
+    op = tensor.op
+    if op.type == "Placeholder":
+        return op.name if op.name == "learning_rate" else "a placeholder"
+    if op.type in ("Identity", "Cast", "ReadVariableOp") and op.inputs and depth:
+        return _expression(op.inputs[0], depth - 1)
+    inputs = ", ".join(_expression(each, depth - 1) for each in op.inputs) if depth else "..."
+    return f"{op.type}({inputs})"
+
+
+def _described(value: Any) -> str:
+    """An object by its class and constants; a function, or what holds one, by its kind."""
+    if isinstance(value, type) or type(value).__module__ in ("builtins", "functools"):
+        return FUNCTION
+    constants = ", ".join(f"{name}={text}" for name, text in _constants(value))
+    return f"{type(value).__name__}({constants})" if isinstance(value, tf1.train.Optimizer) else type(value).__name__
+
+
+def _text_of(model: Model) -> tuple[str, str]:
+    """(the file of its module, a digest of what is in it); both empty where there is none."""
+    file = getattr(sys.modules.get(model.name), "__file__", None)
+    try:
+        return (file, hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]) if file else ("", "")
+    except OSError:
+        return "", ""
+
+
+def _clean(value: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in value[:MOST_CHARS])
