@@ -122,13 +122,19 @@ def first_difference(ours: Sequence[VariableSpec], theirs: Sequence[VariableSpec
         return None
     for mine, other in zip(ours, theirs, strict=False):
         if mine != other:
-            texts = [f"{s} of group {s.group}" if str(mine) == str(other) else str(s) for s in (other, mine)]
+            texts = [_in_full(s) if str(mine) == str(other) else str(s) for s in (other, mine)]
             return f"{texts[0]} there, {texts[1]} here"
     if len(ours) > len(theirs):
         return f"{ours[len(theirs)]} is here only"
     if len(theirs) > len(ours):
         return f"{theirs[len(ours)]} is there only"
     return None
+
+
+def _in_full(spec: VariableSpec) -> str:
+    rows = spec.dynamic
+    of_rows = f", admit_after {rows.admit_after}, expire_after {rows.expire_after}" if rows else ""
+    return f"{spec} of group {spec.group}{of_rows}"
 
 
 def _refuse_twins(names: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.checkpoint.listing import is_remote
 from psruntime.graph.export.pruning import Pruned, prune_kernels
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
+from psruntime.graph.ops.checkpoint_fit import require_fit
 
 
 def require_new(folder: str) -> None:
@@ -64,8 +65,8 @@ def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune
     prune: the fraction of the entries of each kernel that become zero (pruning.py).
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or one of another model.
-        UsageError: there is nothing to prune.
+        CheckpointError: the checkpoint is damaged.
+        UsageError: it is one of another model, or there is nothing to prune.
         OSError, OpError: the folder cannot be written.
     """
     config = tf1.ConfigProto(device_count={"GPU": 0})
@@ -100,27 +101,14 @@ def restore_model(session: Any, checkpoint: str) -> None:
     """Gives the variables of the current graph the values that a checkpoint has.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or one of another model.
+        CheckpointError: the checkpoint is damaged.
+        UsageError: it is one of another model.
     """
     variables = tf1.global_variables()
     if not variables:
         return
     try:
-        _require_its_own(variables, checkpoint)
+        require_fit(variables, checkpoint)
         tf1.train.Saver(variables).restore(session, readable(checkpoint))
     except (tf1.errors.OpError, OSError, ValueError) as error:
         raise CheckpointError(f"checkpoint {checkpoint}: {first_line(error)}") from error
-
-
-def _require_its_own(variables: Sequence[Any], checkpoint: str) -> None:
-    """Raises CheckpointError unless the checkpoint has these variables: restoring does not look at their shapes."""
-    shapes = tf1.train.load_checkpoint(readable(checkpoint)).get_variable_to_shape_map()
-    for variable in variables:
-        part = variable._save_slice_info
-        name = part.full_name if part else variable.op.name
-        wanted = list(part.full_shape) if part else variable.shape.as_list()
-        if shapes.get(name) != wanted:
-            found = f"{name} of shape {shapes[name]}" if name in shapes else f"no {name}"
-            raise CheckpointError(
-                f"checkpoint {checkpoint} has {found}, and the model has it of shape {wanted}; is --model the job's?"
-            )

@@ -17,6 +17,7 @@ from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import build_pulled_model
 from psruntime.graph.model.rows_in_use import BATCHES_BYTES, RowsInUse
 from psruntime.graph.model.spec_checks import check_spec
+from psruntime.graph.ops.checkpoint_fit import require_fit
 from psruntime.graph.ops.seeds import model_graph
 from psruntime.graph.store.bucket_store import PlanStores
 from psruntime.model import EVAL, Context, Model, ModelSpec
@@ -79,11 +80,12 @@ class CheckpointEvaluation:
         """As PulledEvaluation, of the variables in the checkpoint `path`.
 
         Raises:
-            UsageError: input_fn or model_fn fails.
+            UsageError: input_fn or model_fn fails, or the checkpoint is of another model.
             OpError, ValueError: the checkpoint cannot be restored, or the metrics cannot be computed.
         """
-        graph, metrics, saver, rows = self._built
+        graph, metrics, saver, rows, variables = self._built
         with graph.as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+            require_fit(variables, path)
             path = readable(path)
             if saver:
                 saver.restore(session, path)
@@ -91,7 +93,7 @@ class CheckpointEvaluation:
             return _over_all(metrics, session, self._model, self._context, self._on_batch, load)
 
     @cached_property
-    def _built(self) -> tuple[Any, ModelMetrics, Any, RowsInUse]:
+    def _built(self) -> tuple[Any, ModelMetrics, Any, RowsInUse, list[Any]]:
         inputs = InputStream(self._model, self._context)
         inputs.close()
         with model_graph().as_default() as graph:
@@ -102,7 +104,7 @@ class CheckpointEvaluation:
             variables = tf1.global_variables()
             rows = RowsInUse(variables)
             held = [variable for variable in variables if not any(variable is each for each in rows.variables)]
-            return graph, metrics, tf1.train.Saver(held) if held else None, rows
+            return graph, metrics, tf1.train.Saver(held) if held else None, rows, variables
 
 
 def _over_all(

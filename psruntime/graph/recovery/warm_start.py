@@ -168,5 +168,6 @@ def _is_checkpoint(given: str) -> bool:
 
 
 def some(names: list[str]) -> str:
+    """The first of these, and how many more there are."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more

@@ -151,7 +151,7 @@ def test_a_checkpoint_of_another_model_writes_nothing(served: Served, capsys: py
     served.write(MODEL.replace("PREDICTIONS", "score").replace("[5, 3]", "[7, 3]"))
     assert export.main(served.argv) == 1
     assert capsys.readouterr().err.endswith(
-        "model.ckpt-40 has table of shape [5, 3], and the model has it of shape [7, 3]; is --model the job's?\n"
+        "model.ckpt-40 is of another model: variable table is float32 [5, 3], and float32 [7, 3] in the model; give the --model that it was written with\n"
     )
     served.write(MODEL.replace("PREDICTIONS", "score").replace('"weights"', '"w"'))
     assert export.main(served.argv) == 1
