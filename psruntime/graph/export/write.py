@@ -50,7 +50,8 @@ def write_export(
 
     Raises:
         CheckpointError: the checkpoint is damaged.
-        UsageError: it is one of another model, the folder cannot be written, or the model is not one that can be pruned or converted.
+        UsageError: it is one of another model, the folder cannot be written, or the model is not one that can be
+            pruned or converted.
     """
     with all_or_nothing(folder) as filled, ExitStack() as at_exit:
         with writing(folder):
