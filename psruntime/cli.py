@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from psruntime import __version__
 from psruntime.errors import EXIT_DONE, EXIT_USAGE
+from psruntime.observe.outputs import entry
 from psruntime.settings import suggestion
 
 PROG = "psruntime"
@@ -37,8 +38,10 @@ OPTIONS = ("--help", "--version")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a subcommand; returns its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Runs a subcommand; returns its exit code.  Without `argv` it is the whole process."""
+    if argv is None:
+        return entry(lambda: main(sys.argv[1:]))
+    words = list(argv)
     first = words[0] if words else ""
     if first in COMMANDS:
         _find_modules_in_the_current_folder()

@@ -24,6 +24,7 @@ from psruntime.launch.config import LauncherConfig
 from psruntime.launch.processes import LocalJob
 from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
+from psruntime.observe.outputs import entry
 from psruntime.observe.records import read_records
 from psruntime.process import usage_error
 from psruntime.process_config import WorkerConfig
@@ -149,4 +150,4 @@ def _show(trainings: list[Training], arguments: argparse.Namespace, out: Path) -
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

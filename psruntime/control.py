@@ -17,6 +17,7 @@ from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
 from psruntime.core.steering.settings import check_bound, check_scale
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.modes import BOUNDED, MODES
+from psruntime.observe.outputs import entry
 from psruntime.process import usage_error
 from psruntime.process_config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
@@ -209,4 +210,4 @@ def _ended(reply: Reply, command: Command, timeout_s: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

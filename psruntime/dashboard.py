@@ -20,6 +20,7 @@ from psruntime.core.members.messages import JobStatus
 from psruntime.drawing import require_bokeh
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.live.poller import Poller
+from psruntime.observe.outputs import entry
 from psruntime.pages.origins import LOOPBACK, given_origins
 from psruntime.pages.server import Dashboard
 from psruntime.process import offline, usage_error
@@ -124,4 +125,4 @@ class _Reachable:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

@@ -18,6 +18,7 @@ from psruntime.evaluation.history import as_line
 from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.metric import told
 from psruntime.model import EVAL, Context, load_model
+from psruntime.observe.outputs import entry, reader_is_gone
 from psruntime.process import offline
 from psruntime.process_config import WorkerConfig
 
@@ -94,7 +95,7 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     out = whole_path(arguments.out) if arguments.out else ""
     checkpoints = MeasuredCheckpoints(evaluation, folder, out, tell, log, best)
     try:
-        code = _follow(checkpoints, folder) if arguments.follow else _newest(checkpoints, folder)
+        code = _follow(checkpoints, folder, bool(out)) if arguments.follow else _newest(checkpoints, folder)
         return code or (EXIT_FAILED if failed else EXIT_DONE)
     finally:
         checkpoints.close()
@@ -110,14 +111,16 @@ def _newest(checkpoints: MeasuredCheckpoints, folder: str) -> int:
     return EXIT_FAILED if checkpoints.failure else EXIT_DONE
 
 
-def _follow(checkpoints: MeasuredCheckpoints, folder: str) -> int:
+def _follow(checkpoints: MeasuredCheckpoints, folder: str, writes: bool) -> int:
+    """writes: whether there are files of it too, so that it does not end with its reader."""
     said = False
-    while True:
+    while writes or not reader_is_gone():
         if not checkpoints.measure_next():
             if checkpoints.global_step < 0 and not said:
                 _tell(f"waits for a checkpoint in {folder}")
                 said = True
             time.sleep(LOOK_S)
+    return EXIT_DONE
 
 
 def _log(event: str, **facts: object) -> None:
@@ -132,4 +135,4 @@ def _tell(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

@@ -41,6 +41,7 @@ from psruntime.metric import told
 from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
+from psruntime.observe.outputs import entry
 from psruntime.process import Process, run, usage_error
 from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
@@ -294,4 +295,4 @@ class JobEnd:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

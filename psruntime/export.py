@@ -17,6 +17,7 @@ from psruntime.config import JobConfig, whole_path
 from psruntime.errors import EXIT_DONE, CheckpointError
 from psruntime.graph.export.wanted import QUANTIZED, Wanted
 from psruntime.model import EVAL, Context, Model, load_model
+from psruntime.observe.outputs import entry
 from psruntime.process import offline
 from psruntime.process_config import WorkerConfig
 
@@ -153,4 +154,4 @@ def _as_text(facts: dict[str, Any], serving: ServingGraph) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from psruntime import flags
 from psruntime.errors import EXIT_DONE, UsageError
+from psruntime.observe.outputs import entry
 from psruntime.process import usage_error
 
 PROG = "psruntime init"
@@ -63,4 +64,4 @@ def write_model(name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

@@ -21,6 +21,7 @@ from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.plan.plan_report import report
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.model import TRAIN, Context, load_model
+from psruntime.observe.outputs import entry
 from psruntime.observe.render_plan import as_tables
 from psruntime.process import offline
 from psruntime.process_config import WorkerConfig
@@ -88,4 +89,4 @@ def _as_json(plan: Plan, local_steps: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

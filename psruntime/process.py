@@ -29,6 +29,7 @@ from psruntime.errors import (
     UsageError,
 )
 from psruntime.observe.log import Log, facts_of
+from psruntime.observe.outputs import never_block
 from psruntime.process_config import ProcessConfig
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
     The code is 128 + the first signal's number when a signal ended it.  When the work does not stop in time after one,
     or after the end of the job, the process ends without it, here.
     """
+    never_block()
     _allow_many_files()
     process = Process(log)
     received = process.received

@@ -31,6 +31,7 @@ from psruntime.network.connections import all_but
 from psruntime.network.hosts import await_names, own_host, require_loopback
 from psruntime.network.links import Links
 from psruntime.observe.log import Log
+from psruntime.observe.outputs import entry
 from psruntime.observe.rounds_log import RoundsLog
 from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
@@ -324,4 +325,4 @@ def await_empty(client: CoordinatorClient, within_s: float, stop: threading.Even
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

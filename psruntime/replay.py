@@ -19,6 +19,7 @@ from psruntime.config import JobConfig
 from psruntime.devices import ALL_GPUS, device_names
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.model import TRAIN, Context, load_model
+from psruntime.observe.outputs import entry
 from psruntime.observe.rounds_log import rounds_of
 from psruntime.process import offline
 from psruntime.process_config import WorkerConfig
@@ -191,4 +192,4 @@ def _print(outcome: Outcome, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

@@ -6,7 +6,6 @@ psruntime run [--ps P] [--workers W] [--model MODULE] [settings of the job and i
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,11 +19,13 @@ from psruntime.launch.config import LauncherConfig
 from psruntime.launch.processes import LocalJob
 from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
+from psruntime.observe.outputs import entry
 from psruntime.observe.records import PARQUET, require_parquet
 from psruntime.process import usage_error
 from psruntime.process_config import SecurityConfig, WorkerConfig
 
 TRAIN_STEPS = 2000  # a model has no end of its own, but by --epochs
+PROBE_BYTES = 4096  # a block of most file systems: with less room no process could say where it is
 LINGER_S = 0.0  # every process of the job was started here: there are no latecomers to wait for
 
 
@@ -87,10 +88,13 @@ def _log_folder(path: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--log-dir {path} cannot be made: {error.strerror}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"--log-dir {path} cannot be written to; give another folder")
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(PROBE_BYTES))
+    except OSError as error:
+        raise UsageError(f"--log-dir {folder} cannot be written to: {error.strerror}; give another folder") from error
     return folder
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

@@ -21,6 +21,7 @@ from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.live.history import History
+from psruntime.observe.outputs import entry, reader_is_gone
 from psruntime.observe.render import as_json, as_tables, progress_line
 from psruntime.observe.watched import watched
 from psruntime.process import end_with_launcher, usage_error
@@ -101,7 +102,7 @@ def _watch(client: CoordinatorClient) -> int:
                 live.update(_picture(history, console), refresh=True)
             else:
                 console.print(_picture(history))
-            if not next(looks, False):
+            if reader_is_gone() or not next(looks, False):
                 break
     if console.is_terminal:
         console.print(_picture(history))
@@ -162,7 +163,7 @@ def _follow(client: CoordinatorClient) -> int:
             elif text != last:
                 console.print(text, soft_wrap=True)
             last = text
-            if not next(looks, False):
+            if reader_is_gone() or not next(looks, False):
                 break
     if console.is_terminal:
         console.print(last, soft_wrap=True)
@@ -170,4 +171,4 @@ def _follow(client: CoordinatorClient) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

@@ -18,6 +18,7 @@ from rich.text import Text
 from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.errors import EXIT_DONE, UsageError
+from psruntime.observe.outputs import entry
 from psruntime.observe.tables import table
 from psruntime.process import offline
 
@@ -149,4 +150,4 @@ def _hottest(each: StoredTable, count: int) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

@@ -26,6 +26,7 @@ from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, START_S, ColocatedPs, code_of_both
 from psruntime.network.hosts import is_own_host, require_loopback
+from psruntime.observe.outputs import entry
 from psruntime.process import usage_error
 from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.settings import as_flags
@@ -142,4 +143,4 @@ def _with_ps(ps: ColocatedPs, task: ClusterTask, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

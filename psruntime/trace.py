@@ -15,6 +15,7 @@ from rich.text import Text
 
 from psruntime import flags
 from psruntime.errors import EXIT_DONE
+from psruntime.observe.outputs import entry
 from psruntime.observe.step_times import PHASES
 from psruntime.observe.tables import table
 from psruntime.process import offline
@@ -77,4 +78,4 @@ def _verdict(report: Report) -> list[RenderableType]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

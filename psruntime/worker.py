@@ -41,6 +41,7 @@ from psruntime.model import EVAL, TRAIN, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
+from psruntime.observe.outputs import entry
 from psruntime.observe.recorder import Recorder
 from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
@@ -460,4 +461,4 @@ class _Trainer:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry(main))

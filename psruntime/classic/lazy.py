@@ -8,10 +8,12 @@ from typing import Any
 
 from psruntime.errors import UsageError
 from psruntime.graph.base import environment
+from psruntime.observe.outputs import open_closed
 
 
 def tf1() -> Any:
     """`tensorflow.compat.v1`, imported in the environment that psruntime needs; ends the script if it cannot be."""
+    open_closed()
     try:
         environment.prepare()
     except UsageError as error:

@@ -102,7 +102,7 @@ class Child:
         self.due_s = now_s + pause_s
         line = f"{self.name} {self.how}; restart {self.backoff.restarts} of {self.backoff.limit} in {pause_s:g} s"
         complain(line)
-        with self.log.open("a") as log:
+        with suppress(OSError), self.log.open("a") as log:  # a full disk ends no job
             log.write(f"{line}\n")
         self._log_begins = self.log.stat().st_size
         return True

@@ -14,6 +14,7 @@ from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 from psruntime.launch.children import Child, Children, complain
 from psruntime.launch.processes import LocalJob
 from psruntime.launch.progress import Progress
+from psruntime.observe.outputs import never_block
 
 START_S = 60.0  # for ps 0 to say where its coordinator is; importing TensorFlow comes after that
 LOOK_S = 0.1  # how often the children are looked at
@@ -37,6 +38,7 @@ def run_job(job: LocalJob, folder: Path, patience: Patience) -> int:
 
     folder: of the log files.
     """
+    never_block(is_member=False)
     children = Children(folder, job.launcher.restart)
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, children.pass_on)

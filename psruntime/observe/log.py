@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import threading
 import traceback
 from collections import Counter
 from datetime import datetime, timezone
 
+from psruntime.observe.outputs import Output, without_waiting
 from psruntime.process_config import JSON_LOG, TEXT_LOG
 
 STDERR = 2
@@ -28,27 +28,31 @@ PLAIN = re.compile(r"[^\s\"=\\]+")  # a value that needs no quotes
 class Log:
     """Writes the entries of one process; `index` is its place in its job.  May be called by any thread.
 
-    It keeps a duplicate of the descriptor, so it goes on when descriptor 2 is redirected.
+    It keeps a descriptor of its own, so it goes on when descriptor 2 is redirected.  What a reader that stops reading
+    has no room for is dropped and counted; no entry raises.
     """
 
     def __init__(self, role: str, index: int, form: str = TEXT_LOG, descriptor: int = STDERR) -> None:
         self._role = role
         self._index = index
         self._entry = _json_entry if form == JSON_LOG else _text_entry
-        self._descriptor = os.dup(descriptor)
+        self._output = Output(without_waiting(descriptor), patient=False)
+        self._lost = 0  # entries, of which the log has told
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
 
     def __call__(self, event: str, /, **facts: object) -> None:
         """One entry: an event's name and its facts."""
+        if self._write(event, facts) and (lost := self._output.lost - self._lost) > 0:
+            self._lost += lost
+            self._write("log_resumed", {"entries_lost": lost, "reason": "the reader of the log did not read"})
+
+    def _write(self, event: str, facts: dict[str, object]) -> bool:
         with self._counting:
             self._counts[event] += 1
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         entry = (self._entry(now, self._role, self._index, event, facts) + "\n").encode("utf-8", "backslashreplace")
-        try:
-            os.write(self._descriptor, entry)  # one call, so that entries of several threads do not mix
-        except OSError:
-            return  # whoever read the log is gone; that must not end a training
+        return self._output.write(entry)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -11,12 +11,16 @@ from psruntime.errors import UserCodeError
 from psruntime.graph.base.failed_operation import user_error
 
 LIMIT = 10  # batches in a row that may fail; where all do it is not the batch
+REASONS = 10  # different ones that get a line each; some reasons have a number of their own for every record
 
 
 class DataErrors:
     """Of one source of errors, the input or the steps; each has one thread.
 
     skip: whether a bad batch is passed over.  on_skip: called for each.
+
+    A batch has a line in the log if its reason is new, or if the count of those before it has doubled: a damaged record
+    of a small file is read over and over.  No line names the file, which TensorFlow's errors about records do not.
     """
 
     def __init__(
@@ -29,6 +33,9 @@ class DataErrors:
         self._log = log
         self._on_skip = on_skip
         self._in_a_row = 0
+        self._skipped = 0
+        self._failed_steps = 0
+        self._reasons: set[str] = set()
 
     def worked(self) -> None:
         """A batch was processed."""
@@ -43,7 +50,9 @@ class DataErrors:
         if not self._skip:
             raise error
         self._in_a_row += 1
-        self._log("batch_skipped", in_a_row=self._in_a_row, reason=error, traceback=error.detail)
+        self._skipped += 1
+        if self._is_new(str(error)) or is_power_of_two(self._skipped):
+            self._log("batch_skipped", count=self._skipped, in_a_row=self._in_a_row, reason=error)
         self._on_skip()
         if self._in_a_row >= LIMIT:  # the input may be asked again before the job has ended
             last = type(error)(f"{LIMIT} batches in a row were passed over; the last: {error}")
@@ -61,7 +70,19 @@ class DataErrors:
         if found is None:
             raise error
         if tries == 1:
-            self._log("step_failed", reason=found, then="the step is tried once more")
+            self._failed_steps += 1
+            if is_power_of_two(self._failed_steps):
+                self._log("step_failed", count=self._failed_steps, reason=found, then="the step is tried once more")
             return False
         self.pass_over(found)
         return True
+
+    def _is_new(self, reason: str) -> bool:
+        if reason in self._reasons or len(self._reasons) >= REASONS:
+            return False
+        self._reasons.add(reason)
+        return True
+
+
+def is_power_of_two(count: int) -> bool:
+    return count & (count - 1) == 0
