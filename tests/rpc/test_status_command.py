@@ -24,6 +24,8 @@ from tests.observe.test_render import JOB, STATUS
 from tests.rpc.conftest import JOB_ID, PAIR, Stage
 from tests.support.cluster import ROOT
 
+# Also where what runs in the background ignores it; not by preexec_fn, which may hang beside the threads of gRPC.
+HEEDS_CTRL_C = ["env", "--default-signal=INT"]
 PROG = [sys.executable, "-m", "psruntime.status", "--coordinator"]
 
 
@@ -57,8 +59,8 @@ def test_watch_shows_tables_and_what_happened_while_the_coordinator_comes_and_go
     server = stage.coordinator(PAIR)
     client = stage.client(server)
     watching = subprocess.Popen(
-        [*PROG, f"127.0.0.1:{server.port}", "--watch"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={"PYTHONPATH": str(ROOT), "COLUMNS": "200"}, preexec_fn=_heed_ctrl_c,
+        [*HEEDS_CTRL_C, *PROG, f"127.0.0.1:{server.port}", "--watch"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={"PYTHONPATH": str(ROOT), "COLUMNS": "200"},
     )  # fmt: skip
     assert watching.stdout
     seen = ""
@@ -130,8 +132,8 @@ def test_it_waits_for_the_coordinator_no_longer_than_the_job_does(monkeypatch: p
 def test_watch_ends_by_ctrl_c(stage: Stage) -> None:
     server = stage.coordinator(PAIR)
     watching = subprocess.Popen(
-        [*PROG, f"127.0.0.1:{server.port}", "--watch"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}, preexec_fn=_heed_ctrl_c,
+        [*HEEDS_CTRL_C, *PROG, f"127.0.0.1:{server.port}", "--watch"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert "FORMING" in _line(watching)
     watching.send_signal(signal.SIGINT)
@@ -176,11 +178,6 @@ def test_brackets_in_a_reason_are_no_markup(monkeypatch: pytest.MonkeyPatch, sho
     told = Told(replace(STATUS, phase=Phase.FORMING, reason=reason), replace(STATUS, phase=Phase.FAILED, reason=reason))
     assert show(told) == 0
     assert reason in out.getvalue()
-
-
-def _heed_ctrl_c() -> None:
-    """Also where what runs in the background ignores it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _line(process: subprocess.Popen[str]) -> str:
