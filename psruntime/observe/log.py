@@ -45,7 +45,7 @@ class Log:
         """One entry: an event's name and its facts."""
         if self._write(event, facts) and (lost := self._output.lost - self._lost) > 0:
             self._lost += lost
-            self._write("log_resumed", {"entries_lost": lost, "reason": "the reader of the log did not read"})
+            self("log_resumed", entries_lost=lost, reason="the reader of the log did not read")
 
     def _write(self, event: str, facts: dict[str, object]) -> bool:
         with self._counting:

@@ -36,6 +36,7 @@ LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does th
 MARGIN_S = 2.0  # of a call's deadline over the time for which the coordinator may keep it waiting
 FRESH_S = 1.0  # how old the global step is at most that the coordinator knows, in mode async and bounded
 QUICK_MARGIN_S = 0.4  # of one that cannot be called off
+PULSES = 10  # in a lease: how often it is looked whether Python runs
 SHORTEST_POLL = 0.5  # of the longest: the polls of all members spread over half of it, for a third more heartbeats
 
 
@@ -47,6 +48,23 @@ def a_poll_s(job: JobConfig, role: Role, index: int) -> float:
     """
     longest_s = min(job.heartbeat_s, FRESH_S) if (role, index) == (Role.PS, 0) else job.heartbeat_s
     return longest_s * random.uniform(SHORTEST_POLL, 1.0)
+
+
+def now_with_suspension_s() -> float:
+    """Monotonic, and counts the time for which the machine was suspended, in seconds."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the former is Linux's
+    return time.clock_gettime(clock)
+
+
+def _why_still(late_s: float, used_s: float, lease_s: float) -> str:
+    """used_s: processor time of the process meanwhile."""
+    computing = "native code computed with Python's lock (GIL)"
+    waiting = "native code waited with Python's lock (GIL), or the process or its machine was paused"
+    return (
+        f"Python did not run in this process for {late_s:.1f} s: {computing if used_s > late_s / 2 else waiting}; "
+        f"no heartbeat left it meanwhile, and after {lease_s:g} s (--lease) a process is lost: release the lock there, "
+        "or give a longer --lease"
+    )
 
 
 class MembershipClient:
@@ -100,6 +118,7 @@ class MembershipClient:
         answer = self._join(self._context, connect_timeout_s, "--connect-timeout")
         self._thread = threading.Thread(target=self._keep, name="heartbeat", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._watch_python, name="pulse", daemon=True).start()
         return answer
 
     def wait_until(self, predicate: Callable[[Answer], bool], timeout_s: float | None) -> Answer | None:
@@ -208,6 +227,25 @@ class MembershipClient:
         self._send_leave(LEAVE_S / 2)
         if self._thread is not threading.current_thread():
             self._thread.join(max(0.0, until_s - time.monotonic()))
+
+    def _watch_python(self) -> None:
+        """Logs each time in which no Python ran in this process for more than half a lease, since no heartbeat left it.
+
+        A lease that is kept by a thread without Python would hide a process whose Python is stuck for good.
+        """
+        lease_s = self._job.lease_s
+        pause_s = lease_s / PULSES
+        at_s, used_s = now_with_suspension_s(), time.process_time()
+        while not self._leaving.wait(pause_s):
+            was_s, at_s = at_s, now_with_suspension_s()
+            before_s, used_s = used_s, time.process_time()
+            late_s = at_s - was_s - pause_s
+            if late_s > lease_s / 2:
+                self._log(
+                    "python_stood_still",
+                    seconds=round(late_s, 1),
+                    reason=_why_still(late_s, used_s - before_s, lease_s),
+                )
 
     # In the heartbeat thread.
 
