@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,16 @@ EVAL = "eval"
 NEEDS = {"psruntime.examples.digits": {"sklearn": "scikit-learn"}}  # what a plain install lacks: module, project
 
 
+def input_seed(seed: int, worker: int, began_at: int) -> int:
+    """The seed of a worker's input: `seed + worker` in a process that began with the job.
+
+    One that began at a later global step has a number of its own, 0 to 2^31 - 1, so that it reads in another order.
+    """
+    if not began_at:
+        return seed + worker
+    return int.from_bytes(hashlib.sha256(f"{seed} {worker} {began_at}".encode()).digest()[:4], "big") >> 1
+
+
 @dataclass(frozen=True)
 class Context:
     """What `input_fn(context)` is given.
@@ -28,7 +39,8 @@ class Context:
         num_workers: `--min-workers`, the number that the job starts with; workers may come and go.
         batch_size: `--batch-size`, the examples of one mini-batch; with `--devices` each device takes one.
         data_dir: `--data-dir`; empty if the flag was not given.
-        seed: `--seed` plus the worker's index, so that shuffles differ from worker to worker.
+        seed: of `--seed`, the worker's index and the global step at which its process began (`input_seed`), so that
+            shuffles differ from worker to worker and from life to life.
         cut: what `shards` does; set by psruntime.
     """
 

@@ -66,7 +66,9 @@ class WorkerConfig:
     model: str = setting("data and model", DEFAULT_MODEL, "module with input_fn and model_fn", metavar="MODULE")
     data_dir: str = setting("data and model", "", "folder that input_fn is told (context.data_dir)", metavar="FOLDER")
     batch_size: int = setting("data and model", 64, "examples in a batch")
-    seed: int = setting("data and model", 0, "context.seed is this plus the worker's index")
+    seed: int = setting(
+        "data and model", 0, "context.seed is made of this, the worker's index and the step at which it began"
+    )
     devices: str = setting(
         "data and model", "", "devices of a worker, each of which takes a mini-batch in every step, as gpu:0,gpu:1, "
         "cpu:0,cpu:1 or gpu:all; gpu:auto is one GPU for each worker of a machine, in order", metavar="DEVICES",

@@ -37,7 +37,7 @@ from psruntime.gpus import VISIBLE, OwnMemory, choose_gpu, gpus, smallest_memory
 from psruntime.graph.base import allocator
 from psruntime.graph.hooks.progress import Progress
 from psruntime.metric import told
-from psruntime.model import EVAL, TRAIN, Context, load_model
+from psruntime.model import EVAL, TRAIN, Context, input_seed, load_model
 from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
@@ -50,6 +50,7 @@ from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
 from psruntime.rpc.client.join import Registration
+from psruntime.rpc.client.retry import retrying
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.worker.join_worker import join_worker
@@ -117,6 +118,9 @@ def _work(
     process.log("environment", **environment.prepare())
     _log_gpus(process.log)
     trainer = _Trainer(where, worker, job, process)
+    trainer.began_at = retrying(
+        lambda: _step_reached(client, job), where.connect_timeout_s, process.stop, client.name, process.log
+    )
     trainer.build()
     trainer.check_warm_start(client)
     process.has_started()
@@ -126,6 +130,19 @@ def _work(
     health.set_serving(True)
     process.announce("worker", where.index, trainer.address)
     return trainer.train()
+
+
+def _step_reached(client: CoordinatorClient, job: JobConfig) -> int:
+    """The global step up to which the job has trained, in this life of it or in those before; 0 with a rounds log.
+
+    Its replay makes the inputs of each process again, and does not know at which step one began.
+    """
+    from psruntime.graph.checkpoint.listing import newest_step
+
+    if job.rounds_log:
+        return 0
+    status, _ = client.get_status()
+    return max(status.global_step, status.saved_step or 0, newest_step(job.checkpoint_dir) or 0)
 
 
 def _log_gpus(log: Log) -> None:
@@ -155,6 +172,7 @@ class _Trainer:
     def __init__(self, where: ProcessConfig, worker: WorkerConfig, job: JobConfig, process: Process) -> None:
         self._where, self._worker, self._job, self._process = where, worker, job, process
         self._progress = Progress(process.log)
+        self.began_at = 0  # the global step of the job when this process began: another one reads in another order
         self._recorder: Recorder | None = None
         self._evaluation_error = ""
         self._report: Callable[[], None] = lambda: None  # to the coordinator, once this worker has joined
@@ -457,7 +475,8 @@ class _Trainer:
 
     def _context(self, mode: str) -> Context:
         worker, index = self._worker, self._where.index
-        return Context(mode, index, self._job.min_workers, worker.batch_size, worker.data_dir, worker.seed + index)
+        seed = input_seed(worker.seed, index, self.began_at if mode == TRAIN else 0)
+        return Context(mode, index, self._job.min_workers, worker.batch_size, worker.data_dir, seed)
 
 
 if __name__ == "__main__":

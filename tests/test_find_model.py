@@ -11,7 +11,7 @@ import pytest
 
 from psruntime import run
 from psruntime.errors import UsageError
-from psruntime.model import find_model, load_model
+from psruntime.model import find_model, input_seed, load_model
 
 LACKS = (
     "model 'psruntime.examples.digits' needs scikit-learn, which is not installed: pip install 'psruntime[examples]', "
@@ -73,3 +73,11 @@ def test_an_example_that_needs_more_names_the_extra(
     monkeypatch.setattr(run, "run_job", lambda *_: pytest.fail("nothing is started"))
     assert run.main([]) == 2
     assert capsys.readouterr() == ("", f"psruntime run: {LACKS}\n")
+
+
+def test_each_worker_and_each_life_has_a_seed_of_its_own() -> None:
+    seeds = {input_seed(0, worker, began_at) for worker in range(50) for began_at in range(0, 20_000, 200)}
+    assert len(seeds) == 50 * 100
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert [input_seed(7, worker, 0) for worker in range(3)] == [7, 8, 9]
+    assert input_seed(7, 1, 300) == input_seed(7, 1, 300) != input_seed(8, 1, 300)
