@@ -185,6 +185,11 @@ class JobConfig:
         "job", "", "name of the job, a word; without one it is made of the other settings", metavar="NAME"
     )
 
+    @property
+    def evaluation_limit_s(self) -> float:
+        """What the evaluation at the end may take in all."""
+        return 5 * self.drain_timeout_s
+
     def __post_init__(self) -> None:
         check_choices(self)
         self._begin_range()

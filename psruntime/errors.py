@@ -102,6 +102,10 @@ class FolderOwnedError(CheckpointError):
     exit_code = EXIT_USAGE
 
 
+class DivergedError(CheckpointError):
+    """A parameter is not finite: once nothing is pushed any more, another try finds the same."""
+
+
 class PassedRoundError(CheckpointError):
     """A round was applied while the parameters were copied, so the copy is of no round; another may be."""
 

@@ -119,7 +119,7 @@ def _work(
     from psruntime.graph.model.evaluate import CheckpointEvaluation
 
     context = Context(EVAL, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed)
-    evaluation = CheckpointEvaluation(load_model(worker.model), context, partial(_go_on, process.stop))
+    evaluation = CheckpointEvaluation(load_model(worker.model), context, lambda _: _go_on(process.stop))
     process.log("measures", metrics=", ".join(evaluation.names), checkpoints=job.checkpoint_dir)
     metric = wanted.metric_of(job.keep_best)
     if wanted.compares:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from psruntime.errors import UsageError
 
+MOST_TOLD = 20  # values in a line for people; a metric may have several
+
 
 class Metric(NamedTuple):
     """One by which checkpoints are compared.  greatest: whether the greatest value is best; else the least."""
@@ -36,5 +38,7 @@ class Metric(NamedTuple):
 
 def told(global_step: int, values: Mapping[str, float]) -> str:
     """The values at a global step, in a line for people."""
-    text = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+    texts = [f"{name} {value:.4f}" for name, value in values.items()]
+    rest = [f"and {len(texts) - MOST_TOLD} more"] if len(texts) > MOST_TOLD else []
+    text = ", ".join([*texts[:MOST_TOLD], *rest])
     return f"held out, at global step {global_step}: {text}"

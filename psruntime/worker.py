@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -26,9 +27,11 @@ from psruntime.errors import (
     EXIT_DONE,
     JobDoneError,
     JobFailedError,
+    JobOverError,
     JobStoppedError,
     PassingError,
     PsRuntimeError,
+    ReplacedError,
     StopRequested,
     UsageError,
     UserCodeError,
@@ -64,11 +67,13 @@ if TYPE_CHECKING:
     from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.loop.loop_graphs import LoopGraph
     from psruntime.graph.model.evaluate import PulledEvaluation
+    from psruntime.graph.model.model_metrics import Measuring
     from psruntime.graph.recovery.warm_start import WarmStart
     from psruntime.metrics.endpoint import Endpoint
 
 PROG = "psruntime worker"
 STOP_S = 0.2  # for health calls under way at the end; a process that has to end now has 5 s in all
+EVALUATES_S = 10.0  # between two lines of the log that say how far the evaluation at the end is
 AFTER_STOP_S = 5.0  # for the work to end once the job was stopped
 
 
@@ -175,6 +180,7 @@ class _Trainer:
         self.began_at = 0  # the global step of the job when this process began: another one reads in another order
         self._recorder: Recorder | None = None
         self._evaluation_error = ""
+        self._told_s = 0.0  # when the log had last how far the evaluation is
         self._report: Callable[[], None] = lambda: None  # to the coordinator, once this worker has joined
         self._gpu_memory = OwnMemory()
         self._warm_start = self._wanted_warm_start()
@@ -333,7 +339,9 @@ class _Trainer:
         if over.phase is Phase.STOPPED:
             raise over_error(over.phase, over.reason)
         if self._evaluation_error:
-            raise JobFailedError(f"the job is done, but its evaluation failed: {self._evaluation_error}")
+            where = self._job.checkpoint_dir
+            saved = f"saved in {where}" if where else "not saved, without --checkpoint-dir"
+            raise JobFailedError(f"the job is done, and {saved}, but its evaluation failed: {self._evaluation_error}")
         return EXIT_DONE
 
     def _free_folder(self) -> None:
@@ -443,7 +451,7 @@ class _Trainer:
         from psruntime.graph.model.evaluate import CheckpointEvaluation
 
         job, log = self._job, self._process.log
-        evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda: self._control_plane.closed_part())
+        evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda _: self._control_plane.closed_part())
         if check:
             require_metric("keep_best", job.best_metric.name, evaluation.names)
         return BestCheckpoint(evaluation, job.checkpoint_dir, job.best_metric, log, self._held_out)
@@ -455,23 +463,47 @@ class _Trainer:
 
     def _evaluate(self, global_step: int) -> None:
         """Measures the final variables on held-out data; prints the metrics for the user and logs them."""
+        from psruntime.graph.base.errors import LOST_SESSION
         from psruntime.graph.session.session import open_session
 
         instructions = self._membership.answer.instructions
         if instructions.stopping:
             return
+        self._evaluation_error = ""
         if self._best:
             self._best.wait()
         try:
             with closing(open_session(self._server, self._evaluation.graph, instructions.view)) as session:
-                values = self._evaluation.measure(session, self._control_plane.closed_part)
-        except (UsageError, UserCodeError) as error:  # the training is complete and saved: this is not its failure
-            self._evaluation_error = str(error)
+                values = self._evaluation.measure(session, self._evaluates)
+        except LOST_SESSION:
+            raise
+        except (ReplacedError, StopRequested, JobOverError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the training is complete and saved: this is not its failure
+            self._evaluation_error = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
+            self._process.log("evaluation_failed", global_step=global_step, reason=self._evaluation_error)
             return
         sys.stdout.write(f"{told(global_step, values)}\n")
         sys.stdout.flush()
         self._process.log("evaluation", global_step=global_step, **values)
         self._held_out(global_step, values)
+
+    def _evaluates(self, measured: Measuring) -> None:
+        """Shows how far the evaluation at the end is, and ends one that takes too long.
+
+        Raises:
+            UserCodeError: it has reached its limit.
+        """
+        limit_s, now_s = self._job.evaluation_limit_s, time.monotonic()
+        if measured.seconds >= limit_s:
+            raise UserCodeError(
+                f"it did not end within {limit_s:g} s (5 times drain_timeout_s): {measured}; do the data end?"
+            )
+        doing = f"evaluates: {measured} of at most {limit_s:g} s"
+        self._control_plane.closed_part(doing)
+        if measured.seconds >= EVALUATES_S and now_s - self._told_s >= EVALUATES_S:
+            self._told_s = now_s
+            self._process.log("evaluating", reason=doing)
 
     def _context(self, mode: str) -> Context:
         worker, index = self._worker, self._where.index

@@ -255,7 +255,10 @@ def drain_progress(state: JobState) -> str:
     """What the drain waits for, how long it has waited and how long it may."""
     late, timer = listed(worker.index for worker in drains_for(state)), state.drain_timer
     what = f"worker {late} to {'close' if all_stopped(state) else 'stop'}" if late else "a worker that closes"
-    return f"waiting for {what}, for {timer.waited_s:.0f} s of at most {timer.limit_s:g} s"
+    text = f"waiting for {what}, for {timer.waited_s:.0f} s of at most {timer.limit_s:g} s"
+    chief = state.chief_member
+    stats = state.worker_beats.get(chief.incarnation).stats if chief and all_stopped(state) else None
+    return f"{text}; it {stats.waiting}" if stats and stats.waiting.startswith("evaluates") else text
 
 
 # Failure.

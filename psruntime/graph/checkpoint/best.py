@@ -15,14 +15,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from glob import escape, glob
 from typing import Any, Protocol
 
-import tensorflow.compat.v1 as tf1
-
-from psruntime.errors import PsRuntimeError, UsageError
+from psruntime.errors import UsageError
 from psruntime.graph.base.background import await_end
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished, names_of
 from psruntime.graph.checkpoint.listing import DELTA
-from psruntime.metric import Metric
+from psruntime.metric import MOST_TOLD, Metric
 
 
 class Evaluation(Protocol):
@@ -94,7 +92,7 @@ class BestCheckpoint:
     def _failing(self, global_step: int) -> Iterator[None]:
         try:
             yield
-        except (PsRuntimeError, OSError, ValueError, tf1.errors.OpError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever the model raises, the training has no part in it
             self._log("best_failed", global_step=global_step, reason=first_line(error))
 
     def _consider(self, new: Unfinished, stack: ExitStack) -> None:
@@ -159,8 +157,15 @@ def require_metric(setting: str, name: str, measured: Iterable[str]) -> None:
         UsageError: it is not.
     """
     names = list(measured)
-    if name not in names:
-        raise UsageError(f"{setting} names {name}, which the model does not measure; it has {', '.join(names)}")
+    if name in names:
+        return
+    if several := [each for each in names if each.startswith(f"{name}/")]:
+        raise UsageError(
+            f"{setting} names {name}, a metric of {len(several)} values, and one is compared; name that one, for "
+            f"example {several[0]}"
+        )
+    shown = ", ".join([*names[:MOST_TOLD], *(["..."] if len(names) > MOST_TOLD else [])])
+    raise UsageError(f"{setting} names {name}, which the model does not measure; it has {shown}")
 
 
 def _link(path: str, to: str) -> None:

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
-from psruntime.errors import CheckpointError, PassedRoundError
+from psruntime.errors import DivergedError, PassedRoundError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.checkpoint.table_parts import MASTER, TablePart, TouchedCopy
 from psruntime.graph.ops.fills import at_run_time
@@ -97,7 +97,7 @@ class Snapshot:
         self._taken = secrets.randbelow(1 << 62) + 1
         taken = session.run(self._take, {stamp.new: self._taken for stamp in self._stamps})
         if diverged := [name for name, finite in taken["finite"].items() if not finite]:
-            raise CheckpointError(f"no checkpoint was made: {diverged[0]} holds numbers that are not finite")
+            raise DivergedError(f"no checkpoint was made: {diverged[0]} holds numbers that are not finite")
         with_buckets = [ps for ps in self._every_ps if self._stores[ps]]
         buckets, counts, attempts, global_step = {}, {}, set(), 0
         for ps, (rows, pushed) in zip(with_buckets, taken["counters"], strict=True):

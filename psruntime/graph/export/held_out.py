@@ -25,7 +25,7 @@ from psruntime.graph.export.saved_model import restore_model
 from psruntime.graph.export.serving_graph import FEATURES, named_tensors, parts_of, predictions_of
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.evaluate import ModelMetrics
+from psruntime.graph.model.model_metrics import ModelMetrics
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.model import EVAL, TRAIN, Context, Model
 from psruntime.usercode import blame
@@ -77,7 +77,7 @@ class HeldOut:
             with blame(f"model_fn of {model.name} (mode {EVAL})"):
                 spec = model.model_fn(features, labels, EVAL)
             self._outputs = predictions_of(model, spec)
-            self._metrics = ModelMetrics(spec, batch)
+            self._metrics = ModelMetrics(spec, batch, f"model_fn of {model.name}")
             self._given, self.why_not = _found(features, batch, given, f"input_fn of {model.name}")
             self.left_out = _left_out(self._metrics, self._outputs)
             self._session = tf1.Session(config=config())
@@ -91,7 +91,7 @@ class HeldOut:
 
     def of_checkpoint(self) -> Measured:
         """All metrics of the checkpoint."""
-        names = self._metrics.names
+        names = list(self._metrics.updates)
         updates = [self._metrics.updates[name] for name in names]
         self._session.run(self._metrics.init)
         with self._batches() as batches, users_errors(self._graph):
@@ -100,11 +100,11 @@ class HeldOut:
         outputs = {name: parts_of(tensor) for name, tensor in self._outputs.items()}
         run = self._session.make_callable(outputs, self._batch)
         one, batch = self._latencies(lambda drawn: run(*drawn), lambda drawn: drawn)
-        return Measured(self._values(names), {}, one, batch)
+        return Measured(self._metrics.scalars(self._session, names), {}, one, batch)
 
     def of(self, runtime: Runtime) -> Measured:
         """What is left of the metrics when a runtime predicts."""
-        names = [name for name in self._metrics.names if name not in self.left_out]
+        names = [name for name in self._metrics.updates if name not in self.left_out]
         updates = [self._metrics.updates[name] for name in names]
         outputs = {name: parts_of(tensor) for name, tensor in self._outputs.items()}
         counts = {name: _Counting() for name in outputs}
@@ -120,7 +120,8 @@ class HeldOut:
                         fed[tensor] = ours
                 self._session.run(updates, fed)
         one, batch = self._latencies(runtime, self._features)
-        return Measured(self._values(names), {name: each.difference for name, each in counts.items()}, one, batch)
+        values = self._metrics.scalars(self._session, names)
+        return Measured(values, {name: each.difference for name, each in counts.items()}, one, batch)
 
     def calibration(self, count: int) -> list[dict[str, Any]]:
         """So many batches of the training data at most, as features by name, of dense tensors.
@@ -156,10 +157,6 @@ class HeldOut:
 
     def _features(self, drawn: list[Any]) -> Parts:
         return {name: [drawn[place] for place in places] for name, places in self._given.items()}
-
-    def _values(self, names: list[str]) -> dict[str, float]:
-        values = self._session.run({name: self._metrics.values[name] for name in names})
-        return {name: float(value) for name, value in values.items()}
 
     def _latencies(self, runtime: Any, as_given: Any) -> tuple[Latency | None, Latency]:
         first = self._first
@@ -223,11 +220,12 @@ def _left_out(metrics: ModelMetrics, outputs: Mapping[str, Any]) -> dict[str, st
     variables = {variable.op for variable in tf1.global_variables()}
     reasons = {}
     for name, update in metrics.updates.items():
-        needed = ancestors([update, metrics.values[name]], stops_at=lambda op: op in predicted)
+        computed = [*tf.nest.flatten(update), metrics.values[name]]
+        needed = ancestors(computed, stops_at=lambda op: op in predicted)
         # Of an operation with several outputs those that are no prediction are still the checkpoint's.
         read = [tensor for op in needed for tensor in op.inputs]
         is_beside = any(tensor.op in predicted and tensor.ref() not in fed for tensor in read)
-        if not predicted & ancestors([update, metrics.values[name]]):
+        if not predicted & ancestors(computed):
             reasons[name] = "it does not depend on the predictions"
         elif is_beside or needed & variables:
             reasons[name] = "it depends on the model's variables other than through the predictions"

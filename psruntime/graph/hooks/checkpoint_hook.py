@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import CheckpointError, FolderOwnedError, ReplacedError
+from psruntime.errors import CheckpointError, DivergedError, FolderOwnedError, ReplacedError
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
@@ -209,7 +209,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 only_touched = False
                 self._require_chief(session)
                 now_s = time.monotonic()
-                if now_s > until_s:
+                if now_s > until_s or isinstance(error, DivergedError):
                     raise
                 tell = now_s - told_s >= AGAIN_S
                 told_s = now_s if tell else told_s

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
@@ -74,11 +75,33 @@ class BatchLayout:
 
         batch: flat, arrays or tensors.  shape: what gives the shape of one of them.
         """
-        if isinstance(self._first, tf1.SparseTensor):
-            return batch[self._position + 2][0]
-        if isinstance(self._first, tf.RaggedTensor):
-            return shape(batch[self._position + 1])[0] - 1
-        return shape(batch[self._position])[0] if self._first.shape.rank != 0 else 1
+        return _first_dimension(self._first, batch, self._position, shape)
+
+    def miscounted(self, batch: list[Any]) -> str:
+        """How the examples that the features count differ from what the labels count; without labels, from what the
+        other features do.  Empty if one of those counts the same, or none counts.  batch: arrays.
+        """
+        features, labels = _sides(self._element)
+        beside, position, sizes = features if labels is None else labels, 0, []
+        wanted = {id(leaf) for leaf in tf.nest.flatten(beside)} - {id(self._first)}
+        for leaf in tf.nest.flatten(self._element):
+            if id(leaf) in wanted and leaf.shape.rank != 0:
+                sizes.append(int(_first_dimension(leaf, batch, position, np.shape)))
+            position += len(tf.nest.flatten(leaf, expand_composites=True))
+        count = int(self.examples(batch, np.shape))
+        if not sizes or count in sizes:
+            return ""
+        others = "other features" if labels is None else "labels"
+        return f"the features have first dimension {count} and the {others} {', '.join(map(str, sizes))}"
+
+
+def _first_dimension(leaf: Any, batch: list[Any], position: int, shape: Any) -> Any:
+    """Of a leaf whose dense tensors begin at this position of the batch; of a scalar 1."""
+    if isinstance(leaf, tf1.SparseTensor):
+        return batch[position + 2][0]
+    if isinstance(leaf, tf.RaggedTensor):
+        return shape(batch[position + 1])[0] - 1
+    return shape(batch[position])[0] if leaf.shape.rank != 0 else 1
 
 
 def _sides(element: Any) -> tuple[Any, Any]:

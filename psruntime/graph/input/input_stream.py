@@ -252,6 +252,16 @@ class InputStream:
         minibatches = (batch[i : i + size] for i in range(0, len(batch), size))
         return sum(int(self.layout.examples(each, np.shape)) for each in minibatches)
 
+    def require_counted(self, batch: list[Any]) -> None:
+        """Raises UsageError if it is ambiguous what a mini-batch of a step weighs among others."""
+        size = len(self.layout.tensors)
+        for i in range(0, len(batch), size):
+            if differs := self.layout.miscounted(batch[i : i + size]):
+                raise UsageError(
+                    f"{self.name}: {differs}, so the weight of a batch in a round of mode sync is not known; give the "
+                    "number of its examples as `examples` of ModelSpec, for example tf.shape(labels)[0]"
+                )
+
     def close(self) -> None:
         if self._ahead is not None:
             self._ahead.close()

@@ -112,7 +112,7 @@ class AloneControl:
     def saved(self, global_step: int) -> None:
         pass
 
-    def closed_part(self) -> None:
+    def closed_part(self, doing: str = "") -> None:
         pass
 
     def report_finished(self, assignment: Assignment) -> None:

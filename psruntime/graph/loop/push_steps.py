@@ -22,6 +22,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, REPEATED
 from psruntime.core.accounting.update_outcome import SentUpdate, outcome_of, word_of
 from psruntime.core.members.view import View
+from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
 from psruntime.graph.session.session import ViewSessionCreator
@@ -90,6 +91,7 @@ class PushSteps:
         self._waited_s = 0.0  # at the gate, since an update was told last
         self._begun = 0
         self._waits_for_shard = False
+        self._log, self._told_rate = run.log, ""
         self._origin = secrets.randbits(62)
         self._under_way: deque[_Step] = deque()  # oldest first
 
@@ -173,6 +175,11 @@ class PushSteps:
         feed = dict(zip(self._graph.model.batch, step.batch, strict=True))
         push_id = (self._index, assignment.incarnation, step.sequence, self._origin)
         feed[self._graph.header.fed] = self._graph.header.values(push_id, self._view.global_step)
+        if (odd := self._graph.header.odd_rate) and self._stop_on_nan:
+            raise JobFailedError(f"{odd}; it was not applied")
+        if odd and self._told_rate != odd:
+            self._told_rate = odd
+            self._log("rate_not_finite", reason=f"{odd}; nothing is applied until it is finite")
         started = self._runner.start(feed)
         self._control_plane.pushes()
         step.view = assignment.view

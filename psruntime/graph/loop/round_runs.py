@@ -41,7 +41,10 @@ class RoundRuns:
             return self._rounds.header.nothing
         push_id = self.push_id(assignment, closes.attempt)
         factor = 1.0 / closes.examples if factor is None else factor
-        return self._rounds.header.values(push_id, closes.round - 1, members=closes.members, factor=factor)
+        header = self._rounds.header.values(push_id, closes.round - 1, members=closes.members, factor=factor)
+        if (odd := self._rounds.header.odd_rate) and factor > 0 and not closes.local:
+            raise JobFailedError(f"{odd}, so round {closes.round} was not applied, and none could be after it")
+        return header
 
     def contribute(self, session: Any, assignment: Assignment, turn: Turn, scale: float) -> Any:
         """Pushes what is kept; the outcomes, int64 [buckets, 2].

@@ -262,6 +262,8 @@ class RoundSteps:
         """Runs the step with a batch, or with the next if that is given up; (the one that worked, its results)."""
         failures = 0
         while True:
+            if self._graph.model.spec.examples is None:
+                self._inputs.require_counted(batch.arrays)
             feed = {**headers, **dict(zip(self._graph.model.batch, batch.arrays, strict=True))}
             try:
                 ran: Ran = session.run_step_fn(self._with(feed))

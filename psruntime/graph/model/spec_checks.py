@@ -32,6 +32,13 @@ def check_spec(spec: ModelSpec, where: str, mode: str) -> dict[str, bool]:
     for hook in spec.hooks:
         if not isinstance(hook, tf1.train.SessionRunHook):
             raise UsageError(f"{where}: hooks must be tf.train.SessionRunHook objects, got {hook!r}")
+        if isinstance(hook, tf1.train.CheckpointSaverHook):
+            kind = type(hook).__name__
+            of = "" if kind == "CheckpointSaverHook" else ", a CheckpointSaverHook,"
+            raise UsageError(
+                f"{where}: hooks has {kind}{of} which cannot save the variables, as they are on the ps; leave it out: "
+                "the job saves with --checkpoint-dir and --save-steps (or --save-secs)"
+            )
     if mode != TRAIN:
         return {}
     _check_clipping(spec, where)

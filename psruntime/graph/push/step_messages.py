@@ -75,11 +75,17 @@ class PsHeader:
         fields = tf1.unstack(message)
         members, factor, *rest = fields[PUSH_ID_SIZE:]
         rates, (finite, *scale) = rest[:num_rates], rest[num_rates:]
+        scaled = _scaled([tf1.bitcast(tf1.cast(bits, tf1.int32), tf1.float32) for bits in rates], control)
+        counts, factor = tf1.not_equal(finite, 0), tf1.bitcast(factor, tf1.float64)
+        if scaled:  # a rate that is not finite is not applied, whatever the worker says of it
+            are_finite = tf1.reduce_all(tf1.is_finite(tf1.stack(scaled)))
+            counts = tf1.logical_and(counts, are_finite)
+            factor = tf1.where(are_finite, factor, tf1.zeros_like(factor))
         return cls(
-            Push.of(fields[:PUSH_ID_SIZE], tf1.not_equal(finite, 0)),
-            _scaled([tf1.bitcast(tf1.cast(bits, tf1.int32), tf1.float32) for bits in rates], control),
+            Push.of(fields[:PUSH_ID_SIZE], counts),
+            scaled,
             members,
-            tf1.bitcast(factor, tf1.float64),
+            factor,
             tf1.bitcast(scale[0], tf1.float64) if scale else None,
         )
 
@@ -99,6 +105,7 @@ class Header:
     ) -> None:
         self._rules = rules
         self.rates: dict[str, float] = {}  # by the pattern of the variables, as `values` had them last
+        self.odd_rate = ""  # which rate is not finite, as `values` had them last; empty if all are
         self._all_is_fed = finite is None
         size = PUSH_ID_SIZE + 2 + len(rules) + 2 * self._all_is_fed
         with tf1.device(worker_cpu(index)):
@@ -135,7 +142,15 @@ class Header:
         """
         rates_now = learning_rates_at(self._rules, global_step)
         self.rates = {rule.pattern: rate for rule, rate in zip(self._rules, rates_now, strict=True)}
-        rates = np.array(rates_now, np.float32).view(np.int32)
+        with np.errstate(over="ignore"):  # one that float32 cannot hold is infinite, and refused so
+            rates = np.array(rates_now, np.float32)
+        odd = [number for number, rate in enumerate(rates) if not np.isfinite(rate)]
+        self.odd_rate = ""
+        if odd:
+            pattern, rate = self._rules[odd[0]].pattern, rates_now[odd[0]]
+            of = "" if len(self._rules) == 1 else f" of '{pattern}'"
+            self.odd_rate = f"the learning rate{of} is {rate:g} at global step {global_step}"
+        rates = rates.view(np.int32)
         last = [finite, _bits(scale)] if self._all_is_fed else []
         return np.array([*push_id, members, _bits(factor), *rates, *last], np.int64)
 

@@ -111,8 +111,11 @@ class ControlPlane(Protocol):
     def saved(self, global_step: int) -> None:
         """Reports, as the chief, that a checkpoint of this global step is written."""
 
-    def closed_part(self) -> None:
-        """Reports progress of the shutdown, the last checkpoint or a batch evaluated; resets the drain timeout."""
+    def closed_part(self, doing: str = "") -> None:
+        """Reports progress of the shutdown, the last checkpoint or a batch evaluated; resets the drain timeout.
+
+        doing: what the status says that this worker does.
+        """
 
     def report_finished(self, assignment: Assignment) -> None:
         """Reports, as the chief, that the last checkpoint is written."""

@@ -326,8 +326,10 @@ class WorkerControl:
         if self._membership.answer.instructions.save:
             self.report_now()  # somebody waits for it
 
-    def closed_part(self) -> None:
+    def closed_part(self, doing: str = "") -> None:
         self._facts.closed_part()
+        if doing:
+            self._facts.waits(doing)
 
     def report_finished(self, assignment: Assignment) -> None:
         self._membership.report_finished(assignment)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Context, Model, ModelSpec
 from tests.support.local_cluster import LocalCluster, train
@@ -88,3 +89,22 @@ def test_lookup_tables_of_the_input_are_initialised() -> None:
 
     inputs = InputStream(Model("m", input_fn, model_fn), CONTEXT)
     assert [array.tolist() for array in inputs.draw_endlessly()] == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "differs"),
+    [
+        (np.ones([3, 2, 1]), np.ones([2]), "the features have first dimension 3 and the labels 2"),  # time-major
+        (np.ones([2, 3]), np.ones([2]), ""),
+        ({"a": np.float64(1.0), "b": np.ones([2])}, np.ones([2]), "first dimension 1 and the labels 2"),
+        ({"a": np.ones([2, 4]), "side": np.ones([7])}, {"w": np.ones([9]), "y": np.ones([2])}, ""),
+        (np.ones([2, 3]), np.float64(1.0), ""),  # nothing else counts
+    ],
+)
+def test_features_that_count_otherwise_than_the_labels(features: Any, labels: Any, differs: str) -> None:
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        layout = BatchLayout(
+            tf1.data.make_one_shot_iterator(tf1.data.Dataset.from_tensors((features, labels))).get_next()
+        )
+        found = layout.miscounted(session.run(layout.tensors))
+    assert differs in found and bool(differs) == bool(found)

@@ -78,6 +78,10 @@ class Damped(tf1.train.GradientDescentOptimizer):  # type: ignore[misc]
         return [(gradient * 0.1, variable) for gradient, variable in super().compute_gradients(*args, **kwargs)]
 
 
+class Saver(tf1.train.CheckpointSaverHook):  # type: ignore[misc]
+    """A hook that would save copies."""
+
+
 class ByGlobalNorm(tf1.train.GradientDescentOptimizer):  # type: ignore[misc]
     def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> Any:
         gradients, variables = zip(*pairs, strict=True)
@@ -115,6 +119,8 @@ REFUSED = {
     r"learning_rate is a tensor \(rate:0\); give a number or a Python function": rate_is_a_variable,
     r"failed at .*test_refused_models.py:\d+: TypeError: Input 'resource' of 'ReadVariableOp'": by_handle,
     r"variable table has a constraint and is looked up by rows": constrained_table,
+    r"hooks has Saver, a CheckpointSaverHook, .*--checkpoint-dir and --save-steps": lambda x, y, _: ModelSpec(
+        linear(x, get("kernel", [5, 1]), y), tf1.train.AdamOptimizer, hooks=[Saver("folder", save_steps=1)]),
     r"variable total is not trainable and in no collection": keras_metric,
     r"variable ids has dtype int32; a trainable one needs one of": lambda x, y, _: linear(
         x * tf1.cast(tf1.Variable([1, 2, 3, 4, 5], name="ids"), tf1.float32), get("kernel", [5, 1]), y),

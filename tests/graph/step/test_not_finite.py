@@ -61,3 +61,31 @@ def test_a_limit_of_the_entries_makes_an_infinite_one_finite() -> None:
     """As with plain TensorFlow, where clip_by_value comes before the update; what is undefined stays so."""
     run = train(LocalCluster(1), steep_model(clip_value=0.5), 2, on_nan="continue")
     assert all(result.finite for result in run.results)
+
+
+def rate_model(rate: Any) -> Model:
+    def input_fn(context: Context) -> Any:
+        return tf1.data.Dataset.from_tensors((np.ones([2, 1], np.float32), np.ones([2], np.float32))).repeat()
+
+    def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
+        w = tf1.get_variable("w", [1], initializer=tf1.ones_initializer())
+        return ModelSpec(tf1.reduce_sum(features * w), tf1.train.GradientDescentOptimizer, rate)
+
+    return Model("rate", input_fn, model_fn)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_learning_rate_that_is_not_finite_stops_the_job_before_it_is_applied(mode: str, value: float) -> None:
+    """Also one that float32 cannot hold."""
+    cluster = LocalCluster(1)
+    with pytest.raises(JobFailedError, match=r"the learning rate is (nan|inf|1e\+300) at global step 2"):
+        train(cluster, rate_model(lambda step: 0.1 if step < 2 else value), 6, mode=mode)
+
+
+def test_one_that_is_passed_over_is_refused_by_the_ps() -> None:
+    rates = iter([0.1, float("nan"), 0.1, 0.1, 0.1])
+    run = train(LocalCluster(1), rate_model(lambda _: next(rates)), 4, on_nan="continue")
+    assert all(np.isfinite(value).all() for value in masters(run).values())
+    for row in run.cluster.ledgers(run.graph.plan).values():
+        assert (row[RECEIVED], row[APPLIED], row[NOT_FINITE]) == (4, 3, 1)
