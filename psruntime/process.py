@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 GRACE_S = 2.0
 NEWS_S = 2.0  # for the news that the job has stopped to reach every process
 PARENT_S = 1.0  # how often a process with lifeline "kill" looks whether its parent lives
+_cause: int | None = None  # the exit code of `end_because_of`
 LOOK_S = 0.05  # how often the main thread looks for a signal
 
 
@@ -176,7 +177,7 @@ def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
     process.at_exit.close()
     code = outcome[0]
     if received and (stuck or code != EXIT_DONE):
-        code = 128 + received[0]
+        code = 128 + received[0] if _cause is None else _cause
     elif overdue:
         code = overdue[1]
     log("exit", code=code)
@@ -185,6 +186,16 @@ def run(log: Log, work: Callable[[Process], int], lifeline: str = "") -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def end_because_of(code: int) -> None:
+    """Ends this process as a SIGTERM does, with this exit code: what it cannot go on without has ended.
+
+    A signal that has come before counts instead, where the caller knows of one and does not call this.
+    """
+    global _cause
+    _cause = code
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _allow_many_files() -> None:

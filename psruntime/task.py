@@ -27,7 +27,7 @@ from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, START_S, ColocatedPs, code_of_both
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.observe.outputs import entry
-from psruntime.process import usage_error
+from psruntime.process import end_because_of, usage_error
 from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.settings import as_flags
 
@@ -124,7 +124,9 @@ def _colocated_ps(task: ClusterTask, arguments: argparse.Namespace, settings: Ma
     if port := flags.given(arguments, ProcessConfig).get("metrics_port"):
         its_own.metrics_port = port + 1
     return ColocatedPs(
-        command_line(replace(task, role=PS), its_own, settings), lambda line: sys.stderr.write(f"{PROG}: {line}\n")
+        command_line(replace(task, role=PS), its_own, settings),
+        lambda line: sys.stderr.write(f"{PROG}: {line}\n"),
+        end_worker=end_because_of,
     )
 
 

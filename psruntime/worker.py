@@ -326,6 +326,9 @@ class _Trainer:
         except PassingError as error:
             self._membership.leave(LeaveKind.ERROR, str(error))
             raise
+        except UsageError as error:
+            self._membership.leave(LeaveKind.USAGE, str(error))
+            raise
         except JobFailedError as error:
             self._free_folder()
             self._membership.leave(LeaveKind.FATAL, str(error))  # without effect if the job has failed already

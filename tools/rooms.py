@@ -80,7 +80,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers"),
     ("usercode", "config", "process_config", "evaluation"),
-    ("schedule",),
+    ("schedule", "faults"),
     ("settings", "devices", "staleness_lr", "bound_range", "metric", "drawing", "step_range", "warm_names"),
     ("modes",),
     ("errors", "v1"),

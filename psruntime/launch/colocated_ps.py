@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TextIO
 
-from psruntime.errors import EXIT_USAGE
+from psruntime.errors import EXIT_RESTART, EXIT_USAGE
 from psruntime.launch.backoff import Backoff, crashed
 
 START_S = 60.0  # for ps 0 to serve its coordinator; importing TensorFlow comes after that
@@ -33,7 +33,7 @@ class ColocatedPs:
     """First `start`, then the worker's own work, then `end`.
 
     words: what follows `psruntime ps`.  say: for a line about what becomes of it.  out: what it prints is repeated
-    there.  command: what runs a ps.
+    there.  command: what runs a ps.  end_worker: ends this process because its ps has; called with the exit code.
     """
 
     def __init__(
@@ -42,10 +42,12 @@ class ColocatedPs:
         say: Callable[[str], object],
         out: TextIO = sys.stdout,
         command: Sequence[str] = ("-m", "psruntime.ps"),
+        end_worker: Callable[[int], object] = lambda code: os.kill(os.getpid(), signal.SIGTERM),  # noqa: ARG005
     ) -> None:
         self._command = [sys.executable, *command, *words, LIFELINE]
         self._say = say
         self._out = out
+        self._end_worker = end_worker
         self._backoff = Backoff(RESTARTS)
         self._process: subprocess.Popen[str] | None = None
         self.signal = 0  # the first that this process was sent; plain, since a signal handler must take no lock
@@ -121,7 +123,7 @@ class ColocatedPs:
         self._ended.set()
         self._serves.set()
         if ends_worker:
-            os.kill(os.getpid(), signal.SIGTERM)
+            self._end_worker(code_for(code))
 
     def _follow(self, process: subprocess.Popen[str]) -> int:
         """Repeats what it prints; returns the code with which it ended."""
@@ -149,6 +151,11 @@ class ColocatedPs:
             time.sleep(LOOK_S)
         self._process = self._spawn()
         return True
+
+
+def code_for(ps: int) -> int:
+    """The exit code of a worker's process that ends because its ps has, whose code is as subprocess has it."""
+    return EXIT_USAGE if ps == EXIT_USAGE else EXIT_RESTART
 
 
 def code_of_both(worker: int, ps: ColocatedPs) -> int:

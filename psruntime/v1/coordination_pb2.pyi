@@ -93,6 +93,7 @@ class LeaveKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEAVE_KIND_ASKED: _ClassVar[LeaveKind]
     LEAVE_KIND_ERROR: _ClassVar[LeaveKind]
     LEAVE_KIND_FATAL: _ClassVar[LeaveKind]
+    LEAVE_KIND_USAGE: _ClassVar[LeaveKind]
 
 class ControlCommand(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -160,6 +161,7 @@ LEAVE_KIND_OVER: LeaveKind
 LEAVE_KIND_ASKED: LeaveKind
 LEAVE_KIND_ERROR: LeaveKind
 LEAVE_KIND_FATAL: LeaveKind
+LEAVE_KIND_USAGE: LeaveKind
 CONTROL_COMMAND_UNSPECIFIED: ControlCommand
 CONTROL_COMMAND_PAUSE: ControlCommand
 CONTROL_COMMAND_RESUME: ControlCommand
@@ -529,7 +531,7 @@ class PsBeat(_message.Message):
     def __init__(self, fence_revision: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ..., asked_to_stop: _Optional[bool] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "holds", "step_times", "rounds_built", "pushes_built", "build_failure", "failed_build", "rests")
+    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "holds", "step_times", "rounds_built", "pushes_built", "build_failure", "failed_build", "rests", "failure")
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -547,6 +549,7 @@ class WorkerBeat(_message.Message):
     BUILD_FAILURE_FIELD_NUMBER: _ClassVar[int]
     FAILED_BUILD_FIELD_NUMBER: _ClassVar[int]
     RESTS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     view_number: int
     completed_steps: int
     global_step: int
@@ -564,7 +567,8 @@ class WorkerBeat(_message.Message):
     build_failure: str
     failed_build: int
     rests: int
-    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., holds: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., rounds_built: _Optional[bool] = ..., pushes_built: _Optional[bool] = ..., build_failure: _Optional[str] = ..., failed_build: _Optional[int] = ..., rests: _Optional[int] = ...) -> None: ...
+    failure: str
+    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., holds: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., rounds_built: _Optional[bool] = ..., pushes_built: _Optional[bool] = ..., build_failure: _Optional[str] = ..., failed_build: _Optional[int] = ..., rests: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class BytesMoved(_message.Message):
     __slots__ = ("sent_bytes", "received_bytes")

@@ -122,6 +122,9 @@ class LocalControlPlane:
         self.rounds.open_next(1)
         return self.rounds.turn_of(assignment.incarnation, chief=0)
 
+    def fails(self, reason: str) -> None:
+        pass
+
     def rest(self, assignment: Assignment) -> Rest:
         return Rest.OVER if self.finished else Rest.CLOSE
 

@@ -23,6 +23,7 @@ from psruntime.core.coordinator.instructions import InstructionRevisions, instru
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.join_checks import check_join, check_model
 from psruntime.core.coordinator.lifecycle import (
+    all_stopped,
     can_save,
     drain_wait,
     newest_checkpoint,
@@ -130,6 +131,8 @@ class Coordinator:
                 state.knows_saved(beat.saved_step, now_s)
                 state.past = state.past.saved(beat.saved_step)
                 state.duty.saved(beat.saved_step)
+        if isinstance(beat, WorkerBeat) and beat.failure and not state.phase.over:
+            self._fail_in_order(f"{member.name}: {beat.failure}")
         if beat.asked_to_stop and state.stop.take(member, state.global_step):
             self._note("asked_to_stop", member=member.name)
         state.accounts.update(index, beat.stats)
@@ -155,7 +158,7 @@ class Coordinator:
         except ReplacedError:
             return
         self._remove(member, "member_left", now_s, reason, kind)
-        if kind is LeaveKind.FATAL and not self.state.phase.over:
+        if kind is LeaveKind.FATAL and not self.state.phase.over and not self.state.stop.fails:
             self._move(Phase.FAILED, f"{member.name}: {reason}")
         self._reconsider()
 
@@ -294,10 +297,10 @@ class Coordinator:
         self.advance(now_s)
         chief = require_chief(state, index, incarnation)
         if state.phase is Phase.DRAINING and view == state.view.number:
-            if state.stop.cuts_short:
+            if state.stop.fails or state.stop.cuts_short:
                 state.past = state.past.saved(state.global_step)
                 at = f"{state.stop.reason}, at global step {state.global_step}"
-                self._move(Phase.STOPPED, f"{at}; {newest_checkpoint(state)}")
+                self._move(self._stopped_as, f"{at}; {newest_checkpoint(state)}")
             else:
                 self._move(Phase.DONE, f"global step {state.global_step}")
         return self._answer(chief)
@@ -366,7 +369,8 @@ class Coordinator:
         self._choose_the_chief()
         if state.phase is Phase.FORMING:
             self._form()
-        if state.phase is Phase.TRAINING and not state.turns.rounds.being_applied:
+        fails = state.stop.fails and all_stopped(state)  # then nobody applies a round
+        if state.phase is Phase.TRAINING and (fails or not state.turns.rounds.being_applied):
             reason = why_drain(state) or steered.why_drain(state)
             state.stop.cuts_short = bool(state.stop.reason and not reason)
             if reason := reason or state.stop.reason:
@@ -392,8 +396,23 @@ class Coordinator:
             state.drain_timer.hurry(state.job.stop_grace_s / 2)
             self._note("job_stopping", reason=reason, within_s=state.job.stop_grace_s)
         if reason := why_stopped(state):
-            self._move(Phase.STOPPED, reason)
+            self._move(self._stopped_as, reason)
         return state.phase.over
+
+    @property
+    def _stopped_as(self) -> Phase:
+        return Phase.FAILED if self.state.stop.fails else Phase.STOPPED
+
+    def _fail_in_order(self, reason: str) -> None:
+        """The job fails, once what was trained is saved, if it can be."""
+        state = self.state
+        if state.phase is Phase.DRAINING or can_save(state):
+            if not state.stop.fails:
+                state.stop.begin(reason, fails=True)
+                state.drain_timer.hurry(state.job.stop_grace_s / 2)
+                self._note("job_stopping", reason=reason, within_s=state.job.stop_grace_s)
+        else:
+            self._move(Phase.FAILED, reason)
 
     def _note_the_loss_of_all_workers(self) -> None:
         """Notes it once.  A job that drains waits for no other worker."""
@@ -518,6 +537,7 @@ class Coordinator:
         self._note(event, member=member.name, incarnation=member.tag, **said, reason=reason)
         if not state.phase.over:
             state.departures.add(member, now_s, reason, kind)
+            state.failures.left(member, reason, for_good=kind is LeaveKind.USAGE)
             if kind is LeaveKind.ERROR and not steered.is_paused(state):
                 state.failures.add(member, reason)
         self._revisions.forget(member.incarnation)

@@ -134,6 +134,7 @@ class JobState:
         self.refused_joins.forget(member.role, member.index)
         self.shards.number_from(member.incarnation)
         if member.role is Role.WORKER:
+            self.failures.joined(member)
             self.specs = self.specs or specs
             self.identity = self.identity or identity
             self.fence.admit(member.incarnation)

@@ -187,7 +187,9 @@ def why_stop(state: JobState) -> str:
 
 def stops_short(state: JobState) -> bool:
     """Whether the job was asked to stop, and not at its end anyway: then it is evaluated, too."""
-    return bool(state.stop.reason) and (state.stop.cuts_short or state.phase not in (Phase.DRAINING, Phase.DONE))
+    return bool(state.stop.reason) and (
+        state.stop.fails or state.stop.cuts_short or state.phase not in (Phase.DRAINING, Phase.DONE)
+    )
 
 
 def why_stopped(state: JobState) -> str:
@@ -275,4 +277,6 @@ def why_fail(state: JobState, now_s: float) -> str:
         return f"{obstacle}; none that can came within {state.job.ps_timeout_s:g} s (ps_timeout_s)"
     if state.phase is Phase.DRAINING and state.chief is None and state.drain_timer.is_late:
         return state.drain_timer.why_hopeless
+    if not workers and (reason := state.failures.why_nobody_comes()):
+        return f"{reason}; {newest_checkpoint(state)}"
     return state.failures.why_hopeless()

@@ -17,11 +17,13 @@ class StopRequests:
     """Times are those of the coordinator, in seconds.
 
     reason: why the job stops; empty while it does not.  cuts_short: whether it would have trained on.
+    fails: whether that is a failure, so that the job ends as FAILED.
     """
 
     def __init__(self, grace_s: float) -> None:
         self.reason = ""
         self.cuts_short = False
+        self.fails = False
         self._grace_s = grace_s
         self._now_s = self._began_s = 0.0
         self._workers: set[int] = set()  # incarnations
@@ -47,9 +49,9 @@ class StopRequests:
         self._workers.discard(incarnation)
         self._ps.pop(incarnation, None)
 
-    def begin(self, reason: str) -> None:
+    def begin(self, reason: str, fails: bool = False) -> None:
         """The job stops."""
-        self.reason, self._began_s = reason, self._now_s
+        self.reason, self._began_s, self.fails = reason, self._now_s, fails
 
     def has_asked(self, member: Member) -> bool:
         return member.incarnation in self._workers or member.incarnation in self._ps

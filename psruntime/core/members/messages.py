@@ -179,7 +179,7 @@ class WorkerBeat:
     `holds`: number of the hold that it was told and under which it has no step under way, 0 for none.  `step_s`: where
     the coordinator chooses the bound, how long its last steps took without waiting for others, the newest last.
     `rests`: mode bounded: how often it has begun to rest, or ended that; it rests, since it has no batch and no step
-    under way, if the number is odd.
+    under way, if the number is odd.  `failure`: for which the job ends once it is saved; empty: none.
     """
 
     view: int = 0
@@ -196,6 +196,7 @@ class WorkerBeat:
     step_s: tuple[float, ...] = ()
     graphs: GraphsBuilt = GraphsBuilt()
     rests: int = 0
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,8 @@ class LeaveKind(str, Enum):
 
     OVER = "over"  # the job is over
     ASKED = "asked"  # somebody asked the process to stop
-    ERROR = "error"  # the process failed, the job goes on
+    ERROR = "error"  # the process failed, the job goes on with it when it is started again
+    USAGE = "usage"  # the process is used wrongly, and not started again; the job goes on with the others
     FATAL = "fatal"  # the job cannot go on either
 
     def __str__(self) -> str:

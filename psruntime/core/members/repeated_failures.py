@@ -1,10 +1,14 @@
-"""Processes that fail again and again while the job gets nowhere: whatever starts them would do so for ever."""
+"""Processes that fail again and again while the job gets nowhere, and workers of which none comes back.
+
+Whatever starts the first would do so for ever; the ps would wait for the others for ever.
+"""
 
 from __future__ import annotations
 
-from psruntime.core.members.membership import Member
+from psruntime.core.members.membership import Member, Role
 
 LIMIT = 10  # failures of one process
+ALONE_S = 20.0  # without a worker, when none is expected back
 
 
 class RepeatedFailures:
@@ -19,11 +23,17 @@ class RepeatedFailures:
         self._step = 0
         self._counts: dict[str, int] = {}  # by the name of the process
         self._reasons: dict[str, str] = {}
+        self._gone: dict[
+            int, str
+        ] = {}  # index of a worker that is not live -> why it ended for good; empty: it did not
+        self._latest = -1  # index of the worker that went last
+        self._alone_since_s = 0.0
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on.  Does not count `pause_s`, during which the coordinator itself was not running."""
         self._now_s = max(self._now_s, now_s)
         self._first_s += pause_s
+        self._alone_since_s += pause_s
 
     def trained(self, global_step: int) -> None:
         """The job is at this step."""
@@ -37,6 +47,22 @@ class RepeatedFailures:
             self._first_s = self._now_s
         self._counts[member.name] = self._counts.get(member.name, 0) + 1
         self._reasons[member.name] = reason
+
+    def joined(self, worker: Member) -> None:
+        """A process has this worker's index."""
+        self._gone.pop(worker.index, None)
+
+    def left(self, member: Member, reason: str, for_good: bool) -> None:
+        """A member is gone; without `for_good` whatever starts it may start it again."""
+        if member.role is Role.WORKER:
+            self._gone[member.index] = reason if for_good else ""
+            self._latest, self._alone_since_s = member.index, self._now_s
+
+    def why_nobody_comes(self) -> str:
+        """Why no worker comes any more, of a job that has had none for a while; empty while one may come."""
+        if not self._gone or not all(self._gone.values()) or self._now_s - self._alone_since_s < ALONE_S:
+            return ""
+        return f"no worker is left: worker {self._latest} has ended for good: {self._gone[self._latest]}"
 
     def why_hopeless(self) -> str:
         """What to say of a job that starting a process anew does not help; empty while it may."""

@@ -14,53 +14,50 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import PsRuntimeError, UserCodeError
-from psruntime.graph.base.errors import first_line
+from psruntime.errors import PsRuntimeError
+from psruntime.faults import Place, fate_of, of_system
+from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.gpu_errors import device_error
-from psruntime.usercode import failure, users_line
+from psruntime.usercode import users_line
 
-# What the operations of a model raise about their inputs.  All else may be one machine's: a device without memory
-# (ResourceExhausted), a broken one (Internal), a ps that is not prepared (FailedPrecondition, NotFound).
+# What the operations of a model raise about their inputs.  All else, unless its text names an error of a file or of
+# Python, may be of a device without memory (ResourceExhausted), a broken one (Internal), or a ps that is not prepared
+# (FailedPrecondition, NotFound).
 OF_THE_MODEL = (tf1.errors.InvalidArgumentError, tf1.errors.OutOfRangeError, tf1.errors.UnimplementedError)
-OF_PYTHON = "Traceback (most recent call last)"  # in what tf.numpy_function raises as UnknownError
 NODE = re.compile(r"(?:\{\{function_node (\S+?)\}\})?\{\{node ([^}]+)\}\}")
 MINIBATCH = re.compile(r"^(?:.*/)?minibatch_\d+/|_minibatch_\d+$")  # of a copied operation, of a copied function
 
 
 @contextmanager
-def users_errors(graph: Any) -> Iterator[None]:
-    """Turns a failure of an operation that the user made into a UserCodeError, and one of a device into a DeviceError;
-    all else goes through.
+def users_errors(graph: Any, place: Place = Place.STEP) -> Iterator[None]:
+    """Turns a failure of an operation that the user made into what the table of faults makes of it, and one of a device
+    into a DeviceError; all else goes through.
     """
     try:
         yield
     except tf1.errors.OpError as error:
-        found: PsRuntimeError | None = user_error(error, graph) or device_error(error)
+        found = user_error(error, graph, place) or device_error(error)
         if found is None:
             raise
         raise found from error
 
 
-def user_error(error: tf1.errors.OpError, graph: Any) -> UserCodeError | None:
+def user_error(error: tf1.errors.OpError, graph: Any, place: Place = Place.STEP) -> PsRuntimeError | None:
     """What to say if an operation failed that the user's code made; None if TensorFlow, a ps or the network did."""
-    if not isinstance(error, OF_THE_MODEL) and not _is_of_python(error):
+    if isinstance(error, LOST_SESSION) or not (isinstance(error, OF_THE_MODEL) or of_system(error.message)):
         return None
     for function, node in NODE.findall(error.message):
         for operation in _makers(graph, function, node):
             frames = [traceback.FrameSummary(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
             if line := users_line(frames):
                 what = f"operation {node}, made at {line}, failed: {type(error).__name__}"
-                found = failure(f"{what}: {first_line(error)}")
+                found = fate_of(error, place, f"{what}: {first_line(error)}")
                 made = "".join(traceback.format_list(frames)).rstrip()
                 found.detail = (
                     f"{error.message.strip()}\n\nThe operation was made here (most recent call last):\n{made}"
                 )
                 return found
     return None
-
-
-def _is_of_python(error: tf1.errors.OpError) -> bool:
-    return isinstance(error, tf1.errors.UnknownError) and OF_PYTHON in error.message
 
 
 def _makers(graph: Any, function: str, node: str) -> Iterator[Any]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.errors import PsRuntimeError
+from psruntime.faults import Place
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.usercode import blame
 
@@ -14,18 +16,21 @@ from psruntime.usercode import blame
 class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
     """Passes on to `hook` what concerns training steps; `is_step(run_context)` tells which runs are.
 
+    failure: what to raise once the step is counted, since the hook failed in it, or in a later session than its first.
     stop_requested: whether it asked for the end of this worker's training, and what had been trained then is there
     still.  A stop of the session itself would keep the chief from writing the last checkpoint.
     global_step: gives the global step as this worker last saw it.  The hook begins once, however many sessions do.
 
     Raises:
-        UsageError: the hook failed.
+        UsageError: the hook failed before it saw a step; a PassingError where that may pass.
     """
 
     def __init__(
         self, hook: Any, is_step: Callable[[Any], bool], global_step: Callable[[], int], log: Callable[..., None]
     ) -> None:
         self.stop_requested = False
+        self.failure: PsRuntimeError | None = None
+        self._has_session = False
         self._stopped_at = 0
         self._has_begun = False
         self._global_step = global_step
@@ -42,8 +47,14 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         self.stop_requested = self.stop_requested and self._global_step() >= self._stopped_at
-        with blame(self._name, LOST_SESSION):
-            self._hook.after_create_session(session, coord)
+        try:
+            with blame(self._name, LOST_SESSION, Place.HOOK if self._has_session else Place.BUILD):
+                self._hook.after_create_session(session, coord)
+        except PsRuntimeError as error:
+            if not self._has_session:
+                raise
+            self.failure = error
+        self._has_session = True
 
     def before_run(self, run_context: Any) -> Any:
         return self._of_step(self._hook.before_run, run_context)
@@ -56,19 +67,23 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._log("hook_failed", hook=self._name, reason=first_line(error))
 
     def end(self, session: Any) -> None:
-        """The training is over; ps may be gone already."""
+        """The training is over, and saved; ps may be gone already."""
         try:
-            with blame(self._name, LOST_SESSION):
+            with blame(self._name, LOST_SESSION, Place.HOOK):
                 self._hook.end(session)
-        except LOST_SESSION as error:
+        except (*LOST_SESSION, PsRuntimeError) as error:
             self._log("hook_failed", hook=self._name, reason=first_line(error))
 
     def _of_step(self, call: Callable[[Any], Any], run_context: Any) -> Any:
         if not self._is_step(run_context):
             return None
         own = tf1.train.SessionRunContext(run_context.original_args, run_context.session)
-        with blame(self._name, LOST_SESSION):
-            result = call(own)
+        try:
+            with blame(self._name, LOST_SESSION, Place.HOOK):
+                result = call(own)
+        except PsRuntimeError as error:
+            self.failure = self.failure or error
+            return None
         if own.stop_requested and not self.stop_requested:
             self.stop_requested, self._stopped_at = True, self._global_step()
         return result

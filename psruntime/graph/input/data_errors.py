@@ -67,7 +67,7 @@ class DataErrors:
             OpError: this was no error of the user's.
         """
         found = user_error(error, graph)
-        if found is None:
+        if not isinstance(found, UserCodeError):
             raise error
         if tries == 1:
             self._failed_steps += 1

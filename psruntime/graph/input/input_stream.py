@@ -20,13 +20,14 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import AT_MOST, JobConfig
 from psruntime.core.shards.shard_messages import Shard
 from psruntime.errors import UsageError, UserCodeError
+from psruntime.faults import Place
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.draw_ahead import DrawnAhead
 from psruntime.graph.input.shard_range import ShardRange
 from psruntime.graph.input.shard_reader import DrawnBatch, ShardReader, ShardSource
 from psruntime.model import TRAIN, Context, Model
-from psruntime.usercode import blame, failure
+from psruntime.usercode import blame
 
 Drawn = TypeVar("Drawn")
 MOST_MINIBATCHES = AT_MOST["local_steps"]  # of a step with data shards, each of which is named in a message
@@ -128,7 +129,7 @@ class InputStream:
             raise UsageError(f"{self.name} gives data without an end; a shard is read once: leave out repeat()")
 
         def open_shard(shard: Shard) -> None:
-            with blame(self.name, kind=failure):
+            with blame(self.name, place=Place.INPUT):
                 self._session.run(initializer, part.feed(shard))
 
         self.shards = ShardReader(self.name, part.sharding, open_shard, self.draw)
@@ -145,7 +146,7 @@ class InputStream:
             UserCodeError: the input failed; a PassingError if that may pass.
         """
         try:
-            with blame(self.name, passing=(tf1.errors.OutOfRangeError,), kind=failure):
+            with blame(self.name, passing=(tf1.errors.OutOfRangeError,), place=Place.INPUT):
                 batch: list[Any] = self._next()
         except tf1.errors.OutOfRangeError:
             return None

@@ -103,6 +103,9 @@ class AloneControl:
         self.steps_left -= 1
         self._job.stepped(self._global_step)
 
+    def fails(self, reason: str) -> None:
+        pass
+
     def rest(self, assignment: Assignment) -> Rest:  # noqa: ARG002
         return Rest.OVER
 

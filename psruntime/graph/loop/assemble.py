@@ -71,6 +71,9 @@ def assemble(
         return creator.assignment.incarnation
 
     def has_stopped() -> bool:
+        for hook in users:
+            if hook.failure:
+                raise hook.failure
         return any(hook.stop_requested for hook in users) or (training is not None and training.has_stopped)
 
     def stepped(result: StepResult) -> None:

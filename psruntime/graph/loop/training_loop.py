@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.messages import Assignment, Rest
-from psruntime.errors import ReplacedError
+from psruntime.errors import CheckpointError, JobFailedError, PassingError, ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.session.session import ModeChangedError, ViewSessionCreator
@@ -51,6 +51,7 @@ class TrainingLoop:
         self._closing = closing
         self._close = close
         self._leave = leave
+        self._failure: JobFailedError | None = None  # for which the job ends, once it is saved
 
     def run(self) -> None:
         """Returns when the job is done.
@@ -58,13 +59,16 @@ class TrainingLoop:
         Raises:
             ModeChangedError: the job goes on in a mode for which there has to be another loop.
             StopRequested: the process was asked to stop.
-            PsRuntimeError: the job failed, or this worker cannot go on.
+            PsRuntimeError: the job failed, or this worker cannot go on.  Where what failed here ends the job, what was
+                trained was saved before.
         """
         try:
             self._train()
         except ModeChangedError:
             self._leave()
             raise
+        except JobFailedError as error:
+            raise self._failure or error from None  # of which every other process has the text alone
 
     def _train(self) -> None:
         with (
@@ -73,7 +77,7 @@ class TrainingLoop:
             tf1.train.MonitoredSession(session_creator=self._creator, hooks=self._hooks) as session,
         ):
             while True:
-                self._steps.run(session)
+                self._take_steps(session)
                 assignment = self._creator.assignment
                 assert assignment is not None
                 rest = self._control_plane.rest(assignment)
@@ -83,6 +87,18 @@ class TrainingLoop:
                     session.run(self._graph.read_step)  # opens a session on the new view
                 else:
                     self._finish(session, assignment)
+
+    def _take_steps(self, session: Any) -> None:
+        """Until training stops.  After an error that ends the job this worker takes none, and helps to save."""
+        if self._failure:
+            return
+        try:
+            self._steps.run(session)
+        except (PassingError, CheckpointError):
+            raise
+        except JobFailedError as error:
+            self._failure = error
+            self._control_plane.fails(str(error))
 
     def _finish(self, session: Any, assignment: Assignment) -> None:
         """Writes the last checkpoint and evaluates.  The control plane says what comes next if something is lost."""

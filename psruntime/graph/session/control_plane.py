@@ -102,6 +102,9 @@ class ControlPlane(Protocol):
     def stepped(self, global_step: int) -> None:
         """Counts a step that was completed; `global_step` as read after it."""
 
+    def fails(self, reason: str) -> None:
+        """The job ends for what failed here, once it is saved: `rest` is to follow, and raises when it has."""
+
     def rest(self, assignment: Assignment) -> Rest:
         """Reports that this worker has stopped, and blocks until it is clear what comes next."""
 

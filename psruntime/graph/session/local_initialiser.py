@@ -7,6 +7,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.faults import Place
+from psruntime.graph.base.failed_operation import users_errors
+
 
 class LocalInitialiser:
     """Initialises those of a graph, to which it adds operations."""
@@ -22,7 +25,9 @@ class LocalInitialiser:
             self._operation = tf1.group(*each)
 
     def __call__(self, session: Any) -> None:
-        session.run(self._operation, {self._begins: True})  # fed as in a warm-up, or it would be another run
+        """Raises UsageError if the model makes a table or a variable of what cannot be: a file that is not there."""
+        with users_errors(session.graph, Place.BUILD):
+            session.run(self._operation, {self._begins: True})  # fed as in a warm-up, or it would be another run
 
     def warm_up(self, session: Any) -> None:
         """Makes a session ready for it, and initialises nothing: the variables are those of all its sessions."""

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
+from psruntime.faults import Place
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.update.momentum import momentum_of, subtracted
@@ -129,10 +130,10 @@ def learning_rates_at(rules: list[Rule], global_step: int) -> list[float]:
     """The learning rate of each rule for the update that follows this global step.
 
     Raises:
-        UsageError: the user's function failed.
+        UserCodeError: the user's function failed.
     """
     rates = [rule.learning_rate for rule in rules]
-    with blame("learning_rate"):
+    with blame("learning_rate", place=Place.RATE):
         return [float(rate(global_step) if callable(rate) else rate) for rate in rates]
 
 

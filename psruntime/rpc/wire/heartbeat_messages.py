@@ -72,6 +72,7 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         wire.worker.build_failure = field_checks.clipped(beat.graphs.failure)
         wire.worker.failed_build = beat.graphs.failed_build
         wire.worker.rests = beat.rests
+        wire.worker.failure = field_checks.clipped(beat.failure)
     return wire
 
 
@@ -121,6 +122,7 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
             field_checks.number("worker.failed_build", wire.failed_build),
         ),
         field_checks.number("worker.rests", wire.rests),
+        field_checks.words("worker.failure", wire.failure),
     )
 
 

@@ -303,6 +303,9 @@ class WorkerControl:
 
     # The end.
 
+    def fails(self, reason: str) -> None:
+        self._facts.fails(reason)
+
     def rest(self, assignment: Assignment) -> Rest:
         self._facts.stopped()
         self.report_now()

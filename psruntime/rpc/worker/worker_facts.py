@@ -35,6 +35,7 @@ class WorkerFacts:
         self._steps = 0
         self._global_step = 0
         self._stopped = False
+        self._failure = ""
         self._closed_parts = 0
         self._saved_step: int | None = None  # of a checkpoint that was written under the assignment
         self._saves = False
@@ -69,12 +70,12 @@ class WorkerFacts:
                 asked = self._asked.is_set()
                 return WorkerBeat(
                     stats=stats, asked_to_stop=asked, prepares=prepares, holds=self._holds(incarnation),
-                    graphs=self._graphs(),
+                    graphs=self._graphs(), failure=self._failure,
                 )  # fmt: skip
             return WorkerBeat(
                 self._assignment.view.number, self._steps, self._global_step, self._stopped, stats, self._closed_parts,
                 self._saved_step, self._asked.is_set(), prepares, self._saves, self._holds(incarnation),
-                tuple(self._step_s), self._graphs(), self._rests,
+                tuple(self._step_s), self._graphs(), self._rests, self._failure,
             )  # fmt: skip
 
     # Read by the training, which alone changes them.
@@ -194,6 +195,11 @@ class WorkerFacts:
     def stopped(self) -> None:
         with self._lock:
             self._stopped = True
+
+    def fails(self, reason: str) -> None:
+        """The job ends for what failed here."""
+        with self._lock:
+            self._failure = reason
 
     def closed_part(self) -> None:
         with self._lock:
