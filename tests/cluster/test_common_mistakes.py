@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_model_ends_the_job(zygote: Zygote, tmp_path: Pa
                 failed(job, "a checkpoint of another model")
 
 
-def test_the_status_says_why_the_last_worker_went(zygote: Zygote, tmp_path: Path) -> None:
+def test_a_job_whose_last_worker_has_ended_for_good_fails(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "hooked.py").write_text("""
 from dataclasses import replace
 import tensorflow.compat.v1 as tf1
@@ -161,7 +161,7 @@ from tests.cluster import models
 from tests.cluster.models import input_fn
 
 class Failing(tf1.train.SessionRunHook):
-    def after_run(self, run_context, run_values):
+    def begin(self):
         raise KeyError("no such column")
 
 def model_fn(features, labels, mode):
@@ -173,7 +173,37 @@ def model_fn(features, labels, mode):
         assert '"event": "error", "reason": "hook Failing failed at ' in worker.text
         poll_until(lambda: job.status().departures, 10, "a departure")
         status = job.status()
-        assert [(d.role, d.index, d.kind) for d in status.departures] == [(Role.WORKER, 0, LeaveKind.ERROR)]
-        assert re.search(r"no worker is live; worker 0 left \d+ s ago \(error\): .*no such column", status.reason)
+        assert [(d.role, d.index, d.kind) for d in status.departures] == [(Role.WORKER, 0, LeaveKind.USAGE)]
+        assert re.search(r"no worker is live; worker 0 left \d+ s ago \(usage\): .*no such column", status.reason)
         job.ps[0].wait_for(" no_workers ")
-        end(job)
+        assert job.ps[0].wait() == 1
+        assert "no worker is left: worker 0 has ended for good: hook Failing failed at " in job.ps[0].wait_for(
+            " error "
+        )
+
+
+RATES = """
+from dataclasses import replace
+from tests.cluster import models
+from tests.cluster.models import input_fn
+
+def model_fn(features, labels, mode):
+    return replace(models.model_fn(features, labels, mode), learning_rate=lambda step: [0.1, 0.01][step // 20])
+"""
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_what_was_trained_is_saved_before_the_models_code_ends_the_job(
+    zygote: Zygote, tmp_path: Path, mode: str
+) -> None:
+    (tmp_path / "rates.py").write_text(RATES)
+    with cluster(
+        zygote, tmp_path, min_workers=2, mode=mode, train_steps=1_000_000, checkpoint_dir=tmp_path / "c"
+    ) as job:
+        for index in range(2):
+            job.start_worker(index, "--model=rates")
+        assert set(job.wait_all().values()) == {1}
+        said = job.ps[0].wait_for(" error ")
+    assert "IndexError: list index out of range" in said
+    saved = re.search(r"the newest checkpoint is of global step (\d+)", said)
+    assert saved and int(saved[1]) >= 40, said

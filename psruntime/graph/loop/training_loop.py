@@ -69,6 +69,8 @@ class TrainingLoop:
             raise
         except JobFailedError as error:
             raise self._failure or error from None  # of which every other process has the text alone
+        if self._failure:
+            raise self._failure
 
     def _train(self) -> None:
         with (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import UsageError
+from psruntime.errors import UserCodeError
 from psruntime.graph.hooks.model_hooks import StepsOnly
 from psruntime.model import ModelSpec
 from tests.support.local_cluster import LocalCluster, train
@@ -96,7 +96,7 @@ def test_a_hook_that_fails_is_named() -> None:
         def after_run(self, run_context: Any, run_values: Any) -> None:
             raise RuntimeError("no disk")
 
-    with pytest.raises(UsageError, match=r"hook Failing failed at .*test_model_hooks.py:\d+: RuntimeError: no disk"):
+    with pytest.raises(UserCodeError, match=r"hook Failing failed at .*test_model_hooks.py:\d+: RuntimeError: no disk"):
         train(LocalCluster(1), watched(Failing()), 3)
 
 
