@@ -176,3 +176,17 @@ def test_a_script_starts_a_ps_beside_it(zygote: Zygote, tmp_path: Path) -> None:
         "worker 0 stopped", "worker 1 stopped",
     ]  # fmt: skip
     assert (tmp_path / "checkpoints" / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_second_process_of_an_index_ends_with_the_code_of_its_ps(zygote: Zygote, tmp_path: Path, index: int) -> None:
+    """What refuses its ps is the cause, not the signal with which the worker is ended for it."""
+    machines = Machines(zygote, tmp_path, "task", "--colocate-ps", "--train-steps=1000000", "--linger=0", "--lease=2")
+    try:
+        first = [machines.start(0), machines.start(1)]
+        first[0].wait_for(" now=TRAINING ")
+        second = machines.start(index)
+        assert second.wait(END_S) == 2, second.text
+        assert [proc.code for proc in first] == [None, None]
+    finally:
+        machines.end()
