@@ -39,6 +39,7 @@ from psruntime.errors import (
 from psruntime.gpus import VISIBLE, OwnMemory, choose_gpu, gpus, smallest_memory
 from psruntime.graph.base import allocator
 from psruntime.graph.hooks.progress import Progress
+from psruntime.machine import this_machine
 from psruntime.metric import told
 from psruntime.model import EVAL, TRAIN, Context, input_seed, load_model
 from psruntime.network.hosts import await_names
@@ -279,9 +280,10 @@ class _Trainer:
 
         context = ClientContext(client, self._job, process.stop, process.log, process.asked)
         past = Past(saved_step=newest_step(self._job.checkpoint_dir))
+        machine = None if gpu_count() else this_machine()
         me = Registration(
             Role.WORKER, where.index, self.address, health_address, self._specs, past,
-            self._graphs.of(self._job.mode).train.identity,
+            self._graphs.of(self._job.mode).train.identity, machine,
         )  # fmt: skip
         self._control_plane, self._membership = join_worker(
             context, me, self._stats, where.connect_timeout_s, process.at_exit,

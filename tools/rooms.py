@@ -73,7 +73,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("graph.base",),
     ("metrics", "tracing", "live"),
     ("observe",),
-    ("network", "gpus"),
+    ("network", "gpus", "machine"),
     ("core.coordinator",),
     ("core.recovery", "core.accounting", "core.rounds", "core.clocks"),
     ("core.members",),

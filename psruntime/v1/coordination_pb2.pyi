@@ -383,7 +383,7 @@ class Settings(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ..., mode: _Optional[_Union[Mode, str]] = ..., automatic: _Optional[bool] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past", "identity")
+    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past", "identity", "machine")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -394,6 +394,7 @@ class JoinRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PAST_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     role: Role
     index: int
     address: str
@@ -404,7 +405,16 @@ class JoinRequest(_message.Message):
     job_id: str
     past: Past
     identity: ModelIdentity
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ..., past: _Optional[_Union[Past, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
+    machine: Machine
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ..., past: _Optional[_Union[Past, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ...) -> None: ...
+
+class Machine(_message.Message):
+    __slots__ = ("processor", "threads")
+    PROCESSOR_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    processor: str
+    threads: int
+    def __init__(self, processor: _Optional[str] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("admitted", "not_yet")
@@ -797,7 +807,7 @@ class Computed(_message.Message):
     def __init__(self, round: _Optional[int] = ..., opened: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ...) -> None: ...
 
 class Contribution(_message.Message):
-    __slots__ = ("round", "attempt", "batch", "examples", "apart", "taken", "shard_batches")
+    __slots__ = ("round", "attempt", "batch", "examples", "apart", "taken", "shard_batches", "divisor", "positions")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -805,6 +815,8 @@ class Contribution(_message.Message):
     APART_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     SHARD_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    DIVISOR_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     batch: int
@@ -812,7 +824,9 @@ class Contribution(_message.Message):
     apart: bool
     taken: Taken
     shard_batches: _containers.RepeatedCompositeFieldContainer[ShardBatch]
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ..., apart: _Optional[bool] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., shard_batches: _Optional[_Iterable[_Union[ShardBatch, _Mapping]]] = ...) -> None: ...
+    divisor: int
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ..., apart: _Optional[bool] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., shard_batches: _Optional[_Iterable[_Union[ShardBatch, _Mapping]]] = ..., divisor: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Taken(_message.Message):
     __slots__ = ("first", "size", "batch_size", "seconds")

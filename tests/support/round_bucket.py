@@ -101,7 +101,7 @@ class RoundBucket:
         else:
             kept = np.isin(np.arange(ROWS), list(rows))[:, None]
             feed[self._values] = (whole * kept).reshape(-1)
-        verdict = int(self.session.run(self._contribute, feed)[0])
+        verdict, _, self.position = map(int, self.session.run(self._contribute, feed))
         self.check_balance()
         return verdict
 

@@ -276,7 +276,8 @@ class Coordinator:
                 self._note("position", **prepared.position.facts)
             state.duty.prepared(prepared.global_step)
             state.reliefs.forget_all()
-            state.turns.prepared(view, state.mode, prepared.global_step, prepared.attempt)
+            plan = [state.job.ps, *state.job.plan_sizes]
+            state.turns.prepared(view, state.mode, prepared.global_step, prepared.attempt, plan)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")
         self._reconsider()
         return self._answer(chief)
@@ -481,6 +482,7 @@ class Coordinator:
         member = state.members.admit(Member(*who_and_where, join.join_id, incarnation, now_s, now_s, now_s), now_s)
         self._note("member_joined", member=member.name, address=member.address, incarnation=member.tag)
         state.admit(member, join.specs, join.identity)
+        state.turns.admit(incarnation, join.machine)
         return member
 
     def _prefer_the_past(self, join: Join, now_s: float) -> None:

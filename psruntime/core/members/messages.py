@@ -16,12 +16,21 @@ from psruntime.core.steering.settings import UNCHANGED, Settings
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What decides how a worker rounds: the model of its processor, and the threads that share one operation."""
+
+    processor: str
+    threads: int
+
+
+@dataclass(frozen=True)
 class Join:
     """A process asks to become a member.
 
     `join_id` is random text, the same in every repeat of this join; `waited_s` is the time since the
     first of them.  `job_id` names the job that the process serves.  `specs` are the variables of a worker's model, in
     its order, without local ones and the global step, `identity` is what else the model is.
+    `machine` is that of a worker that computes on the CPU.
     """
 
     role: Role
@@ -34,6 +43,7 @@ class Join:
     specs: tuple[VariableSpec, ...] = ()
     past: Past = UNKNOWN
     identity: ModelIdentity = UNSAID
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True)

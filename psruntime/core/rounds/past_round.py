@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from psruntime.core.members.membership import tag_of
+from psruntime.core.members.messages import Machine
 from psruntime.core.rounds.round_messages import Complete, Contribution, Taken
 from psruntime.core.shards.shard_messages import ShardBatch
 
 
 @dataclass(frozen=True)
 class Part:
-    """One member's part in a closed round, enough to repeat it.  taken, shard_batches: as in Contribution."""
+    """One member's part in a closed round, enough to repeat it.  The others from `taken` on: as in Contribution."""
 
     worker: int
     incarnation: int
@@ -21,6 +22,8 @@ class Part:
     examples: float
     taken: Taken | None = None
     shard_batches: tuple[ShardBatch, ...] = ()
+    divisor: int = 1
+    positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,14 @@ class PastRound:
             "global_step": self.global_step,  # after it
             **({} if scale == 1 else {"learning_rate_scale": scale}),
             **({"local": True} if self.local else {}),
-            "parts": [_record_of(part) for part in self.parts],
+            "parts": [_record_of(part, len(self.parts), self._order_matters) for part in self.parts],
         }
+
+    @property
+    def _order_matters(self) -> bool:
+        """Whether the sum depends on who came first: two gradients of one scale give the same in either order."""
+        counted = [part for part in self.parts if part.examples]
+        return len(counted) > 2 or len({part.examples * part.divisor for part in counted}) > 1
 
 
 def past_round(
@@ -71,14 +80,23 @@ def past_round(
     parts = []
     for incarnation, index in sorted(members.items(), key=lambda item: item[1]):
         said = contributions[incarnation]
-        parts.append(Part(index, incarnation, said.batch, said.examples, said.taken, said.shard_batches))
+        facts = (said.batch, said.examples, said.taken, said.shard_batches, said.divisor, said.positions)
+        parts.append(Part(index, incarnation, *facts))
     return PastRound(number, attempt, global_step, parts, learning_rate_scale, local)
 
 
-def _record_of(part: Part) -> dict[str, Any]:
+def record_of_worker(part: Part, machine: Machine) -> dict[str, Any]:
+    """Its line in the record, as JSON."""
+    who = {"worker": part.worker, "incarnation": tag_of(part.incarnation)}
+    return {"record": "worker", **who, "processor": machine.processor, "threads": machine.threads}
+
+
+def _record_of(part: Part, members: int, order_matters: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"worker": part.worker, "incarnation": tag_of(part.incarnation), "batch": part.batch}
     taken = {"first": part.taken.first, "size": part.taken.size} if part.taken else {}
     facts |= {**taken, "examples": part.examples}
+    facts |= {} if part.divisor == members else {"divisor": part.divisor}
+    facts |= {"positions": list(part.positions)} if order_matters and part.positions else {}
     if part.shard_batches:
         facts["shards"] = [[b.shard.epoch, b.shard.begin, b.shard.end, b.number] for b in part.shard_batches]
     return facts

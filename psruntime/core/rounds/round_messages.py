@@ -91,7 +91,9 @@ class Contribution:
 
     It has closed the round before.  apart: this one has to be closed by itself, since what is applied depends on the
     sums of all ps.  taken: only where rounds have shares.  shard_batches: of which data shards the batch is, one for
-    each mini-batch; none without any.
+    each mini-batch; none without any.  divisor: by which its gradient is divided.
+    positions: how many contributions the sum of each bucket had before this one, in an order of the buckets that all
+    workers have, the global step's among them; one number if they are equal, none if they are not known.
     """
 
     round: int
@@ -101,6 +103,8 @@ class Contribution:
     apart: bool = False
     taken: Taken | None = None
     shard_batches: tuple[ShardBatch, ...] = ()
+    divisor: int = 1
+    positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

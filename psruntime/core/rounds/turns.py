@@ -6,11 +6,12 @@ became void, each gradient that came too late for its round, and where the varia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import listed
-from psruntime.core.rounds.past_round import Part, PastRound
+from psruntime.core.rounds.past_round import Part, PastRound, record_of_worker
 from psruntime.core.rounds.round_messages import Closed, Computed, Contribution, Done
 from psruntime.core.rounds.rounds import NAMED, Rounds
 from psruntime.core.rounds.shares import Shares
@@ -45,13 +46,23 @@ class Turns:
         self._now_s = self._since_s = 0.0  # when that began
         self._warned = False  # of it
         self._records: list[Record] = []
+        self._machines: dict[int, Machine] = {}  # incarnation -> whose record is not made yet
 
-    def prepared(self, view: int, mode: str, global_step: int, attempt: int) -> None:
-        """A view is prepared; in mode sync, rounds are held in it.  `attempt`: the highest that its ps have seen."""
+    def admit(self, incarnation: int, machine: Machine | None) -> None:
+        """A member is admitted.  machine: as in Join."""
+        if machine:
+            self._machines[incarnation] = machine
+
+    def prepared(self, view: int, mode: str, global_step: int, attempt: int, plan: Sequence[int] = ()) -> None:
+        """A view is prepared; in mode sync, rounds are held in it.  `attempt`: the highest that its ps have seen.
+
+        plan: what `make_plan` takes after the variables.
+        """
         if mode == "sync":
             self._record_round(self.rounds.begin(global_step, attempt))  # only the word of its being applied was lost
         if mode == "sync" or self.rounds.attempt:  # else there are no rounds that it could undo
-            self._records.append({"record": "prepared", "view": view, "mode": mode, "global_step": global_step})
+            facts = {"view": view, "mode": mode, "global_step": global_step, "plan": list(plan)}
+            self._records.append({"record": "prepared", **facts})
 
     def take(self, incarnation: int, index: int, done: Done | None, rests_after: int | None = None) -> None:
         """A worker says what it has done since its last turn, and asks for the next.
@@ -72,6 +83,7 @@ class Turns:
         """A worker is gone."""
         self._record_void("lost", index, lambda: self.rounds.lose(incarnation))
         self._late_batches.pop(incarnation, None)
+        self._machines.pop(incarnation, None)
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on; for `pause_s` of it nobody looked, so that counts for nothing."""
@@ -134,6 +146,9 @@ class Turns:
     def _record_round(self, past: PastRound | None) -> None:
         if past is None:
             return
+        for part in past.parts:
+            if machine := self._machines.pop(part.incarnation, None):
+                self._records.append(record_of_worker(part, machine))
         self._records.append(past.record)
         for part in past.parts:
             self._on_part(part)

@@ -47,7 +47,7 @@ class RoundRuns:
         return header
 
     def contribute(self, session: Any, assignment: Assignment, turn: Turn, scale: float) -> Any:
-        """Pushes what is kept; the outcomes, int64 [buckets, 2].
+        """Pushes what is kept; the outcomes, int64 [buckets, 3].
 
         scale: multiply what is kept by it to get the sum over its examples; 0: it does not count.
         """
@@ -107,10 +107,21 @@ class RoundRuns:
 
 
 def are_accepted(outcomes: Any) -> bool:
-    """Whether every bucket took the contribution; outcomes: int64 [buckets, 2]."""
+    """Whether every bucket took the contribution; outcomes: int64 [buckets, 3]."""
     return ACCEPTED.issuperset(outcomes[:, 0].tolist())
 
 
 def is_closed(outcomes: Any, closes: Complete) -> bool:
-    """Whether every bucket had applied the attempt when it was pulled; outcomes: int64 [buckets, 2]."""
+    """Whether every bucket had applied the attempt when it was pulled; outcomes: int64 [buckets, 3]."""
     return bool((outcomes[:, 1] >= closes.attempt).all())
+
+
+def positions(outcomes: Any) -> tuple[int, ...]:
+    """As in Contribution, of one that was accepted; none where a bucket had taken an earlier try of it.
+
+    outcomes: int64 [buckets, 3].
+    """
+    of_buckets = outcomes[:, 2]
+    if (outcomes[:, 0] == REPEATED).any():
+        return ()
+    return (int(of_buckets[0]),) if (of_buckets == of_buckets[0]).all() else tuple(of_buckets.tolist())

@@ -34,7 +34,7 @@ from psruntime.core.rounds.round_messages import (
 )
 from psruntime.graph.loop.local_rounds import LocalRounds
 from psruntime.graph.loop.round_batches import Batch, NoBatchError, RoundBatches
-from psruntime.graph.loop.round_runs import RoundRuns, are_accepted, is_closed
+from psruntime.graph.loop.round_runs import RoundRuns, are_accepted, is_closed, positions
 from psruntime.graph.loop.step_runner import Ran, StepRunner
 from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.session.step_result import StepResult, require_finite
@@ -184,7 +184,17 @@ class RoundSteps:
         self._tell(kept, turn.round, turn.attempt, contribution(self._buckets, kept.weight > 0))
         apart = self._graph.model.spec.clip_norm is not None
         batch = kept.batch
-        return Contribution(turn.round, turn.attempt, batch.number, kept.weight, apart, kept.taken, batch.of)
+        return Contribution(
+            turn.round,
+            turn.attempt,
+            batch.number,
+            kept.weight,
+            apart,
+            kept.taken,
+            batch.of,
+            kept.divisor,
+            positions(outcomes),
+        )
 
     def _train_alone(self, session: Any, assignment: Assignment, turn: Turn) -> Done | None:
         """What this worker has come to by itself, where the round is local."""

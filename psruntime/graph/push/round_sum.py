@@ -122,8 +122,8 @@ def contribute(
     One that is not finite counts, without its gradient, so that the round is complete without it.
 
     Returns:
-        int64 [2] = (PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket had applied, after
-        the close if there was one, so when it was pulled).
+        int64 [3] = (PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket had applied, after
+        the close if there was one, so when it was pulled; how many contributions the sum had before this one).
     """
     store, push, attempt = rounds.store, header.push, header.push.sequence
     numbers = control.numbers
@@ -151,7 +151,7 @@ def contribute(
                 record_push(store, control, push, last_push, accepted),
             ]
         after_close = state if closed is None else tf1.unstack(closed)
-        return tf1.stack([verdict, after_close[APPLIED_ATTEMPT]]), last
+        return tf1.stack([verdict, after_close[APPLIED_ATTEMPT], before]), last
 
     with tf1.name_scope(f"contribute/{store.bucket.name}/"):
         arrived = [*push.tensors, header.scale, *gradient.tensors, *([] if closed is None else [closed])]

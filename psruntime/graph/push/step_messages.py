@@ -167,7 +167,7 @@ def _bits(number: float) -> int:
 
 
 class Outcomes:
-    """The outcomes of the buckets of `num_ps` ps, int64 [2] each, on their way to the worker."""
+    """The outcomes of the buckets of `num_ps` ps, int64 [facts] each, on their way to the worker."""
 
     def __init__(self, num_ps: int) -> None:
         self._of: list[list[Any]] = [[] for _ in range(num_ps)]
@@ -176,12 +176,13 @@ class Outcomes:
         self._of[ps].append(outcome)
 
     def bring(self, global_step: Any, index: int) -> tuple[list[Any], Any]:
-        """(per ps that has buckets int64 [buckets, 2], the global step int64 []), on worker `index`.
+        """(per ps that has buckets int64 [buckets, facts], the global step int64 []), on worker `index`.
 
         global_step: int64 [] on ps 0.
         """
         with tf1.device(ps_device(0)):
-            self._of[0].append(tf1.stack([global_step, 0]))  # a further row, so that it costs no message
+            others = [0] * (self._of[0][0].shape[0] - 1)
+            self._of[0].append(tf1.stack([global_step, *others]))  # a further row, so that it costs no message
         brought = []
         for ps, outcomes in enumerate(self._of):
             if outcomes:

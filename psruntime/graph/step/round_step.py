@@ -135,11 +135,11 @@ class _Rounds:
         self._outcomes.add(0, self._outcome(rounds, 0, one, state))
 
     def _outcome(self, rounds: RoundStore, ps: int, gradient: BucketGradient, closed: Any) -> Any:
-        """What a step says of a bucket, int64 [2] as `contribute` has it; closed: the round state after the close."""
+        """What a step says of a bucket, int64 [3] as `contribute` has it; closed: the round state after the close."""
         control = self._setup.controls[ps]
         if self._setup.job.backup_workers:
             with tf1.device(ps_device(ps)):
-                return tf1.stack([control.numbers(PENDING), closed[APPLIED_ATTEMPT]])
+                return tf1.stack([control.numbers(PENDING), closed[APPLIED_ATTEMPT], control.numbers(0)])
         return contribute(rounds, control, self._step_header.on[ps], gradient, closed)
 
     def step(self) -> dict[str, Any]:

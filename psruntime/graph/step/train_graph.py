@@ -40,7 +40,7 @@ class RoundGraph:
 
     stores: every bucket, the global step's included.
     header: what to feed to all runs; a step is fed it too, and says with it what it closes.
-    contribute: int64 [buckets, 2], outcomes; pushes what was kept.
+    contribute: int64 [buckets, 3], outcomes; pushes what was kept.
     squares: sum of squares of the sums of all examples' gradients, float64 []; empty unless there is a clip_norm.
     close: round states int64 [buckets, ROUND_STATE_SIZE] after the update.
     after_close: bucket name -> operation after which the bucket is closed, if it was to be.
@@ -76,9 +76,10 @@ class TrainGraph:
     header: what to feed besides the batch.
     fence: of this worker, for what it writes when it is the chief.
     step: what a training step fetches, {"loss": float [], "global_step": int64 [], "updates": operations,
-        "outcomes": one int64 [buckets, 2] per ps, "marks": those of step_marks.py}.  In mode sync a step contributes
-        its gradient to the round, and keeps it ("kept": operations) for `rounds`.  There, and where the job has local
-        rounds, {"examples": float64 []} is what the batch weighs, 0 if the loss is not finite.
+        "outcomes": one int64 [buckets, 2] per ps, in mode sync [buckets, 3], "marks": those of step_marks.py}.  In
+        mode sync a step contributes its gradient to the round, and keeps it ("kept": operations) for `rounds`.  There,
+        and where the job has local rounds, {"examples": float64 []} is what the batch weighs, 0 if the loss is not
+        finite.
     gradient_norm: the norm over all gradients of a step, before they are limited, float64 []; no step computes it.
     optimizers: bucket name -> its optimizer, of those that are trained.
     row_flags: bucket name -> which rows of its master and slots were touched, and of a dynamic table which sets too;

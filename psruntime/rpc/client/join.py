@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, Join, NotYet
+from psruntime.core.members.messages import Answer, Join, Machine, NotYet
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
@@ -21,7 +21,7 @@ ASK_AGAIN_S = 0.3  # a lost holder is replaced this much later; the coordinator 
 class Registration:
     """What a process registers as: its role and index, where it is reached, and a worker's variables.
 
-    address: of TensorFlow's server.  health_address: of grpc.health.v1.  specs, past, identity: as in Join.
+    address: of TensorFlow's server.  health_address: of grpc.health.v1.  Others: as in Join.
     """
 
     role: Role
@@ -31,6 +31,7 @@ class Registration:
     specs: tuple[VariableSpec, ...] = ()
     past: Past = UNKNOWN
     identity: ModelIdentity = UNSAID
+    machine: Machine | None = None
 
     @property
     def name(self) -> str:
@@ -60,6 +61,7 @@ def join_until_admitted(context: ClientContext, registration: Registration, for_
         specs=me.specs,
         past=me.past,
         identity=me.identity,
+        machine=me.machine,
     )
     asked_s: float | None = None  # when the first try that was answered was made: before it, nobody was asked
     logged = ""  # the tag of the holder that the log has named

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from psruntime.config import check_job_id
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, Instructions, Join, LeaveKind, NotYet, Prepared
+from psruntime.core.members.messages import Answer, Instructions, Join, LeaveKind, Machine, NotYet, Prepared
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import DynamicRows, VariableSpec
@@ -189,6 +189,7 @@ def join_to_wire(join: Join) -> pb.JoinRequest:
             identity=identity_to_wire(join.past.identity) if join.past.identity else None,
         ),
         identity=identity_to_wire(join.identity),
+        machine=pb.Machine(processor=join.machine.processor, threads=join.machine.threads) if join.machine else None,
     )
 
 
@@ -214,7 +215,13 @@ def join_from_wire(wire: pb.JoinRequest, read_specs: ReadSpecs = specs_from_wire
             _known_identity(wire.past),
         ),
         identity_from_wire(wire.identity),
+        _machine_from_wire(wire.machine) if wire.HasField("machine") else None,
     )
+
+
+def _machine_from_wire(wire: pb.Machine) -> Machine:
+    processor = field_checks.text("machine.processor", wire.processor, field_checks.ADDRESS_CHARS)
+    return Machine(processor, field_checks.number("machine.threads", wire.threads, least=1))
 
 
 def join_result_to_wire(result: Answer | NotYet) -> pb.JoinResponse:

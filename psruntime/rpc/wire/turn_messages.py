@@ -49,6 +49,8 @@ def turn_request_to_wire(request: TurnRequest) -> pb.TakeTurnRequest:
         wire.contribution.round, wire.contribution.attempt = done.round, done.attempt
         wire.contribution.batch, wire.contribution.examples = done.batch, done.examples
         wire.contribution.apart = done.apart
+        wire.contribution.divisor = done.divisor
+        wire.contribution.positions.extend(done.positions)
         if done.taken is not None:
             wire.contribution.taken.CopyFrom(_taken_to_wire(done.taken))
         wire.contribution.shard_batches.extend(shard_batches_to_wire(done.shard_batches))
@@ -152,7 +154,9 @@ def _done_from_wire(wire: pb.TakeTurnRequest) -> Done | None:
         examples = field_checks.amount("contribution.examples", part.examples)
         taken = _taken_from_wire(part.taken) if part.HasField("taken") else None
         shard_batches = shard_batches_from_wire(part.shard_batches)
-        return Contribution(number, attempt, batch, examples, part.apart, taken, shard_batches)
+        divisor = field_checks.number("contribution.divisor", part.divisor, least=1) if part.divisor else 1
+        positions = tuple(field_checks.number("contribution.positions", each) for each in part.positions)
+        return Contribution(number, attempt, batch, examples, part.apart, taken, shard_batches, divisor, positions)
     if isinstance(part, pb.Closed):
         return Closed(number, attempt, field_checks.number("closed.global_step", part.global_step))
     return Torn(number, attempt, field_checks.words("torn.reason", part.reason))

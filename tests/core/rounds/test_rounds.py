@@ -542,7 +542,7 @@ def test_shares_follow_the_speeds_and_stay_with_the_round() -> None:
     contribute(1, 2)
     (first, second) = rounds._past(rounds.round).record["parts"]
     assert (first["size"], second["size"]) == (13, 27) and first["first"] == 0
-    assert list(first) == ["worker", "incarnation", "batch", "first", "size", "examples"]
+    assert list(first) == ["worker", "incarnation", "batch", "first", "size", "examples", "divisor"]
     rounds.lose(2)
     for shares in ([20, 0], [20, 0]):
         rounds.open_next(2)

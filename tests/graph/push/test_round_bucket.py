@@ -43,7 +43,9 @@ def bucket(shared: RoundBucket) -> Iterator[RoundBucket]:
 
 def test_a_repeat_is_counted_once(bucket: RoundBucket) -> None:
     assert bucket.contribute(0, 1, 1.0) == PENDING
+    assert bucket.position == 0
     assert bucket.contribute(1, 1, 2.0) == PENDING
+    assert bucket.position == 1
     before = bucket.look()
     assert bucket.contribute(0, 1, 1.0) == REPEATED
     assert bucket.contribute(1, 1, 9.0) == REPEATED

@@ -103,12 +103,15 @@ def test_rounds_of_two_workers_equal_one_process(
             turn = Turn(Duty.CONTRIBUTE, number, attempt, attempt, None if clip else complete)
             for worker, (steps, assignment) in enumerate(zip(workers, assignments, strict=True)):
                 said = steps._contribute(monitored, assignment, turn)
-                assert said == Contribution(number, attempt, number - 1, EXAMPLES[worker], clip)
+                facts = (number, attempt, number - 1, EXAMPLES[worker], clip)
+                divisor = turn.closes.members if turn.closes else 1
+                assert said == Contribution(*facts, divisor=divisor, positions=(worker,))
             complete = Complete(number, attempt, 2, sum(EXAMPLES))
             if number == LOST:
                 again = Turn(Duty.CONTRIBUTE, number, attempt + 50, attempt, turn.closes)
                 said = workers[1]._contribute(monitored, assignments[1], again)
-                assert said == Contribution(number, again.attempt, number - 1, EXAMPLES[1], clip)
+                facts = (number, again.attempt, number - 1, EXAMPLES[1], clip)
+                assert said == Contribution(*facts, divisor=divisor, positions=(0,)), "the first of its attempt"
                 complete = Complete(number, again.attempt, 1, EXAMPLES[1])
             if number < ROUNDS and not clip:
                 continue  # the next one closes it

@@ -20,6 +20,7 @@ from psruntime.core.members.messages import (
     JobStatus,
     Join,
     LeaveKind,
+    Machine,
     MemberStatus,
     NotYet,
     PsBeat,
@@ -161,6 +162,7 @@ joins = st.builds(
     models,
     st.builds(Past, st.booleans(), counts, st.none() | counts, counts, steered, st.none() | identities),
     identities,
+    st.none() | st.builds(Machine, st.text(max_size=256), st.integers(1, 2**31 - 1)),
 )
 beats = st.builds(
     heartbeat_messages.Heartbeat,

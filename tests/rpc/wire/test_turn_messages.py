@@ -28,9 +28,12 @@ relaxed = settings(deadline=None)
 numbers = st.integers(1, field_checks.COUNT_LIMIT - 1)
 amounts = st.floats(0, 1e300)
 takens = st.none() | st.builds(Taken, counts, numbers, numbers, amounts)
+positions = st.lists(st.integers(0, 2**31 - 1), max_size=3).map(tuple)
 dones = (
     st.none()
-    | st.builds(Contribution, numbers, numbers, counts, amounts, st.booleans(), takens, shard_batches)
+    | st.builds(
+        Contribution, numbers, numbers, counts, amounts, st.booleans(), takens, shard_batches, numbers, positions
+    )
     | st.builds(Computed, numbers, numbers, counts, amounts)
     | st.builds(Closed, numbers, numbers, counts)
     | st.builds(Torn, numbers, numbers, words)

@@ -1,0 +1,50 @@
+"""What the record of a round says of how its sum was made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psruntime.core.members.messages import Machine
+from psruntime.core.rounds.past_round import past_round
+from psruntime.core.rounds.round_messages import Closed, Contribution
+from psruntime.core.rounds.turns import Turns
+
+
+def test_the_record_names_the_order_of_a_sum_only_where_that_decides() -> None:
+    """Two gradients of one scale give the same sum in either order."""
+
+    def parts_of(*said: tuple[float, int, tuple[int, ...]]) -> list[dict[str, Any]]:
+        contributions = {
+            inc: Contribution(1, 1, 0, examples, divisor=divisor, positions=positions)
+            for inc, (examples, divisor, positions) in enumerate(said, start=1)
+        }
+        members = {inc: inc - 1 for inc in contributions}
+        parts: list[dict[str, Any]] = past_round(1, 1, 1, members, contributions).record["parts"]
+        return parts
+
+    assert all(not {"positions", "divisor"} & set(part) for part in parts_of((8, 2, (0,)), (8, 2, (1,))))
+    assert [part["positions"] for part in parts_of((8, 2, (1,)), (4, 2, (0,)))] == [[1], [0]]
+    assert [part["divisor"] for part in parts_of((8, 1, (1,)), (8, 1, (0,)))] == [1, 1]
+    three = parts_of((8, 3, (0, 1)), (8, 3, (1, 0)), (8, 3, ()))
+    assert [part.get("positions") for part in three] == [[0, 1], [1, 0], None], "one was repeated: it is not known"
+    two_count = parts_of((8, 3, (0,)), (0, 3, (1,)), (8, 3, (2,)))
+    assert not any("positions" in part for part in two_count), "what weighs nothing is not in the sum"
+
+
+def test_the_record_names_the_machine_of_each_worker_before_its_first_round() -> None:
+    turns = Turns(30.0, lambda *_args, **_facts: None)
+    turns.prepared(1, "sync", 0, 0, [2, 64, 32, 0])
+    for number in (1, 2):
+        for incarnation in (7, 8):
+            turns.admit(incarnation, Machine(f"processor {incarnation}", 4) if number == 1 else None)
+            turns.take(incarnation, incarnation - 7, None)
+        turns.update(lambda: [0, 1], 2, 0)
+        for incarnation in (7, 8):
+            turns.take(incarnation, incarnation - 7, Contribution(number, number, number - 1, 8.0, apart=True))
+        turns.take(7, 0, Closed(number, number, number))
+    records = turns.take_records()
+    assert [record["record"] for record in records] == ["prepared", "worker", "worker", "round", "round"]
+    assert records[0]["plan"] == [2, 64, 32, 0]
+    assert [(r["worker"], r["processor"], r["threads"]) for r in records[1:3]] == [
+        (0, "processor 7", 4), (1, "processor 8", 4)
+    ]  # fmt: skip
