@@ -39,10 +39,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "psruntime.bound_range", "psruntime.metric", "psruntime.step_range", "psruntime.warm_names",
     },
     "psruntime/process_config.py": {"psruntime.errors", "psruntime.settings", "psruntime.devices"},
-    "psruntime/usercode.py": {"psruntime.errors"},
+    "psruntime/usercode.py": {"psruntime.errors", "psruntime.faults"},
     "psruntime/model.py": {"psruntime.errors", "psruntime.settings", "psruntime.usercode"},
     "psruntime/cluster": {"psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.settings"},
-    "psruntime/launch": {"psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.settings"},
+    "psruntime/launch": {
+        "psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.settings",
+        "psruntime.observe.outputs",
+    },
     "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.process_config"},
     "psruntime/tracing": {"psruntime.errors", "psruntime.observe"},
     "psruntime/metrics": {

@@ -128,7 +128,7 @@ class FakePs:
     code = 0
     signal = 0
 
-    def __init__(self, words: list[str], say: Any) -> None:
+    def __init__(self, words: list[str], say: Any, **_: Any) -> None:
         self.calls: list[Any] = [words]
 
     def __getattr__(self, name: str) -> Any:
@@ -137,7 +137,7 @@ class FakePs:
 
 def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[FakePs] = []
-    monkeypatch.setattr(task, "ColocatedPs", lambda *args: made.append(FakePs(*args)) or made[-1])
+    monkeypatch.setattr(task, "ColocatedPs", lambda *args, **how: made.append(FakePs(*args)) or made[-1])
     cluster = {"worker": ["a:1", "d:1"]}
     words = ["--colocate-ps", "--model=mine", "--insecure", "--health-port=9", "--lifeline"]
     for index in (0, 1):
@@ -168,7 +168,7 @@ def test_a_colocated_ps_has_nothing_to_do_with_the_gpus_of_its_worker(
     started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[FakePs] = []
-    monkeypatch.setattr(task, "ColocatedPs", lambda *args: made.append(FakePs(*args)) or made[-1])
+    monkeypatch.setattr(task, "ColocatedPs", lambda *args, **how: made.append(FakePs(*args)) or made[-1])
     words = ["--colocate-ps", "--insecure", "--devices=gpu:auto", "--gpu-memory=20GiB"]
     assert run(monkeypatch, "worker", 1, *words, cluster={"worker": ["a:1", "a:2"]}) == 0
     assert of_gpus(started[0]) == ["--local-rank=1", "--devices=gpu:auto", "--gpu-memory=20GiB"]
@@ -177,7 +177,7 @@ def test_a_colocated_ps_has_nothing_to_do_with_the_gpus_of_its_worker(
 
 def test_colocated_ps_train_by_a_schedule(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[FakePs] = []
-    monkeypatch.setattr(task, "ColocatedPs", lambda *args: made.append(FakePs(*args)) or made[-1])
+    monkeypatch.setattr(task, "ColocatedPs", lambda *args, **how: made.append(FakePs(*args)) or made[-1])
     words = ["--colocate-ps", "--insecure", "--schedule=async:500, sync"]
     assert run(monkeypatch, "worker", 0, *words, cluster={"worker": ["a:1"]}) == 0
     assert "--schedule=async:500, sync" in made[0].calls[0] and "--mode=sync" not in made[0].calls[0]

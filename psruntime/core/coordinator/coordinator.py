@@ -98,9 +98,9 @@ class Coordinator:
             raise over_error(state.phase, state.reason)
         with state.refused_joins.noted(join):
             check_join(join, state.job, state.members)
-        self._prefer_the_past(join, now_s)
-        if join.role is Role.WORKER:
-            check_model(join, state.specs, state.identity)
+            self._prefer_the_past(join, now_s)
+            if join.role is Role.WORKER:
+                check_model(join, state.specs, state.identity)
         claim = state.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
         if isinstance(claim, Busy):
             return NotYet(claim.reason, claim.holder.tag, claim.holder)

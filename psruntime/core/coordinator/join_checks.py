@@ -44,12 +44,12 @@ def check_model(join: Join, specs: tuple[VariableSpec, ...] | None, identity: Mo
         ModelDiffersError: they differ; names the first difference, with both values.
     """
     what = f"worker {join.index} has another model than the job, first difference: "
-    if identity is not None and (difference := next(differences(join.identity, identity, "the job"), None)):
-        raise ModelDiffersError(f"{what}{difference}; start it with the job's model")
     if specs is not None and (difference := first_difference(join.specs, specs)):
         raise ModelDiffersError(
             f"{what}{difference} (here: this worker, there: the job); start it with the job's model"
         )
+    if identity is not None and (difference := next(differences(join.identity, identity, "the job"), None)):
+        raise ModelDiffersError(f"{what}{difference}; start it with the job's model")
 
 
 def _is_loopback(address: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import UserCodeError
+from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.base.failed_operation import user_error
 
 LIMIT = 10  # batches in a row that may fail; where all do it is not the batch
@@ -41,11 +41,11 @@ class DataErrors:
         """A batch was processed."""
         self._in_a_row = 0
 
-    def pass_over(self, error: UserCodeError) -> None:
+    def pass_over(self, error: UserCodeError | UsageError) -> None:
         """A batch is given up.
 
         Raises:
-            UserCodeError: it must not be, or too many in a row were.
+            UserCodeError, UsageError: it must not be, or too many in a row were.
         """
         if not self._skip:
             raise error

@@ -253,15 +253,16 @@ class InputStream:
         minibatches = (batch[i : i + size] for i in range(0, len(batch), size))
         return sum(int(self.layout.examples(each, np.shape)) for each in minibatches)
 
-    def require_counted(self, batch: list[Any]) -> None:
-        """Raises UsageError if it is ambiguous what a mini-batch of a step weighs among others."""
+    def miscounted(self, batch: list[Any]) -> UsageError | None:
+        """Why it is ambiguous what a mini-batch of a step weighs among others; None if it is not."""
         size = len(self.layout.tensors)
         for i in range(0, len(batch), size):
             if differs := self.layout.miscounted(batch[i : i + size]):
-                raise UsageError(
+                return UsageError(
                     f"{self.name}: {differs}, so the weight of a batch in a round of mode sync is not known; give the "
                     "number of its examples as `examples` of ModelSpec, for example tf.shape(labels)[0]"
                 )
+        return None
 
     def close(self) -> None:
         if self._ahead is not None:

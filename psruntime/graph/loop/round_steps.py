@@ -272,8 +272,11 @@ class RoundSteps:
         """Runs the step with a batch, or with the next if that is given up; (the one that worked, its results)."""
         failures = 0
         while True:
-            if self._graph.model.spec.examples is None:
-                self._inputs.require_counted(batch.arrays)
+            if self._graph.model.spec.examples is None and (refusal := self._inputs.miscounted(batch.arrays)):
+                self._data_errors.pass_over(refusal)
+                self._batches.pass_over(batch)
+                batch, failures = self._batches.next(share), 0
+                continue
             feed = {**headers, **dict(zip(self._graph.model.batch, batch.arrays, strict=True))}
             try:
                 ran: Ran = session.run_step_fn(self._with(feed))

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.recovery.checkpoint_names import Kind
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
 from psruntime.graph.checkpoint.transfer import Reader, Source
 from psruntime.graph.model.pretrained import Pretrained
@@ -48,10 +49,11 @@ class PretrainedValues:
         for path, reader in self._readers.items():
             sources = self._sources[path]
             try:
-                reader.read(session, sources, False, every_ps, incarnation)
+                there = {name: source._replace(path=readable(path)) for name, source in sources.items()}
+                reader.read(session, there, False, every_ps, incarnation)
             except LOST_SESSION:
                 raise
-            except tf1.errors.OpError as error:
+            except (tf1.errors.OpError, OSError) as error:
                 raise CheckpointError(f"init_from_checkpoint of model_fn, {path}: {first_line(error)}") from error
             facts.append({"path": path, "variables": len(sources), "names": some(sorted(sources))})
         return facts

@@ -16,6 +16,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, NotYet, WorkerBeat
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
+from psruntime.core.plan.identity import ModelIdentity, differences
 from psruntime.errors import (
     IndexHeldError,
     JobDoneError,
@@ -68,6 +69,7 @@ class Expected:
         self.gone: list[Gone] = []
         self.chief: int | None = None  # incarnation
         self.specs: tuple[VariableSpec, ...] | None = None
+        self.identity: ModelIdentity | None = None
         self.floor = self.global_step = self.steps_lost = 0
         self.had_all_stopped = False  # when the latest call began
         self.drains = False  # whether the job drained when the latest call began
@@ -111,6 +113,8 @@ class Expected:
         if any(is_loopback(join) != is_loopback(other.join) for other in self.live.values()):
             return UsageError, holder
         if join.role is Role.WORKER and self.specs not in (None, join.specs):
+            return ModelDiffersError, holder
+        if join.role is Role.WORKER and self.identity and any(differences(join.identity, self.identity, "the job")):
             return ModelDiffersError, holder
         if member is None or member.join.join_id == join.join_id:
             return Answer, holder
@@ -261,7 +265,7 @@ class Expected:
         if member and member.join.role is Role.PS and self.state.view.number:
             self.missing_s[member.join.index] = 0.0
         if not self.live_of(Role.WORKER) and not self.state.view.number:
-            self.specs = None
+            self.specs = self.identity = None
         self.drains = self.drains and not self.view_is_void()
         if not self.over and not for_good:
             self.chief = None if self.chief == incarnation else self.chief

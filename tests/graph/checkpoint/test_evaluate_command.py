@@ -169,6 +169,6 @@ def test_a_checkpoint_of_another_model_is_one_line(
 ) -> None:
     write(10, 1.0)
     (tmp_path / "line_of_three.py").write_text(MODEL.replace('"slope"', '"tilt"'))
-    assert evaluate.main([f"--checkpoint-dir={tmp_path / 'saved'}", "--model=line_of_three"]) == 1
+    assert evaluate.main([f"--checkpoint-dir={tmp_path / 'saved'}", "--model=line_of_three"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and "tilt" in err and err.count("\n") == 1 and "Traceback" not in err

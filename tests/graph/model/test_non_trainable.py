@@ -177,7 +177,7 @@ def test_evaluation_reads_the_averages_and_the_tables(tmp_path: Any) -> None:
     measured: list[int] = []
     evaluation = PulledEvaluation(model, Context("eval", 0, 1, 8, "", 3), run.graph.plan, cluster.max_workers)
     with closing(cluster.session(evaluation.graph)) as session:
-        values = evaluation.measure(session, lambda: measured.append(1))
+        values = evaluation.measure(session, lambda *_: measured.append(1))
     assert len(measured) == 10, "each is a sign that it gets on"
     saved = {name: of_checkpoint(run, name) for name in ("kernel", "scale", "table")}
     norm = {name: of_checkpoint(run, f"norm/{name}") for name in ("gamma", "beta", "moving_mean", "moving_variance")}

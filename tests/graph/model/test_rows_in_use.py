@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.model import evaluate
+from psruntime.graph.model import model_metrics
 from psruntime.graph.model.evaluate import CheckpointEvaluation
 from psruntime.graph.model.rows_in_use import RowsInUse
 from psruntime.model import Context, Model, ModelSpec
@@ -61,7 +61,7 @@ def taken(evaluation: CheckpointEvaluation) -> set[str]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are large, and moved in small portions; rows are read for two batches at once."""
     monkeypatch.setattr("psruntime.graph.model.rows_in_use.LARGE_BYTES", 8)
-    monkeypatch.setattr(evaluate, "BATCHES_BYTES", 2 * 8 * (4 * 8 + 4))
+    monkeypatch.setattr(model_metrics, "BATCHES_BYTES", 2 * 8 * (4 * 8 + 4))
 
 
 @pytest.mark.usefixtures("small")

@@ -53,7 +53,7 @@ class Caller:
         self._place = {
             "role": pb.ROLE_WORKER, "index": index, "worker_index": index, "join_id": f"join {index}",
             "job_id": JOB_ID, "address": "127.0.0.1:8", "health_address": health, "waited": {},
-            "variables": specs_to_wire(SPECS),
+            "variables": specs_to_wire(SPECS), "identity": {},
         }  # fmt: skip
         self._is_member, self._is_lost = is_member, True
         self._incarnation = 1 + secrets.randbelow(2**62)
@@ -62,7 +62,7 @@ class Caller:
     def requests(self, rpc: str) -> list[Message]:
         """What is right of a member, with every field and part."""
         facts = {"kind": pb.LEAVE_KIND_ERROR, "seen_revision": 0, "wanted_floor_steps": 0, "max_wait": {}}
-        facts["incarnation"] = self._incarnation
+        facts["incarnation"], facts["failure"] = self._incarnation, ""
         facts["staleness_counts"] = [1] * (len(STALENESS_LIMITS) + 1)
         return whole(METHODS[rpc].input_type._concrete_class, {**self._place, **facts})
 
@@ -71,6 +71,8 @@ class Caller:
         if self._is_member:
             if isinstance(request, pb.LeaveRequest) and request.kind == pb.LEAVE_KIND_FATAL:
                 return OK  # it may end the job, and there would be nothing more to see
+            if isinstance(request, pb.HeartbeatRequest) and request.worker.failure:
+                return OK  # the same
             if self._is_lost:
                 self._arrive()
             if getattr(request, "incarnation", 0) in self._incarnations:
