@@ -40,7 +40,7 @@ class Context:
         batch_size: `--batch-size`, the examples of one mini-batch; with `--devices` each device takes one.
         data_dir: `--data-dir`; empty if the flag was not given.
         seed: of `--seed`, the worker's index and the global step at which its process began (`input_seed`), so that
-            shuffles differ from worker to worker and from life to life.
+            shuffles differ from worker to worker and each time that its process is started.
         cut: what `shards` does; set by psruntime.
     """
 

@@ -30,7 +30,7 @@ def blame(what: str, passing: tuple[type[BaseException], ...] = (), place: Place
     """
     try:
         yield
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, (*passing, PsRuntimeError)):
             raise
         line = users_line(traceback.extract_tb(error.__traceback__)) or users_line(_frames_in(str(error)))

@@ -139,7 +139,7 @@ def _work(
 
 
 def _step_reached(client: CoordinatorClient, job: JobConfig) -> int:
-    """The global step up to which the job has trained, in this life of it or in those before; 0 with a rounds log.
+    """The global step up to which the job has trained, since this start of it or before; 0 with a rounds log.
 
     Its replay makes the inputs of each process again, and does not know at which step one began.
     """
@@ -302,8 +302,10 @@ class _Trainer:
         return self._membership.answer.instructions
 
     def _is_chief_of_view(self) -> bool:
-        """Whether it is the chief of variables that may be used, so that the next checkpoint is its own."""
-        return self._instructions.chief and self._instructions.phase.prepared
+        """Whether the next checkpoint is its own: as the chief of variables that may be used, or that it prepares."""
+        assert self._owner is not None
+        instructions = self._instructions
+        return instructions.chief and not instructions.phase.over and (instructions.phase.prepared or self._owner.owns)
 
     def serve_metrics(self, endpoint: Endpoint) -> None:
         """Tells of its steps there."""
@@ -502,7 +504,7 @@ class _Trainer:
         limit_s, now_s = self._job.evaluation_limit_s, time.monotonic()
         if measured.seconds >= limit_s:
             raise UserCodeError(
-                f"it did not end within {limit_s:g} s (5 times drain_timeout_s): {measured}; do the data end?"
+                f"it did not end within {limit_s:g} s (5 times --drain-timeout): {measured}; do the data end?"
             )
         doing = f"evaluates: {measured} of at most {limit_s:g} s"
         self._control_plane.closed_part(doing)

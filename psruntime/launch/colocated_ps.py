@@ -40,7 +40,7 @@ class ColocatedPs:
         self,
         words: Sequence[str],
         say: Callable[[str], object],
-        out: TextIO = sys.stdout,
+        out: TextIO | None = None,
         command: Sequence[str] = ("-m", "psruntime.ps"),
         end_worker: Callable[[int], object] = lambda code: os.kill(os.getpid(), signal.SIGTERM),  # noqa: ARG005
     ) -> None:
@@ -131,8 +131,9 @@ class ColocatedPs:
         with process.stdin, process.stdout:
             for line in process.stdout:
                 with suppress(OSError, ValueError):  # nobody reads it any more
-                    self._out.write(line)
-                    self._out.flush()
+                    out = self._out or sys.stdout  # as it is by now: a process replaces it when it begins
+                    out.write(line)
+                    out.flush()
                 if line.startswith("READY coordinator 0 "):
                     self._serves.set()
             return process.wait()

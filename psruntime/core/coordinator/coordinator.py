@@ -49,7 +49,7 @@ from psruntime.core.rounds.round_messages import Closed, Done, Duty, Torn, Turn
 from psruntime.core.rounds.turns import Record
 from psruntime.core.shards.shard_messages import ShardAnswer, ShardRequest
 from psruntime.core.steering.commands import Command, Reply
-from psruntime.errors import ReplacedError
+from psruntime.errors import ModelDiffersError, ReplacedError
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,11 @@ class Coordinator:
             check_join(join, state.job, state.members)
             self._prefer_the_past(join, now_s)
             if join.role is Role.WORKER:
-                check_model(join, state.specs, state.identity)
+                try:
+                    check_model(join, state.specs, state.identity)
+                except ModelDiffersError as error:
+                    state.failures.refused(join.index, str(error))
+                    raise
         claim = state.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
         if isinstance(claim, Busy):
             return NotYet(claim.reason, claim.holder.tag, claim.holder)
@@ -407,11 +411,12 @@ class Coordinator:
     def _fail_in_order(self, reason: str) -> None:
         """The job fails, once what was trained is saved, if it can be."""
         state = self.state
+        if state.stop.fails:
+            return  # its workers repeat it while they save, and after the loss of a ps
         if state.phase is Phase.DRAINING or can_save(state):
-            if not state.stop.fails:
-                state.stop.begin(reason, fails=True)
-                state.drain_timer.hurry(state.job.stop_grace_s / 2)
-                self._note("job_stopping", reason=reason, within_s=state.job.stop_grace_s)
+            state.stop.begin(reason, fails=True)
+            state.drain_timer.hurry(state.job.stop_grace_s / 2)
+            self._note("job_stopping", reason=reason, within_s=state.job.stop_grace_s)
         else:
             self._move(Phase.FAILED, reason)
 

@@ -23,9 +23,8 @@ class RepeatedFailures:
         self._step = 0
         self._counts: dict[str, int] = {}  # by the name of the process
         self._reasons: dict[str, str] = {}
-        self._gone: dict[
-            int, str
-        ] = {}  # index of a worker that is not live -> why it ended for good; empty: it did not
+        # Index of a worker that is not live -> why it ended for good; empty: it did not.
+        self._gone: dict[int, str] = {}
         self._latest = -1  # index of the worker that went last
         self._alone_since_s = 0.0
 
@@ -57,6 +56,11 @@ class RepeatedFailures:
         if member.role is Role.WORKER:
             self._gone[member.index] = reason if for_good else ""
             self._latest, self._alone_since_s = member.index, self._now_s
+
+    def refused(self, index: int, reason: str) -> None:
+        """The worker of this index came again, and its join was refused: it has ended for good, if it was a member."""
+        if index in self._gone:
+            self._gone[index], self._latest = reason, index
 
     def why_nobody_comes(self) -> str:
         """Why no worker comes any more, of a job that has had none for a while; empty while one may come."""

@@ -81,6 +81,11 @@ class FolderOwner:
             time.sleep(LOOK_S)
         self.require()
 
+    @property
+    def owns(self) -> bool:
+        """Whether the mark was this job's when this process looked last, as its chief."""
+        return self._owns
+
     def keep(self, is_chief: Callable[[], bool], ps: Callable[[], Collection[str]]) -> None:
         """Renews the mark once a lease, in a thread, while this process is the chief."""
 
@@ -130,6 +135,8 @@ class FolderOwner:
         """Looks at the mark, and writes it if it is or becomes this job's; returns whether it is."""
         with self._lock:
             self._ps = sorted(ps)
+            if self._ended.is_set():
+                return True  # the mark was removed, and another job may be there
             seen = self._read()
             facts = _facts(seen)
             if seen is None or self._is_ours(facts):
@@ -196,9 +203,14 @@ class FolderOwner:
             with open(aside, encoding="utf-8", errors="replace") as file:
                 is_same = file.read() == seen[0]
             if not is_same:
-                with suppress(OSError):
+                try:
                     os.link(aside, self._path)
-            os.remove(aside)
+                except FileExistsError:
+                    pass
+                except OSError:  # no hard links there
+                    os.rename(aside, self._path)
+            with suppress(FileNotFoundError):
+                os.remove(aside)
         self._first = None
         return False  # the next look finds none, or that of who was faster
 

@@ -79,10 +79,12 @@ def _slots_of(optimizer: Any) -> str:
 
 
 def _constants(holder: Any) -> Iterator[tuple[str, str]]:
-    for name, value in sorted(getattr(holder, "__dict__", {}).items()):
+    attributes = getattr(holder, "__dict__", {})
+    for name, value in sorted(attributes.items()):
         text = None if name.startswith(_TRACKING) else _constant(value)
         if text is not None:
-            yield name.lstrip("_"), text
+            public = name.lstrip("_")
+            yield name if public in attributes else public, text
 
 
 def _constant(value: Any) -> str | None:

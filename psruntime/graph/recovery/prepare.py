@@ -381,8 +381,8 @@ class Preparation:
 def _trained(passed_over: Collection[str], seen_step: int) -> int:
     """Global step until which the job had trained, as its damaged checkpoints say.
 
-    seen_step: until which it was seen to; a damaged one of a higher step is from an earlier life, whose loss was
-    counted then.
+    seen_step: until which it was seen to; a damaged one of a higher step is from before the job was started again, and
+    its loss was counted then.
     """
     step = max((step_of(path) or 0 for path in passed_over), default=0)
     return min(step, seen_step) if seen_step else step

@@ -23,11 +23,16 @@ class LocalInitialiser:
             for operation in set(each):
                 operation._add_control_input(begun)
             self._operation = tf1.group(*each)
+        self._place = Place.BUILD
 
     def __call__(self, session: Any) -> None:
-        """Raises UsageError if the model makes a table or a variable of what cannot be: a file that is not there."""
-        with users_errors(session.graph, Place.BUILD):
+        """Raises UsageError if the model makes a table or a variable of what cannot be: a file that is not there.
+
+        In a later session it was there before, and its lack is one of the machine.
+        """
+        with users_errors(session.graph, self._place):
             session.run(self._operation, {self._begins: True})  # fed as in a warm-up, or it would be another run
+        self._place = Place.STEP
 
     def warm_up(self, session: Any) -> None:
         """Makes a session ready for it, and initialises nothing: the variables are those of all its sessions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.repeated_failures import LIMIT, RepeatedFailures
+from psruntime.core.members.repeated_failures import ALONE_S, LIMIT, RepeatedFailures
 
 PATIENCE_S = 60.0
 
@@ -53,3 +53,18 @@ def test_a_job_that_trains_goes_on(step: int) -> None:
     found.add(worker(0), "again")
     found.advance(500.0, 0.0)
     assert found.why_hopeless() == ""
+
+
+def test_workers_that_ended_for_good_are_not_waited_for() -> None:
+    found = RepeatedFailures(PATIENCE_S)
+    found.left(worker(0), "wrong use", for_good=True)
+    found.left(worker(1), "its lease ended", for_good=False)
+    found.advance(10 * ALONE_S, 0.0)
+    assert not found.why_nobody_comes(), "worker 1 may come back"
+    found.refused(1, "it has another model")
+    found.refused(2, "it has another model")  # one that never was a member says nothing of those that were
+    assert found.why_nobody_comes() == "no worker is left: worker 1 has ended for good: it has another model"
+    found.joined(worker(0))
+    found.left(worker(0), "it crashed", for_good=False)
+    found.advance(20 * ALONE_S, 0.0)
+    assert not found.why_nobody_comes()
