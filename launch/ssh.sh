@@ -28,21 +28,25 @@ ALIVE_S=15  # between two signs of life to it
 FIRST_S=60  # an ssh that fails so soon after a first start has never reached its host; later it was cut off
 
 # On a machine: runs "$@" in the folder $1.  On its stdin "stop", the end and silence end the lifeline of the process,
-# which counts as a SIGTERM there, and "kill" ends it at once.  The code of ssh is that of the process.
+# which counts as a SIGTERM there, and "kill" ends it at once.  The code of ssh is that of the process: a job, since bash
+# may wait for ever for a process substitution that has ended at once.
 # shellcheck disable=SC2016
 REMOTE='
 cd -- "$1" 2>/dev/null || { echo "there is no folder $1 on this machine; DIR names another" >&2; exit 2; }
 shift
-exec 3<&0 4> >(exec "$@" 3<&-)
-process=$!
-{
-    while read -rt '$SILENT_S' word <&3 && [ "$word" = alive ]; do :; done
-    exec 4>&-
-    while [ "$word" != kill ]; do read -r word <&3 || exit; done
-    kill -KILL "$process"
-} >/dev/null 2>&1 &
-exec 3<&- 4>&-
-wait "$process"
+exec 3<&0
+(
+    process=$BASHPID
+    exec "$@" < <(
+        exec 2>/dev/null
+        while read -rt '$SILENT_S' word <&3 && [ "$word" = alive ]; do :; done
+        [ "$word" = kill ] || exec >&- # before the kill, it would end by itself
+        while [ "$word" != kill ]; do read -r word <&3 || exit; done
+        kill -KILL "$process"
+    ) 3<&-
+) &
+exec 3<&-
+wait "$!"
 '
 
 # Here: each process has a pipe to the stdin of its ssh, and nobody but this script holds the end that is written to.
