@@ -28,8 +28,8 @@ PLAIN = re.compile(r"[^\s\"=\\]+")  # a value that needs no quotes
 class Log:
     """Writes the entries of one process; `index` is its place in its job.  May be called by any thread.
 
-    It keeps a descriptor of its own, so it goes on when descriptor 2 is redirected.  What a reader that stops reading
-    has no room for is dropped and counted; no entry raises.
+    It keeps a descriptor of its own, so it still writes when descriptor 2 is redirected.  What a reader that stops
+    reading has no room for is dropped and counted; no entry raises.
     """
 
     def __init__(self, role: str, index: int, form: str = TEXT_LOG, descriptor: int = STDERR) -> None:
@@ -37,7 +37,7 @@ class Log:
         self._index = index
         self._entry = _json_entry if form == JSON_LOG else _text_entry
         self._output = Output(without_waiting(descriptor), patient=False)
-        self._lost = 0  # entries, of which the log has told
+        self._lost = 0  # entries that were dropped and reported
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
 

@@ -183,7 +183,7 @@ def without_waiting(descriptor: int) -> int:
 
 
 def reader_is_gone() -> bool:
-    """Whether standard output is a pipe or a socket that nobody reads any more; never in a process of the user's."""
+    """Whether standard output is a pipe or a socket without a reader; never in a process of the user's."""
     if not _installed:
         return False
     with suppress(ValueError):

@@ -374,7 +374,7 @@ class Coordinator:
         self._choose_the_chief()
         if state.phase is Phase.FORMING:
             self._form()
-        fails = state.stop.fails and all_stopped(state)  # then nobody applies a round
+        fails = state.stop.fails and all_stopped(state)  # no worker is left to apply a round
         if state.phase is Phase.TRAINING and (fails or not state.turns.rounds.being_applied):
             reason = why_drain(state) or steered.why_drain(state)
             state.stop.cuts_short = bool(state.stop.reason and not reason)

@@ -278,8 +278,8 @@ class LeaveKind(str, Enum):
 
     OVER = "over"  # the job is over
     ASKED = "asked"  # somebody asked the process to stop
-    ERROR = "error"  # the process failed, the job goes on with it when it is started again
-    USAGE = "usage"  # the process is used wrongly, and not started again; the job goes on with the others
+    ERROR = "error"  # the process failed, and is a member again when it is started again
+    USAGE = "usage"  # the process is used wrongly, and not started again; the job continues without it
     FATAL = "fatal"  # the job cannot go on either
 
     def __str__(self) -> str:

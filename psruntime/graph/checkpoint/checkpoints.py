@@ -111,7 +111,7 @@ class _Form:
 class Checkpoints:
     """Writes, finds and restores the checkpoints of one folder.  Without a folder it has none and writes none.
 
-    owner: the job's mark in the folder; None: nobody looks whose it is.
+    owner: the job's mark in the folder; None: a folder that has none.
     """
 
     def __init__(self, graph: TrainGraph, folder: str, keep: int, index: int, owner: FolderOwner | None = None) -> None:

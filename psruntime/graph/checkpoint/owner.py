@@ -71,11 +71,11 @@ class FolderOwner:
             FolderOwnedError: it is a live job's.
             OSError: the mark cannot be read or written.
         """
-        told = False
+        is_logged = False
         while not self._tend(ps):
             self.require()
-            if self._first and not told:
-                told = True
+            if self._first and not is_logged:
+                is_logged = True
                 self._log("waiting", reason=f"whether job {_facts(self._first[0]).get('job_id')} in its folder is live")
             look()
             time.sleep(LOOK_S)
@@ -154,10 +154,13 @@ class FolderOwner:
             return False
 
     def _is_ours(self, facts: dict[str, Any]) -> bool:
-        own = self._writer == facts.get("writer")
+        """Whether this process wrote the mark, or one of the same job, whose view has a ps in common."""
+        if self._writer == facts.get("writer"):
+            return True
         same_machine = facts.get("machine") == _machine()
         shared = [each for each in facts.get("ps", []) if each in self._ps]
-        return own or any(same_machine or not each.startswith(LOOPBACK) for each in shared)
+        same_ps = any(same_machine or not each.startswith(LOOPBACK) for each in shared)
+        return same_ps and facts.get("job_id") == self._job_id  # elsewhere another job's ps may have the same name
 
     def _said(self, facts: dict[str, Any]) -> str:
         return (

@@ -88,7 +88,7 @@ def _constants(holder: Any) -> Iterator[tuple[str, str]]:
 
 
 def _constant(value: Any) -> str | None:
-    """None: it is no constant, or not one that can be told."""
+    """None: it is no constant, or none whose value is known."""
     if isinstance(value, bool | int | float | complex | str | bytes):
         return repr(value)
     if isinstance(value, np.generic | np.ndarray):

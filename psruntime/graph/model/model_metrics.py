@@ -78,7 +78,7 @@ class ModelMetrics:
         """The values now, by name; of these metrics alone, if any are given.
 
         Raises:
-            UserCodeError: a metric has more values than are told.
+            UserCodeError: a metric has more values than are shown.
         """
         wanted = self.values if names is None else {name: self.values[name] for name in names}
         found: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Whose folder it is: one live job's, and nobody's once that has ended or is dead."""
+"""The owner of a folder: one live job, until it has ended or is dead."""
 
 from __future__ import annotations
 
