@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
@@ -27,14 +25,11 @@ from psruntime.errors import (
     EXIT_DONE,
     JobDoneError,
     JobFailedError,
-    JobOverError,
     JobStoppedError,
     PassingError,
     PsRuntimeError,
-    ReplacedError,
     StopRequested,
     UsageError,
-    UserCodeError,
 )
 from psruntime.gpus import VISIBLE, OwnMemory, choose_gpu, gpus, smallest_memory
 from psruntime.graph.base import allocator
@@ -66,15 +61,13 @@ if TYPE_CHECKING:
     from psruntime.graph.checkpoint.best import BestCheckpoint
     from psruntime.graph.checkpoint.owner import FolderOwner
     from psruntime.graph.input.data_errors import DataErrors
+    from psruntime.graph.loop.final_evaluation import FinalEvaluation
     from psruntime.graph.loop.loop_graphs import LoopGraph
-    from psruntime.graph.model.evaluate import PulledEvaluation
-    from psruntime.graph.model.model_metrics import Measuring
     from psruntime.graph.recovery.warm_start import WarmStart
     from psruntime.metrics.endpoint import Endpoint
 
 PROG = "psruntime worker"
 STOP_S = 0.2  # for health calls under way at the end; a process that has to end now has 5 s in all
-EVALUATES_S = 10.0  # between two lines of the log that say how far the evaluation at the end is
 AFTER_STOP_S = 5.0  # for the work to end once the job was stopped
 
 
@@ -180,8 +173,6 @@ class _Trainer:
         self._progress = Progress(process.log)
         self.began_at = 0  # the global step of the job when this process began: another one reads in another order
         self._recorder: Recorder | None = None
-        self._evaluation_error = ""
-        self._told_s = 0.0  # when the log had last how far the evaluation is
         self._report: Callable[[], None] = lambda: None  # to the coordinator, once this worker has joined
         self._gpu_memory = OwnMemory()
         self._warm_start = self._wanted_warm_start()
@@ -226,9 +217,10 @@ class _Trainer:
             self._graphs.of(stage.mode)
         if self._has_local:
             self._graphs.of(LOCAL)
+        self._evaluation = self._evaluation_at_the_end()
         is_first = self._where.index == 0
         if is_first:
-            _ = self._evaluation  # 3
+            _ = self._evaluation.built  # 3
         self._best = self._best_checkpoint(is_first) if job.keep_best else None  # 4
         self._tensors = report(self._plan, minibatches, job.top_k is not None).tensors
         self._step_tensors = None if job.mode == "sync" else self._tensors
@@ -345,10 +337,10 @@ class _Trainer:
         self._membership.leave(LeaveKind.OVER, f"the job is {over.phase}")
         if over.phase is Phase.STOPPED:
             raise over_error(over.phase, over.reason)
-        if self._evaluation_error:
+        if self._evaluation.failure:
             where = self._job.checkpoint_dir
             saved = f"saved in {where}" if where else "not saved, without --checkpoint-dir"
-            raise JobFailedError(f"the job is done, and {saved}, but its evaluation failed: {self._evaluation_error}")
+            raise JobFailedError(f"the job is done, and {saved}, but its evaluation failed: {self._evaluation.failure}")
         return EXIT_DONE
 
     def _free_folder(self) -> None:
@@ -447,11 +439,16 @@ class _Trainer:
 
         return DataErrors(self._job.on_data_error == "skip", self._process.log, self._progress.skip)
 
-    @cached_property
-    def _evaluation(self) -> PulledEvaluation:
+    def _evaluation_at_the_end(self) -> FinalEvaluation:
+        from psruntime.graph.loop.final_evaluation import FinalEvaluation
         from psruntime.graph.model.evaluate import PulledEvaluation
 
-        return PulledEvaluation(self._model, self._context(EVAL), self._plan, self._job.max_workers)
+        return FinalEvaluation(
+            lambda: PulledEvaluation(self._model, self._context(EVAL), self._plan, self._job.max_workers),
+            self._job.evaluation_limit_s,
+            lambda doing: self._control_plane.closed_part(doing),
+            self._process.log,
+        )
 
     def _best_checkpoint(self, check: bool) -> BestCheckpoint:
         from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
@@ -470,47 +467,22 @@ class _Trainer:
 
     def _evaluate(self, global_step: int) -> None:
         """Measures the final variables on held-out data; prints the metrics for the user and logs them."""
-        from psruntime.graph.base.errors import LOST_SESSION
         from psruntime.graph.session.session import open_session
 
-        instructions = self._membership.answer.instructions
+        instructions = self._instructions
         if instructions.stopping:
             return
-        self._evaluation_error = ""
         if self._best:
             self._best.wait()
-        try:
-            with closing(open_session(self._server, self._evaluation.graph, instructions.view)) as session:
-                values = self._evaluation.measure(session, self._evaluates)
-        except LOST_SESSION:
-            raise
-        except (ReplacedError, StopRequested, JobOverError):
-            raise
-        except Exception as error:  # noqa: BLE001 - the training is complete and saved: this is not its failure
-            self._evaluation_error = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
-            self._process.log("evaluation_failed", global_step=global_step, reason=self._evaluation_error)
+        values = self._evaluation.measure(
+            lambda graph: open_session(self._server, graph, instructions.view), global_step
+        )
+        if values is None:
             return
         sys.stdout.write(f"{told(global_step, values)}\n")
         sys.stdout.flush()
         self._process.log("evaluation", global_step=global_step, **values)
         self._held_out(global_step, values)
-
-    def _evaluates(self, measured: Measuring) -> None:
-        """Shows how far the evaluation at the end is, and ends one that takes too long.
-
-        Raises:
-            UserCodeError: it has reached its limit.
-        """
-        limit_s, now_s = self._job.evaluation_limit_s, time.monotonic()
-        if measured.seconds >= limit_s:
-            raise UserCodeError(
-                f"it did not end within {limit_s:g} s (5 times --drain-timeout): {measured}; do the data end?"
-            )
-        doing = f"evaluates: {measured} of at most {limit_s:g} s"
-        self._control_plane.closed_part(doing)
-        if measured.seconds >= EVALUATES_S and now_s - self._told_s >= EVALUATES_S:
-            self._told_s = now_s
-            self._process.log("evaluating", reason=doing)
 
     def _context(self, mode: str) -> Context:
         worker, index = self._worker, self._where.index
