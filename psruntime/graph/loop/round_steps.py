@@ -32,6 +32,7 @@ from psruntime.core.rounds.round_messages import (
     Torn,
     Turn,
 )
+from psruntime.errors import UserCodeError
 from psruntime.graph.loop.local_rounds import LocalRounds
 from psruntime.graph.loop.round_batches import Batch, NoBatchError, RoundBatches
 from psruntime.graph.loop.round_runs import RoundRuns, are_accepted, is_closed, positions
@@ -273,7 +274,8 @@ class RoundSteps:
         failures = 0
         while True:
             if self._graph.model.spec.examples is None and (refusal := self._inputs.miscounted(batch.arrays)):
-                self._data_errors.pass_over(refusal)
+                trained = self._runner.global_step > 0  # in another mode, for example: it is saved before the job ends
+                self._data_errors.pass_over(UserCodeError(str(refusal)) if trained else refusal)
                 self._batches.pass_over(batch)
                 batch, failures = self._batches.next(share), 0
                 continue

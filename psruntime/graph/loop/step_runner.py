@@ -65,6 +65,11 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._hooks = [view, *hooks]
         self._resting = [hook for hook in hooks if isinstance(hook, Resting)]
 
+    @property
+    def global_step(self) -> int:
+        """As this worker last saw it."""
+        return self._view.global_step
+
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         self.session = session
         self._call = session.calling(self._step, self._fed)
