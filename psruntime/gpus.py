@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,19 +154,23 @@ class OwnMemory:
         self._found = found
         self._pid = own_pid() if pid is None else pid
         self._held: tuple[GpuMemory, ...] = ()
+        self._closed = threading.Event()
 
     def __call__(self) -> tuple[GpuMemory, ...]:
         return self._held
 
     def start(self) -> None:
-        """Looks every LOOK_S from now on; a driver that does not answer holds up nothing but this."""
+        """Looks every LOOK_S until close(); a driver that does not answer holds up nothing but this."""
         if self._pid is not None:
             threading.Thread(target=self._look_again, name="gpu-memory", daemon=True).start()
 
+    def close(self) -> None:
+        self._closed.set()
+
     def _look_again(self) -> None:
-        while True:
+        self.look()
+        while not self._closed.wait(LOOK_S):
             self.look()
-            time.sleep(LOOK_S)
 
     def look(self) -> None:
         """Looks once."""

@@ -249,6 +249,7 @@ class _Trainer:
         where, process = self._where, self._process
         if gpu_count():
             self._gpu_memory.start()
+            process.at_exit.callback(self._gpu_memory.close)
         server, self.address = start_server(
             "worker", where.index, host, where.port, self._towers.cpus, self._gpu_limits
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -175,7 +176,11 @@ def test_a_process_reports_the_gpus_on_which_it_holds_memory() -> None:
 def test_a_thread_looks_for_it() -> None:
     own = OwnMemory(lambda: [gpu(0, {7: GIB})], pid=7)
     own.start()
-    poll_until(lambda: own() == (GpuMemory(0, "H100", GIB, 80 * GIB),), 10.0, "the first look")
+    try:
+        poll_until(lambda: own() == (GpuMemory(0, "H100", GIB, 80 * GIB),), 10.0, "the first look")
+    finally:
+        own.close()
+    poll_until(lambda: "gpu-memory" not in {each.name for each in threading.enumerate()}, 10.0, "the thread's end")
 
 
 def test_a_container_with_process_ids_of_its_own_reports_none(monkeypatch: pytest.MonkeyPatch) -> None:

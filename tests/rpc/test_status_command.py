@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -121,8 +123,8 @@ def test_it_ends_when_the_coordinator_leaves_at_the_end_of_the_job(monkeypatch: 
 @pytest.mark.parametrize("show", [status._follow, status._watch])
 def test_it_waits_for_the_coordinator_no_longer_than_the_job_does(monkeypatch: pytest.MonkeyPatch, show) -> None:
     out = _shown(monkeypatch, terminal=False)
-    now_s = [1000.0]
-    monkeypatch.setattr(status.time, "time", lambda: now_s.__setitem__(0, now_s[0] + JOB.ps_timeout_s / 3) or now_s[0])
+    times = itertools.count(1000.0, JOB.ps_timeout_s / 3)
+    monkeypatch.setattr(status, "time", SimpleNamespace(time=lambda: next(times), sleep=time.sleep))
     told = Told(STATUS, *[GONE] * 20)
     with pytest.raises(UnreachableError, match="coordinator a:1: down"):
         show(told)

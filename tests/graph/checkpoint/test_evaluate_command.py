@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -139,7 +140,7 @@ def test_what_comes_is_measured_until_somebody_has_seen_enough(
         write(step, step / 10)
 
     steps = iter([10, 20, 30])
-    monkeypatch.setattr(evaluate.time, "sleep", sleep)
+    monkeypatch.setattr(evaluate, "time", SimpleNamespace(sleep=sleep))  # not that of other threads
     assert evaluate.main([f"--checkpoint-dir={tmp_path / 'saved'}", "--model=line_of_three", "--follow"]) == 130
     out, err = capsys.readouterr()
     assert err == f"psruntime evaluate: waits for a checkpoint in {tmp_path / 'saved'}\n"
