@@ -104,7 +104,8 @@ class Snapshot:
             counts[ps] = counts_of(pushed)
             for store, row in zip(self._stores[ps], rows.tolist(), strict=True):
                 buckets[store.bucket.name] = BucketCounters(row[_VERSION], tuple(row[_LEDGER:]), ps)
-                attempts.add(row[_ATTEMPT])
+                if store.bucket.name in self._rounds:  # not of a variable that the loss does not depend on
+                    attempts.add(row[_ATTEMPT])
                 global_step = max(global_step, row[_STEP])
         if len(attempts) > 1:
             raise PassedRoundError("no checkpoint was made: others closed a round meanwhile")
