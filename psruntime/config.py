@@ -387,6 +387,12 @@ class JobConfig:
         return self.slice_bytes, self.pack_bytes, self.min_ps_bytes
 
     @property
+    def of_rounds(self) -> dict[str, Any]:
+        """What decides the bits of a round beside the model, as the rounds log has it."""
+        lossy = {"wire": self.wire, "top_k": self.top_k}
+        return {"plan": [self.ps, *self.plan_sizes], **{k: v for k, v in lossy.items() if v not in ("float32", None)}}
+
+    @property
     def heartbeat_s(self) -> float:
         """Longest time between two heartbeats of a member: three chances within a lease."""
         return self.lease_s / 3

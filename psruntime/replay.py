@@ -1,4 +1,4 @@
-"""Trains one process on the batches of a sync job's rounds log, and compares with a checkpoint of the job.
+"""Repeats the rounds of a sync job in one process, and compares with its checkpoints, to the bit.
 
 python -m psruntime.replay LOG --checkpoint-dir FOLDER [--model MODULE] [settings of the workers]
 """
@@ -8,49 +8,65 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.devices import ALL_GPUS, device_names
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
+from psruntime.machine import THREADS, this_machine
 from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.outputs import entry
-from psruntime.observe.rounds_log import rounds_of
+from psruntime.observe.rounds_log import machines_of, rounds_of
 from psruntime.process import offline
 from psruntime.process_config import WorkerConfig
 
 PROG = "psruntime replay"
 TOLERANCE = 1e-5
-SHOWN = 5  # of the largest differences
+SHOWN = 5  # of the largest differences, and of the inputs near a kink
 
 
 @dataclass(frozen=True)
 class Outcome:
     """rounds: (first, last) that were repeated, from and to these checkpoints.
 
-    differences: of each variable and slot the largest one over its largest entry.  not_compared: variables that are not
-    trained.
+    differences: of each variable and slot to the last checkpoint the largest one over its largest entry.
+    bits_differ: in how many entries, of those of which any bits differ.  not_compared: variables that are not trained.
+    may_differ: why the bits may differ; empty: they must not.
+    differ_within: (first, last) rounds, between two checkpoints, in which bits began to differ; None: none do.
+    near_kinks: inputs within rounding of a kink in the rounds in which differences above the tolerance began.
     """
 
     rounds: tuple[int, int]
     first: str
     last: str
     differences: dict[str, float]
+    bits_differ: dict[str, int]
     not_compared: list[str]
+    may_differ: list[str] = field(default_factory=list)
+    differ_within: tuple[int, int] | None = None
+    near_kinks: list[str] = field(default_factory=list)
 
     @property
     def worst(self) -> list[tuple[str, float]]:
         """The largest differences first."""
         return sorted(self.differences.items(), key=lambda entry: -entry[1])
 
+    def is_same(self, tolerance: float | None) -> bool:
+        """Whether all bits are, or, where they may differ or a tolerance is given, all differences are within it."""
+        if not self.bits_differ:
+            return True
+        limit = tolerance if tolerance is not None else TOLERANCE if self.may_differ else 0.0
+        return max(self.differences.values()) <= limit
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Repeats the training; returns 0 if every difference is within the tolerance, else 1."""
+    """Repeats the training; returns 0 if it is the same, else 1."""
     arguments = _parser().parse_args(argv)
     return offline(PROG, lambda: _compare(arguments))
 
@@ -59,20 +75,23 @@ def _compare(arguments: argparse.Namespace) -> int:
     job, worker = flags.config_of(JobConfig, arguments), flags.worker_config(arguments)
     sizes = _sizes(arguments.batch_sizes)
     flags.checkpoint_folder(arguments)
-    outcome = _replay(arguments.log, job, worker, sizes)
+    tolerance: float | None = arguments.tolerance
+    outcome = _replay(arguments.log, job, worker, sizes, arguments.joint, tolerance)
     _print(outcome, arguments.json)
-    exact = outcome.worst[0][1] <= arguments.tolerance
-    if not exact:
-        sys.stderr.write(f"{PROG}: not the same within {arguments.tolerance:g} (--tolerance)\n")
-    return EXIT_DONE if exact else EXIT_FAILED
+    if outcome.is_same(tolerance):
+        return EXIT_DONE
+    limit = f"within {TOLERANCE if tolerance is None else tolerance:g} (--tolerance)"
+    exact = "to the bit, and nothing is known for which bits may differ; --tolerance X accepts a difference"
+    sys.stderr.write(f"{PROG}: not the same {limit if tolerance is not None or outcome.may_differ else exact}\n")
+    return EXIT_FAILED
 
 
 def _parser() -> flags.Parser:
     parser = flags.Parser(
         PROG,
-        "Trains one process, with plain TensorFlow, on the batches that the rounds log of a sync job names, from the "
-        "oldest checkpoint of the job to its newest, and compares.  Give the flags that the workers had; of the job's "
-        "settings --checkpoint-dir, --local-steps, --min-workers and --on-data-error count here.",
+        "Repeats the rounds that the rounds log of a sync job names, in one process with plain TensorFlow, from the "
+        "oldest checkpoint of the job to its newest, and compares, to the bit.  Give the flags that the workers had; "
+        "of the job's settings --checkpoint-dir, --local-steps, --min-workers and --on-data-error count here.",
         first=("model", "checkpoint_dir", "batch_size"),
         usage=f"{PROG} LOG [flags]",
     )
@@ -84,8 +103,12 @@ def _parser() -> flags.Parser:
         "--batch-sizes", default="", metavar="W:N,W:N,...", help="batch sizes of single workers, where they differ"
     )
     most_used.add_argument(
-        "--tolerance", type=float, default=TOLERANCE, metavar="X",
-        help=f"largest difference, over the largest entry of a variable, that counts as the same ({TOLERANCE:g})",
+        "--joint", action="store_true", help="compute the joint batch of a round in one piece, instead of each "
+        "worker's by itself: the same but for rounding",
+    )  # fmt: skip
+    most_used.add_argument(
+        "--tolerance", type=float, metavar="X", help="largest difference, over the largest entry of a variable, that "
+        f"counts as the same (default: 0, or {TOLERANCE:g} where the bits may differ)",
     )  # fmt: skip
     most_used.add_argument("--json", action="store_true", help="one JSON object on stdout")
     return parser
@@ -106,53 +129,88 @@ def _devices(text: str) -> int:
     return max(1, len(names))
 
 
-def _replay(log: str, job: JobConfig, worker: WorkerConfig, sizes: dict[int, int]) -> Outcome:
+def _replay(
+    log: str, job: JobConfig, worker: WorkerConfig, sizes: Mapping[int, int], joint: bool, tolerance: float | None
+) -> Outcome:
     """TensorFlow is imported here only, after its environment is set."""
-    rounds, devices = rounds_of(log), _devices(worker.devices)
+    rounds, machines, devices = rounds_of(log), machines_of(log), _devices(worker.devices)
     from psruntime.graph.base import environment
 
     environment.prepare(hide_gpus=True)
 
     from psruntime.graph.input.data_errors import DataErrors
     from psruntime.graph.input.input_stream import InputStream
-    from psruntime.graph.input.logged_batches import LoggedBatches
-    from psruntime.graph.model.one_process import OneProcess
+    from psruntime.graph.replay.job_replay import JobReplay
 
-    first, last = _ends(job.checkpoint_dir)
-    used = _between(rounds, first[0], last[0], log)
-    model = load_model(worker.model)
+    checkpoints = _checkpoints(job.checkpoint_dir)
+    first, last = min(checkpoints), max(checkpoints)
+    used = _between(rounds, first, last, log)
+    model, own = load_model(worker.model), {part["incarnation"]: part["worker"] for r in used for part in r["parts"]}
 
     def stream(index: int) -> InputStream:
         size = sizes.get(index, worker.batch_size)
         context = Context(TRAIN, index, job.min_workers, size, worker.data_dir, worker.seed + index)
         return InputStream(model, context, job.local_steps * devices, DataErrors(job.on_data_error == "skip"))
 
-    inputs = LoggedBatches(stream)
-    try:
-        process = OneProcess(model, inputs.layout(used[0]))
-        try:
-            process.restore(first[1])
-            for record in used:
-                scale = record.get("learning_rate_scale", 1.0)
-                process.step(inputs.minibatches(record), record["global_step"] - 1, scale)
-            differences = process.differences(last[1])
-            return Outcome((first[0] + 1, last[0]), first[1], last[1], differences, process.not_compared)
-        finally:
-            process.close()
-    finally:
-        inputs.close()
+    may_differ = ["--joint is given"] if joint else [*_losses_of(used), *_others_of(own, machines)]
+    _take_threads([machines[each]["threads"] for each in own if each in machines])
+    replay = JobReplay(model, stream, job.plan_sizes, joint)
+    found = replay.compare(used, checkpoints, TOLERANCE if tolerance is None else tolerance)
+    may_differ += [f"operation {name} draws random numbers" for name in found.model_draws[:1]]
+    return Outcome(
+        (first + 1, last), checkpoints[first], checkpoints[last],
+        {name: each.largest for name, each in found.differences.items()},
+        {name: each.entries for name, each in found.differences.items() if each.entries},
+        found.not_compared, may_differ, found.apart, found.near_kinks,
+    )  # fmt: skip
 
 
-def _ends(folder: str) -> tuple[tuple[int, str], tuple[int, str]]:
-    """(step, path) of the oldest and the newest checkpoint."""
+def _losses_of(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the records of the rounds do not have of what decides the bits."""
+    reasons = dict[str, None]()
+    for record in rounds:
+        if "plan" not in record:
+            reasons["the rounds log is of an earlier version, and does not name the plan"] = None
+        for key, flag in (("wire", "--wire"), ("top_k", "--top-k")):
+            if key in record:
+                reasons[f"gradients travelled with {flag} {record[key]}"] = None
+        counted = [part for part in record["parts"] if part["examples"]]
+        scales = {part["examples"] * part.get("divisor", len(record["parts"])) for part in counted}
+        if (len(counted) > 2 or len(scales) > 1) and not all("positions" in part for part in counted):
+            reasons[f"round {record['global_step']} does not say in which order the gradients were added"] = None
+    return list(reasons)
+
+
+def _others_of(workers: Mapping[str, int], machines: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Which workers computed on something else than the CPU here.  workers: incarnation -> index."""
+    reasons = dict[str, None]()
+    here, threads = this_machine(), {machine["threads"] for tag, machine in machines.items() if tag in workers}
+    for tag, worker in sorted(workers.items(), key=lambda item: item[1]):
+        if tag not in machines:
+            reasons[f"worker {worker} computed on a GPU, or its processor is not in the rounds log"] = None
+        elif machines[tag]["processor"] != here.processor:
+            reasons[f"worker {worker} computed on another processor, {machines[tag]['processor']}"] = None
+    if len(threads) > 1:
+        reasons[f"the workers computed with {', '.join(map(str, sorted(threads)))} threads"] = None
+    return list(reasons)
+
+
+def _take_threads(threads: Sequence[int]) -> None:
+    """Lets TensorFlow compute with as many threads as the job did: with others sums are cut otherwise."""
+    for number in threads[:1]:
+        os.environ[THREADS] = str(number)
+
+
+def _checkpoints(folder: str) -> dict[int, str]:
+    """Global step -> path."""
     from psruntime.graph.checkpoint.listing import CheckpointList, step_of
 
-    steps = sorted((step, path) for path in CheckpointList(folder).listed() if (step := step_of(path)) is not None)
-    if len(steps) < 2:
+    found = {step: path for path in CheckpointList(folder).listed() if (step := step_of(path)) is not None}
+    if len(found) < 2:
         raise UsageError(
-            f"{folder} has {len(steps)} checkpoints, and two are needed: one to begin from and one to compare with"
+            f"{folder} has {len(found)} checkpoints, and two are needed: one to begin from and one to compare with"
         )
-    return steps[0], steps[-1]
+    return found
 
 
 def _between(rounds: list[dict[str, Any]], first: int, last: int, log: str) -> list[dict[str, Any]]:
@@ -174,20 +232,22 @@ def _between(rounds: list[dict[str, Any]], first: int, last: int, log: str) -> l
 
 
 def _print(outcome: Outcome, as_json: bool) -> None:
-    first, last = outcome.rounds
     if as_json:
         differences = {name: each if math.isfinite(each) else None for name, each in outcome.differences.items()}
-        facts = {
-            "rounds": [first, last], "from": outcome.first, "to": outcome.last, "differences": differences,
-            "not_compared": outcome.not_compared,
-        }  # fmt: skip
-        sys.stdout.write(json.dumps(facts) + "\n")
+        facts = {**asdict(outcome), "differences": differences}
+        sys.stdout.write(json.dumps({"from": facts.pop("first"), "to": facts.pop("last"), **facts}) + "\n")
         return
+    (first, last), count = outcome.rounds, len(outcome.differences)
     lines = [f"rounds {first} to {last}, from {outcome.first} to {outcome.last}"]
-    lines += [f"{difference:.1e}  {name}" for name, difference in outcome.worst[:SHOWN]]
-    lines += [f"not compared, since workers have copies of their own: {', '.join(outcome.not_compared)}"] * bool(
-        outcome.not_compared
-    )
+    lines += [f"the bits may differ: {reason}" for reason in outcome.may_differ]
+    lines += [f"of {count} variables and slots {count - len(outcome.bits_differ)} are the same to the bit"]
+    if outcome.differ_within:
+        first, last = outcome.differ_within
+        lines += [f"the bits differ from a round on that is among {first} to {last}; at the end by:"]
+        lines += [f"{difference:.1e}  {name}" for name, difference in outcome.worst[:SHOWN]]
+    lines += [f"{text}: rounding explains a difference from there on" for text in outcome.near_kinks[:SHOWN]]
+    if outcome.not_compared:
+        lines += [f"not compared, since workers have copies of their own: {', '.join(outcome.not_compared)}"]
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from psruntime import replay
+from psruntime.core.members.messages import Machine
 from psruntime.errors import UsageError
 from psruntime.replay import Outcome
 
@@ -66,19 +68,92 @@ def test_a_round_that_is_there_twice_is_not_taken() -> None:
         replay._between(rounds, 0, 3, "log")
 
 
-@pytest.mark.parametrize(("largest", "code"), [(9e-6, 0), (2e-5, 1)])
+DIFFERENCES = {f"variable_{n}": 0.0 for n in range(9)} | {"kernel": 2e-6}
+DIFFERENT = {"bits_differ": {"kernel": 3}, "differ_within": (6, 7)}
+FASTER = ["worker 0 computed on another processor, a fast one"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "flags", "complaint"),
+    [
+        ({"bits_differ": {}}, [], ""),
+        (DIFFERENT, [], "not the same to the bit, and nothing is known for which bits may differ"),
+        (DIFFERENT, ["--tolerance=1e-5"], ""),
+        (DIFFERENT, ["--tolerance=1e-6"], "not the same within 1e-06 (--tolerance)"),
+        ({**DIFFERENT, "may_differ": FASTER}, [], ""),
+        ({**DIFFERENT, "may_differ": FASTER}, ["--tolerance=1e-6"], "not the same within 1e-06 (--tolerance)"),
+    ],
+)
 def test_the_exit_code_says_whether_it_is_the_same(
-    largest: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    facts: dict[str, Any],
+    flags: list[str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    differences = {f"variable_{n}": n * 1e-9 for n in range(9)} | {"kernel": largest}
-    outcome = Outcome((1, 7), "model.ckpt-0", "model.ckpt-7", differences, ["mean"])
+    of_job = {"rounds": (1, 7), "first": "model.ckpt-0", "last": "model.ckpt-7", "not_compared": ["mean"]}
+    outcome = Outcome(**{**of_job, "differences": DIFFERENCES, **facts})
     monkeypatch.setattr(replay, "_replay", lambda *_: outcome)
-    assert replay.main(["log", "--checkpoint-dir=c"]) == code
-    said = capsys.readouterr()
-    lines = said.out.splitlines()
+    assert replay.main(["log", "--checkpoint-dir=c", *flags]) == bool(complaint)
+    out, err = capsys.readouterr()
+    assert complaint in err and err.count("\n") == bool(complaint)
+    lines = out.splitlines()
+    same = 10 - len(facts["bits_differ"])
     assert lines[0] == "rounds 1 to 7, from model.ckpt-0 to model.ckpt-7"
-    assert lines[1] == f"{largest:.1e}  kernel" and len(lines) == 7
+    assert [line for line in lines if "may differ" in line] == [
+        f"the bits may differ: {reason}" for reason in facts.get("may_differ", [])
+    ]
+    assert f"of 10 variables and slots {same} are the same to the bit" in lines
+    assert ("2.0e-06  kernel" in lines) == (same < 10)
+    assert ("the bits differ from a round on that is among 6 to 7; at the end by:" in lines) == (same < 10)
     assert lines[-1] == "not compared, since workers have copies of their own: mean"
-    assert ("not the same within 1e-05 (--tolerance)" in said.err) == bool(code)
-    replay.main(["log", "--checkpoint-dir=c", "--json"])
-    assert json.loads(capsys.readouterr().out)["differences"] == differences
+    replay.main(["log", "--checkpoint-dir=c", "--json", *flags])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["differences"], told["bits_differ"]) == (DIFFERENCES, facts["bits_differ"])
+    assert (told["from"], told["to"], told["rounds"]) == ("model.ckpt-0", "model.ckpt-7", [1, 7])
+
+
+def test_inputs_near_a_kink_explain_a_difference(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    near = [f"round {number}, worker 0: an input of Relu Relu is 1.2e-07 from its kink" for number in range(8)]
+    outcome = Outcome((1, 9), "a", "b", {"w": 6e-4}, {"w": 9}, [], ["--joint is given"], (1, 9), near)
+    monkeypatch.setattr(replay, "_replay", lambda *_: outcome)
+    assert replay.main(["log", "--checkpoint-dir=c"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-5:] == [f"{text}: rounding explains a difference from there on" for text in near[:5]]
+
+
+def a_round(step: int = 1, *parts: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    made = [{"worker": n, "incarnation": f"{n:x}", "examples": 8.0, **part} for n, part in enumerate(parts)]
+    return {"global_step": step, "plan": [1, 64, 64, 0], "parts": made, **facts}
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (a_round(1, {}, {}), ""),
+        (a_round(1, {}, {"examples": 5.0}), "round 1 does not say in which order the gradients were added"),
+        (a_round(1, {}, {"divisor": 1}), "round 1 does not say in which order the gradients were added"),
+        (a_round(3, {}, {}, {}), "round 3 does not say in which order the gradients were added"),
+        (a_round(3, {}, {}, {"examples": 0.0}), ""),
+        (a_round(3, *[{"positions": [n]} for n in range(3)]), ""),
+        (a_round(1, {}, {}, wire="bfloat16"), "gradients travelled with --wire bfloat16"),
+        (a_round(1, {}, {}, top_k=0.01), "gradients travelled with --top-k 0.01"),
+        ({"global_step": 1, "parts": []}, "the rounds log is of an earlier version, and does not name the plan"),
+    ],
+)
+def test_what_a_rounds_log_does_not_have(record: dict[str, Any], reason: str) -> None:
+    assert replay._losses_of([record]) == [reason] * bool(reason)
+
+
+def test_where_workers_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "this_machine", lambda: Machine("here", 2))
+    here, there = {"processor": "here", "threads": 2}, {"processor": "there", "threads": 2}
+    found = {"a": here, "b": there, "c": {**here, "threads": 4}}
+    assert replay._others_of({"a": 0}, found) == []
+    assert replay._others_of({"b": 1}, found) == ["worker 1 computed on another processor, there"]
+    assert replay._others_of({"a": 0, "c": 1}, found) == ["the workers computed with 2, 4 threads"]
+    assert replay._others_of({"d": 3}, found) == [
+        "worker 3 computed on a GPU, or its processor is not in the rounds log"
+    ]

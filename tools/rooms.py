@@ -58,7 +58,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("graph.loop",),
     ("graph.hooks",),
     ("graph.session",),
-    ("graph.recovery", "graph.export"),
+    ("graph.recovery", "graph.export", "graph.replay"),
     ("graph.checkpoint",),
     ("graph.step",),
     ("graph.model",),

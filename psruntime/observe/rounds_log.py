@@ -76,20 +76,32 @@ def records_of(path: str | Path) -> list[dict[str, Any]]:
 def rounds_of(path: str | Path) -> list[dict[str, Any]]:
     """The applied rounds that the last variables hold, in order: what a return to an older state undid is left out.
 
-    Not each global step has one: not those of another mode.
+    Not each global step has one: not those of another mode.  Each has what decides its bits from the `prepared` before
+    it.
 
     Raises:
         UsageError: the file cannot be read, is no rounds log, or has no round.
     """
     rounds: list[dict[str, Any]] = []
+    of_rounds: dict[str, Any] = {}
     try:
         for record in records_of(path):
             if record["record"] == "prepared":
+                of_rounds = {key: record[key] for key in ("plan", "wire", "top_k") if key in record}
                 rounds = [each for each in rounds if each["global_step"] <= record["global_step"]]
             elif record["record"] == "round" and record["applied"]:
-                rounds.append(record)
+                rounds.append({**of_rounds, **record})
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path} is no rounds log: a line has no {error}; give the file of --rounds-log") from error
     if not rounds:
         raise UsageError(f"{path} has no round that was applied; give the file of --rounds-log")
     return rounds
+
+
+def machines_of(path: str | Path) -> dict[str, dict[str, Any]]:
+    """Tag of an incarnation -> its `worker` record, of those that computed on a CPU.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    return {str(r.get("incarnation")): r for r in records_of(path) if r.get("record") == "worker"}

@@ -6,7 +6,7 @@ became void, each gradient that came too late for its round, and where the varia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from psruntime.core.members.messages import Machine
@@ -53,16 +53,16 @@ class Turns:
         if machine:
             self._machines[incarnation] = machine
 
-    def prepared(self, view: int, mode: str, global_step: int, attempt: int, plan: Sequence[int] = ()) -> None:
+    def prepared(self, view: int, mode: str, global_step: int, attempt: int, of_rounds: Mapping[str, Any]) -> None:
         """A view is prepared; in mode sync, rounds are held in it.  `attempt`: the highest that its ps have seen.
 
-        plan: what `make_plan` takes after the variables.
+        of_rounds: as of JobConfig.
         """
         if mode == "sync":
             self._record_round(self.rounds.begin(global_step, attempt))  # only the word of its being applied was lost
         if mode == "sync" or self.rounds.attempt:  # else there are no rounds that it could undo
-            facts = {"view": view, "mode": mode, "global_step": global_step, "plan": list(plan)}
-            self._records.append({"record": "prepared", **facts})
+            facts = {"view": view, "mode": mode, "global_step": global_step}
+            self._records.append({"record": "prepared", **facts, **of_rounds})
 
     def take(self, incarnation: int, index: int, done: Done | None, rests_after: int | None = None) -> None:
         """A worker says what it has done since its last turn, and asks for the next.

@@ -175,17 +175,13 @@ class BucketOptimizer:
 
     @property
     def passes_over_tables(self) -> bool:
-        """Whether a sparse gradient makes it read and write all rows, those that have no gradient too.
-
-        Of TensorFlow's optimizers AdamOptimizer does, and with it what inherits its sparse update.
-        """
-        adam = tf1.train.AdamOptimizer
-        return getattr(type(self._optimizer), "_resource_apply_sparse", None) is adam._resource_apply_sparse
+        """Whether a sparse gradient makes it read and write all rows, those that have no gradient too."""
+        return _passes_over_tables(self._optimizer)
 
     @property
     def is_by_row(self) -> bool:
         """Whether a sparse gradient changes only the rows that it names, of the master and the slots."""
-        return type(self._optimizer) in KNOWN and not self.passes_over_tables
+        return is_by_row(self._optimizer)
 
     def bytes_of_all(self, master: Any) -> int:
         """Of the master and its slots."""
@@ -221,6 +217,16 @@ class BucketOptimizer:
     def _recorded(self) -> AbstractContextManager[None]:
         """What is made meanwhile is the optimizer's own, also where it does not count it itself."""
         return _recording(self.variables)
+
+
+def is_by_row(optimizer: Any) -> bool:
+    """Whether it is known of an optimizer that a sparse gradient changes only the rows that it names."""
+    return type(optimizer) in KNOWN and not _passes_over_tables(optimizer)
+
+
+def _passes_over_tables(optimizer: Any) -> bool:
+    """Of TensorFlow's optimizers AdamOptimizer does, and with it what inherits its sparse update."""
+    return getattr(type(optimizer), "_resource_apply_sparse", None) is tf1.train.AdamOptimizer._resource_apply_sparse
 
 
 @contextmanager

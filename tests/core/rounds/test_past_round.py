@@ -33,7 +33,7 @@ def test_the_record_names_the_order_of_a_sum_only_where_that_decides() -> None:
 
 def test_the_record_names_the_machine_of_each_worker_before_its_first_round() -> None:
     turns = Turns(30.0, lambda *_args, **_facts: None)
-    turns.prepared(1, "sync", 0, 0, [2, 64, 32, 0])
+    turns.prepared(1, "sync", 0, 0, {"plan": [2, 64, 32, 0]})
     for number in (1, 2):
         for incarnation in (7, 8):
             turns.admit(incarnation, Machine(f"processor {incarnation}", 4) if number == 1 else None)

@@ -208,7 +208,7 @@ def test_when_a_worker_goes_the_others_take_on_their_own_examples_only() -> None
 def test_a_change_is_noted_once_and_in_few_words(workers: int, examples: str) -> None:
     notes: list[tuple[str, dict[str, object]]] = []
     turns = Turns(30.0, lambda name, **facts: notes.append((name, facts)), shares=Shares())
-    turns.prepared(1, "sync", 0, 0)
+    turns.prepared(1, "sync", 0, 0, {})
     for number in range(1, 9):
         for worker in range(workers):
             turns.take(worker, worker, None)

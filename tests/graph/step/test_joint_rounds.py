@@ -1,7 +1,8 @@
-"""Rounds of two workers, played in one session, equal plain TensorFlow on the joint batches."""
+"""Rounds of two workers, played in one session, equal plain TensorFlow on joint batches, and by parts to the bit."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.round_runs import RoundRuns
 from psruntime.graph.loop.round_steps import RoundSteps
 from psruntime.graph.loop.step_runner import StepRunner
+from psruntime.graph.replay.rounds import ReplayedPart
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.model import Context, Model, ModelSpec
@@ -22,6 +24,7 @@ from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_clipping import clipping
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, linear_model, train
+from tests.support.repeated import differing
 from tests.support.round_control_plane import plain_batches
 from tests.support.selection import long_but
 
@@ -59,6 +62,7 @@ def test_rounds_of_two_workers_equal_one_process(
     cluster.fence({0: INCARNATION, 1: INCARNATION + 1})
     drawn: list[list[Any]] = []
     factors: list[float] = []
+    repeated: dict[int, list[ReplayedPart]] = {}
 
     class Inputs(InputStream):
         """The batches of one worker: every second one of the data."""
@@ -106,6 +110,9 @@ def test_rounds_of_two_workers_equal_one_process(
                 facts = (number, attempt, number - 1, EXAMPLES[worker], clip)
                 divisor = turn.closes.members if turn.closes else 1
                 assert said == Contribution(*facts, divisor=divisor, positions=(worker,))
+                made_of = [drawn[2 * (number - 1) + worker]]
+                part = ReplayedPart(worker, float(EXAMPLES[worker]), divisor, (worker,), made_of)
+                repeated.setdefault(number, []).append(part)
             complete = Complete(number, attempt, 2, sum(EXAMPLES))
             if number == LOST:
                 again = Turn(Duty.CONTRIBUTE, number, attempt + 50, attempt, turn.closes)
@@ -113,6 +120,7 @@ def test_rounds_of_two_workers_equal_one_process(
                 facts = (number, again.attempt, number - 1, EXAMPLES[1], clip)
                 assert said == Contribution(*facts, divisor=divisor, positions=(0,)), "the first of its attempt"
                 complete = Complete(number, again.attempt, 1, EXAMPLES[1])
+                repeated[number] = [replace(repeated[number][1], positions=(0,))]
             if number < ROUNDS and not clip:
                 continue  # the next one closes it
             for chief in (0, 1):  # the second one finds it done
@@ -123,6 +131,7 @@ def test_rounds_of_two_workers_equal_one_process(
     assert set(scales) == {EXAMPLES[0] * (1 if clip else 2)}, "the first one's; it is divided where all take a share"
     assert (min(factors) < 0.999) == clip, "some rounds are clipped"
     reader = tf1.train.load_checkpoint(run.checkpoints.latest())
+    assert differing(model, run.graph.plan, [repeated[n] for n in sorted(repeated)], str(tmp_path)) == {}
     joint = [[2 * n + 1] if n == LOST - 1 else [2 * n, 2 * n + 1] for n in range(ROUNDS)]
     for name, value in plain_batches(model, joint, drawn).items():
         np.testing.assert_allclose(reader.get_tensor(name), value, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import UsageError
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.input.logged_batches import LoggedBatches, Numbered, OfShards
+from psruntime.graph.replay.logged_batches import LoggedBatches, Numbered, OfShards
 from psruntime.model import Context, Model
 
 
@@ -91,9 +91,10 @@ def test_a_round_has_the_mini_batches_of_all_its_parts() -> None:
             {**of([1, 6, 12, 0]), "incarnation": "b"},
             {**of([1, 6, 12, 1]), "incarnation": "b", "examples": 0.0},
         ]
-        found = inputs.minibatches({"parts": parts})
-        assert [len(arrays[0]) for arrays in found] == [4, 2, 4]
-        assert sorted(np.concatenate([arrays[0] for arrays in found[:2]]).tolist()) == [0, 1, 2, 3, 4, 5]
+        found = inputs.parts({"parts": parts})
+        assert [[len(arrays[0]) for arrays in part.minibatches] for part in found] == [[4, 2], [4]]
+        assert sorted(np.concatenate([arrays[0] for arrays in found[0].minibatches]).tolist()) == [0, 1, 2, 3, 4, 5]
+        assert [(part.worker, part.weight, part.divisor) for part in found] == [(0, 6.0, 3), (0, 4.0, 3)]
     finally:
         inputs.close()
 
@@ -112,7 +113,7 @@ def test_a_log_of_another_input_is_refused() -> None:
         with pytest.raises(
             UsageError, match=r"calls context\.shards here, and batch 4 of worker 1 was of no data shard"
         ):
-            inputs.minibatches({"parts": [part]})
+            inputs.parts({"parts": [part]})
     finally:
         inputs.close()
 

@@ -9,6 +9,7 @@ from psruntime.core.shards.shard_messages import Shard, Sharding, ShardNews
 from psruntime.errors import UsageError
 from psruntime.graph.input.examples import Examples
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.replay.rounds import ReplayedPart
 
 Part = Mapping[str, Any]  # of a round, as the rounds log has it
 
@@ -30,30 +31,25 @@ class LoggedBatches:
         self._stream = stream
         self._of_incarnation: dict[str, tuple[InputStream, _Batches]] = {}
 
-    def layout(self, record: Mapping[str, Any]) -> Any:
-        return self._of(record["parts"][0])[0].layout
+    def inputs(self, record: Mapping[str, Any]) -> InputStream:
+        """Those of one member of a round."""
+        return self._of(record["parts"][0])[0]
 
-    def minibatches(self, record: Mapping[str, Any]) -> list[list[Any]]:
-        """All that a round was made of; a part without weight is not in the sum.
+    def parts(self, record: Mapping[str, Any]) -> list[ReplayedPart]:
+        """What a round was made of; a part without weight is not in the sum.
 
         Raises:
-            UsageError: a batch is not here, or has another number of examples than the log says.
+            UsageError: a batch is not here.
         """
-        found: list[list[Any]] = []
+        found = []
         for part in record["parts"]:
             inputs, batches = self._of(part)
-            taken = batches.take(part)
-            examples = inputs.examples(taken)
-            if part["examples"] and examples != part["examples"]:
-                raise UsageError(
-                    f"batch {part['batch']} of worker {part['worker']} has {examples} examples here, and had "
-                    f"{part['examples']:g} in the job: give --batch-size, --batch-sizes, --data-dir, --seed and "
-                    "--local-steps as the workers had them"
-                )
-            size = len(inputs.layout.tensors)
-            if part["examples"]:
-                found += [taken[start : start + size] for start in range(0, len(taken), size)]
-        return found
+            taken, size = batches.take(part), len(inputs.layout.tensors)
+            minibatches = [taken[start : start + size] for start in range(0, len(taken), size)]
+            divisor = part.get("divisor", len(record["parts"]))
+            facts = (part["worker"], part["examples"], divisor, part.get("positions", ()), minibatches)
+            found.append(ReplayedPart(*facts))
+        return [part for part in found if part.weight]
 
     def close(self) -> None:
         for inputs, _ in self._of_incarnation.values():

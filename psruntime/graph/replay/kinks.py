@@ -1,0 +1,86 @@
+"""Kinks: where rounding decides on which side of an edge an input lies, and with it the whole gradient there.
+
+Two trainings that round otherwise, by another processor or another order of sums, part there by much more than
+rounding: 6e-4 in a parameter was seen, from one input of a ReLU at 1.2e-7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.ops.ancestors import ancestors
+
+NEAR = 2e-7  # of the largest input: some four roundings of float32
+
+
+def _to_zero(op: Any) -> Any:
+    return tf1.abs(op.inputs[0])
+
+
+def _to_six(op: Any) -> Any:
+    return tf1.minimum(tf1.abs(op.inputs[0]), tf1.abs(op.inputs[0] - 6.0))
+
+
+def _between(op: Any) -> Any:
+    return tf1.abs(op.inputs[0] - op.inputs[1])
+
+
+def _to_best(sign: float) -> Callable[[Any], Any]:
+    """Of every entry to the largest along the axes that are reduced, or to the smallest."""
+
+    def distance(op: Any) -> Any:
+        x = op.inputs[0] * tf1.cast(sign, op.inputs[0].dtype)
+        return tf1.reduce_max(x, op.inputs[1], keepdims=True) - x
+
+    return distance
+
+
+def _to_last_taken(op: Any) -> Any:
+    """Of every entry to the smallest that is among the k largest, and of those to the largest that is not."""
+    x, last = op.inputs[0], op.outputs[0][..., -1:]
+    return tf1.abs(x - last)
+
+
+DISTANCES: dict[str, Callable[[Any], Any]] = {
+    "Relu": _to_zero,
+    "LeakyRelu": _to_zero,
+    "Selu": _to_zero,
+    "Abs": _to_zero,
+    "Relu6": _to_six,
+    "Maximum": _between,
+    "Minimum": _between,
+    "ClipByValue": lambda op: tf1.minimum(tf1.abs(op.inputs[0] - op.inputs[1]), tf1.abs(op.inputs[0] - op.inputs[2])),
+    "Max": _to_best(1.0),
+    "Min": _to_best(-1.0),
+    "TopKV2": _to_last_taken,
+}  # operation -> how far each entry of its input is from an edge; those of loops and functions are not looked at
+
+
+class Kinks:
+    """The edges that a loss has, in the current graph.
+
+    measures: of each operation (the smallest distance above 0, the largest input), to be fetched.  A distance of 0 is
+    one that every rounding has, as of padding.
+    """
+
+    def __init__(self, loss: Any) -> None:
+        found = [op for op in ancestors([loss]) if op.type in DISTANCES and op.inputs[0].dtype.is_floating]
+        self._ops = sorted((op for op in found if op._get_control_flow_context() is None), key=lambda op: op.name)
+        self.measures = [_measured(op) for op in self._ops]
+
+    def near(self, measured: list[Any]) -> list[str]:
+        """One text for each operation with an input within NEAR of an edge."""
+        return [
+            f"an input of {op.type} {op.name} is {distance:.1e} from its kink, and inputs there are up to {largest:.1e}"
+            for op, (distance, largest) in zip(self._ops, measured, strict=True)
+            if distance <= NEAR * largest
+        ]
+
+
+def _measured(op: Any) -> tuple[Any, Any]:
+    distance = tf1.cast(DISTANCES[op.type](op), tf1.float64)
+    smallest = tf1.reduce_min(tf1.where(distance > 0, distance, tf1.fill(tf1.shape(distance), tf1.float64.max)))
+    return smallest, tf1.reduce_max(tf1.abs(tf1.cast(op.inputs[0], tf1.float64)))

@@ -1,0 +1,184 @@
+"""The buckets of a plan in plain TensorFlow: each is updated as a whole by the user's optimizer, as on its ps, and then
+read by the model's variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.core.plan.plan import Plan
+from psruntime.graph.replay.sums import Gradient, place_of
+from psruntime.graph.update.optimizers import Rule, is_by_row, make_optimizer, rule_of
+
+EVERYTHING: Any = ...
+
+
+class Slice(NamedTuple):
+    """Which entries of a checkpoint a variable of a bucket has: `region` of tensor `key`, of this shape.
+
+    own: where they are in the variable.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    region: tuple[slice, ...]
+    own: Any
+
+
+class PlainBucket:
+    """One bucket, in the current graph.  Its first variable is its master, the others are what its optimizer keeps.
+
+    model: the variables of the model, by name.  sparse: whether its gradient names rows.
+    """
+
+    def __init__(
+        self, bucket: Bucket, model: Mapping[str, Any], rules: list[Rule], rates: Sequence[Any], sparse: bool
+    ) -> None:
+        self.bucket = bucket
+        self._model = model
+        dtype, number = tf1.as_dtype(bucket.dtype), rule_of(bucket.variable, rules)
+        with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
+            name, zeros = f"replay/{bucket.name}", tf1.zeros_initializer()
+            self._master = tf1.get_variable(name, bucket.master_shape, dtype, zeros, collections=[], use_resource=True)
+        self.variables = [self._master]
+        shape = [None, *bucket.master_shape[1:]] if sparse else bucket.master_shape
+        self.values = tf1.placeholder(dtype, shape)
+        self.rows = tf1.placeholder(tf1.int64, [None]) if sparse else None
+        gradient = tf1.IndexedSlices(self.values, self.rows) if sparse else self.values
+        with tf1.variable_creator_scope(self._own):
+            self._optimizer = make_optimizer(rules[number], rates[number])
+            self.update = self._optimizer.apply_gradients([(gradient, self._master)])
+        if (constraint := model[bucket.variable].constraint) is not None:
+            with tf1.control_dependencies([self.update]):
+                self.update = self._master.assign(constraint(self._master), read_value=False)
+        self.changes_rows = sparse and is_by_row(self._optimizer)  # those that the gradient names, and no others
+
+    def _own(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        """What the optimizer makes, under a name that ends as the optimizer calls it."""
+        with tf1.name_scope(f"replay/{self.bucket.name}/optimizer/"):
+            variable = next_creator(**{**kwargs, "use_resource": True, "collections": [], "trainable": False})
+        self.variables.append(variable)
+        return variable
+
+    def fed(self, gradient: Gradient) -> dict[Any, Any]:
+        """gradient: of the mean, in the dtype in which it was summed."""
+        feed = {self.values: gradient.values.astype(self.values.dtype.as_numpy_dtype)}
+        return feed if self.rows is None else {**feed, self.rows: gradient.indices}
+
+    def changed_rows(self) -> list[Any]:
+        """Operations that bring the rows that the gradient names to tables of the model."""
+        written: list[Any] = []
+        assert self.rows is not None
+        for piece in self.bucket.pieces:
+            first, count, begin = place_of(piece, self.bucket)
+            own = tf1.boolean_mask(self.rows, (self.rows >= begin) & (self.rows < begin + count))
+            rows = tf1.gather(self._master.read_value(), own)
+            changes = tf1.IndexedSlices(rows, first + (own - begin) * piece.stride)
+            written.append(self._model[piece.variable].scatter_update(changes))
+        return written
+
+    def of_piece(self, piece: Piece) -> Any:
+        """The piece's entries of the master; of a table its rows."""
+        master = self._master.read_value()
+        if self.bucket.own_shape is None:
+            return master[piece.offset : piece.offset + piece.size]
+        if not self.bucket.is_table:
+            return tf1.reshape(master, [-1])
+        _, count, begin = place_of(piece, self.bucket)
+        return master[begin : begin + count]
+
+    def slices(self) -> Iterator[tuple[Any, list[Slice]]]:
+        """(variable, its slices) of each; what the optimizer has once for all is there for the first of its model's
+        variables."""
+        for variable in self.variables:
+            suffix = "" if variable is self._master else f"/{variable.op.name.rpartition('/')[2]}"
+            if variable is self._master or self._is_slot(variable):
+                yield variable, [self._slice(piece, suffix, variable) for piece in self.bucket.pieces]
+            else:
+                shape = tuple(variable.shape.as_list())
+                yield variable, [Slice(self.bucket.variable + suffix, shape, (slice(None),) * len(shape), EVERYTHING)]
+
+    def _is_slot(self, variable: Any) -> bool:
+        slots = [self._optimizer.get_slot(self._master, name) for name in self._optimizer.get_slot_names()]
+        if any(slot is variable for slot in slots) and variable.shape[:1] == self._master.shape[:1]:
+            return True
+        return bool(variable.shape.rank and variable.shape == self._master.shape)
+
+    def _slice(self, piece: Piece, suffix: str, variable: Any) -> Slice:
+        of_model = self._model[piece.variable]
+        shape, part = tuple(of_model.shape.as_list()), of_model._get_save_slice_info()
+        name, whole, offset = piece.variable, shape, (0,) * len(shape)
+        if part is not None:
+            name, whole, offset = part.full_name, tuple(part.full_shape), tuple(part.var_offset)
+        if not shape:
+            own = slice(piece.offset, piece.offset + 1) if self.bucket.own_shape is None else EVERYTHING
+            return Slice(name + suffix, (), (), own)
+        size = prod(shape[1:])
+        start, count, own = piece.start // size, piece.size // size, slice(piece.offset, piece.offset + piece.size)
+        if self.bucket.own_shape is not None:
+            own = slice(piece.offset // size, piece.offset // size + count)
+            row = tuple(variable.shape.as_list()[1:])
+            if row != shape[1:]:  # a slot may have other entries for each row
+                shape, whole, offset = (shape[0], *row), (whole[0], *row), (offset[0], *[0] * len(row))
+        first = offset[0] + start
+        rows = slice(first, first + (count - 1) * piece.stride + 1, piece.stride)
+        columns = [slice(begin, begin + length) for begin, length in zip(offset[1:], shape[1:], strict=True)]
+        return Slice(name + suffix, whole, (rows, *columns), own)
+
+
+class PlainBuckets:
+    """All buckets of a plan that are trained, ps by ps in the order of the plan, in the current graph.
+
+    update: updates all, and then the model's variables.
+    """
+
+    def __init__(self, plan: Plan, buckets: Sequence[PlainBucket], model: Mapping[str, Any]) -> None:
+        self._buckets = {each.bucket.name: each for each in buckets}
+        updates = [each.update for each in buckets]
+        pieces = {
+            name: [(self._buckets[b.name], piece) for b, piece in plan.pieces_of(name) if b.name in self._buckets]
+            for name in model
+        }
+        trained = {name: of_one for name, of_one in pieces.items() if of_one}
+        with tf1.control_dependencies(updates):
+            by_row = [write for each in buckets if each.changes_rows for write in each.changed_rows()]
+            whole = [_whole(model[name], own) for name, own in trained.items() if not own[0][0].changes_rows]
+            self.update = tf1.group(*updates, *by_row, *whole)
+        self._refresh = tf1.group(*[_whole(model[name], own) for name, own in trained.items()])
+        self.initial = tf1.group(*[variable.initializer for each in buckets for variable in each.variables])
+
+    def take(self, session: Any, value: Callable[[str], Any]) -> None:
+        """Makes all what a checkpoint has.  value: of the tensor of this name there."""
+        for each in self._buckets.values():
+            for variable, slices in each.slices():
+                array = np.zeros(variable.shape.as_list(), variable.dtype.as_numpy_dtype)
+                for part in slices:
+                    array[part.own] = value(part.key)[part.region].reshape(array[part.own].shape)
+                session.run(variable.initializer, {variable.initializer.inputs[1]: array})
+        session.run(self._refresh)
+
+    def values(self, session: Any) -> dict[str, Any]:
+        """All that a checkpoint would have, by the name of the tensor there."""
+        found: dict[str, Any] = {}
+        for each in self._buckets.values():
+            for variable, slices in each.slices():
+                array = session.run(variable)
+                for part in slices:
+                    whole = found.setdefault(part.key, np.zeros(part.shape, array.dtype))
+                    whole[part.region] = array[part.own].reshape(whole[part.region].shape)
+        return found
+
+
+def _whole(variable: Any, pieces: Sequence[tuple[PlainBucket, Piece]]) -> Any:
+    """An operation that makes a variable of the model what its buckets have."""
+    if pieces[0][0].bucket.is_table:
+        places = [tf1.range(place_of(p, each.bucket)[0], variable.shape[0], p.stride) for each, p in pieces]
+        value = tf1.dynamic_stitch(places, [each.of_piece(piece) for each, piece in pieces])
+    else:
+        value = tf1.concat([each.of_piece(piece) for each, piece in pieces], axis=0)
+    return variable.assign(tf1.reshape(value, variable.shape), read_value=False)

@@ -1,0 +1,147 @@
+"""A model in plain TensorFlow, with variables of its own, and the gradient of its loss over one mini-batch.
+
+Nothing here is shared with the training on ps but the model's own functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf1
+
+from psruntime.core.plan.buckets import Bucket
+from psruntime.errors import UsageError
+from psruntime.graph.base.errors import first_line
+from psruntime.graph.dynamic.settings import noted
+from psruntime.graph.input.batch_layout import BatchLayout
+from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.replay.kinks import Kinks
+from psruntime.graph.replay.sums import Gradient, unique
+from psruntime.model import TRAIN, Model
+from psruntime.usercode import blame
+
+DRAWS = ("Random", "Stateful", "StatelessRandom", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
+
+
+class PlainModel:
+    """Made in the current graph.
+
+    variables: the trainable ones, by name.  used: names of those that the loss depends on.
+    not_compared: names of variables that are not trained; each worker has copies of its own.
+    draws: names of the operations that draw random numbers.
+
+    Raises:
+        UsageError: the model has a dynamic table, or it failed.
+    """
+
+    def __init__(self, model: Model, layout: BatchLayout, tables: Collection[str], any_size: bool = False) -> None:
+        """tables: names of the variables that the model does nothing but look up, at its outermost level.
+
+        any_size: whether a mini-batch may have any number of examples, of which all tensors are dense.
+        """
+        if any_size and not layout.is_dense:
+            raise UsageError("the batches have sparse, ragged or scalar tensors, which --joint cannot put together")
+        features, labels, self._feeds = layout.placeholders(any_size=any_size)
+        with blame(f"model_fn of {model.name}"), tf1.variable_creator_scope(_as_in_tf1):
+            self.spec = model.model_fn(features, labels, TRAIN)
+        if dynamic := noted():
+            raise UsageError(f"model_fn of {model.name} has dynamic table {min(dynamic)}, which no replay knows")
+        loss = self.spec.loss
+        self.variables = {variable.op.name: variable for variable in tf1.trainable_variables()}
+        self._divisor = tf1.placeholder(tf1.float64, [], name="mean_divisor")
+        self._gradients = self._taken(tables)
+        self.used = set(self._gradients)
+        self._step = tf1.train.get_global_step()
+        others = {
+            v.op.name: v for v in tf1.global_variables() if v is not self._step and v.op.name not in self.variables
+        }
+        self.not_compared = sorted(others)
+        unused = [variable for name, variable in self.variables.items() if name not in self.used]
+        self._initial = [v.initializer for v in [*unused, *others.values(), *tf1.local_variables()]]
+        self._tables = tf1.tables_initializer()
+        examples = layout.examples(self._feeds, tf1.shape) if self.spec.examples is None else self.spec.examples
+        self._weight = tf1.cast(examples, tf1.float64)
+        self.draws = sorted(op.name for op in ancestors([loss]) if op.type.startswith(DRAWS))
+        self.kinks = Kinks(loss)
+
+    def _taken(self, tables: Collection[str]) -> dict[str, list[Any]]:
+        """Of each variable its gradient: one tensor or IndexedSlices, or IndexedSlices for each lookup of a table, in
+        the order in which they were made."""
+        lookups = {name: _lookups(variable) for name, variable in self.variables.items() if name in tables}
+        sources = {name: [v] for name, v in self.variables.items()}
+        sources |= {name: [op.outputs[0] for op in found] for name, found in lookups.items() if found}
+        flat = [(name, number, source) for name, own in sources.items() for number, source in enumerate(own)]
+        at_loss = [tf1.cast(1 / self._divisor, self.spec.loss.dtype)]
+        gradients = tf1.gradients(self.spec.loss, [source for _, _, source in flat], at_loss)
+        taken: dict[str, list[Any]] = {}
+        for (name, number, _), gradient in zip(flat, gradients, strict=True):
+            if gradient is not None and lookups.get(name):
+                row_shape, ids = self.variables[name].shape.as_list()[1:], lookups[name][number].inputs[1]
+                values = tf1.reshape(tf1.convert_to_tensor(gradient), [-1, *row_shape])
+                gradient = tf1.IndexedSlices(values, tf1.reshape(ids, [-1]))
+            if gradient is not None:
+                taken.setdefault(name, []).append(gradient)
+        return taken
+
+    def initialise(self, session: Any) -> None:
+        """Makes the variables that are not trained, once those that are have values."""
+        if self._step is not None:
+            session.run(self._step.initializer)
+        session.run(self._initial)
+        session.run(self._tables)
+
+    def at(self, session: Any, global_step: int) -> None:
+        """Lets the model read this global step."""
+        if self._step is not None:
+            session.run(self._step.initializer, {self._step.initializer.inputs[1]: global_step})
+
+    def gradient(self, session: Any, arrays: Sequence[Any], divisor: float) -> tuple[float, dict[str, Gradient]]:
+        """(what a mini-batch weighs, its gradient over the divisor, by variable); arrays: in the order of the layout.
+
+        Raises:
+            UsageError: an operation of the model failed.
+        """
+        feed = {**self._fed(arrays), self._divisor: divisor}
+        weight, found = self._run(session, (self._weight, self._gradients), feed)
+        return float(weight), {name: _gradient(own) for name, own in found.items()}
+
+    def is_sparse(self, bucket: Bucket) -> bool:
+        """Whether the gradient of a bucket names rows."""
+        gradients = [gradient for piece in bucket.pieces for gradient in self._gradients[piece.variable]]
+        return bucket.is_table and all(isinstance(gradient, tf1.IndexedSlices) for gradient in gradients)
+
+    def near_kinks(self, session: Any, arrays: Sequence[Any]) -> list[str]:
+        """Which inputs of a mini-batch are within rounding of a kink, one text for each operation."""
+        return self.kinks.near(self._run(session, self.kinks.measures, self._fed(arrays)))
+
+    def _fed(self, arrays: Sequence[Any]) -> dict[Any, Any]:
+        return dict(zip(self._feeds, arrays, strict=True))
+
+    @staticmethod
+    def _run(session: Any, fetches: Any, feed: dict[Any, Any]) -> Any:
+        try:
+            return session.run(fetches, feed)
+        except (tf1.errors.OpError, ValueError) as error:
+            raise UsageError(f"the model failed: {first_line(error)}") from error
+
+
+def _lookups(variable: Any) -> list[Any]:
+    """The operations that look up rows of a table, in the order in which they were made; none if there are others."""
+    reads = [op for op in variable.handle.consumers() if op.type in ("ResourceGather", "ResourceGatherNd")]
+    return sorted(reads, key=lambda op: op._id) if all(op.type == "ResourceGather" for op in reads) else []
+
+
+def _gradient(fetched: Sequence[Any]) -> Gradient:
+    if not hasattr(fetched[0], "indices"):
+        return Gradient(fetched[0])
+    values, indices = (np.concatenate(parts) for parts in zip(*[(g.values, g.indices) for g in fetched], strict=True))
+    return unique(Gradient(values, indices.astype(np.int64)))
+
+
+def _as_in_tf1(next_creator: Callable[..., Any], **settings: Any) -> Any:
+    """A resource variable, with the one method that only those of the old kind have."""
+    variable = next_creator(**settings)
+    variable.initialized_value = lambda: variable.initial_value
+    return variable
