@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.bits import BitsJob
 from tests.chaos.cells import Cell
 from tests.chaos.exact import KillSchedule
 from tests.chaos.facts import facts_of
@@ -34,7 +35,7 @@ from tests.chaos.torture import Torture
 from tests.chaos.weather import Weather
 from tests.support.cluster import ROOT, Zygote
 
-PARTS = ("cells", "hardships", "schedules", "rounds", "exact", "torture", "joins", "switches", "stages")
+PARTS = ("cells", "hardships", "schedules", "rounds", "exact", "torture", "joins", "switches", "stages", "bits")
 REPORT = ROOT / "docs" / "chaos.json"
 SCHEDULES, FAULTS = 6, 6  # random schedules, and the faults of each
 ROUNDS, ROUNDS_FAULTS = 200, 3  # the same in mode sync, with their replays
@@ -42,6 +43,7 @@ EXACT, KILLS = 50, 3
 SAVES = 50
 SWITCHES, CHANGES = 20, 3  # schedules of changes of mode, and the changes of each
 CYCLES = 200
+BITS = 200  # jobs whose replays have the same bits, every second one colocated
 GROWTH_BYTES = 100 << 20  # of all ps together, for so many cycles
 
 
@@ -135,6 +137,16 @@ class Chaos:
         largest = max((row["largest"] for row in rows if "largest" in row), default=None)
         return {"schedules": EXACT, "kills": kills, "largest_difference": largest, "each": rows}
 
+    def bits(self) -> list[dict[str, Any]]:
+        def play(number: int) -> dict[str, Any]:
+            def job(folder: Path) -> Any:
+                return BitsJob(self._seed + number, number % 2 == 1, self.zygote, folder).run()
+
+            return self.run(f"bits {number}", job)
+
+        with ThreadPoolExecutor(self._at_once) as players:
+            return list(players.map(play, range(BITS)))
+
     def torture(self) -> dict[str, Any]:
         return self.run("torture", lambda folder: Torture(self._seed, SAVES, self.zygote, folder).run())
 
@@ -195,7 +207,7 @@ def main() -> int:
         "--at-once",
         type=int,
         default=1,
-        help="schedules of parts schedules, rounds, switches and stages that are played side by side",
+        help="jobs of parts schedules, rounds, switches, stages and bits that are played side by side",
     )
     parser.add_argument("--schedules", type=int, default=SCHEDULES, help="of part schedules, in turn of each mode")
     parser.add_argument("--report", type=Path, default=REPORT, help="the file that is written")
