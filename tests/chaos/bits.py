@@ -18,6 +18,7 @@ from tests.support.polling import poll_until
 ROUNDS = 200
 LATE_S = 4.0  # of the second machine, at most
 SAVE_STEPS = 50
+LINGER_S = 8.0  # a machine that comes after the end shall learn of it
 
 
 @dataclass
@@ -45,8 +46,8 @@ class BitsJob:
         least_bytes = self._chance.choice((0, 1 << 20))
         self._result.how = f"{workers} workers, {num_ps} ps{', colocated' * self._colocated}"
         settings = {
-            "mode": "sync", "train_steps": ROUNDS, "save_steps": SAVE_STEPS, "lease_s": 2, "linger_s": 1, "keep": 100,
-            "min_ps_bytes": least_bytes, "rounds_log": self._log, "checkpoint_dir": self._checkpoints,
+            "mode": "sync", "train_steps": ROUNDS, "save_steps": SAVE_STEPS, "lease_s": 2, "linger_s": LINGER_S,
+            "keep": 100, "min_ps_bytes": least_bytes, "rounds_log": self._log, "checkpoint_dir": self._checkpoints,
         }  # fmt: skip
         self._sizes = {index: 64 if self._colocated else self._chance.choice((32, 64)) for index in range(workers)}
         if self._colocated:

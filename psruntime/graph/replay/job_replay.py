@@ -62,16 +62,16 @@ class JobReplay:
                 found.model_draws, found.not_compared = replay.model.draws, replay.model.not_compared
                 before = step
         if jumped:
-            between = [record for record in rounds if jumped[0] < record["global_step"] <= jumped[1]]
-            for step, _, near in self._run(between, checkpoints[jumped[0]], looks_for_kinks=True):
+            until = [record for record in rounds if record["global_step"] <= jumped[1]]
+            for step, _, near in self._run(until, checkpoints[min(checkpoints)], looks_after=jumped[0]):
                 found.near_kinks += [f"round {step}, {text}" for text in near]
         return found
 
     def _run(
-        self, rounds: Sequence[Record], checkpoint: str, looks_for_kinks: bool = False
+        self, rounds: Sequence[Record], checkpoint: str, looks_after: int | None = None
     ) -> Iterator[tuple[int, RoundReplay, list[str]]]:
         """Repeats the rounds from a checkpoint on; after each, yields (its global step, what repeats it, its inputs
-        near a kink)."""
+        near a kink, if they are looked for, in the rounds after one)."""
         with closing(LoggedBatches(self._stream)) as batches:
             value, source = reader_of(checkpoint), f"checkpoint {checkpoint}"
             for _, of_one_plan in groupby(rounds, key=lambda record: record.get("plan")):
@@ -81,9 +81,10 @@ class JobReplay:
                     for record in records:
                         parts = batches.parts(record)
                         parts = [joint_part(parts)] if self._joint else parts
-                        near = replay.near_kinks(parts) if looks_for_kinks else []
-                        replay.step(parts, record["global_step"] - 1, record.get("learning_rate_scale", 1.0))
-                        yield record["global_step"], replay, near
+                        step = record["global_step"]
+                        near = replay.near_kinks(parts) if looks_after is not None and step > looks_after else []
+                        replay.step(parts, step - 1, record.get("learning_rate_scale", 1.0))
+                        yield step, replay, near
                     value, source = replay.values().__getitem__, "what another plan had"
 
     def _laid_out(self, batches: LoggedBatches, record: Record) -> RoundReplay:
