@@ -247,7 +247,7 @@ def _print(outcome: Outcome, as_json: bool) -> None:
         lines += [f"{difference:.1e}  {name}" for name, difference in outcome.worst[:SHOWN]]
     lines += [f"{text}: rounding explains a difference from there on" for text in outcome.near_kinks[:SHOWN]]
     if outcome.not_compared:
-        lines += [f"not compared, since workers have copies of their own: {', '.join(outcome.not_compared)}"]
+        lines += [f"not compared, since they are not trained: {', '.join(outcome.not_compared)}"]
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -106,7 +106,7 @@ def test_the_exit_code_says_whether_it_is_the_same(
     assert f"of 10 variables and slots {same} are the same to the bit" in lines
     assert ("2.0e-06  kernel" in lines) == (same < 10)
     assert ("the bits differ from a round on that is among 6 to 7; at the end by:" in lines) == (same < 10)
-    assert lines[-1] == "not compared, since workers have copies of their own: mean"
+    assert lines[-1] == "not compared, since they are not trained: mean"
     replay.main(["log", "--checkpoint-dir=c", "--json", *flags])
     told = json.loads(capsys.readouterr().out)
     assert (told["differences"], told["bits_differ"]) == (DIFFERENCES, facts["bits_differ"])

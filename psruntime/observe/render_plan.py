@@ -36,6 +36,8 @@ def _bucket_table(plan: Plan, local_steps: int) -> Table:
 def _kind(bucket: Bucket) -> Text:
     if bucket.is_grouped:
         return Text(f"rows of {len(bucket.pieces)} tables" if bucket.is_packed else "rows of a table")
+    if bucket.aggregation:
+        return Text(f"aggregation {bucket.aggregation}")
     if bucket.is_packed:
         return Text(f"{len(bucket.pieces)} packed")
     return Text("a table" if bucket.is_table else "1")

@@ -293,7 +293,7 @@ class DynamicRows(_message.Message):
     def __init__(self, admit_after: _Optional[int] = ..., expire_after: _Optional[int] = ...) -> None: ...
 
 class VariableSpec(_message.Message):
-    __slots__ = ("name", "shape", "dtype", "sparse", "fixed", "whole", "group", "dynamic")
+    __slots__ = ("name", "shape", "dtype", "sparse", "fixed", "whole", "group", "dynamic", "aggregation")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +302,7 @@ class VariableSpec(_message.Message):
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     DYNAMIC_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: str
@@ -310,7 +311,8 @@ class VariableSpec(_message.Message):
     whole: bool
     group: int
     dynamic: DynamicRows
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., sparse: _Optional[bool] = ..., fixed: _Optional[bool] = ..., whole: _Optional[bool] = ..., group: _Optional[int] = ..., dynamic: _Optional[_Union[DynamicRows, _Mapping]] = ...) -> None: ...
+    aggregation: str
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., sparse: _Optional[bool] = ..., fixed: _Optional[bool] = ..., whole: _Optional[bool] = ..., group: _Optional[int] = ..., dynamic: _Optional[_Union[DynamicRows, _Mapping]] = ..., aggregation: _Optional[str] = ...) -> None: ...
 
 class PsEntry(_message.Message):
     __slots__ = ("index", "address", "incarnation")

@@ -10,6 +10,7 @@ DTYPE_BYTES = dict.fromkeys(("bool", "int8", "uint8"), 1)
 DTYPE_BYTES |= dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2)
 DTYPE_BYTES |= dict.fromkeys(("int32", "uint32", "float32"), 4)
 DTYPE_BYTES |= dict.fromkeys(("int64", "uint64", "float64"), 8)
+AGGREGATIONS = ("SUM", "MEAN", "ONLY_FIRST_REPLICA")  # as tf.VariableAggregation names them
 SPARSIFIED_FROM = 4096  # entries: of fewer all are sent, since what travels with them is not less than they are
 WAYS = 32  # rows of a set of a dynamic table; the ids of a set, 256 bytes, are read at once
 
@@ -37,6 +38,8 @@ class VariableSpec:
     group: variables of one group above 0 are updated alike, entry by entry, and may share a bucket; 0: with none.
     dynamic: of a dynamic table, whose rows are given to ids as these come.  It is trainable, sparse and of a group
         then, and its shape is (sets, WAYS) + that of a row.
+    aggregation: of a variable that the model changes itself, how the changes of the workers are put together on the
+        ps, one of AGGREGATIONS; empty: each worker changes its own copy.  One with it is not trainable and not sparse.
     """
 
     name: str
@@ -47,11 +50,17 @@ class VariableSpec:
     whole: bool = False
     group: int = 0
     dynamic: DynamicRows | None = None
+    aggregation: str = ""
 
     @property
     def size(self) -> int:
         """Number of entries."""
         return prod(self.shape)
+
+    @property
+    def has_bucket(self) -> bool:
+        """Whether pushes change it."""
+        return self.trainable or bool(self.aggregation)
 
     @property
     def size_bytes(self) -> int:
@@ -63,6 +72,7 @@ class VariableSpec:
             " sparse": self.sparse,
             " not trainable": not self.trainable,
             " whole": self.whole,
+            f" aggregation {self.aggregation}": bool(self.aggregation),
         }
         return f"{self.name} {self.dtype}{list(self.shape)}{''.join(kind for kind, holds in kinds.items() if holds)}"
 
@@ -87,7 +97,7 @@ class Bucket:
 
     own_shape: None for a flat master; else that of the master, which is a whole variable or has rows of tables.
     is_table: whether its rows are looked up on the ps.
-    group: of its variables.
+    group: of its variables.  aggregation: of its variable.
     """
 
     name: str
@@ -97,6 +107,7 @@ class Bucket:
     own_shape: tuple[int, ...] | None = None
     is_table: bool = False
     group: int = 0
+    aggregation: str = ""
 
     @property
     def size(self) -> int:

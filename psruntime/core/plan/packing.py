@@ -25,7 +25,8 @@ def cut(spec: VariableSpec, slice_bytes: int) -> list[Bucket]:
     A slice begins at a multiple of ALIGNED_BYTES, unless so many rows are more than `slice_bytes`.
     """
     if spec.sparse or spec.whole or not spec.trainable:
-        return [Bucket(spec.name, 0, (_all_of(spec),), spec.dtype, spec.shape, spec.sparse)]
+        whole = Bucket(spec.name, 0, (_all_of(spec),), spec.dtype, spec.shape, spec.sparse)
+        return [replace(whole, aggregation=spec.aggregation)]
     if spec.size_bytes <= slice_bytes or not spec.shape:
         return [Bucket(spec.name, 0, (_all_of(spec),), spec.dtype, group=spec.group)]
     rows = spec.shape[0]

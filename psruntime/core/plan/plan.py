@@ -4,7 +4,8 @@ A trainable variable becomes one bucket, or, above `slice_bytes`, several slices
 its first axis); small ones of one group share buckets of up to `pack_bytes`.  One whose gradients are sparse becomes
 a table: its rows are looked up and updated where they lie.  Where variables are packed, tables that are alike share a
 table group, which has a bucket on every ps (table_groups.py); any other is one bucket, whatever its size.  A variable
-whose updates need all of it is one bucket, too, in its own shape.  One that is not trainable has one home, whole.  All
+whose updates need all of it is one bucket, too, in its own shape, and so is one with an aggregation.  Any other that is
+not trainable has one home, whole.  All
 are spread over the ps by bytes before they are packed, longest processing time first (Graham 1969): the fullest ps
 holds at most 4/3 of what the best spread would give it.  With `min_ps_bytes` few bytes are on few ps.
 """
@@ -28,10 +29,10 @@ from psruntime.errors import UsageError
 class Plan:
     """Buckets in the order of the model's variables, and within one variable by `start`; last those of table groups.
 
-    specs: of all variables.  buckets: of the trainable ones.  homes: of the others, one each, in its own shape.
-    groups: of tables.
+    specs: of all variables.  buckets: of the trainable ones and those with an aggregation.  homes: of the others, one
+    each, in its own shape.  groups: of tables.
 
-    Invariant: the pieces of a trainable variable cover it once, without gap or overlap.
+    Invariant: the pieces of a variable with buckets cover it once, without gap or overlap.
     """
 
     specs: tuple[VariableSpec, ...]
@@ -46,6 +47,11 @@ class Plan:
         """The trainable variables."""
         return [spec for spec in self.specs if spec.trainable]
 
+    @property
+    def aggregated(self) -> list[VariableSpec]:
+        """The variables with an aggregation."""
+        return [spec for spec in self.specs if spec.aggregation]
+
     def on(self, ps: int) -> list[Bucket]:
         """The buckets of one ps."""
         return [b for b in self.buckets if b.ps == ps]
@@ -56,7 +62,7 @@ class Plan:
         return {bucket.name: group for group in self.groups for bucket in group.buckets}
 
     def pieces_of(self, variable: str) -> list[tuple[Bucket, Piece]]:
-        """The pieces of one trainable variable, by `start`, each with the bucket that it is in."""
+        """The pieces of one variable with buckets, by `start`, each with the bucket that it is in."""
         return self._pieces.get(variable, [])
 
     @cached_property
@@ -106,11 +112,11 @@ def make_plan(
     _refuse_twins(piece.name for piece in pieces)
     min_bytes = max(min_ps_bytes, LIGHT_BYTES if groups else 0) if pack_bytes else 0
     placed = spread(pieces, num_ps, min_bytes)
-    trained = {spec.name for spec in specs if spec.trainable}
-    buckets = pack((bucket for bucket in placed if bucket.variable in trained), pack_bytes)
+    with_buckets = {spec.name for spec in specs if spec.has_bucket}
+    buckets = pack((bucket for bucket in placed if bucket.variable in with_buckets), pack_bytes)
     buckets += [bucket for group in groups for bucket in group.buckets]
     _refuse_twins(bucket.name for bucket in buckets)
-    homes = [bucket for bucket in placed if bucket.variable not in trained]
+    homes = [bucket for bucket in placed if bucket.variable not in with_buckets]
     sizes = [num_ps, slice_bytes, pack_bytes]
     fingerprint = _fingerprint(specs, sizes, [*buckets, *homes])
     return Plan(tuple(specs), tuple(buckets), tuple(homes), tuple(groups), num_ps, fingerprint)
@@ -145,7 +151,7 @@ def _refuse_twins(names: Iterable[str]) -> None:
 
 def _fingerprint(specs: Sequence[VariableSpec], sizes: Sequence[int], buckets: Sequence[Bucket]) -> str:
     """Of what is given and of what came of it, which another version of this module may place otherwise."""
-    facts = [[s.name, list(s.shape), s.dtype, s.sparse, s.trainable, s.whole, s.group] for s in specs]
+    facts = [[s.name, list(s.shape), s.dtype, s.sparse, s.trainable, s.whole, s.group, s.aggregation] for s in specs]
     facts += [[s.name, s.dynamic.admit_after, s.dynamic.expire_after] for s in specs if s.dynamic]
     places = [[b.name, b.ps, [[p.variable, p.start, p.size, p.stride] for p in b.pieces]] for b in buckets]
     return hashlib.sha256(json.dumps([facts, *sizes, places]).encode()).hexdigest()

@@ -174,7 +174,9 @@ class PushSteps:
         assert assignment is not None
         feed = dict(zip(self._graph.model.batch, step.batch, strict=True))
         push_id = (self._index, assignment.incarnation, step.sequence, self._origin)
-        feed[self._graph.header.fed] = self._graph.header.values(push_id, self._view.global_step)
+        feed[self._graph.header.fed] = self._graph.header.values(
+            push_id, self._view.global_step, is_chief=self._control_plane.is_chief()
+        )
         if (odd := self._graph.header.odd_rate) and self._stop_on_nan:
             raise JobFailedError(f"{odd}; it was not applied")
         if odd and self._told_rate != odd:

@@ -52,7 +52,8 @@ class RoundRuns:
         scale: multiply what is kept by it to get the sum over its examples; 0: it does not count.
         """
         push_id = self.push_id(assignment, turn.attempt)
-        header = self._rounds.header.values(push_id, turn.round - 1, finite=scale > 0, scale=scale)
+        is_chief = self._control_plane.is_chief()
+        header = self._rounds.header.values(push_id, turn.round - 1, finite=scale > 0, scale=scale, is_chief=is_chief)
 
         def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
             run = self._runner.round_run("contribute")

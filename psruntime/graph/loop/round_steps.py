@@ -229,7 +229,9 @@ class RoundSteps:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
         began_s = time.monotonic()
         headers = {
-            self._graph.header.fed: self._graph.header.values(self._runs.push_id(assignment, turn.attempt)),
+            self._graph.header.fed: self._graph.header.values(
+                self._runs.push_id(assignment, turn.attempt), is_chief=self._control_plane.is_chief()
+            ),
             self._rounds.header.fed: self._runs.close_header(assignment, turn.closes),
         }
         divisor = 1

@@ -23,7 +23,7 @@ def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, divisor: Any =
     with tf1.device(worker_device(index)):
         taken = _Taken(pulled, plan, divisor)
         of_buckets = {}
-        for bucket in plan.buckets:
+        for bucket in (bucket for bucket in plan.buckets if not bucket.aggregation):
             gradient = taken.of_grouped(bucket) if bucket.is_grouped else taken.of(bucket)
             if gradient is not None:
                 of_buckets[bucket.name] = gradient

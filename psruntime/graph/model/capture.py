@@ -22,6 +22,7 @@ from tensorflow.python.ops import variable_scope
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.dynamic.settings import noted
+from psruntime.graph.model.aggregated import Copy
 from psruntime.graph.model.pretrained import Pretrained, notes_pretrained, pretrained_of
 from psruntime.graph.model.variable_kinds import is_global_step, is_worker_local, spec_of
 from psruntime.graph.model.views import View
@@ -76,6 +77,7 @@ class Captured:
     initial_values: the tensors that it would initialise its global variables with, as of the end of model_fn.
     pretrained: of those whose initial value is in a checkpoint, where.
     copies: the variables that the worker has for itself and every process must know: not trainable, not local.
+    aggregated: those of the others whose copies a step begins with what is on the ps.
     constraints: functions of trainable variables, for those that have one.
     partitions: of those that a partitioner made.
     own_operations: variable -> names of the operations that came with it.
@@ -84,6 +86,7 @@ class Captured:
     initial_values: dict[str, Any] = field(default_factory=dict)
     pretrained: dict[str, Pretrained] = field(default_factory=dict)
     copies: dict[str, Any] = field(default_factory=dict)
+    aggregated: dict[str, Any] = field(default_factory=dict)
     constraints: dict[str, Any] = field(default_factory=dict)
     partitions: dict[str, Partition] = field(default_factory=dict)
     own_operations: dict[str, set[str]] = field(default_factory=dict)
@@ -121,11 +124,15 @@ def record(build: Callable[[], T], sparse_of: Callable[[T], Iterable[str]]) -> R
 
 @contextmanager
 def substitute(
-    views: Mapping[str, View], global_step: View, declared: Collection[VariableSpec] | None = None
+    views: Mapping[str, View],
+    global_step: View,
+    declared: Collection[VariableSpec] | None = None,
+    aggregated: Mapping[str, Copy] | None = None,
 ) -> Iterator[Captured]:
     """While open, variables read as `views[name]`, and the model's global step as `global_step`.
 
     declared: those that there may be; by default the views and any that are not trainable.
+    aggregated: of those with an aggregation, what makes them the copies of this worker.
     The initial value of a table is computed where the table is: TensorFlow puts it beside the handle.
 
     Raises:
@@ -157,6 +164,9 @@ def substitute(
             if variable.constraint is not None:
                 captured.constraints[name] = variable.constraint
             _redirect(variable, views[name])
+        elif aggregated and name in aggregated:
+            initialised[name] = captured.aggregated[name] = variable
+            _bind(variable, aggregated[name])
         elif variable.trainable:
             raise UsageError(f"variable {name} has no view")
         else:
@@ -214,11 +224,12 @@ def _require_known(variable: Any, known: Collection[tuple[Any, ...]]) -> None:
 
 
 def _refuse_reads_of_copies(captured: Captured) -> None:
-    """A copy may have changed when another variable is initialised, and on another worker it has another value.
+    """A copy, or a variable with an aggregation, may have changed when another variable is initialised, and on another
+    worker it has another value.
 
     A read that is guarded by whether the copy is initialised is that of its own initial value.
     """
-    handles = {copy.handle.op: name for name, copy in captured.copies.items()}
+    handles = {copy.handle.op: name for name, copy in [*captured.copies.items(), *captured.aggregated.items()]}
     if not handles:
         return
     for name, value in captured.initial_values.items():
@@ -281,6 +292,14 @@ def _redirect(variable: Any, view: View) -> None:
     for method in _ASSIGNS:
         setattr(variable, method, refuse)
     variable.source_of_view = view.source
+    kind: Any = type(variable)
+    variable.__class__ = _redirected(kind)
+
+
+def _bind(variable: Any, copy: Copy) -> None:
+    """Makes all that the model does with `variable` wait until it has the pulled value; a fetch of it is that value."""
+    variable._graph_element = copy.value
+    variable.source_of_view = copy.bind(variable.handle)
     kind: Any = type(variable)
     variable.__class__ = _redirected(kind)
 

@@ -29,12 +29,15 @@ MOST_DEPTH = 6  # of a tensor's operations
 _TRACKING = ("_self_", "_keras_")  # attributes that TensorFlow itself adds to objects
 
 
-def identity_of(spec: ModelSpec, model: Model, constraints: dict[str, Any] | None = None) -> ModelIdentity:
-    """Of what model_fn returned with mode "train".  constraints: of variables, by name."""
+def identity_of(
+    spec: ModelSpec, model: Model, constraints: dict[str, Any] | None = None, aggregations: dict[str, str] | None = None
+) -> ModelIdentity:
+    """Of what model_fn returned with mode "train".  constraints, aggregations: of variables, by name."""
     facts = [*versions(), *(fact for rule in rules_of(spec, f"model_fn of {model.name}") for fact in _of_rule(rule))]
     facts += [(name, repr(float(limit))) for name, limit in _limits(spec) if limit is not None]
     facts += [(name, "given") for name in ("examples", "updates") if getattr(spec, name) is not None]
     facts += [(f"constraint of {name}", _described(each)) for name, each in sorted((constraints or {}).items())]
+    facts += [(f"aggregation of {name}", kind) for name, kind in sorted((aggregations or {}).items())]
     rules = rules_of(spec, "")
     if [rule.pattern for rule in rules] != [EVERY]:
         facts.append(("order of the optimizers", ", ".join(f"'{rule.pattern}'" for rule in rules)))

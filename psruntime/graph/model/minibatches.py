@@ -77,7 +77,8 @@ class _InOrder:
 
     def __init__(self, pulled: PulledModel, minibatch: Subgraph) -> None:
         graph = tf1.get_default_graph()
-        touching = [graph.get_operation_by_name(name) for name in pulled.worker_copies.touching]
+        names = {*pulled.worker_copies.touching, *pulled.aggregated.touching}
+        touching = [graph.get_operation_by_name(name) for name in sorted(names)]
         self._touching = [op for op in touching if op in minibatch]
         self._before = self._touching
         self.one_by_one = any(op._get_control_flow_context() is not None for op in self._touching)

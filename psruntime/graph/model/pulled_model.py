@@ -16,6 +16,7 @@ from psruntime.graph.dynamic.id_rows import IdRows
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model import capture
+from psruntime.graph.model.aggregated import Aggregated
 from psruntime.graph.model.bucket_pulls import pulled_changes, pulled_whole
 from psruntime.graph.model.capture import Captured
 from psruntime.graph.model.non_trainable import PsCopies, WorkerCopies
@@ -44,7 +45,7 @@ class PulledModel:
     last: ps -> the bucket there that is pulled last, if they are to be closed, and what is on this worker then.
     views: variable name -> how the model reads it.  lookups: of the views of tables in groups.
     id_rows: bucket name -> whose its rows are, of dynamic tables.
-    ps_copies, worker_copies: of the variables that are not trainable.
+    ps_copies, worker_copies: of the variables that are not trainable.  aggregated: of those with an aggregation.
     captured: what the model made in the graph.
     batch: the placeholders to feed.  examples: [], what it weighs.
     updates: operations to be run in every step; none in evaluation.
@@ -62,6 +63,7 @@ class PulledModel:
     id_rows: dict[str, IdRows]
     ps_copies: PsCopies
     worker_copies: WorkerCopies
+    aggregated: Aggregated
     captured: Captured
     batch: list[Any]
     examples: Any
@@ -71,7 +73,8 @@ class PulledModel:
     def pulled(self) -> list[Any]:
         """Operations after which the model begins: those that read what is on the ps."""
         of_views = [tensor.op for view in self.views.values() for tensor in (view.value, view.source)]
-        return [self.step_view.op, *of_views, *(tensor.op for tensor in self.lookups.sources)]
+        others = [*self.lookups.sources, *self.aggregated.sources]
+        return [self.step_view.op, *of_views, *(tensor.op for tensor in others)]
 
     def pull_after(self, operations: dict[str, Any]) -> None:
         """Makes the pull of each of these buckets wait for an operation on its ps, the last one's for all there.
@@ -187,10 +190,11 @@ def build_pulled_model(
         for home in plan.homes:
             if home.is_table:
                 views[home.name] = TableView(home, tf1.identity(ps_copies.variables[home.name].handle), worker)
+        aggregated = Aggregated(plan.aggregated, flat, index)
         version, count = global_step.pull()
         step = PulledView(tf1.reshape(count, [], name="view/global_step"))
         last = _last_pulled(stores, flat, pulls, step) if begins_last else {}
-        with capture.substitute(views, step, plan.specs) as captured:
+        with capture.substitute(views, step, plan.specs, aggregated.copies) as captured:
             spec, batch = _call(model, inputs, mode, [tensor for _, tensor in last.values()])
             examples = inputs.layout.examples(batch, tf1.shape) if spec.examples is None else spec.examples
             lookups.put_together(_step_of(spec, examples), batch)
@@ -208,6 +212,7 @@ def build_pulled_model(
         id_rows=id_rows,
         ps_copies=ps_copies,
         worker_copies=WorkerCopies(ps_copies, captured, index),
+        aggregated=aggregated,
         captured=captured,
         batch=batch,
         examples=examples,
@@ -226,7 +231,8 @@ def _reader(
 
 def _pulled(store: BucketStore, index: int, wire: Wire) -> tuple[Any, Any]:
     """(version, values on the worker; of a table its handle)."""
-    return store.pull_handle() if store.bucket.is_table else pulled_whole(store, index, wire)
+    bucket = store.bucket
+    return store.pull_handle() if bucket.is_table else pulled_whole(store, index, FULL if bucket.aggregation else wire)
 
 
 def _last_pulled(

@@ -3,7 +3,8 @@
 trainable                       a bucket on the ps, changed by updates
 the global step                 psruntime's own, on ps 0; read only
 local (LOCAL_VARIABLES)         on the worker, made anew in every session: metrics
-otherwise, changed by the model a copy on every worker, the chief's is saved: moving averages
+otherwise, changed by the model a copy on every worker, the chief's is saved: moving averages; with an aggregation a
+                                bucket on the ps, changed by what the workers make of it
 otherwise, only looked up       a table on the ps
 otherwise                       a copy on every worker
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
+from psruntime.core.plan.buckets import AGGREGATIONS, DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.ops.variable_uses import LOOKUPS, Use
 
@@ -27,6 +28,29 @@ def is_global_step(variable: Any) -> bool:
 def is_worker_local(variable: Any) -> bool:
     """Whether no other process has to know it."""
     return _is_in(tf1.GraphKeys.LOCAL_VARIABLES, variable)
+
+
+def aggregation_of(variable: Any, uses: list[Use]) -> str:
+    """How what the workers make of a variable that is not trainable is put together; empty if it is not.
+
+    The layers of TensorFlow and Keras make their moving averages with aggregation MEAN, to be read as one: each worker
+    has its own between two reads.
+
+    Raises:
+        UsageError: values of its dtype cannot be put together so.
+    """
+    kind: str = variable.aggregation.name
+    on_read = variable.synchronization == tf1.VariableSynchronization.ON_READ
+    if kind not in AGGREGATIONS or (kind == "MEAN" and on_read) or not any(use.changes for use in uses):
+        return ""
+    dtype = variable.dtype.base_dtype
+    if dtype == tf1.bool or (kind == "MEAN" and dtype.is_integer):
+        raise UsageError(
+            f"variable {variable.op.name} has dtype {dtype.name} and aggregation {kind}, and the model changes it; "
+            f"{'make it an integer' if dtype == tf1.bool else 'use a float, or SUM'}, or leave out the aggregation if "
+            "each worker has its own"
+        )
+    return kind
 
 
 def spec_of(variable: Any, uses: list[Use]) -> VariableSpec | None:
@@ -53,6 +77,8 @@ def spec_of(variable: Any, uses: list[Use]) -> VariableSpec | None:
             f"variable {name} is not trainable and in no collection that says who initialises it; make it in "
             "tf.GraphKeys.GLOBAL_VARIABLES, or in LOCAL_VARIABLES if each worker has its own (tf.metrics has such)"
         )
+    if aggregation := aggregation_of(variable, uses):
+        return _spec(variable, tuple(DTYPE_BYTES), trainable=False, aggregation=aggregation)
     looked_up = bool(uses) and all(use.kind in LOOKUPS for use in uses)
     return _spec(variable, tuple(DTYPE_BYTES), sparse=looked_up and variable.shape.rank != 0, trainable=False)
 

@@ -57,7 +57,7 @@ def unpacked_buckets(plan: Plan, pulled: dict[str, Any]) -> dict[str, Any]:
             split = parted(values, [piece.size for piece in bucket.pieces]) if bucket.is_packed else [values]
             parts.update(zip(bucket.pieces, split, strict=True))
     variables = {}
-    for spec in plan.trained:
+    for spec in [*plan.trained, *plan.aggregated]:
         if not spec.sparse:
             pieces = [parts[piece] for _, piece in plan.pieces_of(spec.name)]
             whole = len(pieces) == 1

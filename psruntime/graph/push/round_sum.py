@@ -45,8 +45,8 @@ ROUND_STATE_SIZE = 4
 class RoundStore:
     """The variables of one bucket for its rounds, on its ps.
 
-    sum: a gradient like the contributions, dense or rows with their indices; summed in float32, float64 in float64,
-        rows when they are applied.
+    sum: a gradient like the contributions, dense or rows with their indices; summed in the master's dtype, of
+        half precision in float32, rows when they are applied.
     scale: float64 [], multiply `sum` by it to get the sum of all examples' gradients; 0: nothing was summed.
     state: int64 [ROUND_STATE_SIZE] = (attempt that is summed, its contributions so far, the last attempt that began
         to be applied, the last that was applied).  INTENT above APPLIED_ATTEMPT: the bucket is torn.
@@ -111,12 +111,18 @@ class RoundStore:
 
 
 def contribute(
-    rounds: RoundStore, control: PsControl, header: PsHeader, gradient: BucketGradient, closed: Any = None
+    rounds: RoundStore,
+    control: PsControl,
+    header: PsHeader,
+    gradient: BucketGradient,
+    closed: Any = None,
+    replaces: bool = False,
 ) -> Any:
     """Builds one worker's contribution to one bucket: adds its gradient to the sum, once.
 
     header: of the push, whose sequence number is the attempt, and the scale of the gradient.
     closed: the round state after the close of the round before, in the same run; the contribution begins after it.
+    replaces: whether the gradient takes the place of the sum so far, if it counts.
 
     A contribution to an attempt that is older than the one being summed, or that is applied already, is void.
     One that is not finite counts, without its gradient, so that the round is complete without it.
@@ -138,7 +144,8 @@ def contribute(
         accepted = tf1.equal(verdict, counted)
         fresh = attempt > state[ATTEMPT]
         begins = tf1.logical_and(accepted, fresh)
-        scale = rounds.scale.assign(rounds.add(gradient, header.scale, accepted, fresh), read_value=False)
+        begins_sum = tf1.logical_or(fresh, header.scale > 0) if replaces else fresh
+        scale = rounds.scale.assign(rounds.add(gradient, header.scale, accepted, begins_sum), read_value=False)
         with tf1.control_dependencies([scale]):  # so that the state never counts a sum whose scale is not known
             before = tf1.where(begins, numbers(0), state[COUNT])
             now = tf1.stack([attempt, before + numbers(1), state[INTENT], state[APPLIED_ATTEMPT]])

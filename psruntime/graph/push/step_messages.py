@@ -56,6 +56,7 @@ class PsHeader:
     push: who pushes or closes, and what.  learning_rates: float32 [] of each rule.
     members: int64 [], contributions of a complete sum.
     factor: float64 [], by which the sum of all examples' gradients is multiplied; 0: nothing is applied.
+    is_chief: bool [], whether the chief pushes.
     scale: float64 [], the gradient scale: multiply the gradient by it to get the sum over its examples; 0 if the
         gradient does not count, None where none is contributed.
     """
@@ -65,6 +66,7 @@ class PsHeader:
     members: Any
     factor: Any
     scale: Any = None
+    is_chief: Any = None
 
     @classmethod
     def of(cls, message: Any, num_rates: int, control: PsControl) -> PsHeader:
@@ -73,7 +75,7 @@ class PsHeader:
         control: of the ps, by whose scale the rates are multiplied.  That changes only while no push is under way.
         """
         fields = tf1.unstack(message)
-        members, factor, *rest = fields[PUSH_ID_SIZE:]
+        members, factor, is_chief, *rest = fields[PUSH_ID_SIZE:]
         rates, (finite, *scale) = rest[:num_rates], rest[num_rates:]
         scaled = _scaled([tf1.bitcast(tf1.cast(bits, tf1.int32), tf1.float32) for bits in rates], control)
         counts, factor = tf1.not_equal(finite, 0), tf1.bitcast(factor, tf1.float64)
@@ -87,6 +89,7 @@ class PsHeader:
             members,
             factor,
             tf1.bitcast(scale[0], tf1.float64) if scale else None,
+            tf1.not_equal(is_chief, 0),
         )
 
 
@@ -107,7 +110,7 @@ class Header:
         self.rates: dict[str, float] = {}  # by the pattern of the variables, as `values` had them last
         self.odd_rate = ""  # which rate is not finite, as `values` had them last; empty if all are
         self._all_is_fed = finite is None
-        size = PUSH_ID_SIZE + 2 + len(rules) + 2 * self._all_is_fed
+        size = PUSH_ID_SIZE + 3 + len(rules) + 2 * self._all_is_fed
         with tf1.device(worker_cpu(index)):
             self.nothing = np.array([0, _FENCED, *[0] * (size - 2)], np.int64)
             message = self.fed = tf1.placeholder_with_default(self.nothing, [size], name="header")
@@ -135,6 +138,7 @@ class Header:
         factor: float = 0.0,
         finite: bool = True,
         scale: float = 1.0,
+        is_chief: bool = False,
     ) -> Any:
         """What to feed, int64 [size], with the learning rates of the update that follows this global step.
 
@@ -152,7 +156,7 @@ class Header:
             self.odd_rate = f"the learning rate{of} is {rate:g} at global step {global_step}"
         rates = rates.view(np.int32)
         last = [finite, _bits(scale)] if self._all_is_fed else []
-        return np.array([*push_id, members, _bits(factor), *rates, *last], np.int64)
+        return np.array([*push_id, members, _bits(factor), is_chief, *rates, *last], np.int64)
 
 
 def _scaled(rates: list[Any], control: PsControl) -> list[Any]:

@@ -5,7 +5,7 @@ Nothing here is shared with the training on ps but the model's own functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from psruntime.errors import UsageError
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.input.batch_layout import BatchLayout
+from psruntime.graph.model.variable_kinds import aggregation_of
 from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.variable_uses import uses_of
 from psruntime.graph.replay.kinks import Kinks
 from psruntime.graph.replay.sums import Gradient, unique
 from psruntime.model import TRAIN, Model
@@ -29,11 +31,13 @@ class PlainModel:
     """Made in the current graph.
 
     variables: the trainable ones, by name.  used: names of those that the loss depends on.
-    not_compared: names of variables that are not trained; each worker has copies of its own.
+    not_compared: names of variables that are not trained: each worker has copies of its own, or changes them together
+        with others.
     draws: names of the operations that draw random numbers.
 
     Raises:
-        UsageError: the model has a dynamic table, or it failed.
+        UsageError: the model failed, has a dynamic table, or a variable with an aggregation on which the gradients
+            depend: what the workers made of it is in no log.
     """
 
     def __init__(self, model: Model, layout: BatchLayout, tables: Collection[str], any_size: bool = False) -> None:
@@ -53,6 +57,7 @@ class PlainModel:
         self._divisor = tf1.placeholder(tf1.float64, [], name="mean_divisor")
         self._gradients = self._taken(tables)
         self.used = set(self._gradients)
+        _refuse_aggregated(self._gradients, model.name)
         self._step = tf1.train.get_global_step()
         others = {
             v.op.name: v for v in tf1.global_variables() if v is not self._step and v.op.name not in self.variables
@@ -125,6 +130,17 @@ class PlainModel:
             return session.run(fetches, feed)
         except (tf1.errors.OpError, ValueError) as error:
             raise UsageError(f"the model failed: {first_line(error)}") from error
+
+
+def _refuse_aggregated(gradients: Mapping[str, Any], model: str) -> None:
+    read = ancestors(tf1.nest.flatten(list(gradients.values()), expand_composites=True), data_only=True)
+    for variable in set(tf1.global_variables()) - set(tf1.trainable_variables()):
+        uses = uses_of(variable.op.outputs[0], {variable.initializer.name})
+        if variable.op in read and aggregation_of(variable, uses):
+            raise UsageError(
+                f"the gradients of {model} depend on variable {variable.op.name}, which the model changes itself with "
+                f"aggregation {variable.aggregation.name}; no replay knows what the workers made of it"
+            )
 
 
 def _lookups(variable: Any) -> list[Any]:

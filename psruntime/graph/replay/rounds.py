@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from psruntime.graph.ops.seeds import model_graph
 from psruntime.graph.replay.plain_buckets import PlainBucket, PlainBuckets
 from psruntime.graph.replay.plain_model import PlainModel
 from psruntime.graph.replay.sums import Gradient, mean_of, of_bucket, sum_of, times
+from psruntime.graph.store.bucket_store import GLOBAL_STEP
 from psruntime.graph.update.optimizers import learning_rates_at, rules_of
 from psruntime.model import Model
 
@@ -76,6 +78,11 @@ class RoundReplay:
                 for ps in range(plan.num_ps)
                 for bucket in plan.on(ps)
                 if bucket.variable in self.model.used
+            ]
+            of_others = Counter(bucket.ps for bucket in plan.buckets if bucket.aggregation) + Counter([GLOBAL_STEP.ps])
+            self._places = [  # among all buckets of a round; on a ps those come first that are trained
+                number + sum(count for ps, count in of_others.items() if ps < each.bucket.ps)
+                for number, each in enumerate(self._buckets)
             ]
             self._all = PlainBuckets(plan, self._buckets, variables)
             self._sums = [tf1.placeholder(tf1.float64) for _ in self._buckets]
@@ -160,8 +167,7 @@ class RoundReplay:
         self, number: int, parts: Sequence[ReplayedPart], gradients: Sequence[dict[str, Gradient]]
     ) -> tuple[Gradient, float]:
         """Of bucket `number`, in the order in which it took the parts, and its scale."""
-        bucket = self._buckets[number].bucket
-        place = number + (bucket.ps > 0)  # the global step is last on ps 0
+        bucket, place = self._buckets[number].bucket, self._places[number]
         came = sorted(zip(parts, gradients, strict=True), key=lambda pair: _position(pair[0], place))
         return sum_of([(part.weight * part.divisor, of_bucket(bucket, own)) for part, own in came])
 

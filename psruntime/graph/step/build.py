@@ -36,4 +36,5 @@ def build_training(
         controls = [PsControl(ps, job.max_workers) for ps in range(plan.num_ps)]
         setup = StepSetup(model, inputs, plan, job, index, controls, towers, has_local_rounds)
         graph = build_round_step(setup) if job.mode == "sync" else build_push_step(setup)
-    return replace(graph, identity=identity_of(graph.model.spec, model, graph.model.captured.constraints))
+    aggregations = {spec.name: spec.aggregation for spec in plan.aggregated}
+    return replace(graph, identity=identity_of(graph.model.spec, model, graph.model.captured.constraints, aggregations))

@@ -30,8 +30,8 @@ def log_plan(graph: TrainGraph, is_packed: bool, log: Callable[..., None]) -> No
         )  # fmt: skip
     if own := graph.model.worker_copies.own:
         log(
-            "own_copies", variables=" ".join(own), reason="each worker changes its own copy, whatever aggregation= "
-            "says; a checkpoint has the chief's, so the changes of other workers are not in it",
+            "own_copies", variables=" ".join(own), reason="each worker changes its own copy, and a checkpoint has the "
+            "chief's; give aggregation=tf.VariableAggregation.SUM to tf.get_variable where the changes of all count",
         )  # fmt: skip
     if graph.untrained:
         log("untrained", variables=" ".join(graph.untrained), reason="the loss does not depend on them")

@@ -10,7 +10,7 @@ from psruntime.graph.base.devices import ps_device
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.guard import copied_to_ps, guarded_update
 from psruntime.graph.push.step_messages import Header, Outcomes, PsHeader
-from psruntime.graph.step.setup import StepSetup, TrainedBucket
+from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
@@ -21,10 +21,11 @@ def build_push_step(setup: StepSetup) -> TrainGraph:
     """Builds the step, with the updates of all buckets, each behind its guard."""
     pulled, computed = setup.gradients(setup.pulled_model())
     gradients = setup.clipped(pulled, computed)
-    finite = setup.is_finite(pulled, gradients)
+    aggregated = setup.aggregated(pulled)
+    finite = setup.is_finite(pulled, [*gradients.values(), *(bucket.pushed for bucket in aggregated)])
     header = Header(setup.rules(pulled), setup.index, setup.controls, finite)
     trained = setup.trained_buckets(pulled, gradients, header)
-    outcomes, global_step = _push(setup, pulled, trained, header, finite)
+    outcomes, global_step = _push(setup, pulled, trained, aggregated, header, finite)
     step = {"outcomes": outcomes, "global_step": global_step}
     if setup.has_local_rounds:
         step["examples"] = setup.weight(pulled, finite)
@@ -32,9 +33,14 @@ def build_push_step(setup: StepSetup) -> TrainGraph:
 
 
 def _push(
-    setup: StepSetup, pulled: PulledModel, trained: list[TrainedBucket], header: Header, finite: Any
+    setup: StepSetup,
+    pulled: PulledModel,
+    trained: list[TrainedBucket],
+    aggregated: list[AggregatedBucket],
+    header: Header,
+    finite: Any,
 ) -> tuple[list[Any], Any]:
-    """Pushes the gradients of this worker; (outcomes per ps, global step after it)."""
+    """Pushes what a step of this worker made; (outcomes per ps, global step after it)."""
     outcomes = Outcomes(setup.plan.num_ps)
     for bucket in trained:
         store, ps = bucket.store, bucket.ps
@@ -43,6 +49,14 @@ def _push(
         control, by_staleness = setup.controls[ps], bucket.by_staleness
         outcome, _ = guarded_update(store, control, header.on[ps], version, gradient, bucket.update, by_staleness)
         outcomes.add(ps, outcome)
+    for store, pushed, aggregation in aggregated:
+        ps = store.bucket.ps
+        arrived, version = (
+            copied_to_ps(store, pushed, store.master.dtype.base_dtype),
+            pulled.versions[store.bucket.name],
+        )
+        update = aggregation.push_update(store, header.on[ps])
+        outcomes.add(ps, guarded_update(store, setup.controls[ps], header.on[ps], version, arrived, update)[0])
     outcome, global_step = _count_step(pulled.global_step, setup.controls[0], header.on[0])
     outcomes.add(0, outcome)
     return outcomes.bring(global_step, setup.index)

@@ -22,11 +22,13 @@ from psruntime.core.accounting.ledger import PENDING
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import ps_device, worker_device
 from psruntime.graph.model.pulled_model import PulledModel
+from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
 from psruntime.graph.push.step_messages import Header, Outcomes, PsHeader
 from psruntime.graph.step.mean_divisor import gradient_scale, make_divisor
-from psruntime.graph.step.setup import StepSetup, TrainedBucket
+from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import LocalRoundGraph, RoundGraph, TrainGraph
+from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.gradient import BucketGradient, GradientStore, ascending
 from psruntime.graph.update.apply import Update, counting_update, setting_update
 from psruntime.schedule import LOCAL
@@ -46,7 +48,8 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     one = setup.pulled_model(begins_last=True)  # a model that fails while a round is closed would tear it
     divisor = None if setup.job.top_k else make_divisor(setup.index)  # what is kept would be in another unit
     pulled, gradients = setup.gradients(one, divisor)
-    finite = setup.is_finite(pulled, gradients)
+    aggregated = setup.aggregated(pulled)
+    finite = setup.is_finite(pulled, [*gradients.values(), *(bucket.pushed for bucket in aggregated)])
     examples, scale = _weight_and_scale(setup, pulled, divisor, finite)
     step_header = Header([], setup.index, setup.controls, finite, scale)
     close_header = Header(setup.rules(pulled), setup.index, setup.controls)
@@ -54,6 +57,8 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     rounds = _Rounds(setup, pulled, step_header, close_header)
     for bucket in trained:
         rounds.add(bucket, examples)
+    for of_model in aggregated:
+        rounds.add_aggregated(of_model)
     rounds.count()
     graph = rounds.graph()
     pulled.pull_after(graph.after_close)  # the one back edge: the pull, which was built first, waits for the close
@@ -99,25 +104,47 @@ class _Rounds:
         """A bucket that is trained.  examples: what the batch weighs, float64 []."""
         setup, store, ps = self._setup, bucket.store, bucket.ps
         sent = setup.sent(bucket, examples > 0)
-        is_sparse = sent.indices is not None
-        rounds = RoundStore(store, is_sparse)
-        with tf1.device(worker_device(setup.index)):
-            kept = GradientStore(f"kept/{bucket.name}", store.master, sent.values.dtype, is_sparse)
-            self._keep.append(kept.write(sent))
-            again = kept.read()
+        rounds = RoundStore(store, sent.indices is not None)
+        kept = self._kept(store, sent)
         closing = self._close_header.on[ps]
         is_dynamic = bucket.name in self._pulled.id_rows
         update = _joint_update(rounds, closing, self._pulled.spec.clip_value, bucket.update, is_dynamic)
         state, self._after_close[bucket.name] = close(rounds, setup.controls[ps], closing, update)
         self._outcomes.add(ps, self._outcome(rounds, ps, sent, state))
         self._stores[ps].append(rounds)
-        self._contribute[ps].append(contribute(rounds, setup.controls[ps], closing, again))
+        self._contribute[ps].append(contribute(rounds, setup.controls[ps], closing, self._again(kept)))
         if self._pulled.spec.clip_norm is not None:
             with tf1.device(ps_device(ps)):
                 self._squares[ps].append(rounds.square())
         self._close[ps].append(state)
         if self._local:
             self._local.add(bucket, rounds, kept)
+
+    def add_aggregated(self, bucket: AggregatedBucket) -> None:
+        """A bucket of a variable with an aggregation."""
+        (store, pushed, aggregation), control = bucket, self._setup.controls[bucket.store.bucket.ps]
+        ps, name = store.bucket.ps, store.bucket.name
+        rounds, kept, closing = RoundStore(store, is_sparse=False), self._kept(store, pushed), self._close_header.on[ps]
+        state, self._after_close[name] = close(rounds, control, closing, aggregation.round_update(rounds))
+        self._outcomes.add(ps, self._outcome(rounds, ps, pushed, state, aggregation))
+        self._stores[ps].append(rounds)
+        header, replaces = aggregation.contribution(closing), aggregation.is_first_only
+        self._contribute[ps].append(contribute(rounds, control, header, self._again(kept), replaces=replaces))
+        self._close[ps].append(state)
+        if self._local:
+            self._local.add_change(rounds, kept, aggregation.local_update(rounds))
+
+    def _kept(self, store: BucketStore, sent: BucketGradient) -> GradientStore:
+        """Where the worker keeps what a step sends of a bucket, which it does in each."""
+        with tf1.device(worker_device(self._setup.index)):
+            name, is_sparse = f"kept/{store.bucket.name}", sent.indices is not None
+            kept = GradientStore(name, store.master, sent.values.dtype, is_sparse)
+            self._keep.append(kept.write(sent))
+            return kept
+
+    def _again(self, kept: GradientStore) -> BucketGradient:
+        with tf1.device(worker_device(self._setup.index)):
+            return kept.read()
 
     def count(self) -> None:
         """The global step, which goes up by one a round, by the rule of every bucket."""
@@ -134,13 +161,25 @@ class _Rounds:
             self._local.count(rounds)
         self._outcomes.add(0, self._outcome(rounds, 0, one, state))
 
-    def _outcome(self, rounds: RoundStore, ps: int, gradient: BucketGradient, closed: Any) -> Any:
+    def _outcome(
+        self,
+        rounds: RoundStore,
+        ps: int,
+        gradient: BucketGradient,
+        closed: Any,
+        aggregation: Aggregation | None = None,
+    ) -> Any:
         """What a step says of a bucket, int64 [3] as `contribute` has it; closed: the round state after the close."""
         control = self._setup.controls[ps]
         if self._setup.job.backup_workers:
             with tf1.device(ps_device(ps)):
                 return tf1.stack([control.numbers(PENDING), closed[APPLIED_ATTEMPT], control.numbers(0)])
-        return contribute(rounds, control, self._step_header.on[ps], gradient, closed)
+        header = self._step_header.on[ps]
+        if aggregation is None:
+            return contribute(rounds, control, header, gradient, closed)
+        return contribute(
+            rounds, control, aggregation.contribution(header), gradient, closed, replaces=aggregation.is_first_only
+        )
 
     def step(self) -> dict[str, Any]:
         """What a step fetches of it."""
@@ -185,13 +224,16 @@ class _LocalRounds:
                 f"{bucket.store.bucket.variable} anew of what it keeps beside it, which is not averaged; leave out "
                 "that stage, or take another optimizer"
             )
+        self.add_change(rounds, kept, _joint_update(rounds, self._closing.on[bucket.ps], None, bucket.subtract))
+
+    def add_change(self, rounds: RoundStore, kept: GradientStore, update: Update) -> None:
+        """A bucket whose change is kept there.  update: by the sum of the changes."""
+        name, ps = rounds.store.bucket.name, rounds.store.bucket.ps
         with tf1.device(worker_device(self._index)):
             change = BucketGradient(*[tf1.placeholder(v.dtype.base_dtype, v.shape) for v in kept.variables])
-            self._keep[bucket.name] = kept.write(change)
-        self._change[bucket.name] = change
-        closing = self._closing.on[bucket.ps]
-        update = _joint_update(rounds, closing, None, bucket.subtract)
-        self._close[bucket.ps].append(close(rounds, self._controls[bucket.ps], closing, update)[0])
+            self._keep[name] = kept.write(change)
+        self._change[name] = change
+        self._close[ps].append(close(rounds, self._controls[ps], self._closing.on[ps], update)[0])
 
     def count(self, rounds: RoundStore) -> None:
         """The global step, which is that of the end afterwards."""

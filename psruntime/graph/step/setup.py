@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from psruntime.graph.model.minibatches import with_minibatches
 from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
 from psruntime.graph.model.towers import Towers
 from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.step_messages import Header
 from psruntime.graph.step.error_feedback import packed_gradient
 from psruntime.graph.step.step_marks import step_marks
@@ -61,6 +63,14 @@ class TrainedBucket(NamedTuple):
         return self.store.bucket.ps
 
 
+class AggregatedBucket(NamedTuple):
+    """The bucket of a variable with an aggregation.  pushed: what a step made of it, on the worker."""
+
+    store: BucketStore
+    pushed: BucketGradient
+    aggregation: Aggregation
+
+
 @dataclass(frozen=True)
 class StepSetup:
     """What a step is built from, for worker `index`, in the current graph.
@@ -102,8 +112,18 @@ class StepSetup:
         with tf1.device(worker_device(self.index)):
             return clipped(gradients, pulled.spec.clip_norm, pulled.spec.clip_value)
 
-    def is_finite(self, pulled: PulledModel, gradients: Gradients) -> Any:
-        """Whether the loss of this run and all its gradients are finite, bool [] on the worker.
+    def aggregated(self, pulled: PulledModel) -> list[AggregatedBucket]:
+        """The buckets of variables with an aggregation that a step changes; pulled: with all mini-batches."""
+        made = pulled.aggregated.made([pulled.spec.loss, *tf1.nest.flatten(pulled.updates)])
+        return [
+            AggregatedBucket(
+                pulled.stores[name], each.pushed, Aggregation(each.copy.spec.aggregation, each.is_assigned)
+            )
+            for name, each in made.items()
+        ]
+
+    def is_finite(self, pulled: PulledModel, gradients: Iterable[BucketGradient]) -> Any:
+        """Whether the loss of this run and all that it pushes are finite, bool [] on the worker.
 
         No ps takes a push before it knows, so an infinite entry keeps all of a push from being applied.  Where bad
         batches are skipped the answer waits for the updates, too: a step that fails in the model has pushed nothing
@@ -111,7 +131,7 @@ class StepSetup:
         """
         after = tf1.nest.flatten(pulled.updates) if self.job.on_data_error == "skip" else []
         with tf1.device(worker_device(self.index)), tf1.control_dependencies(after):
-            return tf1.reduce_all(tf1.stack([tf1.is_finite(pulled.spec.loss), *all_finite(gradients.values())]))
+            return tf1.reduce_all(tf1.stack([tf1.is_finite(pulled.spec.loss), *all_finite(gradients)]))
 
     def weight(self, pulled: PulledModel, finite: Any) -> Any:
         """What the batch of a step weighs, float64 [] on the worker; 0 unless loss and gradients are finite."""
@@ -228,8 +248,8 @@ def _dense_updates(trained: list[TrainedBucket]) -> dict[str, int]:
 
 
 def _unmoved(pulled: PulledModel, step: dict[str, Any]) -> list[str]:
-    changed = pulled.worker_copies.changed
+    changed = {**pulled.worker_copies.changed, **pulled.aggregated.changed}
     if not changed:
         return []
     run = {op.name for op in ancestors(tf1.nest.flatten(step))}
-    return [name for name, changing in changed.items() if not changing & run]
+    return [name for name, changing in changed.items() if changing and not changing & run]

@@ -88,8 +88,8 @@ def clipped(
 
 
 def all_finite(gradients: Iterable[BucketGradient]) -> list[Any]:
-    """Of each gradient whether all its entries are finite numbers, bool [], on the current device."""
-    return [tf1.reduce_all(tf1.is_finite(gradient.values)) for gradient in gradients]
+    """Of each gradient of floats whether all its entries are finite numbers, bool [], on the current device."""
+    return [tf1.reduce_all(tf1.is_finite(g.values)) for g in gradients if g.values.dtype.is_floating]
 
 
 def global_norm(gradients: list[BucketGradient]) -> Any:
@@ -101,7 +101,7 @@ def global_norm(gradients: list[BucketGradient]) -> Any:
 
 def summing(dtype: Any) -> Any:
     """The dtype in which gradients of this dtype are summed."""
-    return dtype if dtype == tf1.float64 else tf1.float32
+    return tf1.float32 if dtype in (tf1.float16, tf1.bfloat16) else dtype
 
 
 class GradientStore:
@@ -132,6 +132,8 @@ class GradientStore:
 
     def add(self, gradient: BucketGradient, factor: Any) -> list[Any]:
         """An operation that adds a dense gradient times the factor, a scalar, to what is held; see RowSum.add."""
+        if self.dtype.is_integer:
+            return [self._values.assign_add(gradient.values * tf1.cast(factor, self.dtype), read_value=False)]
         return [  # both in one pass over the memory
             tf1.raw_ops.ResourceApplyGradientDescent(
                 var=self._values.handle,

@@ -7,7 +7,7 @@ import math
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
-from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
+from psruntime.core.plan.buckets import AGGREGATIONS, DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.errors import UsageError
 
 COUNT_LIMIT = 2**53  # what a float, so also a JSON reader, still counts exactly
@@ -122,6 +122,11 @@ def variable(name: str, spec: VariableSpec) -> VariableSpec:
         raise UsageError(f"{name}.group of {spec.name} must be from 0 to {COUNT_LIMIT - 1}, got {spec.group}")
     if spec.dynamic and not (spec.sparse and spec.trainable and spec.group and len(spec.shape) > 1 and spec.size):
         raise UsageError(f"{name}.dynamic of {spec.name} must be left out, its rows cannot be given to ids")
+    if spec.aggregation and (spec.aggregation not in AGGREGATIONS or spec.trainable or spec.sparse):
+        raise UsageError(
+            f"{name}.aggregation of {spec.name} must be one of {', '.join(AGGREGATIONS)}, of a fixed variable that is "
+            f"not sparse, got '{spec.aggregation[:NAME_CHARS]}'"
+        )
     if spec.dynamic and not (spec.dynamic.admit_after >= 1 and spec.dynamic.expire_after >= 0):
         raise UsageError(f"{name}.dynamic of {spec.name} must have admit_after from 1, expire_after from 0")
     return spec

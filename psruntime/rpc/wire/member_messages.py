@@ -84,6 +84,7 @@ def specs_to_wire(specs: Iterable[VariableSpec]) -> list[pb.VariableSpec]:
             whole=s.whole,
             group=s.group,
             dynamic=_dynamic_to_wire(s.dynamic) if s.dynamic else None,
+            aggregation=s.aggregation,
         )
         for s in specs
     ]
@@ -104,8 +105,8 @@ def specs_from_wire(wire: Iterable[pb.VariableSpec]) -> tuple[VariableSpec, ...]
 
 def _spec_from_wire(wire: pb.VariableSpec) -> VariableSpec:
     dynamic = DynamicRows(wire.dynamic.admit_after, wire.dynamic.expire_after) if wire.HasField("dynamic") else None
-    shape = tuple(wire.shape)
-    return VariableSpec(wire.name, shape, wire.dtype, wire.sparse, not wire.fixed, wire.whole, wire.group, dynamic)
+    first = wire.name, tuple(wire.shape), wire.dtype, wire.sparse, not wire.fixed
+    return VariableSpec(*first, wire.whole, wire.group, dynamic, wire.aggregation)
 
 
 class SpecsReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
@@ -375,3 +376,21 @@ def test_in_a_bucket_those_come_first_that_keep_the_next_aligned() -> None:
     plan = make_plan(specs, 1, 1 << 20, 1 << 20)
     (bucket,) = plan.buckets
     assert [(p.variable, p.offset) for p in bucket.pieces] == [("kernel", 0), ("head", 16), ("bias", 48), ("scale", 53)]
+
+
+@CASES
+@given(MODELS, NUM_PS, SLICE_BYTES)
+def test_a_variable_with_an_aggregation_is_a_bucket_of_its_own(
+    model: list[VariableSpec], num_ps: int, slice_bytes: int
+) -> None:
+    counts = VariableSpec("counts", (40, 3), "int64", trainable=False, aggregation="SUM")
+    plan = make_plan([*model, counts], num_ps, slice_bytes, pack_bytes=1 << 20)
+    ((bucket, piece),) = plan.pieces_of("counts")
+    assert (bucket.aggregation, bucket.master_shape, piece.size, len(bucket.pieces)) == ("SUM", (40, 3), 120, 1)
+    assert plan.aggregated == [counts] and "counts" not in {home.name for home in plan.homes}
+    other = make_plan([*model, replace(counts, aggregation="MEAN")], num_ps, slice_bytes, pack_bytes=1 << 20)
+    assert plan.fingerprint != other.fingerprint
+    assert first_difference(plan.specs, other.specs) == (
+        "counts int64[40, 3] not trainable aggregation MEAN there, "
+        "counts int64[40, 3] not trainable aggregation SUM here"
+    )

@@ -103,6 +103,18 @@ def recomputed(x: Any, y: Any, _: Any) -> Any:
     return linear(x, tf1.recompute_grad(lambda value: value * kernel)(tf1.ones([5, 1])), y)
 
 
+def changed(kind: str, dtype: Any, initial: Any = 0) -> Any:
+    """A model that changes a variable with an aggregation."""
+
+    def build(x: Any, y: Any, _: Any) -> Any:
+        settings = {"trainable": False, "aggregation": getattr(tf1.VariableAggregation, kind)}
+        seen = tf1.get_variable("seen", [], dtype, initializer=tf1.constant_initializer(initial), **settings)
+        update = seen.assign(seen.read_value())
+        return ModelSpec(linear(x, get("kernel", [5, 1]), y), tf1.train.AdamOptimizer, updates=[update])
+
+    return build
+
+
 REFUSED = {
     r"optimizer ByGlobalNorm updates a variable by the gradients of others too.*ModelSpec.clip_norm": by_global_norm,
     r"optimizer Damped has a compute_gradients of its own.*use ModelSpec.clip_norm": lambda x, y, _: ModelSpec(
@@ -127,6 +139,10 @@ REFUSED = {
     r"variable open has shape": lambda x, y, _: linear(
         x, tf1.Variable(tf1.placeholder_with_default(tf1.ones([5, 1]), [None, 1]), name="open", validate_shape=False), y
     ),
+    r"variable seen has dtype int32 and aggregation MEAN, and the model changes it; use a": changed("MEAN", tf1.int32),
+    r"seen has dtype bool and aggregation SUM, and the model changes it; make it an": changed("SUM", tf1.bool, False),
+    r"variable seen has dtype bool and aggregation ONLY_FIRST_REPLICA": changed("ONLY_FIRST_REPLICA", tf1.bool, False),
+    r"variable seen has dtype string; a global one needs one of bool": changed("SUM", tf1.string, ""),
     r"no pattern of ModelSpec.optimizer matches variable kernel: wide/\*; end the mapping with '\*'":
         with_optimizer({"wide/*": tf1.train.FtrlOptimizer}),
     r"learning_rate has no entry for the optimizer of '\*'": with_optimizer({"*": tf1.train.FtrlOptimizer}, {"a": 1}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,32 @@ def test_what_fails_is_one_line(replay: RoundReplay, tmp_path: Any) -> None:
         replay.step([a_part(float("nan"))], 3)
     with pytest.raises(UsageError, match="a batch of worker 1 weighs 8 here, and 5 in the job: give --model"):
         replay.step([a_part(worker=1, weight=5.0)], 3)
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_gradients_that_depend_on_what_the_workers_make_together_are_refused(is_read: bool) -> None:
+    """A count beside them is only not compared."""
+
+    def build(features: Any, labels: Any, mode: str) -> ModelSpec:
+        settings = {"trainable": False, "initializer": tf1.zeros_initializer()}
+        counts = [
+            tf1.get_variable(name, [], aggregation=tf1.VariableAggregation.SUM, **settings)
+            for name in ("beside", "read")
+        ]
+        spec = model_fn(features, labels, mode)
+        used = counts[1] if is_read else 0.0
+        return ModelSpec(spec.loss + used * tf1.reduce_sum(tf1.trainable_variables()[-1]), spec.optimizer, 0.01,
+                         updates=[count.assign_add(1.0) for count in counts])  # fmt: skip
+
+    with tf1.Graph().as_default():
+        layout = BatchLayout((tf1.zeros([8, 5]), tf1.zeros([8])))
+    makes = partial(RoundReplay, Model("tests.counts", lambda _: None, build), layout, make_plan(SPECS, 2, 1 << 20))
+    if is_read:
+        with pytest.raises(UsageError, match=r"the gradients of tests.counts depend on variable read, .* SUM"):
+            makes()
+    else:
+        with closing(makes()) as made:
+            assert made.model.not_compared == ["beside", "read"]
 
 
 def test_an_input_near_a_kink_is_named(replay: RoundReplay) -> None:

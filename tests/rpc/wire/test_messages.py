@@ -33,7 +33,7 @@ from psruntime.core.members.messages import (
 )
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
-from psruntime.core.plan.buckets import DTYPE_BYTES, TRAINED_DTYPES, DynamicRows, VariableSpec
+from psruntime.core.plan.buckets import AGGREGATIONS, DTYPE_BYTES, TRAINED_DTYPES, DynamicRows, VariableSpec
 from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
 from psruntime.core.steering.settings import Settings
@@ -67,7 +67,7 @@ identities = st.builds(
 addresses = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=field_checks.ADDRESS_CHARS)
 tags = incarnations.map(tag_of)
 specs = st.builds(
-    lambda name, shape, dtype, sparse, trainable, whole, group, dynamic: VariableSpec(
+    lambda name, shape, dtype, sparse, trainable, whole, group, dynamic, aggregation: VariableSpec(
         name,
         shape,
         dtype,
@@ -78,6 +78,7 @@ specs = st.builds(
         dynamic
         if sparse and trainable and dtype in TRAINED_DTYPES and group and len(shape) > 1 and all(shape)
         else None,
+        "" if (trainable and dtype in TRAINED_DTYPES) or (sparse and shape != ()) else aggregation,
     ),
     st.text(min_size=1, max_size=20),
     st.lists(counts, max_size=4).map(tuple),
@@ -87,6 +88,7 @@ specs = st.builds(
     st.booleans(),
     st.integers(0, 2**31 - 1),
     st.none() | st.builds(DynamicRows, counts.filter(bool), counts),
+    st.sampled_from(["", *AGGREGATIONS]),
 )
 models = st.lists(specs, max_size=4, unique_by=lambda spec: spec.name).map(tuple)
 views = st.builds(View, counts, st.lists(st.builds(PsEntry, indices, addresses, incarnations), max_size=3).map(tuple))

@@ -66,6 +66,13 @@ MANY = [pb.VariableSpec(name=str(i), dtype="float32") for i in range(field_check
         (_join(variables=[pb.VariableSpec(name="v", shape=[2**53], dtype="float32")]), "variables.shape of v must"),
         (_join(variables=[pb.VariableSpec(name="v", shape=[1] * 255, dtype="float32")]), "variables.shape of v must"),
         (_join(variables=[pb.VariableSpec(dtype="float32")]), "variables.name must have 1 to"),
+        *[
+            (
+                _join(variables=[pb.VariableSpec(name="v", dtype="float32", **kinds)]),
+                "variables.aggregation of v must be one",
+            )
+            for kinds in ({"aggregation": "SUM"}, {"aggregation": "ALL", "fixed": True})
+        ],
         (_join(variables=[pb.VariableSpec(name="w", dtype="float32")]), "variables must differ in name"),
         (_join(variables=MANY), "variables must be at most 100000"),
         (_without(_beat(), "worker"), "beat must be that of a worker, got none"),
