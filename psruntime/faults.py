@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 
-from psruntime.errors import PassingError, PsRuntimeError, UsageError, UserCodeError
+from psruntime.errors import CheckpointError, JobFailedError, PassingError, PsRuntimeError, UsageError, UserCodeError
 
 
 class Kind(Enum):
@@ -35,26 +35,46 @@ class Place(Enum):
     """Where it failed."""
 
     BUILD = "while the model, its input and its tables are built, before this worker trains"
+    INITIAL = "in an initial value"
     INPUT = "in the input of a step"
     STEP = "in an operation of a step"
     HOOK = "in a hook, after the first session"
+    HOOK_END = "in `end` of a hook"
     RATE = "in a learning-rate function"
+    EVALUATION = "in the evaluation at the end"
+    BEST = "in an evaluation for `--keep-best`"
+    EVALUATOR = "in an evaluation of `psruntime evaluator`, `evaluate` or `export`"
+    FOLDER = "in the folder of the checkpoints, when the job begins"
+    SAVE = "in a checkpoint while the job trains"
+    LAST_SAVE = "in the last checkpoint"
+    OUT = "in the folder that `psruntime export` writes"
 
 
-_RUNNING: dict[Kind, type[PsRuntimeError]] = {
+_RUNNING: dict[Kind, type[PsRuntimeError] | None] = {
     Kind.MACHINE: PassingError,
     Kind.PATH: PassingError,
     Kind.CODE: UserCodeError,
 }
-# UsageError: this process ends with 2.  PassingError: it ends with 75.  UserCodeError: the job ends with 1, saved.
-FATES: dict[Place, dict[Kind, type[PsRuntimeError]]] = {
+_OF_FILES = (Kind.MACHINE, Kind.PATH)
+# UsageError: this process ends with 2.  PassingError: it ends with 75.  UserCodeError: the job ends with 1, in a step when
+# it is saved; an evaluator or a command is no job, and ends alone.  JobFailedError: the job is done, and the
+# process that evaluated it ends with 1.  CheckpointError: the job ends with 1.  None: it is logged and passed over.
+FATES: dict[Place, dict[Kind, type[PsRuntimeError] | None]] = {
     Place.BUILD: {Kind.MACHINE: PassingError, Kind.PATH: UsageError, Kind.CODE: UsageError},
-    **dict.fromkeys((Place.INPUT, Place.STEP, Place.HOOK, Place.RATE), _RUNNING),
+    **dict.fromkeys((Place.INITIAL, Place.INPUT, Place.STEP, Place.HOOK, Place.RATE, Place.EVALUATOR), _RUNNING),
+    **dict.fromkeys((Place.HOOK_END, Place.BEST), dict.fromkeys(Kind)),
+    Place.EVALUATION: dict.fromkeys(Kind, JobFailedError),
+    **dict.fromkeys((Place.FOLDER, Place.LAST_SAVE), dict.fromkeys(_OF_FILES, CheckpointError)),
+    Place.SAVE: dict.fromkeys(_OF_FILES),
+    Place.OUT: {Kind.MACHINE: PassingError, Kind.PATH: UsageError},
 }
 
 # Numbers of the system.  Any other, and an OSError without one, is the machine's.
 ERRNOS: dict[Kind, tuple[int, ...]] = {
-    Kind.PATH: (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG),
+    Kind.PATH: (
+        errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG,
+        errno.EEXIST, errno.ENOTEMPTY,
+    ),
     Kind.MACHINE: (
         errno.EIO, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO, errno.ENOLINK, errno.ENOSPC, errno.EDQUOT, errno.EROFS,
         errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.ETXTBSY, errno.EINTR,
@@ -97,18 +117,23 @@ def kind_of(error: BaseException) -> Kind:
 
 def of_system(text: str) -> Kind | None:
     """The kind of an error of the system, or of Python, that a text of TensorFlow's names; None: it names none."""
-    if raised := _RAISED.search(text):
-        number = re.match(r"\[Errno (\d+)\]", text[raised.end() :])
-        if number and raised[1] not in _OF_PYTHON[Kind.PATH]:
-            return _of_number(int(number[1]))
-        return _found({raised[1]}, _OF_PYTHON) or (Kind.MACHINE if raised[1] in _OF_SYSTEM else Kind.CODE)
+    text = text.rpartition("\nNode: ")[2]  # before it is where the operation was made
+    for called in _CALLED.finditer(text):
+        if names := _names_of(called[1], of_all=_TRACEBACK in text):
+            number = re.match(r" \[Errno (\d+)\]", text[called.end() :])
+            if number and "OSError" in names and not names.intersection(_OF_PYTHON[Kind.PATH]):
+                return _of_number(int(number[1]))
+            found = _found(names, _OF_PYTHON) or _found(names, CODES)
+            return found or (Kind.MACHINE if "OSError" in names else Kind.CODE)
     written = _WRITTEN.search(text)
     return _BY_TEXT[written[1]] if written else None
 
 
 def fate_of(error: BaseException, place: Place, text: str) -> PsRuntimeError:
-    """What this process raises of it, with this text."""
-    return FATES[place][kind_of(error)](text)
+    """What this process raises of it, with this text, at a place where it is not passed over."""
+    fate = FATES[place][kind_of(error)]
+    assert fate is not None
+    return fate(text)
 
 
 def first_line(error: BaseException) -> str:
@@ -129,16 +154,25 @@ def _found(names: set[str], table: dict[Kind, tuple[str, ...]]) -> Kind | None:
     return next((kind for kind, known in table.items() if names.intersection(known)), None)
 
 
-def _family(kind: type[BaseException]) -> Iterator[str]:
-    yield kind.__name__
+def _family(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    yield kind
     for descendant in kind.__subclasses__():
-        if descendant.__module__ == "builtins":
-            yield from _family(descendant)
+        yield from _family(descendant)
 
 
+def _names_of(name: str, of_all: bool) -> set[str]:
+    """Of the exceptions of this process that are called so, and of those that they are made of; empty: none is.
+
+    of_all: whether others than Python's own count; many libraries have an `Error`.
+    """
+    called = (kind for kind in _family(BaseException) if kind.__name__ == name)
+    known = [kind for kind in called if of_all or kind.__module__ == "builtins"]
+    return {each.__name__ for kind in known for each in kind.__mro__} or {name}.intersection(["RpcError"])
+
+
+_TRACEBACK = "Traceback (most recent call last):"  # follows what TensorFlow says of a Python function that raised
 _HEADING = re.compile(r":$|^\d+ root error\(s\) found\.$")
 _ROOT = re.compile(r"^\(\d+\) [A-Z_]+: ")  # of one of several root errors
-_OF_SYSTEM = frozenset(_family(OSError))
-_RAISED = re.compile(rf"\b({'|'.join(sorted({*_family(Exception), 'RpcError'}))}): ")
+_CALLED = re.compile(r"\b(\w+):(?= |$)", re.MULTILINE)
 _BY_TEXT = {os.strerror(number): kind for kind, numbers in ERRNOS.items() for number in numbers}
 _WRITTEN = re.compile(rf"; ({'|'.join(map(re.escape, sorted(_BY_TEXT, key=len, reverse=True)))})(?![\w ])")

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, UsageError
+from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.checkpoint.listing import is_remote
@@ -33,7 +34,7 @@ def all_or_nothing(folder: str) -> Iterator[str]:
     """Gives a folder to fill, which is `folder` afterwards; if what fills it fails there is nothing.
 
     Raises:
-        UsageError: the folder cannot be made.
+        UsageError, PassingError: the folder cannot be made.
     """
     parent = os.path.dirname(os.path.abspath(folder))
     with writing(folder):
@@ -52,11 +53,11 @@ def all_or_nothing(folder: str) -> Iterator[str]:
 
 @contextmanager
 def writing(folder: str) -> Iterator[None]:
-    """UsageError for files that cannot be written; folder: what the user calls it."""
+    """What the table of faults makes of files that cannot be written; folder: what the user calls it."""
     try:
         yield
     except (OSError, tf1.errors.OpError) as error:
-        raise UsageError(f"--out {folder} cannot be written: {first_line(error)}") from error
+        raise fate_of(error, Place.OUT, f"--out {folder} cannot be written: {first_line(error)}") from error
 
 
 def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune: float | None = None) -> list[Pruned]:

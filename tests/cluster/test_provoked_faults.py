@@ -1,0 +1,205 @@
+"""The table of faults of docs/troubleshooting.md, each row of it provoked in a real process.
+
+faulty_models.py fails at a place with an error, both as --data-dir names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psruntime.core.members.view import Phase
+from psruntime.faults import CODES, ERRNOS, FATES, Kind, Place
+from psruntime.graph.checkpoint.listing import newest_step
+from tests.cluster.test_faults import end
+from tests.support.cluster import Proc, Zygote, cluster
+
+pytestmark = pytest.mark.cluster
+
+MODEL = "--model=tests.cluster.faulty_models"
+FEW = {Kind.MACHINE: "OSError-5", Kind.PATH: "OSError-2", Kind.CODE: "KeyError"}
+OF_PYTHON = {
+    Kind.MACHINE: ("MemoryError", "ConnectionRefusedError", "TimeoutError", "OSError"),
+    Kind.PATH: ("FileNotFoundError",),
+    Kind.CODE: (
+        "ValueError", "TypeError", "IndexError", "AttributeError", "ImportError", "ZeroDivisionError", "AssertionError",
+        "RecursionError", "NotImplementedError", "UnicodeError", "SystemExit",
+    ),
+}  # fmt: skip
+ALL = {kind: [*(f"OSError-{n}" for n in ERRNOS.get(kind, ())), *OF_PYTHON[kind], *CODES[kind]] for kind in Kind}
+AT_ONCE = 4  # processes that fail beside each other
+
+IN_A_WORKER = (Place.BUILD, Place.INPUT, Place.STEP, Place.HOOK, Place.RATE)  # which need not be the chief
+OF_THE_CHIEF = (Place.INITIAL, Place.FOLDER, Place.SAVE, Place.LAST_SAVE, Place.HOOK_END, Place.EVALUATION, Place.BEST)
+OF_FILES = (Place.EVALUATOR, Place.OUT)  # in a process that reads checkpoints
+
+
+def fault(place: Place, error: str) -> str:
+    return f"--data-dir={place.name}={error}"
+
+
+def code_at(place: Place, kind: Kind) -> int:
+    """That of the process in which it comes; 0: it is passed over."""
+    fate = FATES[place][kind]
+    return fate.exit_code if fate else 0
+
+
+def cells(places: tuple[Place, ...], *codes: int, few: Container[str] = ()) -> list[Any]:
+    """Those in which a process ends with one of these codes; few: ids of those that are not long."""
+    found = [(place, kind) for place in places for kind in FATES[place] if code_at(place, kind) in codes]
+    names = {(place, kind): f"{place.name}-{kind.name}" for place, kind in found}
+    return [pytest.param(*cell, id=name, marks=() if name in few else pytest.mark.long) for cell, name in names.items()]
+
+
+def errors_at(place: Place, *codes: int) -> list[tuple[Place, Kind, str]]:
+    """All errors with which a process ends with one of these codes."""
+    return [(place, kind, error) for kind in FATES[place] if code_at(place, kind) in codes for error in ALL[kind]]
+
+
+def require(proc: Proc, place: Place, kind: Kind, error: str) -> None:
+    assert proc.wait() == code_at(place, kind), (place, error, proc.text)
+    assert f"provoked {place.name}={error}" in proc.text, (place, error, proc.text)
+    assert " crash " not in proc.text, (place, error, proc.text)
+
+
+def test_every_row_is_provoked() -> None:
+    assert {*IN_A_WORKER, *OF_THE_CHIEF, *OF_FILES} == set(Place)
+
+
+def fail_beside_a_job(zygote: Zygote, folder: Path, cells: list[tuple[Place, Kind, str]]) -> None:
+    """Each in a worker of its own; the job trains through all of them."""
+    with cluster(zygote, folder, train_steps=1_000_000, max_workers=1 + AT_ONCE) as job:
+        job.start_worker(0, MODEL)
+        job.wait_for_phase(Phase.TRAINING)
+        for first in range(0, len(cells), AT_ONCE):
+            started = [
+                (job.start_worker(index, MODEL, fault(place, error)), place, kind, error)
+                for index, (place, kind, error) in enumerate(cells[first : first + AT_ONCE], start=1)
+            ]
+            for each in started:
+                require(*each)
+        assert job.status().phase is Phase.TRAINING
+        end(job)
+
+
+def test_what_ends_one_worker_leaves_the_job_alone(zygote: Zygote, tmp_path: Path) -> None:
+    params = [cell.values for cell in cells(IN_A_WORKER, 2, 75)]
+    fail_beside_a_job(zygote, tmp_path, [(place, kind, FEW[kind]) for place, kind in params])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("place", IN_A_WORKER)
+def test_every_error_that_ends_one_worker_leaves_the_job_alone(zygote: Zygote, tmp_path: Path, place: Place) -> None:
+    of_sessions = ("AbortedError", "UnavailableError") if place is Place.HOOK else ()  # a hook hands them on
+    fail_beside_a_job(zygote, tmp_path, [cell for cell in errors_at(place, 2, 75) if cell[2] not in of_sessions])
+
+
+def end_a_job(zygote: Zygote, folder: Path, place: Place, kind: Kind, error: str) -> None:
+    with cluster(zygote, folder, train_steps=1_000_000, checkpoint_dir=folder / "c") as job:
+        require(job.start_worker(0, MODEL, fault(place, error)), place, kind, error)
+        assert job.ps[0].wait() == 1
+    assert (newest_step(str(folder / "c")) or 0) > 0
+
+
+@pytest.mark.parametrize(("place", "kind"), cells(IN_A_WORKER, 1, few=["STEP-CODE"]))
+def test_what_ends_the_job_saves_it_first(zygote: Zygote, tmp_path: Path, place: Place, kind: Kind) -> None:
+    end_a_job(zygote, tmp_path, place, kind, FEW[kind])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("error", ALL[Kind.CODE])
+@pytest.mark.parametrize("place", [Place.INPUT, Place.STEP, Place.HOOK, Place.RATE])
+def test_every_error_that_ends_the_job_saves_it_first(zygote: Zygote, tmp_path: Path, place: Place, error: str) -> None:
+    end_a_job(zygote, tmp_path, place, Kind.CODE, error)
+
+
+LOGGED = {Place.SAVE: " checkpoint_failed ", Place.HOOK_END: " hook_failed ", Place.BEST: " best_failed "}
+FEW_OF_THE_CHIEF = ("SAVE-PATH", "EVALUATION-CODE")
+STEPS = 60
+
+
+@pytest.mark.parametrize(("place", "kind"), cells(OF_THE_CHIEF, 0, 1, 2, 75, few=FEW_OF_THE_CHIEF))
+def test_what_fails_in_a_chief(zygote: Zygote, tmp_path: Path, place: Place, kind: Kind) -> None:
+    job_flags = {
+        "train_steps": STEPS, "save_steps": 10_000 if place is Place.LAST_SAVE else 10, "drain_timeout_s": 4,
+        "checkpoint_dir": tmp_path / "c", **({"keep_best": "min:loss"} if place is Place.BEST else {}),
+    }  # fmt: skip
+    code = code_at(place, kind)
+    with cluster(zygote, tmp_path, **job_flags) as job:
+        chief = job.start_worker(0, MODEL, fault(place, FEW[kind]))
+        require(chief, place, kind, FEW[kind])
+        assert LOGGED.get(place, "") in chief.text
+        if code == 75:
+            assert job.start_worker(0, MODEL).wait() == 0
+        is_done = code in (0, 75) or place is Place.EVALUATION
+        assert job.ps[0].wait() == (0 if is_done else 1)
+    saved = {Place.INITIAL: None, Place.FOLDER: None, Place.LAST_SAVE: 0}
+    assert newest_step(str(tmp_path / "c")) == (STEPS if is_done else saved[place])
+
+
+@pytest.fixture(scope="module")
+def trained(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of the checkpoints of a job."""
+    folder = tmp_path_factory.mktemp("trained")
+    with cluster(zygote, folder, train_steps=4, checkpoint_dir=folder / "c") as job:
+        job.start_worker(0, MODEL)
+        assert set(job.wait_all().values()) == {0}
+    return str(folder / "c")
+
+
+OF_COMMANDS = [
+    pytest.param(command, *cell.values, id=f"{command}-{cell.id}", marks=cell.marks)
+    for command in ("evaluate", "export")
+    for cell in cells(OF_FILES if command == "export" else (Place.EVALUATOR,), 1, 2, 75, few=["OUT-PATH"])
+]
+
+
+def start_command(
+    zygote: Zygote, folder: Path, checkpoints: str, command: str, place: Place, error: str, number: int = 0
+) -> Proc:
+    out = [f"--out={folder / 'exported'}", "--report"] if command == "export" else []
+    argv = [command, f"--checkpoint-dir={checkpoints}", MODEL, fault(place, error), *out]
+    return zygote.start(command, argv, folder / f"{number}.txt", [str(folder)])
+
+
+@pytest.mark.parametrize(("command", "place", "kind"), OF_COMMANDS)
+def test_what_fails_in_a_command(
+    zygote: Zygote, tmp_path: Path, trained: str, command: str, place: Place, kind: Kind
+) -> None:
+    proc = start_command(zygote, tmp_path, trained, command, place, FEW[kind])
+    require(proc, place, kind, FEW[kind])
+    assert not (tmp_path / "exported").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", [Place.BUILD, Place.EVALUATOR])
+def test_every_error_ends_a_command_with_its_code(zygote: Zygote, tmp_path: Path, trained: str, place: Place) -> None:
+    cells = errors_at(place, 1, 2, 75)
+    for first in range(0, len(cells), AT_ONCE):
+        beside = cells[first : first + AT_ONCE]
+        procs = [
+            start_command(zygote, tmp_path, trained, "evaluate", place, error, number)
+            for number, (_, _, error) in enumerate(beside, start=first)
+        ]
+        for proc, cell in zip(procs, beside, strict=True):
+            require(proc, *cell)
+
+
+@pytest.mark.parametrize(("place", "kind"), cells((Place.EVALUATOR,), 1, 2, 75))
+def test_what_fails_in_an_evaluator(zygote: Zygote, tmp_path: Path, place: Place, kind: Kind) -> None:
+    with cluster(zygote, tmp_path, train_steps=1_000_000, checkpoint_dir=tmp_path / "c", save_steps=50) as job:
+        job.start_worker(0, MODEL)
+        job.wait_for_phase(Phase.TRAINING)
+        evaluator = zygote.start(
+            "evaluator",
+            ["evaluator", f"--coordinator={job.coordinator}", MODEL, fault(place, FEW[kind])],
+            tmp_path / "evaluator.log",
+            [str(tmp_path)],
+        )
+        require(evaluator, place, kind, FEW[kind])
+        assert job.status().phase is Phase.TRAINING
+        end(job)
