@@ -56,9 +56,9 @@ _RUNNING: dict[Kind, type[PsRuntimeError] | None] = {
     Kind.CODE: UserCodeError,
 }
 _OF_FILES = (Kind.MACHINE, Kind.PATH)
-# UsageError: this process ends with 2.  PassingError: it ends with 75.  UserCodeError: the job ends with 1, in a step when
-# it is saved; an evaluator or a command is no job, and ends alone.  JobFailedError: the job is done, and the
-# process that evaluated it ends with 1.  CheckpointError: the job ends with 1.  None: it is logged and passed over.
+# UsageError: this process ends with 2.  PassingError: it ends with 75.  UserCodeError: the job ends with 1, in a step
+# when it is saved; an evaluator or a command ends alone.  JobFailedError: the job is done, and the process that
+# evaluated it ends with 1.  CheckpointError: the job ends with 1.  None: it is logged and passed over.
 FATES: dict[Place, dict[Kind, type[PsRuntimeError] | None]] = {
     Place.BUILD: {Kind.MACHINE: PassingError, Kind.PATH: UsageError, Kind.CODE: UsageError},
     **dict.fromkeys((Place.INITIAL, Place.INPUT, Place.STEP, Place.HOOK, Place.RATE, Place.EVALUATOR), _RUNNING),

@@ -24,7 +24,7 @@ from psruntime.config import JobConfig
 from psruntime.core.plan.packing import LIGHT_BYTES
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.evaluation.settings import EvaluatorConfig
-from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, START_S, ColocatedPs, code_of_both
+from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, ColocatedPs, code_of_both
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.observe.outputs import entry
 from psruntime.process import end_because_of, usage_error
@@ -133,10 +133,8 @@ def _colocated_ps(task: ClusterTask, arguments: argparse.Namespace, settings: Ma
 def _with_ps(ps: ColocatedPs, task: ClusterTask, words: list[str]) -> int:
     """This process becomes the worker, with its ps as a child; returns the exit code of both."""
     ps.pass_signals_on()
-    ps.start(serves_coordinator=task.index == 0)
-    if task.index == 0 and not ps.await_coordinator(START_S):
-        ps.end(over=False, within_s=PS_END_S)
-        return ps.code or EXIT_FAILED
+    if code := ps.start_up(serves_coordinator=task.index == 0):
+        return code
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the worker takes them
     code = 128 + ps.signal if ps.signal else _become(task, words)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

@@ -131,8 +131,12 @@ class FakePs:
     def __init__(self, words: list[str], say: Any, **_: Any) -> None:
         self.calls: list[Any] = [words]
 
+    def start_up(self, serves_coordinator: bool) -> int:
+        self.calls.append(("start_up", serves_coordinator))
+        return self.code
+
     def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: self.calls.append((name, *args, *kwargs.items())) or self.code == 0
+        return lambda *args, **kwargs: self.calls.append((name, *args, *kwargs.items()))
 
 
 def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,13 +154,8 @@ def test_with_colocated_ps_every_worker_starts_one(started: list[list[str]], mon
     ]  # fmt: skip
     assert second.calls[0] == [*of_ps, "--index=1", "--host=d", "--port=0", "--insecure"]
     end = ("end", ("over", True), ("within_s", 300.0))
-    assert first.calls[1:] == [
-        ("pass_signals_on",),
-        ("start", ("serves_coordinator", True)),
-        ("await_coordinator", 60.0),
-        end,
-    ]
-    assert second.calls[1:] == [("pass_signals_on",), ("start", ("serves_coordinator", False)), end]
+    assert first.calls[1:] == [("pass_signals_on",), ("start_up", True), end]
+    assert second.calls[1:] == [("pass_signals_on",), ("start_up", False), end]
     of_worker = [
         "--connect-timeout=7200.0", "--health-port=9", "--coordinator=a:1", "--index=0", "--host=a", "--port=0",
         "--lifeline=end", "--local-rank=0", "--model=mine",

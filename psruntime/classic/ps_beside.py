@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from psruntime.classic.member import ScriptMember
+from psruntime.classic.sigterm import end_script_because_of
 from psruntime.cluster.cluster_task import ClusterTask
-from psruntime.errors import EXIT_FAILED
 from psruntime.flags import read_job_file
-from psruntime.launch.colocated_ps import PS_END_S, START_S, ColocatedPs
+from psruntime.launch.colocated_ps import PS_END_S, ColocatedPs
 from psruntime.process_config import ProcessConfig
 from psruntime.settings import as_flags
 
@@ -30,11 +30,11 @@ class PsBeside:
         """files: of the security settings.  arguments: of ps 0, the settings of the job."""
         words = command_line(task, where, files, arguments)
         self._member: ScriptMember | None = None
-        self._ps = ColocatedPs(words, lambda line: sys.stderr.write(f"{name}: {line}\n"), out=sys.stderr)
-        self._ps.start(serves_coordinator=task.index == 0)
-        if task.index == 0 and not self._ps.await_coordinator(START_S):
-            self._ps.end(over=False, within_s=PS_END_S)
-            raise SystemExit(self._ps.code or EXIT_FAILED)
+        self._ps = ColocatedPs(
+            words, lambda line: sys.stderr.write(f"{name}: {line}\n"), out=sys.stderr, end_worker=end_script_because_of
+        )
+        if code := self._ps.start_up(serves_coordinator=task.index == 0):
+            raise SystemExit(code)
         atexit.register(self._end)
 
     def serves(self, member: ScriptMember) -> None:

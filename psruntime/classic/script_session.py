@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.classic import sigterm
 from psruntime.classic.hooks import ChiefOnly, StepHook, Wrapped
 from psruntime.classic.member import ScriptMember
 from psruntime.classic.sessions import ScriptSessions
-from psruntime.classic.sigterm import CODE
 from psruntime.core.members.messages import LeaveKind, Rest
 from psruntime.errors import JobDoneError, JobOverError, JobStoppedError, PsRuntimeError, ReplacedError, StopRequested
 from psruntime.graph.base.errors import LOST_SESSION, first_line
@@ -142,6 +142,6 @@ def end_script(member: ScriptMember, error: PsRuntimeError) -> NoReturn:
     member.fail(error)
     if member.was_asked and isinstance(error, StopRequested | JobStoppedError):
         member.log("stopping", reason=error)
-        raise SystemExit(CODE) from error
+        raise SystemExit(sigterm.code()) from error
     member.log("over" if isinstance(error, JobOverError) else "error", reason=error)
     raise SystemExit(error.exit_code) from error

@@ -3,13 +3,30 @@ container, not at all."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-CODE = 128 + signal.SIGTERM
+_cause = 128 + signal.SIGTERM  # the exit code of a script that SIGTERM ends
+
+
+def code() -> int:
+    """The exit code of a script that SIGTERM ends: that of the cause, if it came from `end_script_because_of`."""
+    return _cause
+
+
+def end_script_because_of(cause: int) -> None:
+    """Ends the script as a SIGTERM does, with this exit code: what it cannot go on without has ended."""
+    global _cause
+    _cause = cause
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # it is no member yet, and would end by the signal
+        sys.stdout.flush()
+        os._exit(cause)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def take_sigterm(asked: threading.Event) -> Callable[[], None]:
@@ -20,7 +37,7 @@ def take_sigterm(asked: threading.Event) -> Callable[[], None]:
 
     def on_sigterm(_signum: int, _frame: FrameType | None) -> None:
         if asked.is_set():
-            raise SystemExit(CODE)
+            raise SystemExit(code())
         asked.set()  # nobody waits for it, so this takes no lock that the main thread may hold
 
     def replace(handler: Any, by: Any) -> None:

@@ -21,6 +21,14 @@ def crashed(code: int) -> bool:
     return code not in (EXIT_DONE, EXIT_FAILED, EXIT_USAGE)
 
 
+def exit_code(code: int) -> int:
+    """As a shell has it, 128 + N for signal N, of a `code` as subprocess has it.
+
+    What has started a process ends with this when it ends because of that one.
+    """
+    return code if code >= 0 else 128 - code
+
+
 class Backoff:
     """The restarts of one process.
 

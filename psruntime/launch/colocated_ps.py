@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TextIO
 
 from psruntime.errors import EXIT_RESTART, EXIT_USAGE
-from psruntime.launch.backoff import Backoff, crashed
+from psruntime.launch.backoff import Backoff, crashed, exit_code
 
 START_S = 60.0  # for ps 0 to serve its coordinator; importing TensorFlow comes after that
 PS_END_S = 300.0  # for the ps to end after its worker: ps 0 leaves as the last of all
@@ -30,7 +30,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that ask a process to end
 
 
 class ColocatedPs:
-    """First `start`, then the worker's own work, then `end`.
+    """First `start_up`, then the worker's own work, then `end`.
 
     words: what follows `psruntime ps`.  say: for a line about what becomes of it.  out: what it prints is repeated
     there.  command: what runs a ps.  end_worker: ends this process because its ps has; called with the exit code.
@@ -56,6 +56,15 @@ class ColocatedPs:
         self._serves = threading.Event()  # a ps 0 has its coordinator, or has ended
         self._ended = threading.Event()  # for good
         self.code: int | None = None  # of its last life, once it has ended for good
+
+    def start_up(self, serves_coordinator: bool) -> int:
+        """Starts it; returns 0, or the exit code of this process where it is a ps 0 that does not serve."""
+        self.start(serves_coordinator)
+        if not serves_coordinator or self.await_coordinator(START_S):
+            return 0
+        code = self.code  # of itself; None: it takes too long, and is ended here
+        self.end(over=False, within_s=PS_END_S)
+        return exit_code(code) if code else EXIT_RESTART
 
     def start(self, serves_coordinator: bool) -> None:
         """Starts it.  It starts again by itself from now on.
@@ -123,7 +132,7 @@ class ColocatedPs:
         self._ended.set()
         self._serves.set()
         if ends_worker:
-            self._end_worker(code_for(code))
+            self._end_worker(exit_code(code))
 
     def _follow(self, process: subprocess.Popen[str]) -> int:
         """Repeats what it prints; returns the code with which it ended."""
@@ -152,11 +161,6 @@ class ColocatedPs:
             time.sleep(LOOK_S)
         self._process = self._spawn()
         return True
-
-
-def code_for(ps: int) -> int:
-    """The exit code of a worker's process that ends because its ps has, whose code is as subprocess has it."""
-    return EXIT_USAGE if ps == EXIT_USAGE else EXIT_RESTART
 
 
 def code_of_both(worker: int, ps: ColocatedPs) -> int:

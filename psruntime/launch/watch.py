@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from psruntime.errors import EXIT_DONE, EXIT_RESTART
+from psruntime.launch.backoff import exit_code
 from psruntime.launch.children import Child, Children, complain
 from psruntime.launch.processes import LocalJob
 from psruntime.launch.progress import Progress
@@ -121,7 +122,7 @@ def _report(children: Children, failed: Child | None) -> int:
 
 
 def _report_failure(failed: Child) -> int:
-    if failed.code is None:
+    if is_late := failed.code is None:
         complain(f"{failed.name} did not announce its coordinator within {START_S:g} s")
         failed.process.kill()
     restarts = f", after {failed.backoff.restarts} restarts" if failed.backoff.restarts else ""
@@ -129,7 +130,7 @@ def _report_failure(failed: Child) -> int:
     why = [line for line in lines if WHY.search(line)] or lines[-3:]
     complain(f"{failed.name} {failed.how}{restarts}; its log is {failed.log}")
     sys.stderr.write("".join(f"{_readable(line)}\n" for line in why))
-    return EXIT_USAGE if failed.code == EXIT_USAGE else EXIT_FAILED
+    return EXIT_RESTART if is_late else exit_code(failed.process.wait())
 
 
 def _readable(line: str) -> str:

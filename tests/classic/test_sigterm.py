@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from psruntime.classic.sigterm import CODE, take_sigterm
+from psruntime.classic.sigterm import code, take_sigterm
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,7 @@ def test_the_first_asks_and_the_second_ends() -> None:
     assert asked.is_set()
     with pytest.raises(SystemExit) as ended:
         os.kill(os.getpid(), signal.SIGTERM)
-    assert ended.value.code == CODE == 143
+    assert ended.value.code == code() == 143
 
 
 def test_afterwards_a_signal_ends_the_script_as_before() -> None:
@@ -48,3 +50,20 @@ def test_a_handler_of_the_scripts_own_stays() -> None:
     signal.signal(signal.SIGTERM, own)  # one that comes later
     give_back()
     assert signal.getsignal(signal.SIGTERM) is own
+
+
+ENDED = """
+import os, signal, sys, threading
+from psruntime.classic.sigterm import code, end_script_because_of, take_sigterm
+asked = threading.Event()
+if sys.argv[1] == "member":
+    take_sigterm(asked)
+threading.Thread(target=end_script_because_of, args=(2,)).start()
+asked.wait()
+sys.exit(code())
+"""
+
+
+@pytest.mark.parametrize("script", ["member", "no member yet"])
+def test_a_script_that_a_process_beside_it_ends_has_the_code_of_the_cause(script: str) -> None:
+    assert subprocess.run([sys.executable, "-c", ENDED, script], check=False, timeout=60).returncode == 2
