@@ -85,7 +85,7 @@ class BatchLayout:
         beside, position, sizes = features if labels is None else labels, 0, []
         wanted = {id(leaf) for leaf in tf.nest.flatten(beside)} - {id(self._first)}
         for leaf in tf.nest.flatten(self._element):
-            if id(leaf) in wanted and leaf.shape.rank != 0:
+            if id(leaf) in wanted and np.ndim(batch[position]):
                 sizes.append(int(_first_dimension(leaf, batch, position, np.shape)))
             position += len(tf.nest.flatten(leaf, expand_composites=True))
         count = int(self.examples(batch, np.shape))
@@ -101,7 +101,12 @@ def _first_dimension(leaf: Any, batch: list[Any], position: int, shape: Any) -> 
         return batch[position + 2][0]
     if isinstance(leaf, tf.RaggedTensor):
         return shape(batch[position + 1])[0] - 1
-    return shape(batch[position])[0] if leaf.shape.rank != 0 else 1
+    if leaf.shape.rank == 0:
+        return 1
+    sizes = shape(batch[position])
+    if leaf.shape.rank is not None:
+        return sizes[0]
+    return [*sizes, 1][0] if isinstance(sizes, tuple) else tf1.concat([sizes, [1]], axis=0)[0]  # it may be a scalar
 
 
 def _sides(element: Any) -> tuple[Any, Any]:

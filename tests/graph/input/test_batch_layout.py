@@ -108,3 +108,16 @@ def test_features_that_count_otherwise_than_the_labels(features: Any, labels: An
         )
         found = layout.miscounted(session.run(layout.tensors))
     assert differs in found and bool(differs) == bool(found)
+
+
+@pytest.mark.parametrize(("value", "examples"), [(7.0, 1), ([1.0, 2.0, 3.0], 3)])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_tensor_of_unknown_rank_may_be_a_scalar(value: Any, examples: int, first: bool) -> None:
+    """As a Python function makes it, that says nothing of shapes."""
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        unknown = tf1.numpy_function(lambda: np.array(value, np.float32), [], tf1.float32)
+        layout = BatchLayout(unknown if first else (tf1.ones([3, 2]), unknown))
+        batch = session.run(layout.tensors)
+        assert layout.miscounted(batch) == ""
+        assert layout.examples(batch, np.shape) == (examples if first else 3)
+        assert session.run(layout.examples(layout.tensors, tf1.shape)) == (examples if first else 3)
