@@ -23,7 +23,9 @@ from psruntime.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_RESTART,
+    JobFailedError,
     JobOverError,
+    PassingError,
     PsRuntimeError,
     StopRequested,
     UsageError,
@@ -41,6 +43,7 @@ GRACE_S = 2.0
 NEWS_S = 2.0  # for the news that the job has stopped to reach every process
 PARENT_S = 1.0  # how often a process with lifeline "kill" looks whether its parent lives
 _cause: int | None = None  # the exit code of `end_because_of`
+_job_has_failed = False  # whether the work ended with that
 LOOK_S = 0.05  # how often the main thread looks for a signal
 
 
@@ -198,6 +201,11 @@ def end_because_of(code: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def job_has_failed() -> bool:
+    """Whether the work of this process ended because the job has failed, whatever its exit code is."""
+    return _job_has_failed
+
+
 def _allow_many_files() -> None:
     """Every member is a connection to ps 0: the usual soft limit of 1,024 files would be the job's size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -222,11 +230,13 @@ def _watch_stdin(received: list[int], lifeline: str) -> None:
 
 
 def _exit_code(log: Log, work: Callable[[Process], int], process: Process) -> int:
+    global _job_has_failed
     try:
         return work(process)
     except StopRequested:
         return EXIT_RESTART  # the signal's code replaces it
     except PsRuntimeError as error:
+        _job_has_failed = isinstance(error, JobFailedError) and not isinstance(error, PassingError)
         event = "over" if isinstance(error, JobOverError) else "error"
         log(event, reason=error, **({"traceback": error.detail} if error.detail else {}))
         return error.exit_code

@@ -27,7 +27,7 @@ from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, ColocatedPs, code_of_both
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.observe.outputs import entry
-from psruntime.process import end_because_of, usage_error
+from psruntime.process import end_because_of, job_has_failed, usage_error
 from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.settings import as_flags
 
@@ -138,7 +138,7 @@ def _with_ps(ps: ColocatedPs, task: ClusterTask, words: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the worker takes them
     code = 128 + ps.signal if ps.signal else _become(task, words)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    ps.end(over=code in (EXIT_DONE, EXIT_FAILED), within_s=PS_END_S)
+    ps.end(over=code in (EXIT_DONE, EXIT_FAILED) or job_has_failed(), within_s=PS_END_S)
     return code_of_both(code, ps)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from psruntime import cli, evaluator, ps, task, worker
+from psruntime import cli, evaluator, process, ps, task, worker
+from psruntime.errors import FolderOwnedError, PassingError, PsRuntimeError, UsageError
 
 NOT_LOCAL = (
     "coordinator 192.0.2.1:1 would serve other machines without TLS: give --tls-ca, --tls-cert and --tls-key, or "
@@ -189,6 +190,25 @@ def test_a_colocated_ps_0_that_does_not_start_ends_its_worker_before_it_begins(
     monkeypatch.setattr(task, "ColocatedPs", FakePs)
     assert run(monkeypatch, "worker", 0, "--colocate-ps", "--insecure", cluster={"worker": ["a:1"]}) == 2
     assert not started
+
+
+@pytest.mark.parametrize(
+    ("error", "over"),
+    [(FolderOwnedError("another job's"), True), (UsageError("wrong"), False), (PassingError(""), False)],
+)
+def test_a_ps_stays_for_latecomers_where_its_worker_says_that_the_job_has_failed(
+    started: list[list[str]], monkeypatch: pytest.MonkeyPatch, error: PsRuntimeError, over: bool
+) -> None:
+    made: list[FakePs] = []
+    monkeypatch.setattr(task, "ColocatedPs", lambda *args, **how: made.append(FakePs(*args)) or made[-1])
+
+    def work(_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(worker, "main", lambda _: process._exit_code(lambda *_, **__: None, work, None))
+    monkeypatch.setattr(process, "_job_has_failed", False)
+    code = run(monkeypatch, "worker", 0, "--colocate-ps", "--insecure", cluster={"worker": ["a:1"]})
+    assert code == error.exit_code != 1 and made[0].calls[-1][:2] == ("end", ("over", over))
 
 
 def test_a_signal_before_the_worker_begins_ends_it(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

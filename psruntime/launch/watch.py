@@ -122,7 +122,8 @@ def _report(children: Children, failed: Child | None) -> int:
 
 
 def _report_failure(failed: Child) -> int:
-    if is_late := failed.code is None:
+    code = failed.code
+    if code is None:
         complain(f"{failed.name} did not announce its coordinator within {START_S:g} s")
         failed.process.kill()
     restarts = f", after {failed.backoff.restarts} restarts" if failed.backoff.restarts else ""
@@ -130,7 +131,7 @@ def _report_failure(failed: Child) -> int:
     why = [line for line in lines if WHY.search(line)] or lines[-3:]
     complain(f"{failed.name} {failed.how}{restarts}; its log is {failed.log}")
     sys.stderr.write("".join(f"{_readable(line)}\n" for line in why))
-    return EXIT_RESTART if is_late else exit_code(failed.process.wait())
+    return EXIT_RESTART if code is None else exit_code(code)
 
 
 def _readable(line: str) -> str:

@@ -195,6 +195,8 @@ def stops_short(state: JobState) -> bool:
 def why_stopped(state: JobState) -> str:
     """Why a job that was asked to stop is over, though its chief has not ended it; empty while somebody may."""
     stop, why = state.stop, ""
+    if is_closing_failed(state):
+        return ""
     if stop.is_late and state.phase is Phase.DRAINING and state.past.saved_step == state.global_step:
         why = f"it was saved, and its evaluation did not end within {state.job.stop_grace_s:g} s (stop_grace_s)"
     elif stop.is_late:
@@ -204,6 +206,13 @@ def why_stopped(state: JobState) -> str:
     elif stop.reason and not state.members.count(Role.WORKER):
         why = "no worker is there to save what was trained"
     return f"{stop.reason}; {why}; {newest_checkpoint(state)}" if why else ""
+
+
+def is_closing_failed(state: JobState) -> bool:
+    """Whether a chief saves what a job that fails has trained.  Nobody has asked for its end, so that the chief has as
+    long as at any other: `whom_to_cut_off` knows when it is over."""
+    may_save = state.stop.fails and state.job.stop_grace_s > 0
+    return may_save and state.phase is Phase.DRAINING and all_stopped(state) and state.chief is not None
 
 
 def newest_checkpoint(state: JobState) -> str:

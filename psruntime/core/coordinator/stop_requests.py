@@ -3,7 +3,8 @@
 A worker leaves after its step, and a ps when the chief has saved what it holds.  When ps 0 was asked, which has the
 coordinator, or every worker, the job stops: it drains, the chief writes the last checkpoint, and the job is STOPPED.
 
-Law: a job that was asked to stop is over after `grace_s`, saved or not.
+Law: a job that was asked to stop is over after `grace_s`, saved or not.  One that fails has so long until its workers
+have stopped; its save has as long as that of a job that is done, since nothing outside waits for the end.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Job:
             if told.chief and told.phase is Phase.PREPARING:
                 self.core.report_prepared(index, incarnation, view, Prepared(self.steps), self.now_s)
             if told.chief:
-                self.closing = self.closing + 1 if told.close else 0
+                self.closing = self.closing + 1 if told.close else min(self.closing, 0)
             if self.closing > CLOSING_S:
                 self.core.report_finished(index, incarnation, view, self.now_s)
             leaves = told.leave if role is Role.PS else not (told.stopping or told.phase is Phase.DRAINING)
@@ -117,7 +117,7 @@ class Job:
 
     def check(self) -> None:
         stop = self.core.state.stop
-        if stop.reason and self.stopping_s is None:
+        if stop.reason and not stop.fails and self.stopping_s is None:
             self.stopping_s = self.now_s
             seen["stops"] += 1
         if self.stopping_s is not None:
@@ -169,3 +169,41 @@ def test_without_any_time_a_signal_is_no_wish() -> None:
     assert isinstance(core.join(join, 1, 0.0), Answer)
     core.heartbeat(Role.PS, 0, 1, PsBeat(asked_to_stop=True), 1.0)
     assert core.state.phase is Phase.FORMING
+
+
+def failing(stuck: bool) -> Job:
+    """A job that trains, of which worker 1 says that its code has failed.  stuck: worker 0 does not stop."""
+    job = Job("async", "/saved")
+    job.pass_time(3)
+    assert job.phase is Phase.TRAINING
+    if stuck:
+        job.get_stuck((Role.WORKER, 0))
+    incarnation = job.incarnations[Role.WORKER, 1]
+    beat = WorkerBeat(job.core.state.view.number, 1, job.steps, stopped=True, failure="KeyError: no such column")
+    job.core.heartbeat(Role.WORKER, 1, incarnation, beat, job.now_s)
+    return job
+
+
+def test_a_job_that_fails_is_not_cut_off_while_its_chief_saves() -> None:
+    job = failing(stuck=False)
+    job.closing = -int(3 * GRACE_S)  # so long the last checkpoint takes
+    job.pass_time(int(2 * GRACE_S))
+    assert job.phase is Phase.DRAINING
+    job.pass_time(int(3 * GRACE_S))
+    assert job.phase is Phase.FAILED and "not saved" not in job.core.state.reason, job.core.state.reason
+
+
+def test_a_job_that_fails_ends_though_no_chief_ends_its_save() -> None:
+    job = failing(stuck=False)
+    job.closing = -10_000
+    limit_s = 2 * job.job.drain_timeout_s + 2 * GRACE_S  # each of two workers may try
+    job.pass_time(int(limit_s))
+    assert job.phase is Phase.FAILED
+
+
+def test_a_job_that_fails_ends_in_time_though_a_worker_does_not_stop() -> None:
+    job = failing(stuck=True)
+    job.closing = -10_000
+    job.pass_time(1)
+    job.pass_time(int(job.job.drain_timeout_s + 3 * GRACE_S))
+    assert job.phase is Phase.FAILED
