@@ -70,9 +70,10 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     from psruntime.graph.checkpoint.listing import CheckpointList
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints
     from psruntime.graph.model.evaluate import CheckpointEvaluation
+    from psruntime.graph.model.model_metrics import logged
 
     context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed)
-    evaluation = CheckpointEvaluation(load_model(worker.model), context)
+    evaluation = CheckpointEvaluation(load_model(worker.model), context, logged(_log))
     metric, names = wanted.metric_of(""), evaluation.names  # a model that fails does so before anything is looked for
     if wanted.compares:
         require_metric("metric", metric.name, names)

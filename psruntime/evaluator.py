@@ -117,9 +117,11 @@ def _work(
     from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
     from psruntime.graph.checkpoint.measured import FOLDER, HISTORY, MeasuredCheckpoints
     from psruntime.graph.model.evaluate import CheckpointEvaluation
+    from psruntime.graph.model.model_metrics import logged
 
     context = Context(EVAL, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed)
-    evaluation = CheckpointEvaluation(load_model(worker.model), context, lambda _: _go_on(process.stop))
+    on_batch = logged(process.log, lambda _: _go_on(process.stop))
+    evaluation = CheckpointEvaluation(load_model(worker.model), context, on_batch)
     process.log("measures", metrics=", ".join(evaluation.names), checkpoints=job.checkpoint_dir)
     metric = wanted.metric_of(job.keep_best)
     if wanted.compares:

@@ -288,7 +288,7 @@ class _Trainer:
         self._report = self._control_plane.report_now
         if self._owner:
             self._owner.keep(self._is_chief_of_view, lambda: [ps.address for ps in self._instructions.view.ps])
-        process.is_busy = lambda: self._graphs.is_building or self._graphs.keeps_sessions
+        process.is_busy = lambda: self._graphs.is_building or self._graphs.keeps_sessions or self._evaluation.is_stuck
 
     @property
     def _instructions(self) -> Instructions:
@@ -454,9 +454,11 @@ class _Trainer:
     def _best_checkpoint(self, check: bool) -> BestCheckpoint:
         from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
         from psruntime.graph.model.evaluate import CheckpointEvaluation
+        from psruntime.graph.model.model_metrics import logged
 
         job, log = self._job, self._process.log
-        evaluation = CheckpointEvaluation(self._model, self._context(EVAL), lambda _: self._control_plane.closed_part())
+        on_batch = logged(log, lambda _: self._control_plane.closed_part())
+        evaluation = CheckpointEvaluation(self._model, self._context(EVAL), on_batch)
         if check:
             require_metric("keep_best", job.best_metric.name, evaluation.names)
         return BestCheckpoint(evaluation, job.checkpoint_dir, job.best_metric, log, self._held_out)

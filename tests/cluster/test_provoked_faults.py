@@ -203,3 +203,35 @@ def test_what_fails_in_an_evaluator(zygote: Zygote, tmp_path: Path, place: Place
         require(evaluator, place, kind, FEW[kind])
         assert job.status().phase is Phase.TRAINING
         end(job)
+
+
+WITHOUT_AN_END = """
+import threading
+import tensorflow.compat.v1 as tf1
+from tests.cluster import models
+from tests.cluster.models import model_fn
+
+def wait_for_ever(value):
+    threading.Event().wait()
+
+def input_fn(context):
+    dataset = models.input_fn(context)
+    if context.mode == "eval":
+        never = tf1.data.Dataset.range(1).map(lambda i: tf1.ensure_shape(
+            tf1.numpy_function(wait_for_ever, [i], tf1.float32), [8, 4]))
+        dataset = dataset.concatenate(never.map(lambda x: (x, tf1.ones([8]))))
+    return dataset
+"""
+
+
+@pytest.mark.long
+def test_an_evaluation_whose_next_batch_never_comes_ends_at_its_limit(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(WITHOUT_AN_END)
+    with cluster(zygote, tmp_path, train_steps=STEPS, drain_timeout_s=2, checkpoint_dir=tmp_path / "c") as job:
+        worker = job.start_worker(0, "--model=endless")
+        assert worker.wait() == 1
+        assert job.ps[0].wait() == 0
+    said = worker.wait_for(" error ")
+    assert "the job is done, and saved in " in said
+    assert "it did not end within 10 s (5 times --drain-timeout): 1 batches, 8 examples" in said
+    assert newest_step(str(tmp_path / "c")) == STEPS

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from concurrent.futures import Future
 from functools import cached_property
 from typing import Any
 
 from psruntime.errors import JobOverError, PsRuntimeError, ReplacedError, StopRequested, UserCodeError
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.model.evaluate import PulledEvaluation
-from psruntime.graph.model.model_metrics import Measuring
+from psruntime.graph.model.model_metrics import LOGGED_EVERY_S, Measuring
 from psruntime.observe.log import first_line_of
 
-LOGGED_EVERY_S = 10.0
+SHOWN_EVERY_S = (
+    1.0  # while a batch takes long; well below the --drain-timeout within which a chief has to say something
+)
 
 
 class FinalEvaluation:
@@ -23,7 +26,9 @@ class FinalEvaluation:
     make: builds its graph, when it is first needed.  limit_s: what it may take in all.  show: called with how far it
     is, after each batch.
 
-    failure: why the last one failed; empty if it did not.
+    A batch may take as long as all of them, and what waits for it says meanwhile that the evaluation goes on.
+
+    failure: why the last one failed; empty if it did not.  is_stuck: whether one was left behind in a batch.
     """
 
     def __init__(
@@ -34,6 +39,7 @@ class FinalEvaluation:
         log: Callable[..., None],
     ) -> None:
         self.failure = ""
+        self.is_stuck = False
         self._make, self._limit_s, self._show, self._log = make, limit_s, show, log
         self._logged_s = 0.0
 
@@ -50,10 +56,14 @@ class FinalEvaluation:
         Raises:
             OpError, ReplacedError, StopRequested, JobOverError: a ps or the membership is lost, or the job is over.
         """
-        self.failure = ""
+        self.failure, self.is_stuck = "", False
         try:
-            with closing(open_session(self.built.graph)) as session:
-                return self.built.measure(session, self._on_batch)
+            session = open_session(self.built.graph)
+            try:
+                return self._measured(session)
+            finally:
+                if not self.is_stuck:  # else TensorFlow waits for what runs in it
+                    session.close()
         except (*LOST_SESSION, ReplacedError, StopRequested, JobOverError):
             raise
         except Exception as error:  # noqa: BLE001 - the training is complete and saved: this is not its failure
@@ -61,12 +71,42 @@ class FinalEvaluation:
             self._log("evaluation_failed", global_step=global_step, reason=self.failure)
             return None
 
-    def _on_batch(self, measured: Measuring) -> None:
+    def _measured(self, session: Any) -> dict[str, float]:
+        """Measures in a thread of its own: what a batch waits for may never come, and nothing interrupts it."""
+        so_far, began_s = [Measuring(0, 0, 0.0)], time.monotonic()
+        outcome: Future[dict[str, float]] = Future()
+
+        def on_batch(measured: Measuring) -> None:
+            so_far[0] = measured
+            self._require_time(measured)
+            self._tell(measured)
+
+        def run() -> None:
+            try:
+                outcome.set_result(self.built.measure(session, on_batch))
+            except BaseException as error:  # noqa: BLE001 - it is raised again where it is waited for
+                outcome.set_exception(error)
+
+        thread = threading.Thread(target=run, name="evaluation", daemon=True)
+        thread.start()
+        thread.join(SHOWN_EVERY_S)
+        while thread.is_alive():
+            measured = so_far[0]._replace(seconds=time.monotonic() - began_s)
+            self.is_stuck = measured.seconds >= self._limit_s + SHOWN_EVERY_S  # after `on_batch` could have ended it
+            if self.is_stuck:
+                self._require_time(measured)
+            self._tell(measured)
+            thread.join(SHOWN_EVERY_S)
+        return outcome.result()
+
+    def _require_time(self, measured: Measuring) -> None:
         """Raises UserCodeError if the limit is reached."""
         if measured.seconds >= self._limit_s:
             raise UserCodeError(
                 f"it did not end within {self._limit_s:g} s (5 times --drain-timeout): {measured}; do the data end?"
             )
+
+    def _tell(self, measured: Measuring) -> None:
         doing, now_s = f"evaluates: {measured} of at most {self._limit_s:g} s", time.monotonic()
         self._show(doing)
         if measured.seconds >= LOGGED_EVERY_S and now_s - self._logged_s >= LOGGED_EVERY_S:

@@ -39,6 +39,23 @@ class Measuring(NamedTuple):
 
 
 OnBatch = Callable[[Measuring], None]
+LOGGED_EVERY_S = 10.0
+
+
+def logged(log: Callable[..., None], on_batch: OnBatch = lambda _: None) -> OnBatch:
+    """`on_batch`, and a line `evaluating` of the log every ten seconds: data may have no end that is known."""
+    logged_s = 0.0
+
+    def after(measured: Measuring) -> None:
+        nonlocal logged_s
+        on_batch(measured)
+        if measured.seconds < LOGGED_EVERY_S:
+            logged_s = 0.0  # another evaluation
+        elif measured.seconds - logged_s >= LOGGED_EVERY_S:
+            logged_s = measured.seconds
+            log("evaluating", reason=f"evaluates: {measured}")
+
+    return after
 
 
 class ModelMetrics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,24 @@ def test_it_ends_at_its_limit() -> None:
     assert recorded.measure() is None
     assert recorded.evaluation.failure.startswith("it did not end within 50 s (5 times --drain-timeout): 50 batches")
     assert recorded.logged[-1][0] == "evaluation_failed" and recorded.sessions == ["graph", "closed"]
+
+
+def test_a_batch_that_never_comes_ends_it_too() -> None:
+    comes = threading.Event()
+
+    def measure(on_batch: Any) -> dict[str, float]:
+        on_batch(Measuring(3, 24, 0.1))
+        comes.wait()
+        return {}
+
+    recorded = Recorded(measure, limit_s=0.2)
+    try:
+        assert recorded.measure() is None and recorded.evaluation.is_stuck
+    finally:
+        comes.set()
+    assert recorded.evaluation.failure.startswith("it did not end within 0.2 s (5 times --drain-timeout): 3 batches")
+    assert recorded.shown[-1].startswith("evaluates: 3 batches"), "meanwhile too"
+    assert recorded.sessions == ["graph"], "a close would wait for what runs"
 
 
 @pytest.mark.parametrize(

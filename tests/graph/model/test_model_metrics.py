@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.checkpoint.best import require_metric
-from psruntime.graph.model.model_metrics import ModelMetrics
+from psruntime.graph.model.model_metrics import Measuring, ModelMetrics, logged
 from psruntime.model import ModelSpec
 
 REFUSED: dict[str, Callable[[Any], dict[Any, Any]]] = {
@@ -52,3 +52,12 @@ def test_several_values_are_scalars_by_their_places() -> None:
         assert list(measured.scalars(session)) == ["loss", "recall/0", "recall/1", "late/0/0", "late/1/0"]
     with pytest.raises(UsageError, match=r"keep_best names recall, a metric of 2 values, .* for example recall/0"):
         require_metric("keep_best", "recall", measured.names)
+
+
+def test_a_long_evaluation_says_every_ten_seconds_how_far_it_is_and_the_next_one_too() -> None:
+    lines: list[object] = []
+    on_batch = logged(lambda _, reason: lines.append(reason))
+    for _ in range(2):
+        for second in range(25):
+            on_batch(Measuring(second, 8 * second, float(second)))
+    assert lines == ["evaluates: 10 batches, 80 examples, 10 s", "evaluates: 20 batches, 160 examples, 20 s"] * 2
