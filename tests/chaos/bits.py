@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from psruntime.errors import UnreachableError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from tests.cluster.test_colocated_ps import Machines
 from tests.support.cluster import END_S, Zygote, cluster, replayed
@@ -86,4 +87,8 @@ class BitsJob:
 
 
 def _step(client: CoordinatorClient) -> int:
-    return client.get_status()[0].global_step
+    """-1 before the coordinator listens."""
+    try:
+        return client.get_status()[0].global_step
+    except UnreachableError:
+        return -1
