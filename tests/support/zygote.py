@@ -33,7 +33,9 @@ ROLES = {
     "export": "psruntime.export",
     "task": "psruntime.task",
     "replay": "psruntime.replay",
+    "export": "psruntime.export",
     "inventory": "tests.support.inventory",
+    "snapshot": "tests.support.snapshot",
 }
 LATER = (  # what these import once they run, TensorFlow with it
     "psruntime.examples.digits",

@@ -1,0 +1,168 @@
+"""What becomes of each state of a job at each event: one table, of which docs/states.md is made.
+
+A state is what a process or a folder knows and what training later depends on.  An event is what an operator does or a
+process suffers.  Each pair of both is a cell (`TABLE`).
+
+Law: a new kind of state is a row here, with all its cells and their tests, before it is code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class State(Enum):
+    """A row.  The value is its name in docs/states.md."""
+
+    VARIABLES = "trainable variables, dense and tables"
+    SLOTS = "slots of the optimizers"
+    STEP = "global step"
+    AVERAGES = "moving averages, of each worker"
+    OWN = "other non-trainable variables that the model changes, of each worker"
+    SHARED = "the same with `aggregation=`"
+    RESIDUE = "what compression has not sent yet, of each worker"
+    INPUT = "position in the input of each worker"
+    SEED = "seed of the input of each worker"
+    SHARDS = "position in the data shards"
+    BEST = "best metric so far"
+    LEDGER = "versions and ledgers"
+    ATTEMPT = "number of the attempt, mode sync"
+    SETTINGS = "mode, bound, learning-rate scale and pause in force"
+    SCHEDULE = "stage of the schedule"
+
+
+class Event(Enum):
+    """A column.  The value is its name in docs/states.md."""
+
+    WORKER = "a worker is lost and restarted"
+    CHIEF = "another worker becomes chief"
+    PS = "a ps is lost; the newest copy is a checkpoint"
+    REPLICA_SYNC = "a ps is lost; the newest copy is a replica, mode sync"
+    REPLICA_ASYNC = "a ps other than ps 0 is lost; the newest copy is a replica, mode async or bounded"
+    COORDINATOR = "ps 0 is lost with the coordinator"
+    COMMAND = "`control mode` changes the mode"
+    SCHEDULED = "the schedule changes the mode"
+    PAUSE = "`control pause`, then `resume`"
+    DRAIN = "`control drain` ends the job"
+    WHOLE = "the job is started again from a whole checkpoint"
+    DELTA = "the job is started again from a delta"
+    DAMAGED = "the job is started again, and its newest checkpoint is damaged"
+    OTHER_PS = "the job is started again with another number of ps"
+    WARM_START = "a new job begins with `--warm-start`"
+    EVALUATION = "a checkpoint is saved and measured (`--keep-best`)"
+    EXPORT = "`psruntime export`"
+
+
+class Fate(Enum):
+    """What the state is after the event."""
+
+    KEPT = "kept"  # what it was, or what the checkpoint has of which the job is started
+    NEW = "begun anew"  # as at the first start
+    LOST = "lost"  # an older value, or none; the note says which
+    NONE = "-"  # the event does not meet this state; the note says why
+
+
+@dataclass(frozen=True)
+class Cell:
+    """note: in which way; empty: as the fate says."""
+
+    fate: Fate
+    note: str = ""
+
+
+KEPT, NEW = Cell(Fate.KEPT), Cell(Fate.NEW)
+_BACK = Cell(Fate.LOST, "back to the newest checkpoint")
+_TO_REPLICA = Cell(Fate.LOST, "back to the replica, on all ps")
+_OF_THE_LOST = Cell(Fate.LOST, "back to the replica on the lost ps; kept on the others")
+_BEFORE = Cell(Fate.LOST, "the checkpoint before it is taken")
+_TAKEN = Cell(Fate.KEPT, "the values of the other job's checkpoint")
+_THE_CHIEFS = Cell(Fate.KEPT, "the chief's, which every worker takes")
+_TAKES_SAVED = Cell(Fate.LOST, "the worker takes what the chief last brought to the ps for a checkpoint or replica")
+_ALL_TAKE_SAVED = Cell(Fate.LOST, "every worker takes the chief's of the copy that is restored")
+_NOT_SENT = Cell(Fate.NEW, "zero: what was not sent is lost")
+_SURVIVORS = Cell(Fate.KEPT, "by each worker that stays")
+_NOT_SAVED = Cell(Fate.LOST, "no checkpoint has it")
+_BY_FLAGS = Cell(Fate.NEW, "as the flags say")
+_NO_SHARDS = Cell(Fate.NONE, "refused in a job with data shards")
+_COUNTERS = Cell(Fate.LOST, "the lost ps has those of the copy; on the others undone updates move to `rolled_back`")
+
+_STARTED = (Event.WHOLE, Event.DELTA, Event.DAMAGED, Event.OTHER_PS)  # again
+
+_ON_PS: Mapping[Event, Cell] = {
+    Event.PS: _BACK, Event.COORDINATOR: _BACK, Event.REPLICA_SYNC: _TO_REPLICA, Event.REPLICA_ASYNC: _OF_THE_LOST,
+    Event.DAMAGED: _BEFORE,
+}  # fmt: skip
+_COPIES: Mapping[Event, Cell] = {
+    Event.WORKER: _TAKES_SAVED, Event.CHIEF: _SURVIVORS, Event.PS: _ALL_TAKE_SAVED, Event.COORDINATOR: _ALL_TAKE_SAVED,
+    Event.REPLICA_SYNC: _ALL_TAKE_SAVED, Event.DRAIN: _THE_CHIEFS, Event.WHOLE: _THE_CHIEFS, Event.DELTA: _THE_CHIEFS,
+    Event.OTHER_PS: _THE_CHIEFS, Event.DAMAGED: _BEFORE, Event.WARM_START: _TAKEN,
+}  # fmt: skip
+_OF_PROCESS: Mapping[Event, Cell] = {  # of a worker, in no checkpoint
+    Event.CHIEF: _SURVIVORS, Event.DRAIN: _NOT_SAVED, **dict.fromkeys((Event.WORKER, *_STARTED, Event.WARM_START), NEW),
+}  # fmt: skip
+_OTHER_ORDER = Cell(Fate.NEW, "another one, by the global step at which the process began; with `--rounds-log` the same")
+
+# The cells that are not plainly kept.
+_EXCEPTIONS: Mapping[State, Mapping[Event, Cell]] = {
+    State.VARIABLES: {**_ON_PS, Event.WARM_START: _TAKEN},
+    State.SLOTS: {**_ON_PS, Event.WARM_START: NEW},
+    State.STEP: {
+        **_ON_PS, Event.WARM_START: NEW,
+        Event.REPLICA_ASYNC: Cell(Fate.KEPT, "it is on ps 0; `steps_lost` counts what the lost ps has undone"),
+    },
+    State.AVERAGES: _COPIES,
+    State.OWN: _COPIES,
+    State.SHARED: _COPIES,
+    State.RESIDUE: {
+        **_OF_PROCESS,
+        **dict.fromkeys((Event.WORKER, Event.PS, Event.COORDINATOR, Event.REPLICA_SYNC, *_STARTED), _NOT_SENT),
+    },
+    State.INPUT: {
+        **_OF_PROCESS, Event.PS: Cell(Fate.KEPT, "batches whose updates were undone are not read again"),
+    },
+    State.SEED: {
+        **_OF_PROCESS, **dict.fromkeys((Event.WORKER, *_STARTED), _OTHER_ORDER),
+    },
+    State.SHARDS: {
+        **_ON_PS, Event.REPLICA_SYNC: _BACK, Event.REPLICA_ASYNC: _BACK, Event.WARM_START: NEW,
+        Event.WORKER: Cell(Fate.KEPT, "shards that the worker held are read again"),
+        Event.CHIEF: Cell(Fate.KEPT, "shards that the lost chief held are read again"),
+        Event.COMMAND: _NO_SHARDS, Event.SCHEDULED: _NO_SHARDS,
+    },
+    State.BEST: {Event.WARM_START: NEW},
+    State.LEDGER: {
+        **dict.fromkeys((Event.PS, Event.COORDINATOR, Event.REPLICA_SYNC, Event.REPLICA_ASYNC), _COUNTERS),
+        Event.DAMAGED: _BEFORE, Event.WARM_START: NEW,
+    },
+    State.ATTEMPT: {
+        Event.REPLICA_ASYNC: Cell(Fate.NONE, "mode sync alone has attempts"), Event.DRAIN: _NOT_SAVED,
+        **dict.fromkeys((*_STARTED, Event.WARM_START), NEW),
+    },
+    State.SETTINGS: {
+        Event.COMMAND: Cell(Fate.KEPT, "but mode and bound"), Event.SCHEDULED: Cell(Fate.KEPT, "but mode and bound"),
+        Event.PAUSE: Cell(Fate.KEPT, "but the pause"), Event.DRAIN: _NOT_SAVED,
+        **dict.fromkeys((*_STARTED, Event.WARM_START), _BY_FLAGS),
+    },
+    State.SCHEDULE: {
+        Event.COMMAND: Cell(Fate.LOST, "left, until `control mode schedule`"),
+        Event.REPLICA_SYNC: Cell(Fate.NONE, "refused with `--replicate-every`"),
+        Event.REPLICA_ASYNC: Cell(Fate.NONE, "refused with `--replicate-every`"),
+        **dict.fromkeys(_STARTED, Cell(Fate.KEPT, "that of the global step; that a command left it is forgotten")),
+        Event.WARM_START: NEW,
+    },
+}  # fmt: skip
+
+TABLE: Mapping[State, Mapping[Event, Cell]] = {
+    state: {event: _EXCEPTIONS[state].get(event, KEPT) for event in Event} for state in State
+}
+
+# The event of the log that says it; empty: the output of the command does.
+SAID: Mapping[Event, str] = {
+    Event.WORKER: "member_joined", Event.CHIEF: "chief", Event.PS: "restored", Event.REPLICA_SYNC: "restored",
+    Event.REPLICA_ASYNC: "restored", Event.COORDINATOR: "restored", Event.COMMAND: "steered",
+    Event.SCHEDULED: "steered", Event.PAUSE: "steered", Event.DRAIN: "steered", Event.WHOLE: "restored",
+    Event.DELTA: "restored", Event.DAMAGED: "checkpoint_damaged", Event.OTHER_PS: "restored",
+    Event.WARM_START: "warm_started", Event.EVALUATION: "measured", Event.EXPORT: "",
+}  # fmt: skip
