@@ -166,3 +166,14 @@ SAID: Mapping[Event, str] = {
     Event.DELTA: "restored", Event.DAMAGED: "checkpoint_damaged", Event.OTHER_PS: "restored",
     Event.WARM_START: "warm_started", Event.EVALUATION: "measured", Event.EXPORT: "",
 }  # fmt: skip
+
+# Where it can be read.
+READ: Mapping[State, str] = {
+    State.VARIABLES: "a checkpoint, `w`", State.SLOTS: "a checkpoint, `w/Adam`", State.STEP: "status `global_step`",
+    State.AVERAGES: "a checkpoint, the chief's", State.OWN: "a checkpoint, the chief's",
+    State.SHARED: "a checkpoint, the chief's", State.RESIDUE: "nowhere",
+    State.INPUT: "the [rounds log](modes.md#the-rounds-log), `parts.batch`", State.SEED: "`context.seed`",
+    State.SHARDS: "status `shards`; log `position`", State.BEST: "`best/best.json`; log `measured`",
+    State.LEDGER: "status `ps_stats`; log `ledger`", State.ATTEMPT: "the [record](records.md), `push`",
+    State.SETTINGS: "status `steering.settings`", State.SCHEDULE: "status `steering.settings.automatic`",
+}  # fmt: skip

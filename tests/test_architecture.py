@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "psruntime.bound_range",
     },
     "psruntime/errors.py": set(),
+    "psruntime/states.py": set(),
     "psruntime/settings.py": {"psruntime.errors"},
     "psruntime/devices.py": {"psruntime.errors"},
     "psruntime/staleness_lr.py": {"psruntime.errors"},

@@ -80,7 +80,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.plan", "core.shards", "core.steering"),
     ("model", "optimizers"),
     ("usercode", "config", "process_config", "evaluation"),
-    ("schedule", "faults"),
+    ("schedule", "faults", "states"),
     ("settings", "devices", "staleness_lr", "bound_range", "metric", "drawing", "step_range", "warm_names"),
     ("modes",),
     ("errors", "v1"),

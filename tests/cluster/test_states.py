@@ -23,6 +23,7 @@ from tests.cluster.state_trial import COMMON, KINDS, NEVER, WAIT_S, WORKERS, See
 from tests.cluster.test_control import asked  # noqa: F401 - a fixture
 from tests.support import inventory
 from tests.support.cluster import Zygote, cluster
+from tests.support.snapshot import Values
 
 pytestmark = pytest.mark.cluster
 
@@ -77,7 +78,7 @@ class Story:
         self.book = Book(kind)
         self._zygote, self._folder, self._asked = zygote, folder, asked
         self._settings = {**COMMON, **KINDS[kind]}
-        self._schedule = Schedule.of(self._settings.get("schedule"))
+        self._schedule = Schedule.of(self._settings.get("schedule", ""))
         self.left = folder / "left"  # the checkpoints of the first job
 
     @contextmanager
@@ -103,10 +104,16 @@ class Story:
         self.trial_now.save()
         return self.trial_now.look()
 
-    def play(self, event: Event, act: Callable[[Seen], dict[str, Any]]) -> None:
-        """act: given what is before; returns what of the case it decides, and `workers`, whom to look at."""
+    def play(
+        self, event: Event, act: Callable[[Seen], dict[str, Any]], is_ready: Callable[[Seen], bool] = lambda _: True
+    ) -> None:
+        """act: given what is before; returns what of the case it decides, and `workers`, whom to look at.
+
+        is_ready: whether what is before can show it; if not, the job moves on.
+        """
         self.trial_now.move()
-        before = self.trial_now.look()
+        while not is_ready(before := self.trial_now.look()):
+            self.trial_now.move()
         told = self._told(event)
         facts = act(before)
         workers = facts.pop("workers", range(WORKERS))
@@ -252,8 +259,17 @@ def test_a_job_that_comes_back_from_a_replica(kind: str, zygote: Zygote, tmp_pat
             trial.replace("ps", 1)
             return {"lost_ps": 1, "copies": [replica_of(before, number, kind) for number in range(2)]}
 
-        story.play(REPLICATED[kind], lose)
+        def is_ready(before: Seen) -> bool:
+            """Whether the newest replica is newer than the checkpoint, and older than the variables."""
+            steps = [int(step_of_ps(replica_of(before, number, "sync").ps)) for number in range(2)]
+            return step_of_ps(story.saved.held.ps) < max(steps) < step_of_ps(before.held.ps)
+
+        story.play(REPLICATED[kind], lose, is_ready)
     story.book.close()
+
+
+def step_of_ps(ps: Values) -> float:
+    return ps.get("psruntime/master/global_step", [0.0])[0]
 
 
 def replica_of(before: Seen, number: int, kind: str) -> Copy:
