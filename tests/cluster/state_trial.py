@@ -29,7 +29,7 @@ COMMON: dict[str, Any] = {
 KINDS: dict[str, dict[str, Any]] = {
     "scheduled": {"schedule": "sync:10, async:10, sync"},
     "sharded": {"mode": "async"},
-    "replicated in sync": {"mode": "sync", "replicate_every": 4},
+    "replicated in sync": {"mode": "sync", "replicate_every": 6},
     "replicated in async": {"mode": "async", "replicate_every": 40},
 }
 
