@@ -1,7 +1,7 @@
 """The tables of docs/states.md, made of psruntime/states.py.
 
-    python -m tools.states            writes them into the page
-    python -m tools.states --check    exits with 1 if the page has others
+python -m tools.states            writes them into the page
+python -m tools.states --check    exits with 1 if the page has others
 """
 
 from __future__ import annotations

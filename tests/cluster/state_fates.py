@@ -20,7 +20,11 @@ from tests.support.snapshot import Values
 
 HOME, LEDGER, MASTER = "psruntime/home/", "psruntime/ledger/", "psruntime/master/"
 SLOTS = ("/Adam", "/Adam_1", "/Adagrad", "_power")
-COPIES = {State.AVERAGES: ("norm/moving_mean", "norm/moving_variance"), State.OWN: ("steps",), State.SHARED: ("shared",)}
+COPIES = {
+    State.AVERAGES: ("norm/moving_mean", "norm/moving_variance"),
+    State.OWN: ("steps",),
+    State.SHARED: ("shared",),
+}
 OF_LEDGER = DOWN_WEIGHTED + 1
 Answer = Fate | str
 
@@ -100,7 +104,9 @@ def ledgers_of(ps: Values) -> dict[str, list[int]]:
 
 
 def attempt_of(seen: Seen) -> int:
-    return int(max((value[0] for name, value in seen.held.ps.items() if name.startswith("psruntime/round/")), default=0))
+    return int(
+        max((value[0] for name, value in seen.held.ps.items() if name.startswith("psruntime/round/")), default=0)
+    )
 
 
 def step_of(seen: Seen) -> int:

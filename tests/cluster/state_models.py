@@ -55,7 +55,11 @@ def model_fn(features: Any, labels: Any, mode: str) -> ModelSpec:
     loss = tf1.reduce_mean(tf1.square(tf1.reduce_sum(hidden, axis=1) - labels)) - (clock - tf1.stop_gradient(clock))
     return ModelSpec(
         loss,
-        {"table": tf1.train.AdagradOptimizer, "clock": tf1.train.GradientDescentOptimizer, "*": tf1.train.AdamOptimizer},
+        {
+            "table": tf1.train.AdagradOptimizer,
+            "clock": tf1.train.GradientDescentOptimizer,
+            "*": tf1.train.AdamOptimizer,
+        },
         0.01,
         updates=[*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), steps.assign_add(1.0), shared.assign_add(2.0)],
         hooks=[Diary(features["number"])] if is_training else (),
@@ -74,10 +78,10 @@ class Diary(tf1.train.SessionRunHook):  # type: ignore[misc]
         count = len(list(_folder().glob(f"{_name()}-*.json")))
         (_folder() / f"{_name()}-{count}.json").write_text(json.dumps(handles_of(tf1.get_default_graph())))
 
-    def before_run(self, run_context: Any) -> Any:  # noqa: ARG002
+    def before_run(self, run_context: Any) -> Any:
         return tf1.train.SessionRunArgs(self._number)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+    def after_run(self, run_context: Any, run_values: Any) -> None:
         _note({"number": int(run_values.results[0])})
 
 

@@ -31,6 +31,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "sharded": {"mode": "async"},
     "replicated in sync": {"mode": "sync", "replicate_every": 6},
     "replicated in async": {"mode": "async", "replicate_every": 40},
+    "sharded, replicated in sync": {"mode": "sync", "replicate_every": 6},
+    "sharded, replicated in async": {"mode": "async", "replicate_every": 40},
 }
 
 
@@ -83,9 +85,7 @@ class Trial:
         before, shards = self._diaries(), self._shards()
         self.control("resume")
         for index, diary in before.items():
-            poll_until(
-                lambda i=index, n=len(diary.numbers): len(self._diary(i).numbers) >= n + STEPS, WAIT_S, "steps"
-            )
+            poll_until(lambda i=index, n=len(diary.numbers): len(self._diary(i).numbers) >= n + STEPS, WAIT_S, "steps")
         poll_until(lambda: shards is None or self._shards() > shards, WAIT_S, "a shard to be done")
         self.control("pause")
 

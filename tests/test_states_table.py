@@ -1,0 +1,39 @@
+"""The page of states and events is made of psruntime/states.py, and names log events that there are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from psruntime.states import READ, SAID, TABLE, Event, Fate, State
+from tests.support import docs
+from tools import states
+
+
+def test_the_page_has_the_tables_of_the_module() -> None:
+    assert states.BEGIN + "\n" + states.tables() + states.END in states.PAGE.read_text(encoding="utf-8"), (
+        "run python -m tools.states"
+    )
+
+
+def test_the_page_can_be_read_back() -> None:
+    """Each cell, by its word."""
+    words = {"kept": Fate.KEPT, "**new**": Fate.NEW, "**lost**": Fate.LOST, "-": Fate.NONE}
+    rows = {row[0]: row[1:-1] for row in docs.table("docs/states.md", "states")}
+    assert set(rows) == {state.value for state in State}
+    for state in State:
+        said = [words[cell.partition(" ")[0]] for cell in rows[state.value]]
+        assert said == [TABLE[state][event].fate for event in Event], state
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_cell_that_the_event_does_not_meet_says_why(state: State) -> None:
+    assert all(cell.note for cell in TABLE[state].values() if cell.fate is Fate.NONE)
+    assert READ[state]
+
+
+def test_the_log_events_are_those_of_the_documents() -> None:
+    rows = docs.table("docs/operations.md", "log events")
+    known = {event for row in rows for event in re.findall(r"`(\w+)`", row[0])}
+    assert set(SAID) == set(Event) and {said for said in SAID.values() if said} <= known
