@@ -84,8 +84,10 @@ class Trial:
         """Every worker takes some steps, and where there are data shards some are done."""
         before, shards = self._diaries(), self._shards()
         self.control("resume")
-        for index, diary in before.items():
-            poll_until(lambda i=index, n=len(diary.numbers): len(self._diary(i).numbers) >= n + STEPS, WAIT_S, "steps")
+        wanted = {index: len(diary.numbers) + STEPS for index, diary in before.items()}
+        poll_until(
+            lambda: all(len(self._diary(index).numbers) >= count for index, count in wanted.items()), WAIT_S, "steps"
+        )
         poll_until(lambda: shards is None or self._shards() > shards, WAIT_S, "a shard to be done")
         self.control("pause")
 
