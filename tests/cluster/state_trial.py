@@ -6,12 +6,15 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.settings import Settings
+from psruntime.errors import UnreachableError
 from tests.support.cluster import Cluster, Zygote
 from tests.support.polling import poll_until
 from tests.support.snapshot import Snapshot, take_snapshot
@@ -91,6 +94,18 @@ class Trial:
         poll_until(lambda: shards is None or self._shards() > shards, WAIT_S, "a shard to be done")
         self.control("pause")
 
+    def status(self) -> JobStatus:
+        """Asked again where a busy machine has missed a call."""
+        found: list[JobStatus] = []
+
+        def is_answered() -> bool:
+            with suppress(UnreachableError):
+                found[:] = [self.job.status()]
+            return bool(found)
+
+        poll_until(is_answered, WAIT_S, "the status")
+        return found[0]
+
     def replace(self, role: str, index: int) -> None:
         """Kills a process and starts it again; returns when the coordinator knows the new one."""
         before = self._incarnations()
@@ -101,7 +116,7 @@ class Trial:
         poll_until(lambda: self._incarnations().get((role, index), "") not in ("", before[role, index]), WAIT_S, "it")
 
     def _incarnations(self) -> dict[tuple[str, int], str]:
-        return {(str(m.role), m.index): m.incarnation for m in self.job.status().members}
+        return {(str(m.role), m.index): m.incarnation for m in self.status().members}
 
     def save(self) -> None:
         """A checkpoint is written, and measured if it is no delta."""
@@ -117,8 +132,10 @@ class Trial:
 
     def look(self) -> Seen:
         """While the job is paused, and every worker of it is there."""
-        poll_until(lambda: self.job.status().phase is Phase.TRAINING, WAIT_S, "the variables of a view")
-        poll_until(lambda: len(self.job.worker_pushes()) == WORKERS, WAIT_S, "all workers")
+        poll_until(lambda: self.status().phase is Phase.TRAINING, WAIT_S, "the variables of a view")
+        poll_until(
+            lambda: sum(m.worker_stats is not None for m in self.status().members) == WORKERS, WAIT_S, "all workers"
+        )
         held: list[Snapshot] = []
 
         def is_in() -> bool:
@@ -131,7 +148,7 @@ class Trial:
             return all(each.get("psruntime/stamp_taken") == stamp for each in held[0].workers.values())
 
         poll_until(is_in, WAIT_S, "a session of every worker")
-        status = self.job.status()
+        status = self.status()
         chief = next(m.index for m in status.members if m.chief)
         return Seen(held[0], chief, status.steering.settings, self._best(), self._diaries(), self._shards())
 
@@ -150,7 +167,7 @@ class Trial:
         return json.loads(file.read_text()) if file.exists() else None
 
     def _shards(self) -> tuple[int, int] | None:
-        shards = self.job.status().shards
+        shards = self.status().shards
         return (shards.epoch, shards.done) if shards else None
 
     def _diaries(self) -> dict[int, Diary]:

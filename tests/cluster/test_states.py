@@ -68,6 +68,7 @@ class Book:
         if seen is not says:
             told = seen.value if isinstance(seen, Fate) else seen
             self.wrong.append(f"{state.name} x {event.name}: the table says {says.value}; it is: {told}")
+            print(self.wrong[-1])  # also where the story does not come to its end
 
     def close(self) -> None:
         assert not self.wrong, "\n".join(self.wrong)
