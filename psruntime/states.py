@@ -136,7 +136,11 @@ _EXCEPTIONS: Mapping[State, Mapping[Event, Cell]] = {
     State.BEST: {Event.WARM_START: NEW},
     State.LEDGER: {
         **dict.fromkeys((Event.PS, Event.COORDINATOR, Event.REPLICA_SYNC, Event.REPLICA_ASYNC), _COUNTERS),
-        Event.DAMAGED: _BEFORE, Event.WARM_START: NEW,
+        Event.DAMAGED: Cell(
+            Fate.LOST, "the checkpoint before it is taken; updates that only the damaged one has may be in `rolled_back`"
+        ),
+        Event.OTHER_PS: Cell(Fate.KEPT, "of buckets of the same name; a bucket that only the earlier plan has loses its own"),
+        Event.WARM_START: NEW,
     },
     State.ATTEMPT: {
         Event.REPLICA_ASYNC: Cell(Fate.NONE, "mode sync alone has attempts"), Event.DRAIN: _NOT_SAVED,

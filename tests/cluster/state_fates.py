@@ -204,6 +204,12 @@ def _best(case: Case) -> Answer:
 
 def _ledger(case: Case) -> Answer:
     before, after, first = (ledgers_of(seen.held.ps) for seen in (case.before, case.after, case.first))
+    if case.event is Event.DAMAGED:  # the damaged one may have been begun
+        (copy,) = (ledgers_of(copy.ps) for copy in case.copies)
+        is_older = all(row[APPLIED] == copy[name][APPLIED] < before[name][APPLIED] for name, row in after.items())
+        return Fate.LOST if is_older and all(map(is_balanced, after.values())) else f"{after}; before {before}"
+    if case.event is Event.OTHER_PS:
+        before = {name: row for name, row in before.items() if name in after}
     if case.lost_ps is None:
         return compared(after, before, [ledgers_of(copy.ps) for copy in case.copies], first)
     for name, row in after.items():
@@ -230,7 +236,7 @@ def _attempt(case: Case) -> Answer:
     before, after, later = map(attempt_of, (case.before, case.after, case.later))
     if not before:
         return "there was no attempt before it"
-    if before <= after < later:
+    if before <= after < later or (before == after == later and case.later.settings.mode != "sync"):
         return Fate.KEPT
     return Fate.NEW if later < before else f"after {before} it is {after}, then {later}"
 
@@ -247,6 +253,8 @@ def _settings(case: Case) -> Answer:
 
 def _stage(case: Case) -> Answer:
     assert case.schedule
+    if case.event is Event.WARM_START and step_of(case.after) == 0:
+        return Fate.NEW if _follows(case.after, case.schedule) else "it is not that of step 0"
     return Fate.KEPT if _follows(case.after, case.schedule) else Fate.LOST
 
 
@@ -286,7 +294,7 @@ def fate_on_disk(state: State, before: Seen, values: Values, facts: Mapping[str,
         return Fate.KEPT if found[state][0] == found[state][1] else f"{found[state][0]}, before {found[state][1]}"
     held = json.dumps(facts) + " ".join(values)
     words = {State.RESIDUE: "residue", State.INPUT: "batch", State.SEED: "seed", State.ATTEMPT: "attempt"}
-    words |= {State.SETTINGS: "learning_rate"}
+    words |= {State.SETTINGS: "learning_rate_scale"}
     return f"the checkpoint has a {words[state]}" if words[state] in held else Fate.LOST
 
 

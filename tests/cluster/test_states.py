@@ -238,6 +238,7 @@ def drained(story: Story, trial: Trial, zygote: Zygote) -> Seen:
 def started_from_a_whole_one(story: Story, trial: Trial, before: Seen, delta: Path) -> Seen:
     """Leaves a copy of its folder when the newest checkpoint there is a delta; returns what it was then."""
     story.start_again(Event.WHOLE, trial, before)
+    trial.control("learning-rate-scale", 0.5)
     trial.move()
     at_delta = trial.look()
     trial.control("save")
