@@ -137,9 +137,9 @@ _EXCEPTIONS: Mapping[State, Mapping[Event, Cell]] = {
     State.LEDGER: {
         **dict.fromkeys((Event.PS, Event.COORDINATOR, Event.REPLICA_SYNC, Event.REPLICA_ASYNC), _COUNTERS),
         Event.DAMAGED: Cell(
-            Fate.LOST, "the checkpoint before it is taken; updates that only the damaged one has may be in `rolled_back`"
+            Fate.LOST, "the checkpoint before it is taken; what the damaged one adds may be in `rolled_back`"
         ),
-        Event.OTHER_PS: Cell(Fate.KEPT, "of buckets of the same name; a bucket that only the earlier plan has loses its own"),
+        Event.OTHER_PS: Cell(Fate.KEPT, "by the name of the bucket; those of buckets that the new plan lacks are lost"),
         Event.WARM_START: NEW,
     },
     State.ATTEMPT: {
