@@ -61,7 +61,7 @@ class Case:
     lost_ps: int | None = None
     started: bool = False
     schedule: Schedule | None = None
-    position: tuple[int, int] | None = None  # of the shards, that a job which is started again begins with
+    position: tuple[int, int] | None = None  # of the shards, that the newest coordinator began with
 
 
 def fate_of(state: State, case: Case, workers: Collection[int]) -> Answer:
@@ -187,7 +187,7 @@ def _seed(case: Case, worker: int) -> Answer:
 
 
 def _shards(case: Case) -> Answer:
-    after = case.position if case.started else case.after.shards
+    after = case.after.shards or case.position or (1, 0)  # a coordinator knows them once a worker asks
     copies = [copy.shards for copy in case.copies]
     return compared(after, case.before.shards, copies, (1, 0))
 

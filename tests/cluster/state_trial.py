@@ -154,7 +154,7 @@ class Trial:
 
     def position(self) -> tuple[int, int] | None:
         """Of the data shards, that the variables began with."""
-        found = re.search(r" position .*epoch=(\d+) done=(\d+) ", self.job.ps[0].text)
+        found = re.search(r" position .*epoch=(\d+) done=(\d+) ", self.job.latest("ps", 0).text)
         return (int(found[1]), int(found[2])) if found else None
 
     def kill_all(self) -> None:

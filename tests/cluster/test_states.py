@@ -125,7 +125,17 @@ class Story:
         after, copies = self.trial_now.look(), facts.pop("copies", [Copy.of(self.saved)])
         assert not SAID[event] or self._told(event) > told, f"{event.name}: no line of the log says {SAID[event]}"
         self.saved = self._saved()
-        case = Case(event, self.first, before, after, self.saved, copies, schedule=self._schedule, **facts)
+        case = Case(
+            event,
+            self.first,
+            before,
+            after,
+            self.saved,
+            copies,
+            schedule=self._schedule,
+            position=self.trial_now.position(),
+            **facts,
+        )
         self.book.judge(case, workers)
 
     def _told(self, event: Event) -> int:
