@@ -43,7 +43,7 @@ class Place(Enum):
     RATE = "in a learning-rate function"
     EVALUATION = "in the evaluation at the end"
     BEST = "in an evaluation for `--keep-best`"
-    EVALUATOR = "in an evaluation of `psruntime evaluator`, `evaluate` or `export`"
+    EVALUATOR = "in a model that `psruntime evaluator`, `evaluate`, `export` or `replay` runs"
     FOLDER = "in the folder of the checkpoints, when the job begins"
     SAVE = "in a checkpoint while the job trains"
     LAST_SAVE = "in the last checkpoint"
@@ -66,7 +66,7 @@ FATES: dict[Place, dict[Kind, type[PsRuntimeError] | None]] = {
     Place.EVALUATION: dict.fromkeys(Kind, JobFailedError),
     **dict.fromkeys((Place.FOLDER, Place.LAST_SAVE), dict.fromkeys(_OF_FILES, CheckpointError)),
     Place.SAVE: dict.fromkeys(_OF_FILES),
-    Place.OUT: {Kind.MACHINE: PassingError, Kind.PATH: UsageError},
+    Place.OUT: {Kind.MACHINE: PassingError, Kind.PATH: UsageError, Kind.CODE: UsageError},
 }
 
 # Numbers of the system.  Any other, and an OSError without one, is the machine's.

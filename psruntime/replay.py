@@ -157,6 +157,7 @@ def _replay(
     replay = JobReplay(model, stream, job.plan_sizes, joint)
     found = replay.compare(used, checkpoints, TOLERANCE if tolerance is None else tolerance)
     may_differ += [f"operation {name} draws random numbers" for name in found.model_draws[:1]]
+    may_differ += [f"the gradients depend on {n}, which each worker changes for itself" for n in found.model_reads[:1]]
     return Outcome(
         (first + 1, last), checkpoints[first], checkpoints[last],
         {name: each.largest for name, each in found.differences.items()},

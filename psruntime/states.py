@@ -21,7 +21,7 @@ class State(Enum):
     STEP = "global step"
     AVERAGES = "moving averages, of each worker"
     OWN = "other non-trainable variables that the model changes, of each worker"
-    SHARED = "the same with `aggregation=`"
+    SHARED = "non-trainable variables with `aggregation=`"
     RESIDUE = "what compression has not sent yet, of each worker"
     INPUT = "position in the input of each worker"
     SEED = "seed of the input of each worker"
@@ -116,7 +116,7 @@ _EXCEPTIONS: Mapping[State, Mapping[Event, Cell]] = {
     },
     State.AVERAGES: _COPIES,
     State.OWN: _COPIES,
-    State.SHARED: _COPIES,
+    State.SHARED: {**_ON_PS, Event.WARM_START: _TAKEN},
     State.RESIDUE: {
         **_OF_PROCESS,
         **dict.fromkeys((Event.WORKER, Event.PS, Event.COORDINATOR, Event.REPLICA_SYNC, *_STARTED), _NOT_SENT),
@@ -177,7 +177,7 @@ SAID: Mapping[Event, str] = {
 READ: Mapping[State, str] = {
     State.VARIABLES: "a checkpoint, `w`", State.SLOTS: "a checkpoint, `w/Adam`", State.STEP: "status `global_step`",
     State.AVERAGES: "a checkpoint, the chief's", State.OWN: "a checkpoint, the chief's",
-    State.SHARED: "a checkpoint, the chief's", State.RESIDUE: "nowhere",
+    State.SHARED: "a checkpoint, `w`", State.RESIDUE: "nowhere",
     State.INPUT: "the [rounds log](modes.md#the-rounds-log), `parts.batch`", State.SEED: "`context.seed`",
     State.SHARDS: "status `shards`; log `position`", State.BEST: "`best/best.json`; log `measured`",
     State.LEDGER: "status `ps_stats`; log `ledger`", State.ATTEMPT: "the [record](records.md), `push`",

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -24,7 +25,8 @@ def end_script_because_of(cause: int) -> None:
     global _cause
     _cause = cause
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # it is no member yet, and would end by the signal
-        sys.stdout.flush()
+        with suppress(OSError, ValueError):  # its reader may be gone
+            sys.stdout.flush()
         os._exit(cause)
     os.kill(os.getpid(), signal.SIGTERM)
 

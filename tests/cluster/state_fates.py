@@ -23,8 +23,8 @@ SLOTS = ("/Adam", "/Adam_1", "/Adagrad", "_power")
 COPIES = {
     State.AVERAGES: ("norm/moving_mean", "norm/moving_variance"),
     State.OWN: ("steps",),
-    State.SHARED: ("shared",),
 }
+SHARED = f"{MASTER}shared"
 OF_LEDGER = DOWN_WEIGHTED + 1
 Answer = Fate | str
 
@@ -89,8 +89,13 @@ def compared(after: Any, before: Any, copies: Sequence[Any] = (), first: Any = N
 def variables_of(ps: Values) -> Any:
     """Of all buckets, however they are cut: their values, each once."""
     masters = {name: value for name, value in ps.items() if name.startswith(MASTER) and "/replica" not in name}
-    trained = (value for name, value in masters.items() if not name.endswith((*SLOTS, "/global_step")))
+    trained = (value for name, value in masters.items() if not name.endswith((*SLOTS, "/global_step", "/shared")))
     return sorted({entry for value in trained for entry in value})
+
+
+def shared_of(ps: Values) -> Any:
+    """Of the variable with an aggregation."""
+    return ps[SHARED]
 
 
 def slots_of(ps: Values) -> Any:
@@ -266,7 +271,8 @@ _OF_WORKERS: Mapping[State, Callable[[Case, int], Answer]] = {
     State.RESIDUE: _residue, State.INPUT: _input, State.SEED: _seed,
 }  # fmt: skip
 _OF_JOB: Mapping[State, Callable[[Case], Answer]] = {
-    State.VARIABLES: _on_ps(variables_of), State.SLOTS: _on_ps(slots_of), State.STEP: _step, State.SHARDS: _shards,
+    State.VARIABLES: _on_ps(variables_of), State.SLOTS: _on_ps(slots_of), State.STEP: _step,
+    State.SHARED: _on_ps(shared_of), State.SHARDS: _shards,
     State.BEST: _best, State.LEDGER: _ledger, State.ATTEMPT: _attempt, State.SETTINGS: _settings,
     State.SCHEDULE: _stage,
 }  # fmt: skip
@@ -274,8 +280,7 @@ _OF_JOB: Mapping[State, Callable[[Case], Answer]] = {
 
 def fate_on_disk(state: State, before: Seen, values: Values, facts: Mapping[str, Any], best: Any) -> Answer:
     """Of what a job leaves behind that has ended.  values, facts: of its last checkpoint, and the file beside it."""
-    if state in (State.VARIABLES, State.SLOTS):
-        read = variables_of if state is State.VARIABLES else slots_of
+    if read := {State.VARIABLES: variables_of, State.SLOTS: slots_of, State.SHARED: shared_of}.get(state):
         saved = {name if name.endswith("_power") else MASTER + name: value for name, value in values.items()}
         saved = {name: value for name, value in saved.items() if name.removeprefix(MASTER) not in _NOT_TRAINED}
         return Fate.KEPT if read(saved) == read(before.held.ps) else Fate.LOST

@@ -33,7 +33,6 @@ ROLES = {
     "export": "psruntime.export",
     "task": "psruntime.task",
     "replay": "psruntime.replay",
-    "export": "psruntime.export",
     "inventory": "tests.support.inventory",
     "snapshot": "tests.support.snapshot",
 }

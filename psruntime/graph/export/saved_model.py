@@ -56,7 +56,7 @@ def writing(folder: str) -> Iterator[None]:
     """What the table of faults makes of files that cannot be written; folder: what the user calls it."""
     try:
         yield
-    except (OSError, tf1.errors.OpError) as error:
+    except (OSError, ValueError, tf1.errors.OpError) as error:
         raise fate_of(error, Place.OUT, f"--out {folder} cannot be written: {first_line(error)}") from error
 
 

@@ -50,6 +50,7 @@ def write_export(
 
     Raises:
         CheckpointError: the checkpoint is damaged.
+        PassingError: the folder cannot be written for a reason of this machine.
         UsageError: it is one of another model, the folder cannot be written, or the model is not one that can be
             pruned or converted.
     """

@@ -63,11 +63,14 @@ class Copy:
             return value
 
     def is_assigned(self, run: set[Any]) -> bool:
-        """Whether each of the operations `run` that change it assigns what does not depend on it."""
+        """Whether each of the operations `run` that change it assigns, in every step, what does not depend on it."""
         graph = self.own.graph
         changing = {graph.get_operation_by_name(name) for name in self.changing} & run
         return all(
-            op.type == ASSIGN and self.handle.op not in ancestors([op.inputs[1]], data_only=True) for op in changing
+            op.type == ASSIGN
+            and op._get_control_flow_context() is None  # in a branch it may not run
+            and self.handle.op not in ancestors([op.inputs[1]], data_only=True)
+            for op in changing
         )
 
 

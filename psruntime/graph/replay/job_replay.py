@@ -24,13 +24,14 @@ class Comparison:
 
     apart: the first and the last of the rounds, between two checkpoints, among which bits began to differ; None: none
     do.  near_kinks: inputs within rounding of a kink among those in which differences above the tolerance began.
-    model_draws: names of operations that draw random numbers.  not_compared: variables that are not trained.
+    model_draws, model_reads: as draws and reads of PlainModel.  not_compared: variables that are not trained.
     """
 
     differences: dict[str, Difference] = field(default_factory=dict)
     apart: tuple[int, int] | None = None
     near_kinks: list[str] = field(default_factory=list)
     model_draws: list[str] = field(default_factory=list)
+    model_reads: list[str] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
 
 
@@ -59,7 +60,8 @@ class JobReplay:
                 every = found.differences.values()
                 found.apart = found.apart or ((before + 1, step) if any(each.entries for each in every) else None)
                 jumped = jumped or ((before, step) if any(each.largest > tolerance for each in every) else None)
-                found.model_draws, found.not_compared = replay.model.draws, replay.model.not_compared
+                found.model_draws, found.model_reads = replay.model.draws, replay.model.reads
+                found.not_compared = replay.model.not_compared
                 before = step
         if jumped:
             until = [record for record in rounds if record["global_step"] <= jumped[1]]
@@ -73,7 +75,8 @@ class JobReplay:
         """Repeats the rounds from a checkpoint on; after each, yields (its global step, what repeats it, its inputs
         near a kink, if they are looked for, in the rounds after one)."""
         with closing(LoggedBatches(self._stream)) as batches:
-            value, source = reader_of(checkpoint), f"checkpoint {checkpoint}"
+            begins = value = reader_of(checkpoint)
+            source = f"checkpoint {checkpoint}"
             for _, of_one_plan in groupby(rounds, key=lambda record: record.get("plan")):
                 records = list(of_one_plan)
                 with closing(self._laid_out(batches, records[0])) as replay:
@@ -85,10 +88,15 @@ class JobReplay:
                         near = replay.near_kinks(parts) if looks_after is not None and step > looks_after else []
                         replay.step(parts, step - 1, record.get("learning_rate_scale", 1.0))
                         yield step, replay, near
-                    value, source = replay.values().__getitem__, "what another plan had"
+                    value, source = _first_of(replay.values(), begins), "what another plan had"
 
     def _laid_out(self, batches: LoggedBatches, record: Record) -> RoundReplay:
         inputs = batches.inputs(record)
         num_ps, *plan_sizes = record.get("plan") or [1, *self._plan_sizes]
         plan = make_plan(learn_specs(self._model, inputs, TRAIN), num_ps, *plan_sizes)
         return RoundReplay(self._model, inputs.layout, plan, self._joint)
+
+
+def _first_of(values: Mapping[str, Any], others: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reads a value, or else what is not trained, which stays as it was."""
+    return lambda name: values[name] if name in values else others(name)

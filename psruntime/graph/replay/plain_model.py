@@ -5,7 +5,8 @@ Nothing here is shared with the training on ps but the model's own functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
+from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.input.batch_layout import BatchLayout
@@ -34,6 +36,7 @@ class PlainModel:
     not_compared: names of variables that are not trained: each worker has copies of its own, or changes them together
         with others.
     draws: names of the operations that draw random numbers.
+    reads: names of variables that the model changes, on each worker for itself, and on which the gradients depend.
 
     Raises:
         UsageError: the model failed, has a dynamic table, or a variable with an aggregation on which the gradients
@@ -57,11 +60,12 @@ class PlainModel:
         self._divisor = tf1.placeholder(tf1.float64, [], name="mean_divisor")
         self._gradients = self._taken(tables)
         self.used = set(self._gradients)
-        _refuse_aggregated(self._gradients, model.name)
+        self.reads = self._read_of_others(model.name)
         self._step = tf1.train.get_global_step()
         others = {
             v.op.name: v for v in tf1.global_variables() if v is not self._step and v.op.name not in self.variables
         }
+        self._others = list(others.values())
         self.not_compared = sorted(others)
         unused = [variable for name, variable in self.variables.items() if name not in self.used]
         self._initial = [v.initializer for v in [*unused, *others.values(), *tf1.local_variables()]]
@@ -90,11 +94,31 @@ class PlainModel:
                 taken.setdefault(name, []).append(gradient)
         return taken
 
-    def initialise(self, session: Any) -> None:
-        """Makes the variables that are not trained, once those that are have values."""
+    def _read_of_others(self, model: str) -> list[str]:
+        gradients = [gradient for own in self._gradients.values() for gradient in own]
+        read, found = ancestors(tf1.nest.flatten(gradients, expand_composites=True), data_only=True), []
+        for variable in set(tf1.global_variables()) - set(self.variables.values()):
+            uses = uses_of(variable.op.outputs[0], {variable.initializer.name})
+            if variable.op in read and aggregation_of(variable, uses):
+                raise UsageError(
+                    f"the gradients of {model} depend on variable {variable.op.name}, which the model changes itself "
+                    f"with aggregation {variable.aggregation.name}; no replay knows what the workers made of it"
+                )
+            found += [variable.op.name] * (variable.op in read and any(use.changes for use in uses))
+        return sorted(found)
+
+    def initialise(self, session: Any, value: Callable[[str], Any]) -> None:
+        """Makes the variables that are not trained, once those that are have values: what a checkpoint has of them.
+
+        value: of the tensor of this name there.
+        """
         if self._step is not None:
             session.run(self._step.initializer)
         session.run(self._initial)
+        for variable in self._others:
+            with suppress(KeyError, tf1.errors.NotFoundError):
+                assigned = variable.initializer
+                session.run(assigned, {assigned.inputs[1]: _part_of(variable, value)})
         session.run(self._tables)
 
     def at(self, session: Any, global_step: int) -> None:
@@ -129,18 +153,16 @@ class PlainModel:
         try:
             return session.run(fetches, feed)
         except (tf1.errors.OpError, ValueError) as error:
-            raise UsageError(f"the model failed: {first_line(error)}") from error
+            raise fate_of(error, Place.EVALUATOR, f"the model failed: {first_line(error)}") from error
 
 
-def _refuse_aggregated(gradients: Mapping[str, Any], model: str) -> None:
-    read = ancestors(tf1.nest.flatten(list(gradients.values()), expand_composites=True), data_only=True)
-    for variable in set(tf1.global_variables()) - set(tf1.trainable_variables()):
-        uses = uses_of(variable.op.outputs[0], {variable.initializer.name})
-        if variable.op in read and aggregation_of(variable, uses):
-            raise UsageError(
-                f"the gradients of {model} depend on variable {variable.op.name}, which the model changes itself with "
-                f"aggregation {variable.aggregation.name}; no replay knows what the workers made of it"
-            )
+def _part_of(variable: Any, value: Callable[[str], Any]) -> Any:
+    """What a checkpoint has of a variable, which may be a part of one that it has as a whole."""
+    part = variable._get_save_slice_info()
+    if part is None:
+        return value(variable.op.name)
+    region = tuple(slice(start, start + size) for start, size in zip(part.var_offset, part.var_shape, strict=True))
+    return value(part.full_name)[region]
 
 
 def _lookups(variable: Any) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
 from psruntime.errors import UsageError
+from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.input.batch_layout import BatchLayout
@@ -79,11 +79,12 @@ class RoundReplay:
                 for bucket in plan.on(ps)
                 if bucket.variable in self.model.used
             ]
-            of_others = Counter(bucket.ps for bucket in plan.buckets if bucket.aggregation) + Counter([GLOBAL_STEP.ps])
-            self._places = [  # among all buckets of a round; on a ps those come first that are trained
-                number + sum(count for ps, count in of_others.items() if ps < each.bucket.ps)
-                for number, each in enumerate(self._buckets)
-            ]
+            aggregated = [bucket.ps for bucket in plan.buckets if bucket.aggregation]
+            self._places = {  # the number of buckets of a round -> where those are among them that are trained
+                places[-1]: places[:-1]
+                for others in ([GLOBAL_STEP.ps], [GLOBAL_STEP.ps, *aggregated])
+                for places in [self._behind(others)]
+            }
             self._all = PlainBuckets(plan, self._buckets, variables)
             self._sums = [tf1.placeholder(tf1.float64) for _ in self._buckets]
             squares = [tf1.reduce_sum(tf1.square(total)) for total in self._sums]
@@ -101,7 +102,7 @@ class RoundReplay:
         """
         try:
             self._all.take(self._session, value)
-            self.model.initialise(self._session)
+            self.model.initialise(self._session, value)
         except (tf1.errors.OpError, ValueError, KeyError, IndexError) as error:
             raise UsageError(f"{source} does not fit the model: {first_line(error)}") from error
 
@@ -127,7 +128,8 @@ class RoundReplay:
         try:
             self._session.run(self._all.update, feed)
         except (tf1.errors.OpError, ValueError) as error:
-            raise UsageError(f"the update of global step {global_step} failed: {first_line(error)}") from error
+            text = f"the update of global step {global_step} failed: {first_line(error)}"
+            raise fate_of(error, Place.EVALUATOR, text) from error
 
     def near_kinks(self, parts: Sequence[ReplayedPart]) -> list[str]:
         """Which inputs of a round are within rounding of a kink, one text for each worker and operation."""
@@ -167,9 +169,29 @@ class RoundReplay:
         self, number: int, parts: Sequence[ReplayedPart], gradients: Sequence[dict[str, Gradient]]
     ) -> tuple[Gradient, float]:
         """Of bucket `number`, in the order in which it took the parts, and its scale."""
-        bucket, place = self._buckets[number].bucket, self._places[number]
-        came = sorted(zip(parts, gradients, strict=True), key=lambda pair: _position(pair[0], place))
+        bucket = self._buckets[number].bucket
+        came = sorted(zip(parts, gradients, strict=True), key=lambda pair: self._position(pair[0], number))
         return sum_of([(part.weight * part.divisor, of_bucket(bucket, own)) for part, own in came])
+
+    def _behind(self, others: Sequence[int]) -> list[int]:
+        """Where each bucket is in a round, in which those on `others`, a ps each, come last on their ps; and how many
+        there are."""
+        own = [number + sum(ps < each.bucket.ps for ps in others) for number, each in enumerate(self._buckets)]
+        return [*own, len(self._buckets) + len(others)]
+
+    def _position(self, part: ReplayedPart, number: int) -> int:
+        """How many contributions bucket `number` had before that of a part.  A round has the buckets of variables with
+        an aggregation if its steps change these."""
+        positions = part.positions
+        if len(positions) < 2:
+            return positions[0] if positions else 0
+        places = self._places.get(len(positions))
+        if places is None:
+            raise UsageError(
+                f"a round has {len(positions) - 1} buckets in the log, and {len(self._buckets)} here: give --model as "
+                "the workers had it"
+            )
+        return positions[places[number]]
 
     def _factor(self, sums: Sequence[tuple[Gradient, float]], weight: float) -> float:
         """What makes the joint gradient of a sum over all examples: the mean, within clip_norm (round_runs.py)."""
@@ -207,18 +229,13 @@ def reader_of(checkpoint: str) -> Callable[[str], Any]:
     return lambda name: np.asarray(reader.get_tensor(name))
 
 
-def _position(part: ReplayedPart, place: int) -> int:
-    positions = part.positions
-    return positions[place] if len(positions) > 1 else positions[0] if positions else 0
-
-
 def _difference(ours: Any, theirs: Any) -> Difference:
     if ours.shape != theirs.shape:
         raise ValueError(f"shape {list(theirs.shape)} there, {list(ours.shape)} here")
     entries = int(np.count_nonzero(_bits(ours) != _bits(theirs)))
     wide = [each.astype(np.float64) for each in (ours, theirs)]
     largest = float(np.abs(wide[0] - wide[1]).max(initial=0.0) / max(np.abs(wide[0]).max(initial=0.0), 1e-30))
-    return Difference(entries, largest if np.isfinite(largest) or not entries else np.inf)
+    return Difference(entries, 0.0 if not entries else largest if np.isfinite(largest) else np.inf)
 
 
 def _bits(values: Any) -> Any:

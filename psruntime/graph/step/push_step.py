@@ -51,10 +51,8 @@ def _push(
         outcomes.add(ps, outcome)
     for store, pushed, aggregation in aggregated:
         ps = store.bucket.ps
-        arrived, version = (
-            copied_to_ps(store, pushed, store.master.dtype.base_dtype),
-            pulled.versions[store.bucket.name],
-        )
+        arrived = copied_to_ps(store, pushed, store.master.dtype.base_dtype)
+        version = pulled.versions[store.bucket.name]
         update = aggregation.push_update(store, header.on[ps])
         outcomes.add(ps, guarded_update(store, setup.controls[ps], header.on[ps], version, arrived, update)[0])
     outcome, global_step = _count_step(pulled.global_step, setup.controls[0], header.on[0])

@@ -446,6 +446,22 @@ def test_they_may_be_changed_in_functions_loops_and_branches(way: Any, v2: bool,
             assert run.saved()["total"] == 6.0 * local_steps
 
 
+@pytest.mark.parametrize("v2", [True, False], ids=["v2", "v1"])
+def test_an_assignment_in_a_branch_is_a_change(v2: bool, tmp_path: Any) -> None:
+    """In a step that does not take it the worker has no value of its own."""
+
+    def build(x: Any, y: Any, ids: Any) -> ModelSpec:
+        total, step = own("total", [], SUM), tf1.train.get_or_create_global_step()
+        is_first = tf1.equal(step, 0)
+        change = tf1.cond(is_first, lambda: tf1.identity(total.assign(5.0)), lambda: tf1.constant(0.0))
+        return spec_of(linear(x, get("kernel", [5, 1]), y), [change])
+
+    with control_flow(v2):
+        run = train(LocalCluster(1), model_of(build), 3, checkpoint_dir=str(tmp_path))
+        assert not run.graph.model.aggregated.copies["total"].is_assigned(set(run.graph.graph.get_operations()))
+        assert run.saved()["total"] == 5.0
+
+
 def test_what_no_aggregation_changes() -> None:
     """A trainable variable; a table that is only looked up; one that the model leaves; averages of layers; a part."""
 

@@ -42,6 +42,19 @@ def test_of_every_way_to_make_and_read_variables(way: str, tmp_path: Any) -> Non
     assert_same(model_of(TABLE[way]), str(tmp_path), slice_bytes=16)
 
 
+def test_of_frozen_variables_whose_values_are_in_the_checkpoint(tmp_path: Any) -> None:
+    """A random projection, of which each process would draw another one."""
+
+    def frozen(x: Any, y: Any, _: Any) -> Any:
+        projection = tf1.get_variable(
+            "projection", [5, 4], initializer=tf1.random_normal_initializer(), trainable=False
+        )
+        kernel = tf1.get_variable("kernel", [4, 1], initializer=tf1.ones_initializer())
+        return tf1.reduce_mean(tf1.square(tf1.matmul(tf1.matmul(x, projection), kernel)[:, 0] - y))
+
+    assert_same(model_of(frozen), str(tmp_path))
+
+
 @pytest.mark.parametrize("optimizer", long_but(["centered rmsprop"], [*OPTIMIZERS, *OTHERS]))
 def test_of_dense_variables_in_slices(optimizer: str, tmp_path: Any) -> None:
     assert_same(linear_model({**OPTIMIZERS, **OTHERS}[optimizer], 0.02), str(tmp_path), slice_bytes=64)

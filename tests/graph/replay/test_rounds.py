@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime import ModelSpec
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import make_plan
-from psruntime.errors import UsageError
+from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.replay.kinks import DISTANCES, Kinks
 from psruntime.graph.replay.rounds import ReplayedPart, RoundReplay, joint_part
@@ -99,7 +99,7 @@ def test_what_fails_is_one_line(replay: RoundReplay, tmp_path: Any) -> None:
         replay.differences(str(tmp_path / "missing"))
     with pytest.raises(UsageError, match="does not fit the model: "):
         replay.take({**START, "cut": np.ones([4, 3], np.float32)}.__getitem__, "start")
-    with pytest.raises(UsageError, match="the model failed: "):
+    with pytest.raises(UserCodeError, match="the model failed: "):
         replay.step([a_part(float("nan"))], 3)
     with pytest.raises(UsageError, match="a batch of worker 1 weighs 8 here, and 5 in the job: give --model"):
         replay.step([a_part(worker=1, weight=5.0)], 3)
@@ -129,6 +129,27 @@ def test_gradients_that_depend_on_what_the_workers_make_together_are_refused(is_
     else:
         with closing(makes()) as made:
             assert made.model.not_compared == ["beside", "read"]
+
+
+def test_a_variable_that_each_worker_changes_for_itself_is_named_if_the_gradients_depend_on_it() -> None:
+    def build(features: Any, labels: Any, mode: str) -> ModelSpec:
+        beside, read = [tf1.get_variable(n, [], trainable=False, initializer=tf1.ones_initializer()) for n in "br"]
+        spec = model_fn(features * read, labels, mode)
+        return ModelSpec(spec.loss, spec.optimizer, 0.01, updates=[v.assign_add(1.0) for v in (beside, read)])
+
+    with tf1.Graph().as_default():
+        layout = BatchLayout((tf1.zeros([8, 5]), tf1.zeros([8])))
+    with closing(RoundReplay(Model("tests.own", lambda _: None, build), layout, make_plan(SPECS, 2, 1 << 20))) as made:
+        assert (made.model.reads, made.model.not_compared) == (["r"], ["b", "r"])
+
+
+def test_positions_of_another_number_of_buckets_are_refused(replay: RoundReplay) -> None:
+    """On ps 0 the global step is behind the others."""
+    assert replay._places == {4: [0, 2, 3]} or replay._places == {4: [0, 1, 3]}
+    for positions in ((0,), (0, 0, 0, 0)):
+        replay.step([a_part(positions=positions)], 0)
+    with pytest.raises(UsageError, match="a round has 4 buckets in the log, and 3 here: give --model"):
+        replay.step([a_part(positions=(0,) * 5)], 0)
 
 
 def test_an_input_near_a_kink_is_named(replay: RoundReplay) -> None:
