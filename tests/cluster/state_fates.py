@@ -130,6 +130,15 @@ def _on_ps(read: Callable[[Values], Any]) -> Callable[[Case], Answer]:
     return find
 
 
+def _shared(case: Case) -> Answer:
+    """It is on one ps.  If another was lost, alone, this one is kept; one on the lost ps is what VARIABLES shows."""
+    if case.lost_ps is None or all(_is_whole(copy) for copy in case.copies):
+        return _on_ps(shared_of)(case)
+    assert case.before.held.where[SHARED] != case.lost_ps, "then it is to be compared with the replica"
+    kept = compared(shared_of(case.after.held.ps), shared_of(case.before.held.ps))
+    return Fate.LOST if kept is Fate.KEPT else kept
+
+
 def _is_whole(copy: Copy) -> bool:
     return f"{MASTER}global_step" in copy.ps
 
@@ -272,7 +281,7 @@ _OF_WORKERS: Mapping[State, Callable[[Case, int], Answer]] = {
 }  # fmt: skip
 _OF_JOB: Mapping[State, Callable[[Case], Answer]] = {
     State.VARIABLES: _on_ps(variables_of), State.SLOTS: _on_ps(slots_of), State.STEP: _step,
-    State.SHARED: _on_ps(shared_of), State.SHARDS: _shards,
+    State.SHARED: _shared, State.SHARDS: _shards,
     State.BEST: _best, State.LEDGER: _ledger, State.ATTEMPT: _attempt, State.SETTINGS: _settings,
     State.SCHEDULE: _stage,
 }  # fmt: skip
