@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.errors import CheckpointError, UsageError
+from psruntime.errors import CheckpointError, PsRuntimeError, UsageError
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import readable
@@ -56,7 +56,9 @@ def writing(folder: str) -> Iterator[None]:
     """What the table of faults makes of files that cannot be written; folder: what the user calls it."""
     try:
         yield
-    except (OSError, ValueError, tf1.errors.OpError) as error:
+    except PsRuntimeError:
+        raise
+    except Exception as error:
         raise fate_of(error, Place.OUT, f"--out {folder} cannot be written: {first_line(error)}") from error
 
 

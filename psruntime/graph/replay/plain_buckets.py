@@ -43,7 +43,7 @@ class PlainBucket:
         self._model = model
         dtype, number = tf1.as_dtype(bucket.dtype), rule_of(bucket.variable, rules)
         with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
-            name, zeros = f"replay/{bucket.name}", tf1.zeros_initializer()
+            name, zeros = f"psruntime/master/{bucket.name}", tf1.zeros_initializer()  # as on its ps
             self._master = tf1.get_variable(name, bucket.master_shape, dtype, zeros, collections=[], use_resource=True)
         self.variables = [self._master]
         shape = [None, *bucket.master_shape[1:]] if sparse else bucket.master_shape
