@@ -51,7 +51,11 @@ def cells(places: tuple[Place, ...], *codes: int, few: Container[str] = ()) -> l
     """Those in which a process ends with one of these codes; few: ids of those that are not long."""
     found = [(place, kind) for place in places for kind in FATES[place] if code_at(place, kind) in codes]
     names = {(place, kind): f"{place.name}-{kind.name}" for place, kind in found}
-    return [pytest.param(*cell, id=name, marks=() if name in few else pytest.mark.long) for cell, name in names.items()]
+    slow = [pytest.mark.long, pytest.mark.nightly, pytest.mark.nightly]  # every third is in `make test-all`
+    return [
+        pytest.param(*cell, id=name, marks=() if name in few else slow[number % 3])
+        for number, (cell, name) in enumerate(names.items())
+    ]
 
 
 def errors_at(place: Place, *codes: int) -> list[tuple[Place, Kind, str]]:
