@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +34,7 @@ def stream(source: LocalShards, model: Model = MODEL, **more: Any) -> InputStrea
     return inputs
 
 
-def read(inputs: InputStream, until: Callable[[], bool], limit: int = 1000) -> list[int]:
+def read(inputs: InputStream, until: Callable[[], bool], limit: int = 10_000) -> list[int]:
     """Applies batch after batch; the ids of all."""
     ids: list[int] = []
     for _ in range(limit):
@@ -43,6 +44,8 @@ def read(inputs: InputStream, until: Callable[[], bool], limit: int = 1000) -> l
         if batch is not None:
             ids += [int(each) for array in batch for each in array]
             inputs.applied(batch)
+        else:
+            time.sleep(0.001)  # the thread that draws ahead, too, needs the processor
     raise AssertionError(f"read {len(ids)} examples, and it did not end: {inputs.why_none}")
 
 
