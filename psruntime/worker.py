@@ -448,6 +448,7 @@ class _Trainer:
             lambda: PulledEvaluation(self._model, self._context(EVAL), self._plan, self._job.max_workers),
             self._job.evaluation_limit_s,
             lambda doing: self._control_plane.closed_part(doing),
+            lambda doing: self._control_plane.closes(doing),
             self._process.log,
         )
 

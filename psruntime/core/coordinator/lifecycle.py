@@ -258,6 +258,8 @@ def whom_to_cut_off(state: JobState) -> list[tuple[Member, str]]:
     """The workers that have kept the drain waiting for too long, each with the reason."""
     if not state.drain_timer.is_late or (state.stop.reason and not state.worker_beats.stopped):
         return []  # nobody would be left to save
+    if _evaluates(state) and state.members.count(Role.WORKER) == 1:
+        return []  # no other could, and what is trained is saved: it ends its evaluation itself, after a limit
     verb = "finish" if all_stopped(state) else "stop"
     return [(worker, f"did not {verb} within {state.drain_timer.limit}") for worker in drains_for(state)]
 
@@ -267,9 +269,15 @@ def drain_progress(state: JobState) -> str:
     late, timer = listed(worker.index for worker in drains_for(state)), state.drain_timer
     what = f"worker {late} to {'close' if all_stopped(state) else 'stop'}" if late else "a worker that closes"
     text = f"waiting for {what}, for {timer.waited_s:.0f} s of at most {timer.limit_s:g} s"
+    doing = _evaluates(state)
+    return f"{text}; it {doing}" if doing else text
+
+
+def _evaluates(state: JobState) -> str:
+    """How far the chief is with the evaluation at the end; empty if it does something else."""
     chief = state.chief_member
     stats = state.worker_beats.get(chief.incarnation).stats if chief and all_stopped(state) else None
-    return f"{text}; it {stats.waiting}" if stats and stats.waiting.startswith("evaluates") else text
+    return stats.waiting if stats and stats.waiting.startswith("evaluates") else ""
 
 
 # Failure.

@@ -118,6 +118,9 @@ class AloneControl:
     def closed_part(self, doing: str = "") -> None:
         pass
 
+    def closes(self, doing: str) -> None:
+        pass
+
     def report_finished(self, assignment: Assignment) -> None:
         pass
 

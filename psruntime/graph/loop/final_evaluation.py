@@ -15,18 +15,15 @@ from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.model_metrics import LOGGED_EVERY_S, Measuring
 from psruntime.observe.log import first_line_of
 
-SHOWN_EVERY_S = (
-    1.0  # while a batch takes long; well below the --drain-timeout within which a chief has to say something
-)
+SHOWN_EVERY_S = 1.0  # while a batch takes long
 
 
 class FinalEvaluation:
     """Measures the final variables on held-out data.
 
     make: builds its graph, when it is first needed.  limit_s: what it may take in all.  show: called with how far it
-    is, after each batch.
-
-    A batch may take as long as all of them, and what waits for it says meanwhile that the evaluation goes on.
+    is, after each batch.  wait: the same while a batch takes long, which is no progress: the coordinator may give the
+    end of the job to another worker.  The last one has until limit_s.
 
     failure: why the last one failed; empty if it did not.  is_stuck: whether one was left behind in a batch.
     """
@@ -36,12 +33,14 @@ class FinalEvaluation:
         make: Callable[[], PulledEvaluation],
         limit_s: float,
         show: Callable[[str], None],
+        wait: Callable[[str], None],
         log: Callable[..., None],
     ) -> None:
         self.failure = ""
         self.is_stuck = False
-        self._make, self._limit_s, self._show, self._log = make, limit_s, show, log
+        self._make, self._limit_s, self._show, self._wait, self._log = make, limit_s, show, wait, log
         self._logged_s = 0.0
+        self._logging = threading.Lock()  # by the thread that measures and by the one that waits
 
     @cached_property
     def built(self) -> PulledEvaluation:
@@ -79,7 +78,8 @@ class FinalEvaluation:
         def on_batch(measured: Measuring) -> None:
             so_far[0] = measured
             self._require_time(measured)
-            self._tell(measured)
+            self._show(self._doing(measured))
+            self._log_at_times(measured)
 
         def run() -> None:
             try:
@@ -95,7 +95,8 @@ class FinalEvaluation:
             self.is_stuck = measured.seconds >= self._limit_s + SHOWN_EVERY_S  # after `on_batch` could have ended it
             if self.is_stuck:
                 self._require_time(measured)
-            self._tell(measured)
+            self._wait(self._doing(measured))
+            self._log_at_times(measured)
             thread.join(SHOWN_EVERY_S)
         return outcome.result()
 
@@ -106,9 +107,13 @@ class FinalEvaluation:
                 f"it did not end within {self._limit_s:g} s (5 times --drain-timeout): {measured}; do the data end?"
             )
 
-    def _tell(self, measured: Measuring) -> None:
-        doing, now_s = f"evaluates: {measured} of at most {self._limit_s:g} s", time.monotonic()
-        self._show(doing)
-        if measured.seconds >= LOGGED_EVERY_S and now_s - self._logged_s >= LOGGED_EVERY_S:
+    def _doing(self, measured: Measuring) -> str:
+        return f"evaluates: {measured} of at most {self._limit_s:g} s"
+
+    def _log_at_times(self, measured: Measuring) -> None:
+        with self._logging:
+            now_s = time.monotonic()
+            if measured.seconds < LOGGED_EVERY_S or now_s - self._logged_s < LOGGED_EVERY_S:
+                return
             self._logged_s = now_s
-            self._log("evaluating", reason=doing)
+        self._log("evaluating", reason=self._doing(measured))

@@ -120,6 +120,9 @@ class ControlPlane(Protocol):
         doing: what the status says that this worker does.
         """
 
+    def closes(self, doing: str) -> None:
+        """Lets the status say what this worker does for the end of the job, without progress."""
+
     def report_finished(self, assignment: Assignment) -> None:
         """Reports, as the chief, that the last checkpoint is written."""
 

@@ -332,7 +332,10 @@ class WorkerControl:
     def closed_part(self, doing: str = "") -> None:
         self._facts.closed_part()
         if doing:
-            self._facts.waits(doing)
+            self.closes(doing)
+
+    def closes(self, doing: str) -> None:
+        self._facts.waits(doing)
 
     def report_finished(self, assignment: Assignment) -> None:
         self._membership.report_finished(assignment)

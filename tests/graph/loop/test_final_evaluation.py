@@ -19,12 +19,14 @@ class Recorded:
 
     def __init__(self, does: Any, limit_s: float = 50.0) -> None:
         self.shown: list[str] = []
+        self.waited: list[str] = []
         self.logged: list[tuple[str, dict[str, object]]] = []
         self.sessions: list[str] = []
         built: Any = SimpleNamespace(graph="graph", measure=lambda session, on_batch: does(on_batch))
         self.evaluation = FinalEvaluation(
-            lambda: built, limit_s, self.shown.append, lambda event, **facts: self.logged.append((event, facts))
-        )
+            lambda: built, limit_s, self.shown.append, self.waited.append,
+            lambda event, **facts: self.logged.append((event, facts)),
+        )  # fmt: skip
 
     def measure(self) -> dict[str, float] | None:
         session: Any = SimpleNamespace(close=lambda: self.sessions.append("closed"))
@@ -65,7 +67,7 @@ def test_a_batch_that_never_comes_ends_it_too() -> None:
     finally:
         comes.set()
     assert recorded.evaluation.failure.startswith("it did not end within 0.2 s (5 times --drain-timeout): 3 batches")
-    assert recorded.shown[-1].startswith("evaluates: 3 batches"), "meanwhile too"
+    assert recorded.waited[-1].startswith("evaluates: 3 batches") and len(recorded.shown) == 1, "it is no progress"
     assert recorded.sessions == ["graph"], "a close would wait for what runs"
 
 
