@@ -35,7 +35,8 @@ SHOWN = 5  # of the largest differences, and of the inputs near a kink
 class Outcome:
     """rounds: (first, last) that were repeated, from and to these checkpoints.
 
-    differences: of each variable and slot to the last checkpoint the largest one over its largest entry.
+    differences: of each variable and slot the largest one over its largest entry, to the last checkpoint, or the last
+        with which bits differ.
     bits_differ: in how many entries, of those of which any bits differ.  not_compared: variables that are not trained.
     may_differ: why the bits may differ; empty: they must not.
     differ_within: (first, last) rounds, between two checkpoints, in which bits began to differ; None: none do.

@@ -108,9 +108,9 @@ def test_the_exit_code_says_whether_it_is_the_same(
     assert ("the bits differ from a round on that is among 6 to 7; at the end by:" in lines) == (same < 10)
     assert lines[-1] == "not compared, since they are not trained: mean"
     replay.main(["log", "--checkpoint-dir=c", "--json", *flags])
-    told = json.loads(capsys.readouterr().out)
-    assert (told["differences"], told["bits_differ"]) == (DIFFERENCES, facts["bits_differ"])
-    assert (told["from"], told["to"], told["rounds"]) == ("model.ckpt-0", "model.ckpt-7", [1, 7])
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["differences"], printed["bits_differ"]) == (DIFFERENCES, facts["bits_differ"])
+    assert (printed["from"], printed["to"], printed["rounds"]) == ("model.ckpt-0", "model.ckpt-7", [1, 7])
 
 
 def test_inputs_near_a_kink_explain_a_difference(

@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def tables() -> str:
-    """A table of where states and events are told, and one for each event: its states that are not plainly kept."""
+    """A table of where states and events can be read, and one for each event: its states that are not plainly kept."""
     notes = {cell.note: "" for row in TABLE.values() for cell in row.values() if cell.note}
     notes = {note: str(number) for number, note in enumerate(notes, 1)}
     columns = [chr(ord("A") + number) for number, _ in enumerate(Event)]

@@ -188,7 +188,7 @@ def _input(case: Case, worker: int) -> Answer:
         return "no batch was drawn after it"
     if later.pid == before.pid and new[0] - before.numbers[-1] in (0, BATCH):
         return Fate.KEPT
-    return Fate.NEW if new[0] == 0 else f"it goes on at {new[0]}, after {before.numbers[-1]}"
+    return Fate.NEW if new[0] == 0 else f"it continues at {new[0]}, after {before.numbers[-1]}"
 
 
 def _seed(case: Case, worker: int) -> Answer:

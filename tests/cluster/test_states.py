@@ -66,8 +66,8 @@ class Book:
         self.played.add((state, event))
         says = TABLE[state][event].fate
         if seen is not says:
-            told = seen.value if isinstance(seen, Fate) else seen
-            self.wrong.append(f"{state.name} x {event.name}: the table says {says.value}; it is: {told}")
+            found = seen.value if isinstance(seen, Fate) else seen
+            self.wrong.append(f"{state.name} x {event.name}: the table says {says.value}; it is: {found}")
             print(self.wrong[-1])  # also where the story does not come to its end
 
     def close(self) -> None:
@@ -119,11 +119,11 @@ class Story:
         self.trial_now.move()
         while not is_ready(before := self.trial_now.look()):
             self.trial_now.move()
-        told = self._told(event)
+        lines = self._told(event)
         facts = act(before)
         workers = facts.pop("workers", range(WORKERS))
         after, copies = self.trial_now.look(), facts.pop("copies", [Copy.of(self.saved)])
-        assert not SAID[event] or self._told(event) > told, f"{event.name}: no line of the log says {SAID[event]}"
+        assert not SAID[event] or self._told(event) > lines, f"{event.name}: no line of the log says {SAID[event]}"
         self.saved = self._saved()
         case = Case(
             event,

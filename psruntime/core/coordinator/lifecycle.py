@@ -209,7 +209,7 @@ def why_stopped(state: JobState) -> str:
 
 
 def is_closing_failed(state: JobState) -> bool:
-    """Whether a chief saves what a job that fails has trained.  Nobody has asked for its end, so that the chief has as
+    """Whether a chief saves what a job that fails has trained.  Its end was not asked for, so that the chief has as
     long as at any other: `whom_to_cut_off` knows when it is over."""
     may_save = state.stop.fails and state.job.stop_grace_s > 0
     return may_save and state.phase is Phase.DRAINING and all_stopped(state) and state.chief is not None

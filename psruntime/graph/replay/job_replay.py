@@ -20,7 +20,7 @@ Record = Mapping[str, Any]  # of a round, as the rounds log has it
 
 @dataclass
 class Comparison:
-    """differences: of each variable and slot that to the last checkpoint.
+    """differences: of each variable and slot that to the last checkpoint, or the last with which bits differ.
 
     apart: the first and the last of the rounds, between two checkpoints, among which bits began to differ; None: none
     do.  near_kinks: inputs within rounding of a kink among those in which differences above the tolerance began.
@@ -56,9 +56,11 @@ class JobReplay:
         jumped: tuple[int, int] | None = None  # checkpoints between which differences above the tolerance began
         for step, replay, _ in self._run(rounds, checkpoints[before]):
             if step in checkpoints:
-                found.differences = replay.differences(checkpoints[step])
-                every = found.differences.values()
-                found.apart = found.apart or ((before + 1, step) if any(each.entries for each in every) else None)
+                differences = replay.differences(checkpoints[step])
+                every, differ = differences.values(), any(each.entries for each in differences.values())
+                if differ or not found.apart:
+                    found.differences = differences
+                found.apart = found.apart or ((before + 1, step) if differ else None)
                 jumped = jumped or ((before, step) if any(each.largest > tolerance for each in every) else None)
                 found.model_draws, found.model_reads = replay.model.draws, replay.model.reads
                 found.not_compared = replay.model.not_compared

@@ -130,7 +130,7 @@ class PlainModel:
         """(what a mini-batch weighs, its gradient over the divisor, by variable); arrays: in the order of the layout.
 
         Raises:
-            UsageError: an operation of the model failed.
+            UserCodeError, PassingError: an operation of the model failed, as the table of faults has it.
         """
         feed = {**self._fed(arrays), self._divisor: divisor}
         weight, found = self._run(session, (self._weight, self._gradients), feed)

@@ -114,7 +114,8 @@ class RoundReplay:
         """One round.  parts: those with a weight above 0.  global_step: before it.
 
         Raises:
-            UsageError: an operation of the model failed, or a batch weighs otherwise than its part says.
+            UsageError: a batch weighs otherwise than its part says.
+            UserCodeError, PassingError: an operation failed, as the table of faults has it.
         """
         self.model.at(self._session, global_step)
         gradients = [self._gradient(part) for part in parts]

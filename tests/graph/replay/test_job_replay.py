@@ -99,6 +99,9 @@ def test_a_job_is_the_same_and_a_change_is_found_between_its_checkpoints(tmp_pat
     changed = compare(model, {**paths, ROUNDS: write(tmp_path / "changed", values)}, joint=False)
     assert {name: each.entries for name, each in changed.differences.items()} == {"weight": 0, "bias": 1}
     assert changed.apart == (ROUNDS, ROUNDS) and changed.near_kinks == [], "a bit is within the tolerance"
+    (tmp_path / "between").mkdir()
+    between = compare(model, {**paths, 2: write(tmp_path / "between", values)}, joint=False)
+    assert between.apart == (2, 2) and any(each.entries for each in between.differences.values())
     fewer = compare(model, {0: paths[0], 3: paths[3], ROUNDS: paths[ROUNDS]}, joint=False)
     assert fewer.apart is None
 
