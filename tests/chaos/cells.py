@@ -29,7 +29,7 @@ PS_TIMEOUT_S = {"lost": 4.0}  # where the end of the wait is the outcome
 LONG_S = 60.0  # ps_timeout_s elsewhere, and for all that has to happen
 SAVE_STEPS = 20
 BEGIN_STEPS = 50  # global step at which the fault comes: two checkpoints are there
-PACE_S = 0.1  # of a step, so that the job does not end meanwhile
+PACE_S = 0.1  # of a step, so that the job does not end before the fault on a busy machine
 WORKERS = 3
 TRAIN_STEPS = {"async": 900, "bounded": 900, "sync": 150}
 MODE_SETTINGS: dict[str, dict[str, Any]] = {"async": {}, "bounded": {"bound": 2}, "sync": {}}
@@ -67,6 +67,7 @@ class Cell:
             "checkpoint_dir": self._checkpoints, "save_steps": SAVE_STEPS, **MODE_SETTINGS[mode],
         }  # fmt: skip
         model = write_model(self._folder, self._gates.folder, "momentum", tables=[GROUPED, DYNAMIC])
+        self._gates.set_pace(PACE_S)
         with cluster(self._zygote, self._folder, **settings) as job:
             self._job, self._faults = job, Faults(job)
             for index in range(WORKERS):
@@ -88,7 +89,6 @@ class Cell:
         job.wait_for_step(BEGIN_STEPS)
         poll_until(lambda: (newest_checkpoint(self._checkpoints) or ("", 0))[1] > 0, LONG_S, "a checkpoint")
         job.wait_for_phase(Phase.TRAINING)
-        self._gates.set_pace(PACE_S)
         self._chief = chief(job)
         worker = next(index for index in range(WORKERS) if index != self._chief)
         self._holder = self._chief if victim == "chief" else worker
