@@ -13,7 +13,7 @@ GPU_READY := $(VENV)/.gpu-ready
 PARALLEL = --numprocesses $$(( $$(nproc) + 1 )) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-nightly chaos soak bench bench-full gpu check docs format protos clean
+.PHONY: help demo test test-all chaos soak bench bench-full gpu check docs format protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -28,14 +28,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train digits with 2 ps and 2 workers on this machine, print the held-out accuracy
 	launch/local.sh --ps 2 --workers 2 --train-steps 2000
 
-test: $(READY)  ## the tests, without those that are long by nature; under 10 minutes on two cores
-	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not nightly" --hypothesis-profile quick
+test: $(READY)  ## the tests without those that are long by nature; SHARE=K/N: with the share K of N of the long ones
+	$(BIN)/python -m pytest $(PARALLEL) --share $(or $(SHARE),0/1)
 
-test-all: $(READY)  ## the long ones too; under 30 minutes on two cores
-	$(BIN)/python -m pytest $(PARALLEL) -m "not nightly"
-
-test-nightly: $(READY)  ## all tests, with every case of the long ones and every example that Hypothesis plays
-	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile nightly
+test-all: $(READY)  ## all tests, and every example that Hypothesis plays
+	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile all
 
 chaos: $(READY)  ## every fault in every mode, and random ones: SEED=n (default: drawn), some three hours
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))

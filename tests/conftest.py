@@ -1,55 +1,80 @@
-"""What `make test` leaves out and says that it leaves out.
+"""What `make test` and `.ci/run` leave out, and the line that says so.
 
-Tests that are long by nature have the marker `long`: `make test` deselects them, `make test-all` runs them.  More
-cases of the same have the marker `nightly`, and only `make test-nightly` runs these.  How many
-examples Hypothesis plays is a profile: "quick" for `make test`, "long" (the default) for `make test-all`, "nightly".
+Tests that are long by nature have the marker `long`: `make test` leaves them out, `make test SHARE=K/N` plays the share
+K of N of them (by a checksum of a test's name, so that N shares are all tests), `make test-all` plays all.  How many
+examples Hypothesis plays is a profile: "quick", or "all" for `make test-all`.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-PROFILES = {"quick": 20, "long": 50, "nightly": 100}
+PROFILES = {"quick": 20, "all": 100}
 for name, number in PROFILES.items():
     settings.register_profile(name, max_examples=number)
-settings.load_profile("long")  # before the modules of tests are imported; --hypothesis-profile names another
+settings.load_profile("quick")  # before the modules of tests are imported; --hypothesis-profile names another
 
-NOT_RUN = pytest.StashKey[int]()  # tests marked long or nightly that this run has left out
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[NOT_RUN] = 0
+LONG_TESTS = pytest.StashKey[dict[str, Any]]()  # number left out, and those of this share for each file
 
 
-def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    for item in items:
-        item.config.stash[NOT_RUN] += any(item.get_closest_marker(name) for name in ("long", "nightly"))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share", default="1/1", metavar="K/N", help="share of the tests marked long, such as 3/10, or 0/1"
+    )
+
+
+def share_of(text: str) -> tuple[int, int]:
+    if not (found := re.fullmatch(r"(\d+)/([1-9]\d*)", text)):
+        raise pytest.UsageError(f"--share must be K/N, such as 3/10, got '{text}'")
+    return int(found[1]), int(found[2])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    share, shares = share_of(config.getoption("share"))
+
+    def is_played(item: pytest.Item) -> bool:
+        return share == zlib.crc32(item.nodeid.encode()) % shares + 1
+
+    long_tests = [item for item in items if item.get_closest_marker("long")]
+    left_out = [item for item in long_tests if not is_played(item)]
+    played = Counter(item.nodeid.partition("::")[0] for item in long_tests if is_played(item))
+    config.stash[LONG_TESTS] = {"left out": len(left_out), "played": dict(played)}
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):  # a process of pytest-xdist: another one tells
-        session.config.workeroutput["not_run"] = session.config.stash[NOT_RUN]
+    if hasattr(session.config, "workeroutput"):  # a process of pytest-xdist: the one that prints has collected nothing
+        session.config.workeroutput["long tests"] = session.config.stash[LONG_TESTS]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Each process of pytest-xdist has collected all tests, and left out the same."""
-    node.config.stash[NOT_RUN] = getattr(node, "workeroutput", {}).get("not_run", node.config.stash[NOT_RUN])
+    """Each process of pytest-xdist has collected the same tests."""
+    if "long tests" in getattr(node, "workeroutput", {}):
+        node.config.stash[LONG_TESTS] = node.workeroutput["long tests"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    left_out = [f"{config.stash[NOT_RUN]} tests marked long or nightly"] if config.stash[NOT_RUN] else []
+    long_tests = config.stash.get(LONG_TESTS, {"left out": 0, "played": {}})
+    if long_tests["left out"] and long_tests["played"]:
+        files = ", ".join(f"{file} {count}" for file, count in sorted(long_tests["played"].items()))
+        terminalreporter.write_line(f"share {config.getoption('share')} of the tests marked long: {files}")
+    left_out = [f"{long_tests['left out']} tests marked long"] if long_tests["left out"] else []
     if (share := 100 - settings().max_examples) > 0:
         left_out.append(f"{share} of 100 examples that Hypothesis plays")
     if left_out:
-        terminalreporter.write_line(f"not run here: {', and '.join(left_out)} (make test-all, make test-nightly)")
+        terminalreporter.write_line(f"not run here: {', and '.join(left_out)} (make test-all)")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,7 +9,6 @@ import pytest
 from tests.chaos.cells import Cell
 from tests.chaos.outcomes import read_table
 from tests.support.cluster import Zygote
-from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -22,10 +21,9 @@ SAMPLE = [  # every victim, fault and mode, and every kind of end
     "chief - kill, restart - sync",
     "worker - pause - bounded",
 ]
-LONG = ["chief - kill, restart - sync"]  # the others: nightly, and in part tests/cluster
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell", long_but(LONG, SAMPLE, nightly=set(SAMPLE) - set(LONG)), ids=str)
+@pytest.mark.parametrize("cell", SAMPLE, ids=str)
 def test_a_cell_has_the_outcome_that_is_promised(cell: str, zygote: Zygote, tmp_path: Path) -> None:
     Cell(OUTCOMES[cell], zygote, tmp_path).run()

@@ -10,7 +10,6 @@ import pytest
 from tests.chaos.hardships import KINDS, Hardship, read_promises
 from tests.chaos.outcomes import MODES
 from tests.support.cluster import Zygote
-from tests.support.selection import long_but
 
 PROMISES = read_promises()
 SAMPLE = ["the disk is full - sync", "the next chief sees another folder - async", "what away sends is lost - bounded"]
@@ -21,8 +20,8 @@ def test_every_hardship_has_a_promise_in_every_mode() -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", long_but(SAMPLE, SAMPLE), ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("name", SAMPLE, ids=str)
 def test_a_hardship_comes_out_as_promised(name: str, zygote: Zygote, tmp_path: Path) -> None:
     promise = PROMISES[name]
     if reason := KINDS[promise.hardship].needs():

@@ -11,7 +11,6 @@ from tests.chaos.exact import STAGES, KillSchedule, stages_of
 from tests.chaos.torture import Torture
 from tests.chaos.weather import Weather
 from tests.support.cluster import Zygote
-from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -28,7 +27,7 @@ def test_the_sample_has_every_stage_of_a_round() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", long_but(SEEDS[1:], SEEDS, nightly=SEEDS[:1]))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_rounds_stay_exact_while_workers_are_killed(seed: int, zygote: Zygote, tmp_path: Path) -> None:
     played = KillSchedule(seed, KILLS, zygote, tmp_path).run()
     assert played.kills == Counter(stages_of(seed, KILLS))

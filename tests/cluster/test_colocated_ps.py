@@ -116,7 +116,7 @@ def test_a_machine_of_two_that_is_killed_comes_back(zygote: Zygote, tmp_path: Pa
     assert " mode=sync " in logs and len(re.findall("^held out, at global step 1000: ", logs, re.MULTILINE)) == 1
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_machine_without_variables_takes_nothing_with_it(zygote: Zygote, tmp_path: Path) -> None:
     """Digits are small enough for one ps, so the other has none."""
     machines = Machines(
@@ -138,7 +138,7 @@ def test_a_machine_without_variables_takes_nothing_with_it(zygote: Zygote, tmp_p
     assert not re.search(r"steps_lost=[1-9]", logs)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_mobilenet_v2_of_the_two_worker_tutorial_goes_on_when_one_is_killed(zygote: Zygote, tmp_path: Path) -> None:
     """Each is started as `python my_script.py` with its line of TF_CONFIG."""
@@ -163,7 +163,7 @@ def test_mobilenet_v2_of_the_two_worker_tutorial_goes_on_when_one_is_killed(zygo
     assert len(re.findall("^held out, at global step 40: .*accuracy", logs, re.MULTILINE)) == 1
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_script_starts_a_ps_beside_it(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     machines = Machines(zygote, tmp_path, "script", str(tmp_path / "script.py"))

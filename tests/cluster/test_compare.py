@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.docs import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 @pytest.mark.timeout(400)

@@ -26,7 +26,7 @@ from tests.support.polling import poll_until
 from tests.support.slurm import Slurm
 from tests.support.worlds import World
 
-pytestmark = [pytest.mark.cluster, pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
 
 STEPS, END_S = 600, 150.0
 JOB = [

@@ -29,7 +29,7 @@ def train(zygote: Zygote, folder: Path, example: str, batch_size: int, **job: An
         return {name: float(value) for name, value in values}
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_mobilenet_with_batch_norm(mode: str, zygote: Zygote, tmp_path: Path) -> None:
@@ -45,21 +45,21 @@ def test_mobilenet_with_batch_norm(mode: str, zygote: Zygote, tmp_path: Path) ->
     assert said["accuracy"] == pytest.approx(plain["metrics"]["accuracy"], abs=1e-4)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_wide_and_deep_with_two_optimizers(zygote: Zygote, tmp_path: Path) -> None:
     said = train(zygote, tmp_path, "wide_deep", 128, mode="async", train_steps=400)
     assert said["auc"] > 0.6, "0.5 is chance"
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_dlrm_comes_near_to_what_can_be_predicted(zygote: Zygote, tmp_path: Path) -> None:
     said = train(zygote, tmp_path, "dlrm", 256, mode="async", train_steps=500)
     assert 0.72 < said["auc"] < 0.85, "tests/examples/test_criteo.py has the limit"
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_two_towers_retrieve_more_than_what_is_popular(zygote: Zygote, tmp_path: Path) -> None:
     said = train(zygote, tmp_path, "two_tower", 256, mode="async", train_steps=1000)

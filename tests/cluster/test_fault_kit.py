@@ -12,14 +12,14 @@ from tests.support.cluster import Cluster, Zygote, cluster
 from tests.support.faults import Faults
 from tests.support.gates import Gates, write_model
 
-pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def received(job: Cluster, zygote: Zygote) -> dict[str, int]:
     return {bucket: row["received"] for bucket, row in inventory.of_ps(job, zygote).ledgers.items()}
 
 
-@pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.nightly), "sync"])
+@pytest.mark.parametrize("mode", [pytest.param("async", marks=pytest.mark.long), "sync"])
 def test_gates_hold_where_they_say_and_faults_are_facts(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     gates = Gates(tmp_path / "gates")
     model = write_model(tmp_path, gates.folder)

@@ -15,7 +15,6 @@ from tests.support.cluster import Cluster, Zygote, cluster
 from tests.support.gates import Gates, write_model
 from tests.support.polling import poll_until
 from tests.support.proxy import Proxy
-from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -41,7 +40,7 @@ def go_on(job: Cluster, steps: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but(["bounded"], SETTINGS, nightly=["sync"]))
+@pytest.mark.parametrize("mode", SETTINGS)
 def test_a_job_outlasts_bad_links(mode: str, zygote: Zygote, tmp_path: Path, proxy: Proxy) -> None:
     gates = Gates(tmp_path / "gates")
     model = write_model(tmp_path, gates.folder)

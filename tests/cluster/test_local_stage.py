@@ -99,7 +99,7 @@ def finish(job: Cluster, killed: set[str]) -> None:
     assert "Traceback" not in "".join(proc.text for proc in job.procs)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_the_mean_by_examples(zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     model = write_model(tmp_path, "local_mean", optimizer="adam", table=True)

@@ -14,7 +14,6 @@ import pytest
 from tests.support.cluster import Zygote, cluster
 from tests.support.faults import Faults
 from tests.support.polling import poll_until
-from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -76,7 +75,7 @@ class Silence:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but(["async"], SETTINGS))
+@pytest.mark.parametrize("mode", SETTINGS)
 def test_a_ps_that_is_paused_in_a_silent_step_is_noticed_at_the_end_of_its_lease(
     mode: str, zygote: Zygote, tmp_path: Path
 ) -> None:

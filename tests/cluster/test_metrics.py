@@ -158,7 +158,7 @@ def firing(server: str) -> set[str]:
     return {a["labels"]["alertname"] for a in asked(server, "alerts")["alerts"] if a["state"] == "firing"}
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="there is no prometheus (Debian has it as a package)")
 def test_a_prometheus_scrapes_a_job_and_raises_the_alarm_for_a_paused_worker(commands: Commands) -> None:

@@ -51,11 +51,7 @@ def cells(places: tuple[Place, ...], *codes: int, few: Container[str] = ()) -> l
     """Those in which a process ends with one of these codes; few: ids of those that are not long."""
     found = [(place, kind) for place in places for kind in FATES[place] if code_at(place, kind) in codes]
     names = {(place, kind): f"{place.name}-{kind.name}" for place, kind in found}
-    slow = [pytest.mark.long, pytest.mark.nightly, pytest.mark.nightly]  # every third is in `make test-all`
-    return [
-        pytest.param(*cell, id=name, marks=() if name in few else slow[number % 3])
-        for number, (cell, name) in enumerate(names.items())
-    ]
+    return [pytest.param(*cell, id=name, marks=() if name in few else pytest.mark.long) for cell, name in names.items()]
 
 
 def errors_at(place: Place, *codes: int) -> list[tuple[Place, Kind, str]]:
@@ -94,7 +90,7 @@ def test_what_ends_one_worker_leaves_the_job_alone(zygote: Zygote, tmp_path: Pat
     fail_beside_a_job(zygote, tmp_path, [(place, kind, FEW[kind]) for place, kind in params])
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", IN_A_WORKER)
 def test_every_error_that_ends_one_worker_leaves_the_job_alone(zygote: Zygote, tmp_path: Path, place: Place) -> None:
@@ -114,7 +110,7 @@ def test_what_ends_the_job_saves_it_first(zygote: Zygote, tmp_path: Path, place:
     end_a_job(zygote, tmp_path, place, kind, FEW[kind])
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.parametrize("error", ALL[Kind.CODE])
 @pytest.mark.parametrize("place", [Place.INPUT, Place.STEP, Place.HOOK, Place.RATE])
 def test_every_error_that_ends_the_job_saves_it_first(zygote: Zygote, tmp_path: Path, place: Place, error: str) -> None:

@@ -62,7 +62,7 @@ MODES = {  # settings, and the batch size with which the two workers see as many
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", long_but(["sync"], MODES, nightly=["async", "bounded"]))
+@pytest.mark.parametrize("mode", long_but(["sync"], MODES))
 def test_two_workers_learn_as_much_as_one_process(
     mode: str, zygote: Zygote, tmp_path: Path, data_dir: str, plain: float
 ) -> None:

@@ -51,7 +51,7 @@ def test_the_parameters_are_what_the_record_says_was_applied(zygote: Zygote, tmp
     assert np.abs(saved["w"] - unweighted).max() > 0.01, "the weights made no difference: nothing was shown"
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_what_a_rollback_undid_does_not_stand(zygote: Zygote, tmp_path: Path) -> None:
     """ps 0 is killed, and all goes back to a checkpoint.  The view has number 1 again, and yet is another one."""
     path = str(tmp_path / "record.jsonl")

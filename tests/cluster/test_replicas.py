@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.cluster import Zygote, cluster
 from tests.support.polling import poll_until
-from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +21,7 @@ SEED = 11
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"], nightly=["async"]))
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_fewer_steps_are_lost_than_lie_between_three_copies(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     moments = random.Random(SEED)
     settings = {"replicate_every": EVERY, "save_steps": 100_000, "checkpoint_dir": tmp_path / "checkpoints"}

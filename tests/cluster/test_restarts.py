@@ -95,7 +95,7 @@ def test_a_job_goes_on_when_its_processes_are_killed(commands: Commands, go: Pat
     assert not commands.running()
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_ps_0_comes_back_where_the_others_look_for_it(commands: Commands, go: Path) -> None:
     job = commands.start(
         LOCAL, "--ps", "2", "--workers", "1", "--restart", "1", "--log-dir", "logs", "--model", "paced",

@@ -75,10 +75,9 @@ CASES = {  # together each optimizer with and without a table, each number of wo
     "ftrl": ({"optimizer": "ftrl", "table": False}, 3, 2, 1 << 20, {}),
     "ftrl, table": ({"optimizer": "ftrl", "table": True, "clip_norm": 0.5}, 2, 2, 64, {}),
 }
-NIGHTLY = ["sgd", "momentum", "adam, table", "adagrad", "rmsprop, table", "ftrl"]
 
 
-@pytest.mark.parametrize("case", long_but(["momentum, table"], CASES, nightly=NIGHTLY))
+@pytest.mark.parametrize("case", long_but(["momentum, table"], CASES))
 def test_fifty_rounds_are_those_of_one_process(case: str, zygote: Zygote, tmp_path: Path) -> None:
     settings, workers, num_ps, slice_bytes, more = CASES[case]
     model = write_model(tmp_path, "exact_" + re.sub(r"\W", "_", case), **settings)

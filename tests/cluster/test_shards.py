@@ -18,10 +18,7 @@ from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.cluster
 
-LONG, NIGHTLY = pytest.mark.long, pytest.mark.nightly
-ASYNC_FIRST = [pytest.param("async", marks=LONG), pytest.param("sync", marks=NIGHTLY)]
-SYNC_FIRST = [pytest.param("sync", marks=LONG), *(pytest.param(mode, marks=NIGHTLY) for mode in ("async", "bounded"))]
-BOUNDED_TOO = [pytest.param("bounded", marks=NIGHTLY), *SYNC_FIRST[:2]]
+LONG = {mode: pytest.param(mode, marks=pytest.mark.long) for mode in ("async", "bounded", "sync")}
 
 MODEL = "--model=tests.cluster.shard_models"
 EXAMPLES, SIZE, BATCH = 1437, 64, 16  # as shard_models has them
@@ -127,7 +124,7 @@ def assert_replayed(zygote: Zygote, folder: Path) -> None:
     assert outcome["rounds"][1] - outcome["rounds"][0] >= 20
 
 
-@pytest.mark.parametrize("mode", [pytest.param(mode, marks=NIGHTLY) for mode in ("async", "bounded", "sync")])
+@pytest.mark.parametrize("mode", [*LONG.values()])
 def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         for index in range(3):
@@ -139,7 +136,7 @@ def test_without_faults_each_example_of_each_epoch_is_counted_once(mode: str, zy
     assert position(tmp_path) == {"epoch": EPOCHS + 1, "done": [], "examples": EXAMPLES, "size": SIZE}
 
 
-@pytest.mark.parametrize("mode", BOUNDED_TOO)
+@pytest.mark.parametrize("mode", [LONG["bounded"], LONG["sync"]])
 def test_what_killed_workers_had_begun_is_read_by_others(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         workers = [start(job, index) for index in range(3)]
@@ -158,7 +155,7 @@ def test_what_killed_workers_had_begun_is_read_by_others(mode: str, zygote: Zygo
         assert_replayed(zygote, tmp_path)
 
 
-@pytest.mark.parametrize("mode", SYNC_FIRST)
+@pytest.mark.parametrize("mode", [*LONG.values()])
 def test_when_a_ps_is_lost_what_its_checkpoint_lacks_is_read_again(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         for index in range(3):
@@ -177,7 +174,7 @@ def test_when_a_ps_is_lost_what_its_checkpoint_lacks_is_read_again(mode: str, zy
         assert_replayed(zygote, tmp_path)
 
 
-@pytest.mark.parametrize("mode", ASYNC_FIRST)
+@pytest.mark.parametrize("mode", [LONG["async"], LONG["sync"]])
 def test_a_job_that_was_stopped_goes_on_where_its_checkpoint_is(mode: str, zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, **settings(tmp_path, mode)) as job:
         for index in range(3):
@@ -203,7 +200,7 @@ def test_a_job_that_was_stopped_goes_on_where_its_checkpoint_is(mode: str, zygot
         assert ranges_in_rounds(tmp_path) == all_ranges()
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_worker_whose_data_differ_is_refused(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, min_workers=1, epochs=1) as job:
         start(job, 0)

@@ -158,7 +158,7 @@ class Story:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", [pytest.param("scheduled", marks=pytest.mark.nightly), "sharded"])
+@pytest.mark.parametrize("kind", ["scheduled", "sharded"])
 def test_a_job_through_every_event(kind: str, zygote: Zygote, tmp_path: Path, asked: Any) -> None:  # noqa: F811
     story = Story(kind, zygote, tmp_path, asked)
     with story.trial("first", story.left) as trial:
@@ -265,7 +265,7 @@ def damage(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.nightly] * ("shard" in k)) for k in REPLICATED])
+@pytest.mark.parametrize("kind", REPLICATED)
 def test_a_job_that_comes_back_from_a_replica(kind: str, zygote: Zygote, tmp_path: Path, asked: Any) -> None:  # noqa: F811
     story = Story(kind, zygote, tmp_path, asked)
     with story.trial("first", story.left) as trial:

@@ -71,7 +71,7 @@ def test_a_cluster_of_tf_config_trains_and_its_evaluator_measures_every_checkpoi
     assert list((tmp_path / "checkpoints" / "eval").iterdir())
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["tutorial", "softmax"])
 def test_a_script_finds_its_task_in_tf_config(which: str, zygote: Zygote, tmp_path: Path) -> None:
     """One as a well-known tutorial prints it, whose global step is a plain variable; and the example."""

@@ -46,7 +46,7 @@ class Job:
         return "\n".join(f"--- {host}\n{proc.text}" for host, proc in self.procs.items())
 
 
-@pytest.fixture(params=[4, pytest.param(6, marks=pytest.mark.nightly)], ids=["IPv4", "IPv6"])
+@pytest.fixture(params=[4, pytest.param(6, marks=pytest.mark.long)], ids=["IPv4", "IPv6"])
 def network(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hosts]:
     with hosts([PS, FAST, SLOW], request.param, tmp_path) as machines:
         yield machines

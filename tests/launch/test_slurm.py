@@ -85,7 +85,7 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
 
 
 @pytest.mark.cluster
-@pytest.mark.nightly
+@pytest.mark.long
 def test_two_jobs_share_a_node_a_killed_task_comes_back_and_scancel_saves(slurm: Slurm, tmp_path: Path) -> None:
     commands = Commands(tmp_path)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -211,7 +211,7 @@ def test_what_crashes_is_started_again_after_a_pause(launcher: Launcher, crash: 
     assert re.findall(r"worker-1 is started again in (\d+) s", err) == ["1", "2"]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_pauses_grow_to_32_seconds(launcher: Launcher) -> None:
     launcher.plan(ps_0="waits0", worker_0="75 75 75 75 75 75 75 0")
     code, _, err = launcher.run("a")
@@ -389,7 +389,7 @@ def await_training(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.nightly
+@pytest.mark.long
 def test_ctrl_c_saves_what_was_trained(machines: Machines) -> None:
     process = machines.start("--save-steps=1000000")
     await_training(process)
@@ -402,7 +402,7 @@ def test_ctrl_c_saves_what_was_trained(machines: Machines) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_worker_that_is_killed_over_ssh_comes_back(machines: Machines) -> None:
     process = machines.start("--save-steps=1000000")
     await_training(process)
@@ -421,7 +421,7 @@ def is_task(pid: int, words: bytes) -> bool:
 
 
 @pytest.mark.cluster
-@pytest.mark.nightly
+@pytest.mark.long
 def test_no_remote_process_outlives_a_launcher_that_is_killed(machines: Machines) -> None:
     process = machines.start("--save-steps=1000000")
     await_training(process)
@@ -432,7 +432,7 @@ def test_no_remote_process_outlives_a_launcher_that_is_killed(machines: Machines
 
 
 @pytest.mark.cluster
-@pytest.mark.nightly
+@pytest.mark.long
 def test_nor_one_whose_machine_stands_still(machines: Machines) -> None:
     """The connections stay, and nothing comes over them."""
     process = machines.start("--save-steps=1000000")

@@ -195,7 +195,7 @@ FRESH = Worker(True, 0, 0, 0)
         (0, 3, 2, 2),
         (1, 3, 1, 1),
         pytest.param(2, 3, 0, 0, marks=pytest.mark.long),
-        pytest.param(2, 2, 1, 1, marks=pytest.mark.nightly),
+        pytest.param(2, 2, 1, 1, marks=pytest.mark.long),
     ],
 )
 def test_every_interleaving_of_three_workers_keeps_the_bound(bound: int, workers: int, joins: int, losses: int) -> None:

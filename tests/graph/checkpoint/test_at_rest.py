@@ -22,7 +22,7 @@ def trained(folder: Path, steps: int = 3, **settings: Any) -> Run:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["each ps writes", pytest.param("the chief writes", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("how", ["each ps writes", "the chief writes"])
 def test_what_is_saved_is_what_a_copy_has(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = trained(tmp_path / "copied")
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)
@@ -45,7 +45,7 @@ def test_no_table_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert tables and not tables & read
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_if_somebody_trains_meanwhile_it_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)
     run = trained(tmp_path)

@@ -21,7 +21,6 @@ from psruntime.model import Context, Model, ModelSpec
 from psruntime.optimizers import LazyAdam, RowwiseAdagrad
 from tests.graph.checkpoint.test_sharded_checkpoints import BLIND, same, steer
 from tests.support.local_cluster import LocalCluster, Run, train
-from tests.support.selection import long_but
 from tests.support.stock import contents
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
@@ -92,9 +91,7 @@ HOW = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "how", long_but(["async 2 3"], HOW, nightly=["async 2 1", "async 1 2", "sync 2 2", "sync 3 2"])
-)
+@pytest.mark.parametrize("how", HOW)
 def test_a_restore_of_a_delta_is_that_of_a_whole_checkpoint(how: str, tmp_path: Path, kept: Path) -> None:
     """To the bit, on another number of ps as well; here in portions of a few rows."""
     mode, num_ps, then = HOW[how]
@@ -110,8 +107,8 @@ def test_a_restore_of_a_delta_is_that_of_a_whole_checkpoint(how: str, tmp_path: 
     same(run.saved(), again.saved())
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("then", [3, *(pytest.param(number, marks=pytest.mark.nightly) for number in (1, 2))])
+@pytest.mark.long
+@pytest.mark.parametrize("then", [3, 1, 2])
 def test_after_a_restore_the_next_is_a_delta(then: int, tmp_path: Path, kept: Path) -> None:
     """It has what the restored one had, and what was touched since."""
     model = tables_model()
@@ -126,7 +123,7 @@ def test_after_a_restore_the_next_is_a_delta(then: int, tmp_path: Path, kept: Pa
     same(run.saved(), again.saved())
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["the chief writes", "each ps writes"])
 def test_rows_are_moved_in_portions(how: str, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psruntime.graph.ops.row_portions.PORTION_BYTES", 480)
@@ -147,8 +144,8 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("optimizer", long_but(["one entry a row"], OPTIMIZERS, nightly=["lazy Adam", "Ftrl"]))
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_slots_are_saved_by_rows_too(optimizer: str, tmp_path: Path, kept: Path) -> None:
     model = tables_model(OPTIMIZERS[optimizer])
     run = train(LocalCluster(2), model, 3, checkpoint_dir=str(tmp_path / "run"), **EVERY)
@@ -157,7 +154,7 @@ def test_slots_are_saved_by_rows_too(optimizer: str, tmp_path: Path, kept: Path)
     same(run.saved(), train(LocalCluster(2), model, 0, checkpoint_dir=str(kept / "3")).saved())
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_delta_is_no_larger_with_more_rows_that_are_not_touched(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +171,7 @@ def restored_at(run: Run) -> list[int]:
     return [event["global_step"] for event in run.named("restored")]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.parametrize("on_ps_loss", ["rollback", "partial"])
 def test_after_the_loss_of_a_ps_deltas_go_on(on_ps_loss: str, tmp_path: Path, kept: Path) -> None:
     """On a ps that is new, and on one that went back; one that stayed knows of a newer one, so the next is whole."""
@@ -203,7 +200,7 @@ def test_a_chief_that_takes_over_goes_on_with_deltas(tmp_path: Path, kept: Path)
     assert paths == ["2.delta-4", "4"]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_whole_checkpoint_that_was_not_written_is_no_base(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +272,7 @@ def test_a_damaged_delta_is_passed_over(tmp_path: Path, kept: Path, monkeypatch:
     assert restored_at(train(LocalCluster(2), model, 0, checkpoint_dir=str(folder))) == [2]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_delta_of_another_checkpoint_is_not_read(tmp_path: Path, kept: Path) -> None:
     """Files that were mixed up by hand."""
     model = tables_model()
@@ -288,7 +285,7 @@ def test_a_delta_of_another_checkpoint_is_not_read(tmp_path: Path, kept: Path) -
     assert restored_at(again) == [0]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_what_a_whole_checkpoint_replaces_is_removed(tmp_path: Path) -> None:
     model = tables_model()
     run = train(LocalCluster(2), model, 9, checkpoint_dir=str(tmp_path), delta_every=1, save_steps=4, keep=2)
@@ -300,7 +297,7 @@ def test_what_a_whole_checkpoint_replaces_is_removed(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_table_in_parts_is_restored_into_other_parts(tmp_path: Path, kept: Path) -> None:
     def model(parts: int) -> Model:
         whole = tables_model()
@@ -317,7 +314,7 @@ def test_a_table_in_parts_is_restored_into_other_parts(tmp_path: Path, kept: Pat
     same(run.saved(), again.saved())
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_mixture_of_tables(tmp_path: Path, kept: Path) -> None:
     """Under Adam all rows of a table are in a delta; of one that nothing trains none are, as they do not change."""
     model = tables_model({"small": tf1.train.AdamOptimizer, "*": ADAGRAD})

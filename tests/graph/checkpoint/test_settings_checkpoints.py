@@ -17,8 +17,7 @@ from tests.graph.recovery.test_recovery import forget_the_last
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.by_hand import ByHand, of_variables
 from tests.support.local_cluster import Run, train
-from tests.support.selection import long_but
-from tests.support.settings import QUICK, SETTINGS, adding_model, batches, cluster_of
+from tests.support.settings import SETTINGS, adding_model, batches, cluster_of
 from tests.support.stock import contents
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
@@ -30,9 +29,7 @@ NEXT = dict(zip(NAMES, [*NAMES[1:], NAMES[0]], strict=True))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "name", long_but(QUICK[1:], NAMES, nightly=[name for name in NAMES[::2] if name not in QUICK[1:]])
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_brings_back_values_and_books(name: str, tmp_path: Path) -> None:
     settings, others = SETTINGS[name], SETTINGS[NEXT[name]]
     cluster, folder = cluster_of(settings), {"checkpoint_dir": str(tmp_path), "save_steps": SAVE_STEPS}

@@ -79,7 +79,7 @@ def stats_of(run: Run, ps: int) -> PsStats:
 
 
 @pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3]))
-@pytest.mark.parametrize("how", long_but(["as it comes"], SETTINGS, nightly=[]))
+@pytest.mark.parametrize("how", long_but(["as it comes"], SETTINGS))
 def test_a_table_is_what_a_dictionary_is(how: str, num_ps: int, tmp_path: Any) -> None:
     ids, labels, settings = *data(), SETTINGS[how]
     run = train(LocalCluster(num_ps), model_of(ids, labels, **settings), STEPS, checkpoint_dir=str(tmp_path))
@@ -110,7 +110,7 @@ def test_the_minibatches_of_a_step_are_one_update(tmp_path: Any) -> None:
     assert_equal(run.saved(), known)
 
 
-@pytest.mark.parametrize("every_ps", long_but([(2, 3)], [(2, 3), (3, 1), (1, 2)], nightly=[(3, 1), (1, 2)]))
+@pytest.mark.parametrize("every_ps", long_but([(2, 3)], [(2, 3), (3, 1), (1, 2)]))
 def test_a_checkpoint_is_restored_on_another_number_of_ps(every_ps: tuple[int, int], tmp_path: Any) -> None:
     before, after = every_ps
     ids, labels = data()
@@ -138,8 +138,8 @@ def test_an_evaluation_reads_initial_rows_of_ids_without_one(tmp_path: Any) -> N
 OPTIMIZERS = [LazyAdam, tf1.train.FtrlOptimizer, tf1.train.AdamOptimizer, RowwiseAdagrad]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("optimizer", long_but([LazyAdam], OPTIMIZERS))
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_row_that_is_given_to_another_id_begins_with_fresh_slots(optimizer: Any, tmp_path: Any) -> None:
     """With two tables, of which one is not trained; each id is alone in the table once it is admitted."""
     count = 4 * 32 * SETS

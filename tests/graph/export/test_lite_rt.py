@@ -411,7 +411,7 @@ def model_fn(features, labels, mode):
 """
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.parametrize("quantize", ["int8", "float16"])
 def test_mobilenet_in_lite_rt(quantize: str, served: Served) -> None:
     served.write(LOGITS)

@@ -58,8 +58,7 @@ LOSSES = [
     (MODEL, "compute", "before"), (MODEL, "compute", "after"), (MODEL, "closing", "after"),
     (APART, "close", "before"), (APART, "close", "after"), (APART, "compute", "after"),
 ]  # fmt: skip
-MARKS = [pytest.mark.nightly, pytest.mark.long]
-LATER = [pytest.param(*loss, marks=MARKS[number % 2]) for number, loss in enumerate(LOSSES)]
+LATER = [pytest.param(*loss, marks=pytest.mark.long) for loss in LOSSES]
 IDS = [f"{'apart' if model is APART else 'on the way'}-{stage}-{how}" for model, stage, how in LOSSES]
 
 
@@ -183,7 +182,7 @@ def cut_off(books: Any) -> Any:
     return books + np.array([0, 0, 1, 0])
 
 
-@pytest.mark.parametrize("model", long_but([MODEL], [MODEL, APART], nightly=[APART]), ids=["on the way", "apart"])
+@pytest.mark.parametrize("model", long_but([MODEL], [MODEL, APART]), ids=["on the way", "apart"])
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -262,7 +261,7 @@ def test_live_variables_are_adopted_and_attempts_go_on(cluster: LocalCluster, tm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("why", long_but(["torn", "fresh ps"], ["other rounds", "torn", "told to", "fresh ps"]))
+@pytest.mark.parametrize("why", ["other rounds", "torn", "told to", "fresh ps"])
 def test_what_cannot_be_adopted_is_restored_and_attempts_go_on(why: str, cluster: LocalCluster, tmp_path: Any) -> None:
     plan = sync(cluster, tmp_path, steps=3).graph.plan
     one_more, begun = np.array([1, 0, 1, 1]), np.array([1, 0, 1, 0])

@@ -91,7 +91,7 @@ def accumulating(model: Model) -> dict[str, Any]:
         return dict(session.run(final))
 
 
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"], nightly=["async"]))
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 @pytest.mark.parametrize("kind", long_but(["dense"], MODELS))
 def test_the_mean_gradient_of_all_is_applied_and_updates_run_for_each(kind: str, mode: str, tmp_path: Any) -> None:
     model = uneven(MODELS[kind]) if kind in ("dense", "tables") else MODELS[kind]

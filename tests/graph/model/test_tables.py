@@ -36,7 +36,7 @@ def compare(model: Model, run: Run) -> None:
     assert all(result.dropped == 0 and result.staleness == 0 for result in run.results)
 
 
-@pytest.mark.parametrize("num_ps", long_but([2], [1, 2], nightly=[1]))
+@pytest.mark.parametrize("num_ps", long_but([2], [1, 2]))
 @pytest.mark.parametrize("optimizer", long_but(["momentum", "adam"], EVERY))
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_path: Any) -> None:
     model = embedding_model(OPTIMIZERS[optimizer], 0.03)
@@ -75,7 +75,7 @@ def tied(ids: Any, labels: Any) -> Any:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", long_but(["adam"], ["momentum", "adam"]))
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_a_variable_that_is_used_whole_as_well_is_pulled(optimizer: str, tmp_path: Any) -> None:
     model = embedding_model(OPTIMIZERS[optimizer], 0.03, tied)
     run = train(LocalCluster(2), model, STEPS, checkpoint_dir=str(tmp_path))
@@ -140,9 +140,7 @@ def test_an_optimizer_without_a_sparse_update_is_refused_by_the_name_of_the_vari
 # --- refusals ---
 
 
-@pytest.mark.parametrize(
-    "optimizer", long_but(["adam"], sorted(OPTIMIZERS), nightly=["momentum", "nesterov", "rmsprop"])
-)
+@pytest.mark.parametrize("optimizer", long_but(["adam"], sorted(OPTIMIZERS)))
 @pytest.mark.usefixtures("graphs_as_built")
 def test_a_refused_push_changes_no_bit_of_a_table_or_its_slots(optimizer: str) -> None:
     cluster = LocalCluster(1, max_staleness=0)

@@ -22,7 +22,6 @@ from tests.support.selection import long_but
 from tests.support.small_models import model_of
 
 STEPS, BATCH = 4, 8
-QUICK_OR_LONG = ("averages", "while v1")
 TWO = Towers(("cpu:0", "cpu:1"))
 MODELS = {"dense": linear_model(OPTIMIZERS["adam"], 0.02), "tables": embedding_model(OPTIMIZERS["adagrad"], 0.05)}
 MODES: dict[str, dict[str, Any]] = {
@@ -33,8 +32,8 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("mode", long_but(["sync"], MODES, nightly=["async", "bounded", "local steps"]))
-@pytest.mark.parametrize("kind", long_but(["dense"], MODELS, nightly=[]))
+@pytest.mark.parametrize("mode", long_but(["sync"], MODES))
+@pytest.mark.parametrize("kind", long_but(["dense"], MODELS))
 def test_two_devices_equal_one_on_the_joint_batch(kind: str, mode: str, tmp_path: Any) -> None:
     settings = MODES[mode]
     saved = {}
@@ -70,9 +69,7 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", long_but(["averages"], ALIKE, nightly=[kind for kind in ALIKE if kind not in QUICK_OR_LONG])
-)
+@pytest.mark.parametrize("kind", long_but(["averages"], ALIKE))
 def test_two_devices_equal_local_steps(kind: str, tmp_path: Any) -> None:
     """Also what updates do: for the second mini-batch they begin at what the first has left."""
     saved = {}

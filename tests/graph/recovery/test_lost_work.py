@@ -65,7 +65,7 @@ def test_live_variables_need_no_checkpoint(tmp_path: Path) -> None:
     assert run.named("adopted")
 
 
-@pytest.mark.parametrize("on_ps_loss", long_but(["rollback"], ["rollback", "partial"], nightly=[]))
+@pytest.mark.parametrize("on_ps_loss", long_but(["rollback"], ["rollback", "partial"]))
 def test_training_does_not_begin_anew_without_a_word(on_ps_loss: str) -> None:
     cluster = LocalCluster(2)
     train(cluster, ADAM, 4, slice_bytes=64, on_ps_loss=on_ps_loss)

@@ -29,7 +29,6 @@ from tests.graph.model.test_non_trainable import MODEL as WITH_MOVING_AVERAGES
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
 from tests.support.paused import Paused
-from tests.support.selection import long_but
 
 MODEL = linear_model(OPTIMIZERS["adam"])
 SUCCESSOR = INCARNATION + 1
@@ -43,8 +42,6 @@ SOURCES = {  # of what is prepared: settings of the job, steps before, the ps th
 }
 CASES = [(mode, source) for source in SOURCES for mode in MODES]
 OPTIMIZED = ("async", "checkpoint, live ps")  # played with the rewriting of graphs, as users have it
-LONG = [("sync", "initial values"), OPTIMIZED]
-REST = [case for case in CASES if case not in LONG]
 
 
 class Chief:
@@ -99,7 +96,7 @@ class Chief:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", long_but(LONG, CASES, nightly=REST), ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_paused_chief_changes_nothing(case: tuple[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if case != OPTIMIZED:
         request.getfixturevalue("graphs_as_built")

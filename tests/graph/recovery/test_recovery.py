@@ -200,7 +200,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("file", long_but([".data-00000-of-00002"], DAMAGES, nightly=[".index"]))
+@pytest.mark.parametrize("file", DAMAGES)
 def test_a_damaged_checkpoint_is_passed_over_with_a_word(file: str, tmp_path: Path) -> None:
     """Those before it are whole; what was trained since is trained again, and the accounts know."""
     train(LocalCluster(2), ADAM, 4, save_steps=2, checkpoint_dir=str(tmp_path), **SLICED)

@@ -16,7 +16,6 @@ from psruntime.graph.recovery.replicas import Replicas
 from tests.graph.recovery.test_lost_work import Refused, after
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, Run, linear_model, train
-from tests.support.selection import long_but
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
 
@@ -57,7 +56,7 @@ def counts(run: Run, ps: int) -> set[tuple[int, ...]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lost", long_but([1], [0, 1, 2], nightly=[0, 2]))
+@pytest.mark.parametrize("lost", [0, 1, 2])
 def test_async_only_the_lost_buckets_come_back(lost: int) -> None:
     """Copies at steps 1, 4 and 7; at step 8 a ps is lost: its buckets are those of step 7."""
     cluster = LocalCluster(3)
@@ -79,7 +78,7 @@ def test_async_only_the_lost_buckets_come_back(lost: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"], nightly=["async"]))
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_no_copy_is_wanted_of_a_ps_without_variables(mode: str) -> None:
     """The copy of ps 0 is on ps 1; ps 2 is lost with it, and its copy would have been on ps 0."""
     settings = {"mode": mode, "min_ps_bytes": 1 << 20, **SETTINGS}
@@ -113,7 +112,7 @@ def test_a_copy_may_travel_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lost", long_but([1], [0, 1, 2], nightly=[0, 2]))
+@pytest.mark.parametrize("lost", [0, 1, 2])
 def test_sync_all_return_to_the_same_round(lost: int) -> None:
     """In a round the copy is made before it closes: at rounds 0, 3 and 6 of the eight."""
     settings = {**SETTINGS, "mode": "sync"}

@@ -36,7 +36,7 @@ def not_drawn_without_a_seed(op: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", long_but(DTYPES[:1], DTYPES), ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("seed", long_but([5], [0, 5, -1], nightly=[]))
+@pytest.mark.parametrize("seed", long_but([5], [0, 5, -1]))
 def test_rows_are_those_of_the_whole_value_to_the_bit(dtype: Any, seed: int) -> None:
     with tf1.Graph().as_default() as graph:
         tf1.set_random_seed(seed)
@@ -95,7 +95,7 @@ def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("num_ps", long_but([3], [1, 2, 3]))
+@pytest.mark.parametrize("num_ps", [1, 2, 3])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_tables_begin_as_in_plain_tensorflow(num_ps: int, tmp_path: Any) -> None:
     model = tables_model(seed=3)
@@ -106,7 +106,7 @@ def test_tables_begin_as_in_plain_tensorflow(num_ps: int, tmp_path: Any) -> None
         np.testing.assert_array_equal(ours[name], expected, err_msg=name)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_without_a_seed_each_run_draws_anew_and_what_is_shared_is_the_same(tmp_path: Any) -> None:
     first, second = [
         train(LocalCluster(2), tables_model(seed=None), 0, checkpoint_dir=str(tmp_path / name)).saved()

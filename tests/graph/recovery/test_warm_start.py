@@ -47,7 +47,7 @@ TABLES = {"embedding": numbers(50, 6), "wide": numbers(50, seed=1), "kernel": nu
 
 
 @pytest.mark.parametrize(
-    "settings", long_but([{"slice_bytes": 64}], [{}, {"plan": "per-variable"}, {"slice_bytes": 64}], nightly=[{}])
+    "settings", long_but([{"slice_bytes": 64}], [{}, {"plan": "per-variable"}, {"slice_bytes": 64}])
 )
 def test_variables_of_the_same_name_are_taken_whole_or_in_parts(settings: dict[str, Any], tmp_path: Path) -> None:
     """Tables of a group are spread over both ps; kernel and bias share a bucket, of which bias is not taken."""
@@ -90,7 +90,7 @@ def with_average() -> Model:
     return model_of(build)
 
 
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"], nightly=[]))
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_moving_averages_and_partitioned_variables_are_taken_too(mode: str, tmp_path: Path) -> None:
     path = save(tmp_path, kernel=numbers(5, 1), average=np.float32(8))
     run = train(LocalCluster(2), with_average(), 1, mode=mode, checkpoint_dir=str(tmp_path / "own"), warm_start=path)

@@ -66,7 +66,7 @@ def test_a_learning_rate_function_of_the_global_step(tmp_path: Any) -> None:
     compare(model, train(LocalCluster(1), model, STEPS, checkpoint_dir=str(tmp_path)))
 
 
-@pytest.mark.parametrize("layout", long_but(["2 ps, sliced"], LAYOUTS, nightly=["1 ps", "2 ps", "1 ps, sliced"]))
+@pytest.mark.parametrize("layout", long_but(["2 ps, sliced"], LAYOUTS))
 @pytest.mark.parametrize("optimizer", long_but(["adam", "momentum"], sorted(OPTIMIZERS)))
 def test_twenty_rounds_of_one_worker(optimizer: str, layout: str, tmp_path: Any) -> None:
     num_ps, slice_bytes = LAYOUTS[layout]

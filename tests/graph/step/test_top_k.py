@@ -258,8 +258,8 @@ def test_after_a_ps_is_lost_and_after_a_rollback_nothing_old_is_left_on_a_worker
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "bounded", "sync"]))
-@pytest.mark.parametrize("optimizer", long_but(["adagrad", "nesterov"], sorted(OPTIMIZERS)))
+@pytest.mark.parametrize("mode", ["async", "bounded", "sync"])
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_nearly_all_entries_train_nearly_as_all_do(optimizer: str, mode: str, tmp_path: Any) -> None:
     model = wide_model(OPTIMIZERS[optimizer], 0.01)
     settings = {"mode": mode, "local_steps": 2, "slice_bytes": WIDTH * 4, "plan": "per-variable"}

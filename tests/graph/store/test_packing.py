@@ -28,7 +28,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))
-@pytest.mark.parametrize("optimizer", long_but(["adam"], ["adam", "ftrl"], nightly=["ftrl"]))
+@pytest.mark.parametrize("optimizer", long_but(["adam"], ["adam", "ftrl"]))
 @pytest.mark.usefixtures("graphs_as_built")
 def test_packed_and_apart_are_equal_to_the_bit(optimizer: str, mode: str, tmp_path: Path) -> None:
     model, ends = linear_model(OPTIMIZERS[optimizer]), []
@@ -40,7 +40,7 @@ def test_packed_and_apart_are_equal_to_the_bit(optimizer: str, mode: str, tmp_pa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("plans", [PLANS, pytest.param(PLANS[::-1], marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("plans", [PLANS, PLANS[::-1]])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_goes_from_each_plan_to_the_other(plans: tuple[str, str], tmp_path: Path) -> None:
     model = linear_model(OPTIMIZERS["adam"])

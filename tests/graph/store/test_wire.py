@@ -72,7 +72,7 @@ def test_what_travels_is_rounded_once_and_nothing_else(dtype: str, feedback: str
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"], nightly=["sync"]))
+@pytest.mark.parametrize("mode", ["async", "sync"])
 @pytest.mark.parametrize("make", [linear_model, embedding_model])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_half_the_bytes_train_nearly_alike(make: Any, mode: str, tmp_path: Any) -> None:

@@ -28,7 +28,6 @@ from tests.graph.tables.test_table_groups import (
     tables_model,
 )
 from tests.support.local_cluster import LocalCluster, train
-from tests.support.selection import long_but
 
 FTRL = {"l1_regularization_strength": 0.01, "l2_regularization_strength": 0.02, "l21_regularization_strength": 0.02}
 LAZY = {
@@ -40,7 +39,7 @@ SLOTS = {"LazyAdam": ["Adam", "Adam_1"], "RowwiseAdagrad": ["RowwiseAdagrad"], "
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", long_but(["LazyAdam"], LAZY, nightly=["RowwiseAdagrad"]))
+@pytest.mark.parametrize("optimizer", LAZY)
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     """Tables in groups whatever the optimizer, and what is dense with them: kernel [WIDTH, 1]."""
     model = tables_model(LAZY[optimizer])
@@ -51,14 +50,14 @@ def test_twenty_steps_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> N
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", long_but(["RowwiseAdagrad"], LAZY, nightly=["LazyAdam", "GroupFtrl"]))
+@pytest.mark.parametrize("optimizer", LAZY)
 def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     model = tables_model(LAZY[optimizer])
     compare(model, train(LocalCluster(3), model, STEPS, mode="sync", checkpoint_dir=str(tmp_path)))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("num_ps", [3, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("num_ps", [3, 1])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_with_a_slot_of_an_entry_a_row_goes_to_any_number_of_ps(num_ps: int, tmp_path: Any) -> None:
     """From 2 ps; its rows are dealt and woven as those of the table are."""
@@ -72,8 +71,8 @@ def test_a_checkpoint_with_a_slot_of_an_entry_a_row_goes_to_any_number_of_ps(num
         assert len(np.unique(accumulator)) > 2
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("portion", long_but([WIDTH * 40], [WIDTH * 40, 1 << 20]))
+@pytest.mark.long
+@pytest.mark.parametrize("portion", [WIDTH * 40, 1 << 20])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_training_goes_on_on_other_ps_as_if_it_had_not_ended(
     portion: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
@@ -136,7 +135,7 @@ def test_dense_variables_stay_whole_under_an_optimizer_by_rows_and_tables_do_not
     assert whole(LAZY["RowwiseAdagrad"]) == whole(LAZY["GroupFtrl"]) == {"kernel", LOOKED_UP_IN_A_LOOP}
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.usefixtures("graphs_as_built")
 def test_replicas_bring_the_slots_of_rows_back(tmp_path: Any) -> None:
     cluster, model = LocalCluster(2), tables_model(LAZY["RowwiseAdagrad"])
@@ -149,7 +148,7 @@ def test_replicas_bring_the_slots_of_rows_back(tmp_path: Any) -> None:
         np.testing.assert_array_equal(after[name], before[name], err_msg=name)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_adam_and_lazy_adam_go_on_from_each_others_checkpoints(tmp_path: Any) -> None:
     adam = tables_model(partial(tf1.train.AdamOptimizer, epsilon=0.01))
     before = train(LocalCluster(2), adam, 4, checkpoint_dir=str(tmp_path)).saved()

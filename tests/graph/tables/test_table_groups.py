@@ -110,13 +110,12 @@ def grouped(run: Run) -> list[set[str]]:
     return [{of_group.name for of_group in group.tables} for group in run.graph.plan.groups]
 
 
-@pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3], nightly=[1, 3]))
+@pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3]))
 @pytest.mark.parametrize(
     "optimizer",
     long_but(
         ["adagrad"],
         ["sgd", "momentum", "adam", "adagrad", "rmsprop", "ftrl"],
-        nightly=["sgd", "momentum", "adam", "ftrl"],
     ),
 )
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_path: Any) -> None:
@@ -127,14 +126,14 @@ def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_pa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", ["adam", pytest.param("momentum", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
 def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     model = tables_model(EVERY[optimizer])
     compare(model, train(LocalCluster(3), model, STEPS, mode="sync", checkpoint_dir=str(tmp_path)))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("layout", [(3, 2), pytest.param((1, 3), marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("layout", [(3, 2), (1, 3)])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int, int], tmp_path: Any) -> None:
     saved = saved_and_moved(tables_model(OPTIMIZERS["adagrad"]), layout, str(tmp_path))
@@ -142,7 +141,7 @@ def test_a_checkpoint_goes_from_any_number_of_ps_to_any_other(layout: tuple[int,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("portion", [10, pytest.param(1 << 20, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("portion", [10, 1 << 20])
 @pytest.mark.usefixtures("graphs_as_built")
 def test_initial_values_and_checkpoints_move_in_portions(
     portion: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

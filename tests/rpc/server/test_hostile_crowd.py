@@ -74,7 +74,7 @@ def allowed_files() -> int:
     return hard
 
 
-@pytest.mark.parametrize("wanted", long_but([FEWER], [FEWER, CONNECTIONS], nightly=[CONNECTIONS]))
+@pytest.mark.parametrize("wanted", long_but([FEWER], [FEWER, CONNECTIONS]))
 def test_a_crowd_that_says_nothing(stage, server, wanted):
     """Half of it says nothing, a quarter begins with HTTP/2 but never answers, a quarter has done all that it must."""
     honest = Honest(stage, server, server.events)
