@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,7 @@ def waits(tree: ast.Module, own_coroutines: set[str]) -> set[str]:
     }
 
 
+@cache
 def waits_of_the_product() -> set[Place]:
     files = dict(sources())
     own_coroutines = coroutines(list(files.values()))

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.cluster
 SIZE = 4  # examples of a batch
 
 
+@pytest.mark.long
 def test_rounds_then_steps_have_what_all_workers_made(zygote: Zygote, tmp_path: Path, asked: Any) -> None:  # noqa: F811
     """The chief is killed in mode sync, and another worker comes; then the mode changes, and the job drains."""
     checkpoints, log = tmp_path / "checkpoints", tmp_path / "rounds.jsonl"

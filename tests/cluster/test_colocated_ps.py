@@ -178,6 +178,7 @@ def test_a_script_starts_a_ps_beside_it(zygote: Zygote, tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints" / "checkpoint").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_second_process_of_an_index_ends_with_the_code_of_its_ps(zygote: Zygote, tmp_path: Path, index: int) -> None:
     """What refuses its ps is the cause, not the signal with which the worker is ended for it."""

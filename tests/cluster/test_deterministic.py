@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_the_digits_are_trained(tmp_path: Path, mode: str) -> None:
     """Its layers draw their initial values without a seed."""
     words = ["--model", "psruntime.examples.digits", "--mode", mode, "--train-steps", "20", "--log-dir", str(tmp_path)]

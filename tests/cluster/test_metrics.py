@@ -78,6 +78,7 @@ def sums(told: list[dict[tuple[str, ...], float]]) -> tuple[float, dict[str, flo
     return total("ps_updates_received_total"), became, total("worker_updates_sent_total")
 
 
+@pytest.mark.long
 def test_the_sums_of_all_processes_are_the_ledger(commands: Commands) -> None:
     job = Watched(commands, workers=2)
     urls = job.urls()

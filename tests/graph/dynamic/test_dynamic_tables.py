@@ -110,7 +110,8 @@ def test_the_minibatches_of_a_step_are_one_update(tmp_path: Any) -> None:
     assert_equal(run.saved(), known)
 
 
-@pytest.mark.parametrize("every_ps", long_but([(2, 3)], [(2, 3), (3, 1), (1, 2)]))
+@pytest.mark.long
+@pytest.mark.parametrize("every_ps", [(2, 3), (3, 1), (1, 2)])
 def test_a_checkpoint_is_restored_on_another_number_of_ps(every_ps: tuple[int, int], tmp_path: Any) -> None:
     before, after = every_ps
     ids, labels = data()

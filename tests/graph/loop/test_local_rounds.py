@@ -220,6 +220,7 @@ def weighing(weight: float) -> Model:
     return replace(model, model_fn=model_fn)
 
 
+@pytest.mark.long
 def test_a_worker_weighs_what_its_batches_do(cluster: LocalCluster, tmp_path: Any) -> None:
     run = local(cluster, tmp_path, weighing(2.5), 4, "local:4, sync")
     assert [said.examples for said in contributions(run)] == [10.0]

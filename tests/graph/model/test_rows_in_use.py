@@ -64,6 +64,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_metrics, "BATCHES_BYTES", 2 * 8 * (4 * 8 + 4))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_it_measures_what_is_measured_with_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tables_model()

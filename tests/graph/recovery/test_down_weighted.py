@@ -36,6 +36,7 @@ def counted(run: Run) -> dict[str, Any]:
     return {name: tuple(map(int, row[[RECEIVED, APPLIED, DOWN_WEIGHTED, ROLLED_BACK]])) for name, row in rows.items()}
 
 
+@pytest.mark.long
 def test_a_rollback_undoes_what_was_lowered_since_the_checkpoint(tmp_path: Path) -> None:
     """Two steps, one late push; a step and its checkpoint; two late pushes; then a ps is lost."""
     cluster, model = LocalCluster(2), linear_model(tf1.train.AdamOptimizer)
