@@ -10,6 +10,9 @@ An update is made with weight x learning rate.  The first is the rule of Zhang, 
 Async-SGD for distributed deep learning, IJCAI 2016 (alpha / tau if tau > 0, else alpha), where tau counts as staleness
 does here; so an update that is one version late keeps its rate, and with 2 workers of the same pace hardly one is
 lowered.  The second lowers from the first version on.
+
+Delay compensation (Zheng et al., ICML 2017) is not built: it needs the parameters that a worker had pulled, a model of
+each worker on the ps or twice the bytes of a push.
 """
 
 from __future__ import annotations

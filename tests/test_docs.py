@@ -34,7 +34,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.tf.layers.:UserWarning")  # as 
 BLOCKS = [block for document in DOCUMENTS for block in docs.blocks(document)]
 MODELS = [block for block in BLOCKS if block.check == "model"]
 STRATEGY, ESTIMATOR, SCRIPT = "docs/migrating-strategy.md", "docs/migrating-estimator.md", "docs/migrating.md"
-MODEL, DECISIONS = "docs/model.md", "docs/decisions.md"
 EXCHANGEABLE = [row for row in docs.table(STRATEGY, "optimizers") if "none" not in row[1]]
 RUN_ELSEWHERE = {  # tests/cluster/test_docs_scripts.py, test_tutorial.py
     "train.py", "strategy.py", "convert.py", "predict.py", "serve.py",
@@ -150,12 +149,6 @@ def test_flags_and_links_exist(document: Path) -> None:
         target = (document.parent / path) if path else document
         assert target.exists(), link
         assert not anchor or anchor in docs.anchors(target), link
-
-
-def test_the_index_of_decisions_has_every_entry() -> None:
-    listed = {link for link in docs.links(ROOT / DECISIONS) if link.startswith("#")}
-    entries = docs.anchors(ROOT / DECISIONS) - {"decisions", "index-by-subject"}
-    assert listed == {f"#{entry}" for entry in entries}
 
 
 def test_the_softmax_script_moves_by_the_two_lines_of_its_page() -> None:

@@ -7,6 +7,8 @@ these rows, however many the table has.  They work in plain TensorFlow too.
 
     ModelSpec(loss, optimizer={"deep/*": optimizers.LazyAdam, "*": tf1.train.AdamOptimizer}, learning_rate=1e-3)
 
+Momentum and RMSProp need no form of their own: those of tf.train move the named rows and slots alone.
+
 Knows TensorFlow alone.
 """
 

@@ -6,7 +6,9 @@ it once had, so what gRPC receives would be held several times over.
 A ps keeps the memory that gRPC has freed for the next step's tensors: otherwise glibc gives it back to the system after
 each of them, and what arrives next is written into pages that the system has to find and clear first.
 
-A worker gives back, once it trains, what it needed only to build its graph.
+A worker gives back, once it trains, what it needed only to build its graph.  Once is enough: what gRPC frees is taken
+again by the next step.  Tensors from 256 kB on are not malloc's; from malloc (TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1), with a
+low threshold that gives them back, a step took 915 ms instead of 500.
 """
 
 from __future__ import annotations

@@ -105,6 +105,7 @@ def locked(store: BucketStore, arrived: list[Any], body: Section) -> tuple[Any, 
 
     TensorFlow's mutex is let go of when a run that waits for it is cancelled, as when its worker dies, although
     another one holds it.  So there is a second one behind the first, for which only that one waits who was let in so.
+    Each bucket has mutexes of its own: where many wait, those that die would open the first again and again.
 
     Returns:
         (that tensor once the section has ended, an operation that has run by then).

@@ -18,7 +18,8 @@ from psruntime.graph.store.gradient import BucketGradient, GradientStore, summed
 class RowSum:
     """Variables on the current device, as GradientStore; of the rows that they have room for, the first `count` count.
 
-    Two gradients are put together as they are. For later ones the room doubles when it is used up, so that a row is
+    Two gradients are put together as they are: TensorFlow copies a variable that rows were ever written into in every
+    read and assignment. For later ones the room doubles when it is used up, so that a row is
     moved about twice, however many come.
     """
 

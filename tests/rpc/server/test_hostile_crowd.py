@@ -1,6 +1,6 @@
 """Callers who connect and say nothing, ask and do not read, or send too much: what they cost the coordinator.
 
-Its memory is that of a process of its own.  The bounds are some three times what was measured (docs/decisions.md).
+Its memory is that of a process of its own.  The bounds are some three times what was measured.
 """
 
 from __future__ import annotations
