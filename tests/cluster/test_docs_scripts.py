@@ -1,4 +1,4 @@
-"""The scripts of docs/migrating*.md, as processes: before the move, after it, and their checkpoints in between."""
+"""The scripts of docs/migrating.md, as processes: before the move, after it, and their checkpoints in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.docs import ROOT
 
 pytestmark = pytest.mark.cluster
 
-SCRIPT, STRATEGY = "docs/migrating.md", "docs/migrating-strategy.md"
+MIGRATING = "docs/migrating.md"
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def free_addresses(count: int) -> list[str]:
         return [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
 
 
-def write(folder: Path, document: str, *files: str) -> list[Path]:
+def write(folder: Path, *files: str) -> list[Path]:
     for file in files:
-        (folder / file).write_text(docs.block(document, file).text)
+        (folder / file).write_text(docs.block(MIGRATING, file).text)
     return [folder / file for file in files]
 
 
@@ -81,7 +81,7 @@ def test_a_tf1_script_moves_by_both_routes_and_takes_its_checkpoints_along(
     zygote: Zygote, tmp_path: Path, data: Path
 ) -> None:
     run = tmp_path / "run"
-    script, model = write(tmp_path, SCRIPT, "train.py", "my_model.py")
+    script, model = write(tmp_path, "train.py", "my_model.py")
 
     def train_there(last_step: int) -> None:
         ps, worker = free_addresses(2)
@@ -93,7 +93,7 @@ def test_a_tf1_script_moves_by_both_routes_and_takes_its_checkpoints_along(
 
     train_there(100)
 
-    (diff,) = [b for b in docs.blocks(ROOT / SCRIPT) if b.check == "diff of train.py"]
+    (diff,) = [b for b in docs.blocks(ROOT / MIGRATING) if b.check == "diff of train.py"]
     after = tmp_path / "moved.py"
     after.write_text(docs.moved(script.read_text(), diff.text))
     (tmp_path / "job").mkdir()
@@ -121,7 +121,7 @@ def test_a_tf1_script_moves_by_both_routes_and_takes_its_checkpoints_along(
 @pytest.mark.timeout(300)
 def test_a_strategy_moves_and_its_checkpoint_is_converted(zygote: Zygote, tmp_path: Path, data: Path) -> None:
     old, run = tmp_path / "old", tmp_path / "run"
-    script, convert, model = write(tmp_path, STRATEGY, "strategy.py", "convert.py", "keras_model.py")
+    script, convert, model = write(tmp_path, "strategy.py", "convert.py", "keras_model.py")
     roles = ("chief", "ps", "worker")
     addresses = {role: [address] for role, address in zip(roles, free_addresses(3), strict=True)}
     starts = [(role, [str(started_as(role, addresses, script, data, old))]) for role in roles]

@@ -33,8 +33,8 @@ else:
 
 FOLDER = ROOT / "launch" / "kubernetes"
 BASE, EXAMPLE, TLS, GPU = (FOLDER / name for name in ("base", "example", "tls", "gpu"))
-ESTIMATOR = docs.blocks(ROOT / "docs" / "migrating-estimator.md")
-MODELS = {block.file: block.text for block in ESTIMATOR if block.file}
+MIGRATING = docs.blocks(ROOT / "docs" / "migrating.md")
+MODELS = {block.file: block.text for block in MIGRATING if block.file}
 OLDEST = "1.31"  # podFailurePolicy is there for good
 GRACE_S = 10  # docs/operations.md, "Stop a job": how much longer than --stop-grace the grace time has to be
 CREDENTIALS = ("ca.pem", "cert.pem", "key.pem", "token")
@@ -97,7 +97,7 @@ def as_its_comment_says(component: Path) -> Object:
 
 def migrated(folder: Path) -> list[Object]:
     """What the page on Estimators makes of the base."""
-    overlay, job = ([b.text for b in ESTIMATOR if b.check == check] for check in ("kustomization", "job"))
+    overlay, job = ([b.text for b in MIGRATING if b.check == check] for check in ("kustomization", "job"))
     (folder / "job.toml").write_text(*job)
     return kustomized(yaml.safe_load(*overlay), folder)
 

@@ -7,7 +7,7 @@ A comment `<!-- check: KIND ... -->` before a block or a table says how it is ch
     compile, WHY   it is only compiled
     diff of FILE   the lines that it takes away are in that block; the result is run
     kustomization  what kustomize makes of it, with the job file of the block job, is checked by
-                   tests/launch/test_kubernetes.py; yaml: it is only read
+                   tests/launch/test_kubernetes.py
     install        it is looked at; not run
     output         what the block before it prints, in tests/cluster/test_tutorial.py
     refusals, optimizers, exit codes, mistakes, guarantees, glossary, faults, metrics, alerts,
