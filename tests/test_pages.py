@@ -24,7 +24,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_every_guarantee_names_tests_that_exist() -> None:
-    for guarantee, tests in docs.table("README.md", "guarantees"):
+    for guarantee, tests in docs.table("docs/concepts.md", "guarantees"):
         named = re.findall(r"`(\w+\.py)::(\w+)`", tests)
         assert named and len(named) == tests.count("`") // 2, guarantee
         for file, test in named:
