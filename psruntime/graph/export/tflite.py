@@ -7,6 +7,9 @@ Networks for Efficient Integer-Arithmetic-Only Inference").  Weights are int8, a
 on batches of the training data, biases int32.  An operation without an int8 kernel is computed in float32.  What is
 given and what comes of it keeps its type, so the signature is that of the SavedModel.  A convolution has a scale for
 each channel, a dense layer one: with a scale for each of its units a small one would be a third larger.
+
+Operations that LiteRT lacks are refused, not left as TensorFlow's own ("select TF ops"): no runtime from PyPI runs
+those, so what such a model computes could not be measured.
 """
 
 from __future__ import annotations
