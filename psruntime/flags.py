@@ -48,6 +48,7 @@ class Parser(argparse.ArgumentParser):
             prog=prog, description=description, usage=usage or f"{prog} [flags]", allow_abbrev=False, add_help=False,
             formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=_HELP_COLUMN),
         )  # fmt: skip
+        self.complaint = ""  # why the flags are refused
         self._first = first
         self._headings = {title: self.add_argument_group(title) for title in (MOST_USED, *HEADINGS)}
         self._headings[MOST_USED].add_argument("-h", "--help", action="help", help="show this text and end")
@@ -79,8 +80,26 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
+        self.complaint = message
         hint = "" if message.endswith("?") else "; --help lists the flags"
         self.exit(EXIT_USAGE, f"{self.prog}: {message}{hint}\n")
+
+
+class LenientParser(Parser):
+    """The same flags, out of a command line that may be wrong elsewhere: it passes over flags that it does not know.
+
+    Raises:
+        UsageError: one that it knows has a value that cannot be read, or is missing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("", "")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return argparse.ArgumentParser.parse_known_args(self, args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
 
 
 def _add(heading: argparse._ArgumentGroup, setting: Field[Any], default: str) -> None:

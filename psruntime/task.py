@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -38,18 +39,41 @@ OF_PROCESS = ("health_port", "metrics_port", "connect_timeout_s", "log_format") 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs until the job is over or a signal comes; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    words, parser = list(sys.argv[1:] if argv is None else argv), _parser()
     try:
+        arguments = parser.parse_args(words)
         file = flags.read_job_file(arguments.job)
         settings = {**file, **flags.given(arguments, JobConfig)}
         cluster = flags.config_of(ClusterConfig, arguments)
         ps = settings.get("ps", JobConfig.ps)
         task = find_task(cluster, os.environ, ps, is_own_host, arguments.colocate_ps)
-        words = command_line(task, arguments, settings)
+        command = command_line(task, arguments, settings)
         colocated = _colocated_ps(task, arguments, settings)
+    except SystemExit:
+        if parser.complaint:
+            _report_usage(words, parser.complaint)
+        raise
     except UsageError as error:
+        _report_usage(words, str(error))
         return usage_error(PROG, error)
-    return _with_ps(colocated, task, words) if colocated else _become(task, words)
+    return _with_ps(colocated, task, command) if colocated else _become(task, command)
+
+
+def _report_usage(words: Sequence[str], reason: str) -> None:
+    """Reports to the coordinator that the flags of this task are wrong, if they say that it is a worker, and which."""
+    parser = flags.LenientParser()
+    parser.add_settings(ClusterConfig)
+    parser.add_settings(SecurityConfig)
+    parser.add_settings(JobConfig, only=("ps",))
+    parser.add_argument("--colocate-ps", action="store_true")
+    with suppress(UsageError):
+        arguments, _ = parser.parse_known_args(words)
+        cluster, ps = flags.config_of(ClusterConfig, arguments), getattr(arguments, "ps", JobConfig.ps)
+        task = find_task(cluster, os.environ, ps, is_own_host, arguments.colocate_ps)
+        if task.role == WORKER:
+            from psruntime.worker import report_usage
+
+            report_usage(task.coordinator, flags.security_config(arguments), task.index, reason)
 
 
 def _parser() -> flags.Parser:

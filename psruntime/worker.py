@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,11 +45,11 @@ from psruntime.observe.outputs import entry
 from psruntime.observe.recorder import Recorder
 from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
-from psruntime.process_config import ProcessConfig, WorkerConfig
+from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import learn_job
-from psruntime.rpc.client.join import Registration
+from psruntime.rpc.client.join import Registration, end_reported, report_end
 from psruntime.rpc.client.retry import retrying
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import serve_health
@@ -73,11 +74,17 @@ AFTER_STOP_S = 5.0  # for the work to end once the job was stopped
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs until the job is over or a signal comes; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    words, parser = list(sys.argv[1:] if argv is None else argv), _parser()
     try:
+        arguments = parser.parse_args(words)
         where, worker = flags.process_config(arguments), flags.worker_config(arguments)
         security = load_security(flags.security_config(arguments))
+    except SystemExit:
+        if parser.complaint:
+            _report_usage(words, parser.complaint)
+        raise
     except UsageError as error:
+        _report_usage(words, str(error))
         return usage_error(PROG, error)
     allocator.share_arenas()
     work = partial(_work, where, worker, flags.given(arguments, JobConfig), security)
@@ -97,13 +104,45 @@ def _parser() -> flags.Parser:
     return parser
 
 
+def _report_usage(words: Sequence[str], reason: str) -> None:
+    """Reports to the coordinator that this worker's flags are wrong, if they say which it is and which worker."""
+    parser = flags.LenientParser()
+    parser.add_settings(ProcessConfig, only=("index", "coordinator"))
+    parser.add_settings(SecurityConfig)
+    with suppress(UsageError):
+        arguments, _ = parser.parse_known_args(words)
+        where = flags.process_config(arguments)
+        report_usage(where.coordinator, flags.security_config(arguments), where.index, reason)
+
+
+def report_usage(coordinator: str, security: SecurityConfig, index: int, reason: str) -> None:
+    """Reports that the worker of this index is used wrongly, and ends; at most REPORT_S.
+
+    Raises:
+        UsageError: `security` is wrong, too.
+    """
+    client = CoordinatorClient(coordinator, load_security(security))
+    report_end(client, index, LeaveKind.USAGE, reason)
+    client.close()
+
+
 def _work(
     where: ProcessConfig, worker: WorkerConfig, given: dict[str, Any], security: Security, process: Process
 ) -> int:
     await_names(where, process.stop, process.log)
     client = CoordinatorClient(where.coordinator, security)
     process.at_exit.callback(client.close)
-    job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
+    with end_reported(client, where.index):
+        trainer = _joined(client, where, worker, given, security, process)
+    return trainer.train()
+
+
+def _joined(
+    client: CoordinatorClient, where: ProcessConfig, worker: WorkerConfig, given: dict[str, Any], security: Security,
+    process: Process,
+) -> _Trainer:  # fmt: skip
+    """A worker that is a member of the job, and ready to train."""
+    job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log, where.index)
     if job.train_steps is None and job.epochs is None:
         process.log("endless", reason="the job has no --train-steps: it trains until it is stopped")
     host, health = serve_health(where, security)
@@ -128,7 +167,7 @@ def _work(
         trainer.serve_metrics(endpoint)
     health.set_serving(True)
     process.announce("worker", where.index, trainer.address)
-    return trainer.train()
+    return trainer
 
 
 def _step_reached(client: CoordinatorClient, job: JobConfig) -> int:

@@ -60,7 +60,7 @@ class ScriptMember:
                 certificates or the token, or has a setting that is not for scripts.
         """
         await_names(self._where, self._stop, self.log)
-        self.job = learn_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log)
+        self.job = learn_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log, self._where.index)
         if self.job.mode == "sync":
             raise UsageError(
                 "MonitoredTrainingSession knows the modes async and bounded, and the job's is sync: a script's own "

@@ -177,8 +177,10 @@ CONTROL_OUTCOME_DONE: ControlOutcome
 CONTROL_OUTCOME_GIVEN_UP: ControlOutcome
 
 class GetJobRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("worker_index",)
+    WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    worker_index: int
+    def __init__(self, worker_index: _Optional[int] = ...) -> None: ...
 
 class GetJobResponse(_message.Message):
     __slots__ = ("job",)

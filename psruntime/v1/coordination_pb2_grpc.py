@@ -266,7 +266,8 @@ class CoordinationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """A member goes.  Leaving without being a member, or for the second time, changes nothing.
+        """A member goes, or a worker ends before its join.  Leaving without being a member, or for the second time, changes
+        nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -182,6 +182,44 @@ def model_fn(features, labels, mode):
         )
 
 
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--model=broken"], "SyntaxError"),
+        (["--batch-sise=8"], "unrecognized argument --batch-sise"),
+        (["--batch-size=0"], "batch_size"),
+        (["--mode=sync"], "flags contradict the job's settings"),
+    ],
+    ids=["model", "unknown flag", "flag out of range", "other setting"],
+)
+def test_a_lost_worker_that_ends_for_good_before_it_joins_ends_the_job(
+    zygote: Zygote, tmp_path: Path, flags: list[str], why: str
+) -> None:
+    (tmp_path / "broken.py").write_text("def input_fn(context)\n")
+    with cluster(zygote, tmp_path, train_steps=1_000_000) as job:
+        worker = job.start_worker(0, "--model=tests.cluster.models")
+        job.wait_for_step(1)
+        worker.kill()
+        job.ps[0].wait_for(" no_workers ")
+        again = job.start_worker(0, *flags)
+        assert again.wait() == 2
+        assert job.ps[0].wait() == 1
+        error = job.ps[0].wait_for(" error ")
+        assert "no worker is left: worker 0 has ended for good: " in error and why in error
+        assert " start_failed " in job.ps[0].text
+
+
+def test_a_job_of_which_too_few_workers_can_come_fails(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def input_fn(context)\n")
+    with cluster(zygote, tmp_path, train_steps=1_000_000, min_workers=2) as job:
+        first, second = job.start_worker(0, "--model=tests.cluster.models"), job.start_worker(1, "--model=broken")
+        assert second.wait() == 2
+        poll_until(lambda: "SyntaxError" in job.status().reason, 10, "the reason in the status")
+        assert job.ps[0].wait(120) == 1
+        assert first.wait() == 1
+        assert "worker 1 has ended for good: " in job.ps[0].wait_for(" error ")
+
+
 RATES = """
 from dataclasses import replace
 from tests.cluster import models

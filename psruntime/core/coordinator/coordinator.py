@@ -42,7 +42,17 @@ from psruntime.core.coordinator.lifecycle import (
     why_stopped,
 )
 from psruntime.core.members.membership import Busy, Member, Role
-from psruntime.core.members.messages import Answer, Event, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
+from psruntime.core.members.messages import (
+    NOT_JOINED,
+    Answer,
+    Event,
+    Join,
+    LeaveKind,
+    NotYet,
+    Prepared,
+    PsBeat,
+    WorkerBeat,
+)
 from psruntime.core.members.view import MOVES, Phase, View, listed, over_error
 from psruntime.core.plan.identity import differences, in_a_line, remarks
 from psruntime.core.rounds.round_messages import Closed, Done, Duty, Torn, Turn
@@ -103,7 +113,7 @@ class Coordinator:
                 try:
                     check_model(join, state.specs, state.identity)
                 except ModelDiffersError as error:
-                    state.failures.refused(join.index, str(error))
+                    state.failures.ended(join.index, str(error))
                     raise
         claim = state.members.claim(join.role, join.index, join.join_id, join.waited_s, now_s)
         if isinstance(claim, Busy):
@@ -155,8 +165,14 @@ class Coordinator:
         return self._answer(self.state.members.get(role, index, incarnation))
 
     def leave(self, role: Role, index: int, incarnation: int, kind: LeaveKind, reason: str, now_s: float) -> None:
-        """Removes a member.  A repeated leave, or one of a replaced incarnation, changes nothing."""
+        """Removes a member.  A repeated leave, or one of a replaced incarnation, changes nothing.
+
+        NOT_JOINED as the incarnation: a worker ends before its join; with USAGE it is not started again.
+        """
         self.advance(now_s)
+        if incarnation == NOT_JOINED:
+            self._end_unjoined(role, index, kind, reason, now_s)
+            return
         try:
             member = self.state.members.get(role, index, incarnation)
         except ReplacedError:
@@ -165,6 +181,12 @@ class Coordinator:
         if kind is LeaveKind.FATAL and not self.state.phase.over and not self.state.stop.fails:
             self._move(Phase.FAILED, f"{member.name}: {reason}")
         self._reconsider()
+
+    def starts(self, index: int, now_s: float) -> None:
+        """A worker is started, and joins when it is ready.  It changes nothing if a member has its index."""
+        self.advance(now_s)
+        if self._is_free(index):
+            self.state.failures.starts(index)
 
     def confirm_lost(self, incarnation: int, now_s: float) -> None:
         """The process of this incarnation is certainly gone: its lease ends now."""
@@ -532,6 +554,22 @@ class Coordinator:
             self._remove(member, "cut_off", now_s, reason=reason)
             self._reconsider()
 
+    def _is_free(self, index: int) -> bool:
+        """Whether a worker of this index may join."""
+        return index < self.state.job.max_workers and self.state.members.holder(Role.WORKER, index) is None
+
+    def _end_unjoined(self, role: Role, index: int, kind: LeaveKind, reason: str, now_s: float) -> None:
+        """Takes up that a worker has ended before its join, while no member has its index."""
+        state, name = self.state, f"{role} {index}"
+        if role is not Role.WORKER or state.phase.over or not self._is_free(index):
+            return
+        self._note("start_failed", member=name, kind=kind, reason=reason)
+        state.departures.add(role, index, "", now_s, reason, kind)
+        if kind is LeaveKind.USAGE:
+            state.failures.ended(index, reason)
+        elif kind is LeaveKind.ERROR and not steered.is_paused(state):
+            state.failures.add(name, reason)
+
     def _remove(self, member: Member, event: str, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
         self.state.members.remove(member)
         self._forget(member, event, now_s, reason, kind)
@@ -542,10 +580,10 @@ class Coordinator:
         said = {} if kind is None else {"kind": kind}
         self._note(event, member=member.name, incarnation=member.tag, **said, reason=reason)
         if not state.phase.over:
-            state.departures.add(member, now_s, reason, kind)
-            state.failures.left(member, reason, for_good=kind is LeaveKind.USAGE)
+            state.departures.add(member.role, member.index, member.tag, now_s, reason, kind)
+            state.failures.left(member.role, member.index, reason, for_good=kind is LeaveKind.USAGE)
             if kind is LeaveKind.ERROR and not steered.is_paused(state):
-                state.failures.add(member, reason)
+                state.failures.add(member.name, reason)
         self._revisions.forget(member.incarnation)
         state.forget(member, now_s, was_lost=event == "member_lost")
 

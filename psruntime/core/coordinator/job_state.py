@@ -134,7 +134,7 @@ class JobState:
         self.refused_joins.forget(member.role, member.index)
         self.shards.number_from(member.incarnation)
         if member.role is Role.WORKER:
-            self.failures.joined(member)
+            self.failures.joined(member.index)
             self.specs = self.specs or specs
             self.identity = self.identity or identity
             self.fence.admit(member.incarnation)
@@ -180,6 +180,11 @@ class JobState:
     def has_begun(self) -> bool:
         """Whether a view was prepared, by this coordinator or an earlier one."""
         return self.view.number > 0 or self.past.began
+
+    @property
+    def workers_needed(self) -> int:
+        """How many workers have to be members for a view to form."""
+        return 1 if self.has_begun else self.job.min_workers
 
     def trained_in(self, view: int) -> bool:
         """Whether the variables may be used, and are those of the view of this number."""

@@ -30,7 +30,7 @@ def what_is_missing(state: JobState) -> str:
     missing = sorted(set(range(job.ps)) - {ps.index for ps in state.members.live(Role.PS)})
     if missing:
         return "; ".join([f"waiting for ps {listed(missing)} of {job.ps}", *refused.named(Role.PS, missing)])
-    workers, needed = state.members.count(Role.WORKER), 1 if state.has_begun else job.min_workers
+    workers, needed = state.members.count(Role.WORKER), state.workers_needed
     if workers < needed:
         others = refused.named(Role.WORKER, range(job.max_workers))
         return "; ".join([f"waiting for workers: {workers} of at least {needed} are there", *others])
@@ -294,6 +294,6 @@ def why_fail(state: JobState, now_s: float) -> str:
         return f"{obstacle}; none that can came within {state.job.ps_timeout_s:g} s (ps_timeout_s)"
     if state.phase is Phase.DRAINING and state.chief is None and state.drain_timer.is_late:
         return state.drain_timer.why_hopeless
-    if not workers and (reason := state.failures.why_nobody_comes()):
+    if reason := state.failures.why_too_few(workers, state.workers_needed, state.has_begun):
         return f"{reason}; {newest_checkpoint(state)}"
     return state.failures.why_hopeless()

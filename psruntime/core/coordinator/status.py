@@ -49,7 +49,8 @@ def _reason(state: JobState, now_s: float) -> str:
     if state.phase.over:
         return state.reason
     if state.phase is Phase.FORMING:
-        workers = [] if state.members.workers() else _gone(state, Role.WORKER, now_s)
+        enough = state.members.count(Role.WORKER) >= state.workers_needed
+        workers = [] if enough else _gone(state, Role.WORKER, now_s)
         return "; ".join([state.reason, *_gone(state, Role.PS, now_s), *workers])
     if state.phase is Phase.DRAINING:
         return f"{state.reason}; {drain_progress(state)}"

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from psruntime.core.members.membership import Member, Role
+from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Departure, LeaveKind
 
 KEPT = 16  # the latest; older ones are in the log of ps 0
@@ -22,10 +22,10 @@ class Departures:
     def __init__(self) -> None:
         self._gone: deque[tuple[float, Departure]] = deque(maxlen=KEPT)  # (when, with no time since)
 
-    def add(self, member: Member, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
-        """A member is gone; without a `kind` it said nothing."""
+    def add(self, role: Role, index: int, tag: str, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
+        """A process is gone; as Departure, without a `kind` it said nothing."""
         if kind is not LeaveKind.OVER:
-            self._gone.append((now_s, Departure(member.role, member.index, member.tag, kind, reason, 0.0)))
+            self._gone.append((now_s, Departure(role, index, tag, kind, reason, 0.0)))
 
     def at(self, now_s: float) -> tuple[Departure, ...]:
         """All that are kept, the latest last."""

@@ -273,8 +273,11 @@ class WorkerTraffic:
     received_per_step: float
 
 
+NOT_JOINED = 0  # stands for the incarnation of a process that ends before its join
+
+
 class LeaveKind(str, Enum):
-    """Why a member leaves."""
+    """Why a member leaves, or a process ends before its join."""
 
     OVER = "over"  # the job is over
     ASKED = "asked"  # somebody asked the process to stop
@@ -310,17 +313,17 @@ class MemberStatus:
 
 @dataclass(frozen=True)
 class Departure:
-    """A process that is no member any more."""
+    """A process that is no member any more, or ended before it was one."""
 
     role: Role
     index: int
-    incarnation: str  # its tag
+    incarnation: str  # its tag; empty: it had not joined
     kind: LeaveKind | None  # None: it was lost or cut off, and said nothing
     reason: str
     ago_s: float
 
     def __str__(self) -> str:
-        how = "was lost" if self.kind is None else "left"
+        how = "was lost" if self.kind is None else "left" if self.incarnation else "ended before it joined,"
         why = "" if self.kind is None else f" ({self.kind})"
         return f"{self.role} {self.index} {how} {self.ago_s:.0f} s ago{why}: {self.reason}"
 

@@ -1,14 +1,15 @@
-"""Processes that fail again and again while the job gets nowhere, and workers of which none comes back.
+"""Processes that fail again and again while the job gets nowhere, and workers that have ended for good.
 
-Whatever starts the first would do so for ever; the ps would wait for the others for ever.
+Whatever starts the first would do so for ever; the job would wait for the others for ever.
 """
 
 from __future__ import annotations
 
-from psruntime.core.members.membership import Member, Role
+from psruntime.core.members.membership import Role
 
 LIMIT = 10  # failures of one process
-ALONE_S = 20.0  # without a worker, when none is expected back
+ALONE_S = 20.0  # with too few workers, when no other is expected
+FIRST_S = 50.0  # the same before the training has begun: a person corrects a command line and repeats it
 
 
 class RepeatedFailures:
@@ -23,16 +24,17 @@ class RepeatedFailures:
         self._step = 0
         self._counts: dict[str, int] = {}  # by the name of the process
         self._reasons: dict[str, str] = {}
-        # Index of a worker that is not live -> why it ended for good; empty: it did not.
+        # Index of a worker that is not live -> why it ended for good; empty: it may come.
         self._gone: dict[int, str] = {}
+        self._unjoined: set[int] = set()  # of those, the ones that ended for good since they were a member, if ever
         self._latest = -1  # index of the worker that went last
-        self._alone_since_s = 0.0
+        self._since_s = 0.0  # when a worker last went, or first ended for good before its join
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on.  Does not count `pause_s`, during which the coordinator itself was not running."""
         self._now_s = max(self._now_s, now_s)
         self._first_s += pause_s
-        self._alone_since_s += pause_s
+        self._since_s += pause_s
 
     def trained(self, global_step: int) -> None:
         """The job is at this step."""
@@ -40,33 +42,47 @@ class RepeatedFailures:
             self._step = global_step
             self._counts, self._reasons = {}, {}
 
-    def add(self, member: Member, reason: str) -> None:
-        """This process left because of an error."""
+    def add(self, name: str, reason: str) -> None:
+        """The process of this name ended because of an error."""
         if not self._counts:
             self._first_s = self._now_s
-        self._counts[member.name] = self._counts.get(member.name, 0) + 1
-        self._reasons[member.name] = reason
+        self._counts[name] = self._counts.get(name, 0) + 1
+        self._reasons[name] = reason
 
-    def joined(self, worker: Member) -> None:
-        """A process has this worker's index."""
-        self._gone.pop(worker.index, None)
+    def starts(self, index: int) -> None:
+        """The worker of this index, which is no member, is started: it may come."""
+        self._gone[index] = ""
 
-    def left(self, member: Member, reason: str, for_good: bool) -> None:
+    def joined(self, index: int) -> None:
+        """The worker of this index is a member."""
+        self._gone.pop(index, None)
+        self._unjoined.discard(index)
+
+    def left(self, role: Role, index: int, reason: str, for_good: bool) -> None:
         """A member is gone; without `for_good` whatever starts it may start it again."""
-        if member.role is Role.WORKER:
-            self._gone[member.index] = reason if for_good else ""
-            self._latest, self._alone_since_s = member.index, self._now_s
+        if role is Role.WORKER:
+            self._gone[index] = reason if for_good else ""
+            self._latest, self._since_s = index, self._now_s
 
-    def refused(self, index: int, reason: str) -> None:
-        """The worker of this index came again, and its join was refused: it has ended for good, if it was a member."""
-        if index in self._gone:
-            self._gone[index], self._latest = reason, index
+    def ended(self, index: int, reason: str) -> None:
+        """The worker of this index, which is no member, has ended for good, or its join was refused."""
+        if index not in self._unjoined:
+            self._since_s = self._now_s
+        self._unjoined.add(index)
+        self._gone[index], self._latest = reason, index
 
-    def why_nobody_comes(self) -> str:
-        """Why no worker comes any more, of a job that has had none for a while; empty while one may come."""
-        if not self._gone or not all(self._gone.values()) or self._now_s - self._alone_since_s < ALONE_S:
+    def why_too_few(self, live: int, needed: int, begun: bool) -> str:
+        """Why fewer workers than are needed can come, of a job with too few for a while; empty while enough may come.
+
+        live: workers that are members.  begun: whether the training has.
+        """
+        ended, known = [index for index, why in self._gone.items() if why], live + len(self._gone)
+        is_late = self._now_s - self._since_s >= (ALONE_S if begun else FIRST_S)
+        if not (is_late and known - len(ended) < needed <= known):
             return ""
-        return f"no worker is left: worker {self._latest} has ended for good: {self._gone[self._latest]}"
+        left = f"{live} of at least {needed} workers are left" if live else "no worker is left"
+        latest = self._latest if self._latest in ended else ended[-1]
+        return f"{left}: worker {latest} has ended for good: {self._gone[latest]}"
 
     def why_hopeless(self) -> str:
         """What to say of a job that starting a process anew does not help; empty while it may."""

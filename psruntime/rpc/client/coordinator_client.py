@@ -67,8 +67,10 @@ class CoordinatorClient:
         """Whom it calls, for messages."""
         return f"coordinator {self.address}"
 
-    def get_job(self, deadline_s: float = DEADLINE_S) -> JobConfig:
-        response: pb.GetJobResponse = self._call(self._stub.GetJob, pb.GetJobRequest(), deadline_s)
+    def get_job(self, deadline_s: float = DEADLINE_S, worker: int | None = None) -> JobConfig:
+        """worker: index of the worker that asks, which joins later; None: another process asks."""
+        request = pb.GetJobRequest(worker_index=worker)
+        response: pb.GetJobResponse = self._call(self._stub.GetJob, request, deadline_s)
         return job_from_wire(response.job)
 
     def join(self, join: Join, deadline_s: float = DEADLINE_S) -> Answer | NotYet:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from psruntime.config import JobConfig, contradictions
-from psruntime.errors import UnreachableError, UsageError
+from psruntime.errors import OtherJobError, UnreachableError, UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.retry import retrying
 
@@ -18,19 +18,23 @@ def learn_job(
     connect_timeout_s: float,
     stop: threading.Event,
     log: Callable[..., None],
+    worker: int | None = None,
 ) -> JobConfig:
     """The job's settings; waits for the coordinator to appear.
 
+    worker: index of the worker that learns them.
+
     Raises:
         UsageError: it did not within `connect_timeout_s`, or a setting of `given`, this process's own
-            flags, contradicts the job's.
+            flags, contradicts the job's; OtherJobError if that is the job's id.
     """
     try:
-        job = retrying(client.get_job, connect_timeout_s, stop, client.name, log)
+        job = retrying(lambda: client.get_job(worker=worker), connect_timeout_s, stop, client.name, log)
     except UnreachableError as error:
         raise UsageError(str(error)) from error
     log("job", id=job.job_id, mode=job.mode, coordinator=client.address)
     wrong = contradictions(given, job)
     if wrong:
-        raise UsageError(f"flags contradict the job's settings: {'; '.join(wrong)}; leave them out, ps 0 sets them")
+        kind = OtherJobError if given.get("job_id", job.job_id) != job.job_id else UsageError
+        raise kind(f"flags contradict the job's settings: {'; '.join(wrong)}; leave them out, ps 0 sets them")
     return job

@@ -1,20 +1,41 @@
-"""Joining: asks until the process is admitted or it is clear that it will not be."""
+"""Joining: asks until the process is admitted or it is clear that it will not be, and reports an end before that."""
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, Join, Machine, NotYet
+from psruntime.core.members.messages import NOT_JOINED, Answer, Join, LeaveKind, Machine, NotYet
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
+from psruntime.errors import (
+    EXIT_USAGE,
+    CredentialsError,
+    IndexHeldError,
+    JobFailedError,
+    JobOverError,
+    OtherJobError,
+    PsRuntimeError,
+    StopRequested,
+    UnreachableError,
+)
+from psruntime.observe.log import first_line_of
 from psruntime.rpc.client.context import ClientContext
+from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.retry import pause, retrying
+from psruntime.rpc.wire.member_messages import Leave
 
 ASK_AGAIN_S = 0.3  # a lost holder is replaced this much later; the coordinator may probe its address each time
+REPORT_S = 2.0  # for the report of an end before the join
+# What says nothing of this worker in this job: the job has ended, another process has the index, nobody answers.
+NOT_OF_THE_WORKER = (
+    CredentialsError, IndexHeldError, JobFailedError, JobOverError, OtherJobError, StopRequested, UnreachableError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,6 +57,29 @@ class Registration:
     @property
     def name(self) -> str:
         return f"{self.role} {self.index}"
+
+
+@contextmanager
+def end_reported(client: CoordinatorClient, worker: int) -> Iterator[None]:
+    """Reports to the coordinator what ends a worker within the block, before its join, and raises it.
+
+    The coordinator then does not wait for a worker that is not started again.  One try, of at most REPORT_S.
+    """
+    try:
+        yield
+    except NOT_OF_THE_WORKER:
+        raise
+    except Exception as error:
+        is_usage = isinstance(error, PsRuntimeError) and error.exit_code == EXIT_USAGE
+        reason = str(error) if isinstance(error, PsRuntimeError) else first_line_of(error)
+        report_end(client, worker, LeaveKind.USAGE if is_usage else LeaveKind.ERROR, reason)
+        raise
+
+
+def report_end(client: CoordinatorClient, worker: int, kind: LeaveKind, reason: str) -> None:
+    """Reports that a worker ends before its join.  Never raises; takes at most REPORT_S."""
+    with suppress(PsRuntimeError):
+        client.leave(Leave(Role.WORKER, worker, NOT_JOINED, kind, reason), REPORT_S)
 
 
 def join_until_admitted(context: ClientContext, registration: Registration, for_s: float, setting: str) -> Answer:

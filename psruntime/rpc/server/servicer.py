@@ -35,6 +35,7 @@ from psruntime.rpc.server.watchers import AGAIN_S, SOON_S, Watchers
 from psruntime.rpc.wire import (
     clock_messages,
     control_messages,
+    field_checks,
     heartbeat_messages,
     member_messages,
     shard_messages,
@@ -157,7 +158,10 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
             await asyncio.gather(self._ticking, return_exceptions=True)
 
     @_rpc
-    async def GetJob(self, _request: pb.GetJobRequest) -> pb.GetJobResponse:
+    async def GetJob(self, request: pb.GetJobRequest) -> pb.GetJobResponse:
+        if request.HasField("worker_index"):
+            index = field_checks.index("worker_index", request.worker_index)
+            self._act(lambda now_s: self._coordinator.starts(index, now_s))
         return pb.GetJobResponse(job=self._settings)
 
     @_rpc

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from psruntime.config import check_job_id
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Answer, Instructions, Join, LeaveKind, Machine, NotYet, Prepared
+from psruntime.core.members.messages import NOT_JOINED, Answer, Instructions, Join, LeaveKind, Machine, NotYet, Prepared
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import DynamicRows, VariableSpec
@@ -43,11 +43,11 @@ class ChiefReport:
 
 @dataclass(frozen=True)
 class Leave:
-    """A member goes."""
+    """A member goes, or a worker ends before its join."""
 
     role: Role
     index: int
-    incarnation: int
+    incarnation: int  # NOT_JOINED: of a worker that has not joined
     kind: LeaveKind
     reason: str
 
@@ -345,7 +345,7 @@ def leave_from_wire(wire: pb.LeaveRequest) -> Leave:
     return Leave(
         role_from_wire(wire.role),
         field_checks.index("index", wire.index),
-        field_checks.incarnation("incarnation", wire.incarnation),
+        NOT_JOINED if wire.incarnation == NOT_JOINED else field_checks.incarnation("incarnation", wire.incarnation),
         LeaveKind[field_checks.word("kind", pb.LeaveKind, wire.kind)],
         field_checks.words("reason", wire.reason),
     )

@@ -16,6 +16,7 @@ from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.coordinator.status import job_status
 from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import (
+    NOT_JOINED,
     Answer,
     GraphsBuilt,
     Join,
@@ -163,6 +164,15 @@ class Scenario:
     def leave(self, member: str, facts: str) -> list[str]:
         kind, _, reason = facts.partition(": ")
         self.core.leave(*self.who(member), LeaveKind(kind), reason, self.now_s)
+        return []
+
+    def starts(self, member: str, _: str) -> list[str]:
+        self.core.starts(int(member.split()[1]), self.now_s)
+        return []
+
+    def ends(self, member: str, facts: str) -> list[str]:
+        (role, index), (kind, _, reason) = member.split(), facts.partition(": ")
+        self.core.leave(Role(role), int(index), NOT_JOINED, LeaveKind(kind), reason, self.now_s)
         return []
 
     def gone(self, member: str, _: str) -> list[str]:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from psruntime.core.members.membership import Member, Role
-from psruntime.core.members.repeated_failures import ALONE_S, LIMIT, RepeatedFailures
+from psruntime.core.members.membership import Role
+from psruntime.core.members.repeated_failures import ALONE_S, FIRST_S, LIMIT, RepeatedFailures
 
 PATIENCE_S = 60.0
-
-
-def worker(index: int) -> Member:
-    return Member(Role.WORKER, index, "a:1", "a:2", "id", 1, 0.0, 0.0, 0.0)
 
 
 def after(failures: int, of: int = 1, every_s: float = 10.0, pause_s: float = 0.0) -> RepeatedFailures:
@@ -20,7 +16,7 @@ def after(failures: int, of: int = 1, every_s: float = 10.0, pause_s: float = 0.
     found.trained(7)
     for number in range(failures):
         found.advance(number * every_s, 0.0)
-        found.add(worker(number % of), f"OSError {number}")
+        found.add(f"worker {number % of}", f"OSError {number}")
     found.advance(failures * every_s, pause_s)
     return found
 
@@ -50,21 +46,64 @@ def test_a_job_that_trains_goes_on(step: int) -> None:
     found = after(LIMIT)
     found.trained(step)
     assert found.why_hopeless() == ""
-    found.add(worker(0), "again")
+    found.add("worker 0", "again")
     found.advance(500.0, 0.0)
     assert found.why_hopeless() == ""
 
 
 def test_workers_that_ended_for_good_are_not_waited_for() -> None:
     found = RepeatedFailures(PATIENCE_S)
-    found.left(worker(0), "wrong use", for_good=True)
-    found.left(worker(1), "its lease ended", for_good=False)
+    found.left(Role.WORKER, 0, "wrong use", for_good=True)
+    found.left(Role.WORKER, 1, "its lease ended", for_good=False)
     found.advance(10 * ALONE_S, 0.0)
-    assert not found.why_nobody_comes(), "worker 1 may come back"
-    found.refused(1, "it has another model")
-    found.refused(2, "it has another model")  # one that never was a member says nothing of those that were
-    assert found.why_nobody_comes() == "no worker is left: worker 1 has ended for good: it has another model"
-    found.joined(worker(0))
-    found.left(worker(0), "it crashed", for_good=False)
+    assert not found.why_too_few(0, 1, True), "worker 1 may come back"
+    found.ended(1, "it has another model")
+    assert not found.why_too_few(0, 1, True), "a person may correct it"
+    found.advance(11 * ALONE_S, 0.0)
+    assert found.why_too_few(0, 1, True) == "no worker is left: worker 1 has ended for good: it has another model"
+    found.joined(0)
+    found.left(Role.WORKER, 0, "it crashed", for_good=False)
     found.advance(20 * ALONE_S, 0.0)
-    assert not found.why_nobody_comes()
+    assert not found.why_too_few(0, 1, True)
+
+
+def test_a_worker_that_is_started_again_and_again_does_not_keep_the_job_waiting() -> None:
+    found = RepeatedFailures(PATIENCE_S)
+    found.left(Role.WORKER, 0, "its lease ended", for_good=False)
+    for second in range(int(ALONE_S) + 2):
+        found.advance(float(second), 0.0)
+        found.starts(0)
+        assert not found.why_too_few(0, 1, True), "it may join this time"
+        found.ended(0, "no such flag")
+        assert bool(found.why_too_few(0, 1, True)) == (second >= ALONE_S)
+
+
+@pytest.mark.parametrize(
+    ("live", "ended", "started", "needed", "left"),
+    [
+        (0, 1, 0, 1, "no worker is left: "),
+        (2, 1, 0, 3, "2 of at least 3 workers are left: "),
+        (1, 1, 1, 3, "1 of at least 3 workers are left: "),
+        (2, 2, 0, 3, "2 of at least 3 workers are left: "),
+        (0, 0, 1, 1, ""),
+        (0, 1, 1, 1, ""),
+        (1, 1, 0, 3, ""),  # the third has not been seen yet
+        (3, 1, 0, 3, ""),
+        (0, 0, 0, 1, ""),
+    ],
+)
+def test_a_job_that_has_not_begun_fails_once_too_few_of_its_workers_can_come(
+    live: int, ended: int, started: int, needed: int, left: str
+) -> None:
+    found = RepeatedFailures(PATIENCE_S)
+    for index in range(ended):
+        found.ended(10 + index, "no such flag")
+    for index in range(started):
+        found.starts(20 + index)
+    found.advance(FIRST_S - 1.0, 0.0)
+    assert found.why_too_few(live, needed, False) == ""
+    found.advance(FIRST_S, 0.0)
+    why = found.why_too_few(live, needed, False)
+    assert why == (f"{left}worker {9 + ended} has ended for good: no such flag" if left else "")
+    found.advance(FIRST_S, pause_s=1.0)
+    assert found.why_too_few(live, needed, False) == "", "the coordinator was paused"

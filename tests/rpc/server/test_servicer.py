@@ -15,11 +15,14 @@ from psruntime.errors import (
     JobDoneError,
     JobFailedError,
     ModelDiffersError,
+    OtherJobError,
     ReplacedError,
+    StopRequested,
     UnreachableError,
     UsageError,
 )
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.client.join import end_reported
 from psruntime.rpc.wire.member_messages import ChiefReport, Leave
 from tests.rpc.conftest import JOB_ID, LONG, SPECS, a_beat, a_join, hold
 from tests.support.polling import poll_until
@@ -178,6 +181,26 @@ def test_refusals_keep_their_kind(client):
         client.join(a_join(Role.PS, 0, join_id="x" * 65))
     with pytest.raises(ReplacedError):
         client.report_prepared(ChiefReport(7, 12345, 1, Prepared(0)))
+
+
+def test_what_ends_a_worker_before_its_join_is_reported(client):
+    def report(error: Exception, index: int = 1) -> None:
+        with pytest.raises(type(error)), end_reported(client, index):
+            raise error
+
+    assert client.get_job(worker=1) == JOB
+    client.join(a_join(Role.WORKER, 0))
+    report(UsageError("no such flag"), 0)  # a member has the index
+    for error in (JobDoneError("it is done"), IndexHeldError("held"), OtherJobError("another"), StopRequested("asked")):
+        report(error)
+    assert not client.get_status()[0].departures
+    report(UsageError("no such flag"))
+    report(OSError("no space left"))
+    gone = client.get_status()[0].departures
+    assert [(d.role, d.index, d.incarnation, d.kind, d.reason) for d in gone] == [
+        (Role.WORKER, 1, "", LeaveKind.USAGE, "no such flag"),
+        (Role.WORKER, 1, "", LeaveKind.ERROR, "OSError: no space left"),
+    ]
 
 
 def test_a_fatal_leave_ends_the_job_for_all(client):

@@ -115,6 +115,12 @@ class WatchedCoordinator:
         relay.pass_time()
         relay.call("leave of a stranger", None, relay.core.leave, role, index, incarnation, kind, reason, now_s)
 
+    def starts(self, index: int, now_s: float) -> None:
+        """The model knows no workers before their join: one that starts may change nothing of it."""
+        relay = self._relay.at(now_s)
+        relay.pass_time()
+        relay.call("starts", None, relay.core.starts, index, now_s)
+
     def confirm_lost(self, incarnation: int, now_s: float) -> None:
         self._relay.at(now_s).confirm_lost(incarnation)
 
