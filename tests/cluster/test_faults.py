@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -105,6 +106,20 @@ def test_a_paused_worker_whose_place_was_taken_ends_with_75(zygote: Zygote, tmp_
         paused.signal(signal.SIGCONT)
         assert paused.wait(30) == 75
         assert "worker 1 lost its place" in paused.wait_for(" error ")
+        end(job)
+
+
+def test_the_coordinator_names_why_a_lost_worker_was_silent(zygote: Zygote, tmp_path: Path) -> None:
+    with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=1) as job:
+        job.start_worker(0, SLOW)
+        paused = job.start_worker(1, SLOW)
+        poll_until(lambda: job.worker_pushes().get(1, 0) > 5, 30, "pushes of worker 1")
+        paused.signal(signal.SIGSTOP)
+        poll_until(lambda: 1 not in job.worker_pushes(), 30, "the end of its lease")
+        paused.signal(signal.SIGCONT)
+        job.ps[0].wait_for(' python_stood_still member="worker 1" seconds=')
+        why = r"silent for [\d.]+ s: no Python ran in its process for [\d.]+ s; its log has the cause \(--lease 1\)"
+        assert any(re.fullmatch(why, gone.reason) for gone in job.status().departures if gone.index == 1)
         end(job)
 
 

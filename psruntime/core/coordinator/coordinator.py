@@ -149,6 +149,8 @@ class Coordinator:
             self._fail_in_order(f"{member.name}: {beat.failure}")
         if beat.asked_to_stop and state.stop.take(member, state.global_step):
             self._note("asked_to_stop", member=member.name)
+        if beat.stood_still_s:
+            self._explain_silence(member, beat.stood_still_s, now_s)
         state.accounts.update(index, beat.stats)
         state.traffic.update(member, beat.stats, state.phase is Phase.TRAINING, now_s)
         if state.phase.prepared and beat.view == state.view.number and state.mode != "sync":
@@ -553,6 +555,13 @@ class Coordinator:
         for member, reason in overdue:
             self._remove(member, "cut_off", now_s, reason=reason)
             self._reconsider()
+
+    def _explain_silence(self, member: Member, still_s: float, now_s: float) -> None:
+        """Notes for how long no Python ran in a member, also as the reason for which it was lost meanwhile."""
+        lease_s = self.state.job.lease_s
+        why = f"no Python ran in its process for {still_s:.1f} s; its log has the cause (--lease {lease_s:g})"
+        self._note("python_stood_still", member=member.name, seconds=round(still_s, 1), reason=why)
+        self.state.departures.explain(member.role, member.index, now_s - still_s, why)
 
     def _is_free(self, index: int) -> bool:
         """Whether a worker of this index may join."""

@@ -27,6 +27,12 @@ class Departures:
         if kind is not LeaveKind.OVER:
             self._gone.append((now_s, Departure(role, index, tag, kind, reason, 0.0)))
 
+    def explain(self, role: Role, index: int, since_s: float, why: str) -> None:
+        """Adds why a process was silent to the reason for which it was lost, if it was lost since then."""
+        for place, (when_s, gone) in enumerate(self._gone):
+            if (gone.role, gone.index, gone.kind) == (role, index, None) and when_s > since_s:
+                self._gone[place] = when_s, replace(gone, reason=f"{gone.reason}: {why}")
+
     def at(self, now_s: float) -> tuple[Departure, ...]:
         """All that are kept, the latest last."""
         return tuple(replace(departure, ago_s=max(0.0, now_s - when_s)) for when_s, departure in self._gone)

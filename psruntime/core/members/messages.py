@@ -152,6 +152,7 @@ class PsBeat:
 
     `fence_revision` is the revision of the admitted table that it has written; `global_step` was read in
     the prepared view `view`, on the ps that holds it.  `asked_to_stop`: the process was, by a signal.
+    `stood_still_s`: for so long no Python ran in the process, in seconds, since it last reported that; 0: it ran.
     """
 
     fence_revision: int = 0
@@ -159,6 +160,7 @@ class PsBeat:
     global_step: int = 0
     stats: PsStats = PsStats()
     asked_to_stop: bool = False
+    stood_still_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,7 @@ class WorkerBeat:
     the coordinator chooses the bound, how long its last steps took without waiting for others, the newest last.
     `rests`: mode bounded: how often it has begun to rest, or ended that; it rests, since it has no batch and no step
     under way, if the number is odd.  `failure`: for which the job ends once it is saved; empty: none.
+    `stood_still_s`: as in PsBeat.
     """
 
     view: int = 0
@@ -207,6 +210,7 @@ class WorkerBeat:
     graphs: GraphsBuilt = GraphsBuilt()
     rests: int = 0
     failure: str = ""
+    stood_still_s: float = 0.0
 
 
 @dataclass(frozen=True)

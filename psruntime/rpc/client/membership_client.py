@@ -98,7 +98,8 @@ class MembershipClient:
         self._latest = LatestAnswer()
         self._passed_on: Answer | None = None  # the last one that `on_answer` was given
         self._past = registration.past  # what the next coordinator will be told
-        self._learning = threading.Lock()  # guards its changes
+        self._learning = threading.Lock()  # guards its changes, and the next
+        self._stood_still_s = 0.0  # the longest time for which no Python ran, which no heartbeat has reported yet
         self._thread: threading.Thread | None = None
         self._departure: tuple[LeaveKind, str] | None = None
         self._departing = threading.Lock()  # guards the step from None
@@ -241,6 +242,7 @@ class MembershipClient:
             before_s, used_s = used_s, time.process_time()
             late_s = at_s - was_s - pause_s
             if late_s > lease_s / 2:
+                self._report_stood_still(late_s)
                 self._log(
                     "python_stood_still",
                     seconds=round(late_s, 1),
@@ -338,8 +340,21 @@ class MembershipClient:
         """Waits at the coordinator only while it has nothing newer than `seen`; other threads may have newer by now."""
         me, beat = self._me, self._beat(seen.incarnation)
         self._learn(lambda past: past.saw(beat.global_step))
+        with self._learning:
+            still_s, self._stood_still_s = self._stood_still_s, 0.0
+        beat = replace(beat, stood_still_s=still_s)
         heartbeat = Heartbeat(me.role, me.index, seen.incarnation, beat, seen.revision, max_wait_s)
-        self._latest.offer(self._client.heartbeat(heartbeat, max_wait_s + self._margin_s))
+        try:
+            answer = self._client.heartbeat(heartbeat, max_wait_s + self._margin_s)
+        except PsRuntimeError:
+            self._report_stood_still(still_s)
+            raise
+        self._latest.offer(answer)
+
+    def _report_stood_still(self, still_s: float) -> None:
+        """The next heartbeat reports it."""
+        with self._learning:
+            self._stood_still_s = max(self._stood_still_s, still_s)
 
     def _report(self, call: Callable[[], Answer]) -> Answer:
         stop = self._context.stop

@@ -53,6 +53,7 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         wire.ps.global_step = beat.global_step
         wire.ps.stats.CopyFrom(ps_stats_to_wire(beat.stats))
         wire.ps.asked_to_stop = beat.asked_to_stop
+        wire.ps.stood_still.CopyFrom(field_checks.duration(beat.stood_still_s))
     else:
         wire.worker.view_number = beat.view
         wire.worker.completed_steps = beat.steps
@@ -63,6 +64,7 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         if beat.saved_step is not None:
             wire.worker.saved_step = beat.saved_step
         wire.worker.asked_to_stop = beat.asked_to_stop
+        wire.worker.stood_still.CopyFrom(field_checks.duration(beat.stood_still_s))
         wire.worker.prepares_view = beat.prepares
         wire.worker.saves = beat.saves
         wire.worker.holds = beat.holds
@@ -98,6 +100,7 @@ def _ps_beat_from_wire(wire: pb.PsBeat) -> PsBeat:
         field_checks.number("ps.global_step", wire.global_step),
         ps_stats_from_wire(wire.stats),
         wire.asked_to_stop,
+        field_checks.seconds("ps.stood_still", wire.stood_still),
     )
 
 
@@ -123,6 +126,7 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
         ),
         field_checks.number("worker.rests", wire.rests),
         field_checks.words("worker.failure", wire.failure),
+        field_checks.seconds("worker.stood_still", wire.stood_still),
     )
 
 

@@ -24,6 +24,18 @@ def test_each_is_kept_with_its_reason_and_the_time_since() -> None:
     assert [departure.ago_s for departure in departures.at(9.0)] == [0.0] * 3
 
 
+def test_a_silence_is_explained_to_which_a_process_was_lost() -> None:
+    departures = Departures()
+    departures.add(*worker(0), 5.0, "silent for 10 s")
+    departures.add(*worker(0), 20.0, "silent for 10 s")
+    departures.add(*worker(1), 20.0, "silent for 10 s")
+    departures.add(*worker(0), 21.0, "asked to stop", LeaveKind.ASKED)
+    departures.explain(Role.WORKER, 0, 10.0, "no Python ran")
+    assert [departure.reason for departure in departures.at(30.0)] == [
+        "silent for 10 s", "silent for 10 s: no Python ran", "silent for 10 s", "asked to stop",
+    ]  # fmt: skip
+
+
 def test_who_leaves_because_the_job_is_over_is_not_kept() -> None:
     departures = Departures()
     departures.add(*worker(0), 10.0, "the job is done", LeaveKind.OVER)

@@ -13,6 +13,7 @@ from psruntime.config import BATCH_POLICIES, ON_NAN, PLANS, SUMMARY_WORKERS, Job
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.membership import Member, Role, tag_of
 from psruntime.core.members.messages import (
+    NOT_JOINED,
     Answer,
     BytesMoved,
     GpuMemory,
@@ -171,7 +172,7 @@ beats = st.builds(
     st.just(Role.PS),
     indices,
     incarnations,
-    st.builds(PsBeat, counts, counts, counts, ps_stats, st.booleans()),
+    st.builds(PsBeat, counts, counts, counts, ps_stats, st.booleans(), spans),
     counts,
     spans,
 ) | st.builds(
@@ -193,12 +194,18 @@ beats = st.builds(
         st.booleans(),
         counts,
         st.lists(spans, max_size=50).map(tuple),
+        stood_still_s=spans,
     ),
     counts,
     spans,
 )
 leaves = st.builds(
-    member_messages.Leave, st.sampled_from(Role), indices, incarnations, st.sampled_from(LeaveKind), words
+    member_messages.Leave,
+    st.sampled_from(Role),
+    indices,
+    st.just(NOT_JOINED) | incarnations,
+    st.sampled_from(LeaveKind),
+    words,
 )
 _place = {"index": indices, "address": addresses, "health_address": addresses, "incarnation": tags}
 _times = {"admitted_s": spans, "silent_s": spans}
