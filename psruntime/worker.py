@@ -326,18 +326,12 @@ class _Trainer:
         process.at_exit.callback(self._membership.leave, LeaveKind.ASKED, "asked to stop")
         self._report = self._control_plane.report_now
         if self._owner:
-            self._owner.keep(self._is_chief_of_view, lambda: [ps.address for ps in self._instructions.view.ps])
+            self._owner.keep(lambda: self._instructions)
         process.is_busy = lambda: self._graphs.is_building or self._graphs.keeps_sessions or self._evaluation.is_stuck
 
     @property
     def _instructions(self) -> Instructions:
         return self._membership.answer.instructions
-
-    def _is_chief_of_view(self) -> bool:
-        """Whether the next checkpoint is its own: as the chief of variables that may be used, or that it prepares."""
-        assert self._owner is not None
-        instructions = self._instructions
-        return instructions.chief and not instructions.phase.over and (instructions.phase.prepared or self._owner.owns)
 
     def serve_metrics(self, endpoint: Endpoint) -> None:
         """Tells of its steps there."""

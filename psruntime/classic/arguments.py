@@ -31,8 +31,13 @@ class StockArguments:
     stop_grace_period_secs: float
     max_wait_secs: float
 
-    def chief_hooks(self) -> list[Any]:
-        """Hooks that only the chief acts with, in stock's order."""
+    def folders(self) -> list[str]:
+        """Folders that the script saves in, and that which it restores from."""
+        savers = [hook for hook in (*self.chief_only_hooks, *self.hooks) if _saves(hook)]
+        return [self.checkpoint_dir, *(hook._checkpoint_dir for hook in savers)]
+
+    def chief_hooks(self, listener: Any) -> list[Any]:
+        """Hooks that only the chief acts with, in stock's order.  listener: of each that saves."""
         hooks = list(self.chief_only_hooks)
         if self.summary_dir and self.log_step_count_steps and self.log_step_count_steps > 0:
             hooks.append(
@@ -53,7 +58,10 @@ class StockArguments:
                     save_graph_def=self.save_graph_def,
                 )
             )  # fmt: skip
-        return hooks + [hook for hook in self.hooks if _saves(hook)]
+        hooks += [hook for hook in self.hooks if _saves(hook)]
+        for hook in filter(_saves, hooks):
+            hook._listeners = [listener, *hook._listeners]
+        return hooks
 
     def worker_hooks(self) -> list[Any]:
         """Hooks that every worker acts with.  Two workers that save into one folder would undo each other's list."""

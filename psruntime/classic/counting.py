@@ -22,7 +22,7 @@ class StepCounting:
 
     Adds one read of the global step behind every operation that counts it.
 
-    global_step: int64 or int32 [], read at any time.
+    global_step: int64 or int32 [], read at any time.  counters: the operations that count it.
 
     Raises:
         UsageError: there is no global step, or nothing counts it.
@@ -32,15 +32,14 @@ class StepCounting:
         variable = tf1.train.get_global_step(graph)
         if variable is None:
             variable = _plain_global_step(graph)
-        counters = _counters(variable)
-        if not counters:
+        self.counters = _counters(variable)
+        if not self.counters:
             raise UsageError(
                 f"nothing counts the global step '{variable.op.name}'; give it to minimize(loss, global_step=...) or "
                 "apply_gradients(..., global_step=...)"
             )
         self.global_step = _read(variable, [])
-        self._reads = {counter: _read(variable, [counter]) for counter in counters if _can_be_waited_for(counter)}
-        self._counters = counters
+        self._reads = {counter: _read(variable, [counter]) for counter in self.counters if _can_be_waited_for(counter)}
         self._reached: dict[Any, frozenset[Any]] = {}  # by operation that was fetched
 
     def reads(self, fetches: Any) -> list[Any]:
@@ -51,7 +50,7 @@ class StepCounting:
 
     def _counters_behind(self, fetched: Any) -> frozenset[Any]:
         if fetched not in self._reached:
-            self._reached[fetched] = frozenset(ancestors([fetched]) & self._counters)
+            self._reached[fetched] = frozenset(ancestors([fetched]) & self.counters)
         return self._reached[fetched]
 
 
@@ -86,9 +85,13 @@ def _comes_after(addition: Any) -> bool:
 
 
 def _counters(variable: Any) -> set[Any]:
-    """Operations that count the variable, or call a function that does; not its initializer, and no Saver."""
-    graph = variable.graph
-    uses = uses_of(variable.op.outputs[0], but={variable.initializer.name})
+    return counters_of(variable.graph, variable.op.name, variable.initializer.name)
+
+
+def counters_of(graph: Any, variable: str, initializer: str) -> set[Any]:
+    """Operations that count the variable of this name, or call a function that does; not its initializer, and no
+    Saver."""
+    uses = uses_of(graph.get_operation_by_name(variable).outputs[0], but={initializer})
     writing = {graph.get_operation_by_name(use.operation) for use in uses if use.kind in WRITES}
     return {op for op in writing if not any(before.type == "RestoreV2" for before in ancestors([op]))}
 

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from psruntime.classic.owned_folders import OwnedFolders
 from psruntime.classic.sigterm import take_sigterm
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
 from psruntime.core.members.view import Phase, over_error
+from psruntime.core.plan.identity import ModelIdentity
 from psruntime.errors import JobDoneError, JobFailedError, JobOverError, PsRuntimeError, StopRequested, UsageError
 from psruntime.graph.base import environment
 from psruntime.graph.base.server import start_server
@@ -43,11 +45,13 @@ class ScriptMember:
 
     def __init__(self, where: ProcessConfig, security: Security, log: Log) -> None:
         self.log = log
+        self.coordinator = where.coordinator
         self._where = where
         self._security = security
         self._asked, self._stop = threading.Event(), threading.Event()
         self._at_exit = ExitStack()
         self._membership: MembershipClient | None = None
+        self._folders: OwnedFolders | None = None
         self._client = CoordinatorClient(where.coordinator, security)
         self._at_exit.callback(self._client.close)
         atexit.register(self.leave, LeaveKind.ASKED, "the script ended without closing its session")
@@ -102,11 +106,13 @@ class ScriptMember:
         self.log("environment", **environment.prepare())
         return self.job
 
-    def join(self, pushes: Callable[[], int]) -> None:
-        """Starts the servers and joins the job; `pushes` are the steps done since the script started.
+    def join(self, pushes: Callable[[], int], identity: ModelIdentity, folders: OwnedFolders) -> None:
+        """Starts the servers and joins the job.
+
+        pushes: the steps done since the script started.  folders: that it saves in.
 
         Raises:
-            UsageError: a port is taken, or the index held.
+            UsageError: a port is taken, or the index held, or the job has another model.
             JobDoneError, JobFailedError: the job is over.
         """
         where, job, client = self._where, self.job, self._client
@@ -126,12 +132,15 @@ class ScriptMember:
 
         self.control_plane, self._membership = join_worker(
             ClientContext(client, job, self._stop, self.log, self._asked),
-            Registration(Role.WORKER, where.index, address, f"{host}:{health.port}"),
+            Registration(Role.WORKER, where.index, address, f"{host}:{health.port}", identity=identity),
             lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting, moved=traffic.moved()),
             where.connect_timeout_s, self._at_exit,
             on_answer=heard,
             on_end=lambda error: None if isinstance(error, JobOverError) else links.give_up(),
         )  # fmt: skip
+        self._folders = folders
+        membership = self._membership
+        folders.keep(lambda: membership.answer.instructions)
         health.set_serving(True)
         self._at_exit.callback(take_sigterm(self._asked))
 
@@ -202,6 +211,9 @@ class ScriptMember:
     def leave(self, kind: LeaveKind, reason: str) -> None:
         """Ends the membership and closes everything.  May be repeated."""
         atexit.unregister(self.leave)
+        folders, self._folders = self._folders, None
+        if folders:
+            folders.end_membership(is_over=kind in (LeaveKind.OVER, LeaveKind.FATAL))
         if self._membership is not None:
             self._membership.leave(kind, reason)
         self._stop.set()

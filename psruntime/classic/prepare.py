@@ -7,25 +7,32 @@ some fresh (a ps was replaced) all back to the newest checkpoint, or all anew wi
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.counting import StepCounting
+from psruntime.classic.identity import unlike
+from psruntime.classic.owned_folders import OwnedFolders
 from psruntime.classic.placement import marker_of, ps_of, variables_of
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment, Prepared
+from psruntime.core.plan.identity import ModelIdentity, in_a_line
+from psruntime.core.recovery.checkpoint_names import Entry, find_sources
 from psruntime.core.recovery.recovery import Holding, decide, lost_work
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
+from psruntime.faults import Place
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.errors import LOST_SESSION
+from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.checkpoint.checkpoints import contents, failing
 from psruntime.graph.checkpoint.listing import CheckpointList
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.recovery.prepared_flag import PreparedFlags
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.store.write_fence import FencedSession, WriteFence
+from psruntime.usercode import blame
 
 _WRITES = ("Assign", "AssignVariableOp")  # what Savers and initialisers write by
 
@@ -33,7 +40,8 @@ _WRITES = ("Assign", "AssignVariableOp")  # what Savers and initialisers write b
 class ScaffoldPreparation:
     """The operations of worker `index`, built in the default graph before the scaffold is finalized.
 
-    checkpoint_dir: of the script, empty if there are no checkpoints.
+    checkpoint_dir: of the script, empty if there are no checkpoints.  folders: that it saves in.
+    identity: of the script.
     """
 
     def __init__(
@@ -44,8 +52,13 @@ class ScaffoldPreparation:
         job: JobConfig,
         index: int,
         log: Callable[..., None],
+        folders: OwnedFolders,
+        identity: ModelIdentity,
     ) -> None:
         self._scaffold = scaffold
+        self._folders = folders
+        self._identity = identity
+        self._entries: list[Entry] = []
         self._counting = counting
         self._checkpoints = CheckpointList(checkpoint_dir) if checkpoint_dir else None
         self._start_over = job.start_over == "on"
@@ -64,6 +77,7 @@ class ScaffoldPreparation:
         graph = tf1.get_default_graph()
         saver = self._scaffold.saver
         restore = graph.as_graph_element(saver.saver_def.restore_op_name) if saver and saver.saver_def else None
+        self._entries = list(dict.fromkeys(_entries(restore))) if restore is not None else []
         roots = [each for each in (restore, self._scaffold.init_op) if each is not None]
         writes: dict[int, list[Any]] = {}
         for operation in ancestors(tf1.nest.flatten(roots)):
@@ -81,10 +95,14 @@ class ScaffoldPreparation:
 
         Raises:
             JobFailedError: a ps holds other variables, or some have no value after all.
-            CheckpointError: the newest checkpoint cannot be found or restored.
+            FolderOwnedError: a folder is a live job's.
+            CheckpointError: a folder cannot be marked in a job that has yet to begin, or the newest checkpoint cannot
+                be found or restored.
+            UserCodeError: the scaffold's init_fn failed.
             ReplacedError: a ps no longer admits this incarnation, so another chief is at work.
         """
         incarnation = assignment.incarnation
+        self._folders.claim(assignment, lambda: self._fence.require_admitted(session, incarnation))
         holdings = self._flags.read(session)
         recovery = decide(holdings, partial=False, restore=False, same_rounds=True)
         if not recovery.ps:
@@ -97,6 +115,8 @@ class ScaffoldPreparation:
         if path is None and assignment.seen_step > 0 and not self._start_over:
             raise JobFailedError(lost_work(assignment.seen_step, recovery.reason, "a checkpoint_dir"))
         if path:
+            if difference := unlike(self._identity, path):
+                self._log("model_differs", checkpoint=path, reason=difference)
             self._restore(FencedSession(session, self._fence, incarnation), path)
         else:
             self._initialise(session, incarnation)
@@ -132,21 +152,22 @@ class ScaffoldPreparation:
             raise UsageError(f"the scaffold's local_init_op leaves {missing} without a value")
 
     def _restore(self, session: Any, path: str) -> None:
-        try:
-            self._scaffold.saver.restore(session, path)
-        except LOST_SESSION:
-            raise
-        except (tf1.errors.OpError, ValueError) as error:
-            raise CheckpointError(
-                f"checkpoint {path} cannot be restored: {_why(error)}; give another checkpoint_dir to begin anew"
-            ) from error
+        with failing(f"checkpoint {path} cannot be restored", "; bring its files back, or give another checkpoint_dir"):
+            _, misfits = find_sources(self._entries, contents(path))
+            if misfits:
+                raise CheckpointError(
+                    f"checkpoint {path} does not fit the script: {in_a_line(iter(misfits))}; "
+                    "start the script that it was written with, or give another checkpoint_dir"
+                )
+            self._scaffold.saver.restore(session, readable(path))
 
     def _initialise(self, session: Any, incarnation: int) -> None:
         scaffold = self._scaffold
         if scaffold.init_op is not None:
             self._fence.run(session, incarnation, scaffold.init_op, scaffold.init_feed_dict)
         if scaffold.init_fn is not None:
-            scaffold.init_fn(session)
+            with blame("the scaffold's init_fn", (*LOST_SESSION, SystemExit), Place.INITIAL):
+                scaffold.init_fn(session)
 
     def _require_values(self, session: Any, source: str) -> None:
         missing = _names(session, self._scaffold.ready_for_local_init_op)
@@ -175,10 +196,34 @@ def remember_checkpoints(saver: Any, folder: str, log: Callable[..., None]) -> N
         saver.recover_last_checkpoints(listed)
 
 
-def _why(error: Exception) -> str:
-    """What a restore failed with: the variable that lacks, if TensorFlow names one among all else."""
-    lacks = re.search(r"Key \S+ not found in checkpoint", str(error))
-    return lacks[0] if lacks else first_line(error)
+def _entries(restore: Any) -> Iterator[Entry]:
+    """What an operation restores variables from.
+
+    restore: of a Saver.  A variable that is not restored as it is in the checkpoint, but in another shape for example,
+    is left out.
+    """
+    for op in ancestors([restore]):
+        if op.type != "RestoreV2":
+            continue
+        names, slices = (tf1.get_static_value(op.inputs[number]) for number in (1, 2))
+        if names is None or slices is None:
+            continue
+        for name, part, value in zip(names, slices, op.outputs, strict=True):
+            if variable := _restored(value):
+                shape = [dim.size for dim in variable.get_attr("shape").dim]
+                whole = [int(size) for size in part.decode().split(" ")[:-1]] or shape  # before the slice of a part
+                yield Entry(name.decode(), tuple(whole), value.dtype.base_dtype.name)
+
+
+def _restored(value: Any) -> Any:
+    """The operation of the variable that is assigned this value; None: it is changed before, or belongs to no
+    variable."""
+    for op in value.consumers():
+        if op.type in _WRITES:
+            return op.inputs[0].op
+        if op.type == "Identity":
+            return _restored(op.outputs[0])
+    return None
 
 
 def _names(session: Any, ready_op: Any) -> str:

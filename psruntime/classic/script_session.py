@@ -16,6 +16,7 @@ from psruntime.classic.sessions import ScriptSessions
 from psruntime.core.members.messages import LeaveKind, Rest
 from psruntime.errors import JobDoneError, JobOverError, JobStoppedError, PsRuntimeError, ReplacedError, StopRequested
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.observe.log import TRACEBACK
 
 CLEAN_ENDS = (None, tf1.errors.OutOfRangeError, StopIteration)  # of a `with` block, as stock has them
 
@@ -143,5 +144,6 @@ def end_script(member: ScriptMember, error: PsRuntimeError) -> NoReturn:
     if member.was_asked and isinstance(error, StopRequested | JobStoppedError):
         member.log("stopping", reason=error)
         raise SystemExit(sigterm.code()) from error
-    member.log("over" if isinstance(error, JobOverError) else "error", reason=error)
+    event = "over" if isinstance(error, JobOverError) else "error"
+    member.log(event, reason=error, **({TRACEBACK: error.detail} if error.detail else {}))
     raise SystemExit(error.exit_code) from error

@@ -12,7 +12,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.classic.arguments import USE_DEFAULT, StockArguments
 from psruntime.classic.counting import StepCounting
 from psruntime.classic.hooks import ChiefOnly, StepHook, Tally, Wrapped
+from psruntime.classic.identity import identity_of_script
 from psruntime.classic.member import ScriptMember
+from psruntime.classic.owned_folders import OwnedFolders
 from psruntime.classic.placement import check_placement, outside_scopes
 from psruntime.classic.prepare import ScaffoldPreparation, remember_checkpoints
 from psruntime.classic.ps_beside import PsBeside
@@ -176,13 +178,16 @@ def _count_steps() -> StepCounting:
 def _open(member: ScriptMember, index: int, stock: StockArguments, counting: StepCounting) -> ScriptSession:
     graph, log, job = tf1.get_default_graph(), member.log, member.learn()
     check_placement(graph, job.ps, index)
-    tally = Tally()
-    member.join(lambda: tally.steps)
+    tally, folders = Tally(), OwnedFolders(stock.folders(), job, member.coordinator, log)
+    identity = identity_of_script(graph, counting.counters)
+    member.join(lambda: tally.steps, identity, folders)
 
     opens = partial(open_session, member.server, graph, config=stock.config)
 
     def make() -> tuple[ScaffoldPreparation, ViewSessionCreator]:
-        preparation = ScaffoldPreparation(stock.scaffold, counting, stock.checkpoint_dir, job, index, log)
+        preparation = ScaffoldPreparation(
+            stock.scaffold, counting, stock.checkpoint_dir, job, index, log, folders, identity
+        )
         return preparation, ViewSessionCreator(
             graph, member.control_plane, preparation, log, opens, preparation.initialise
         )  # fmt: skip
@@ -193,6 +198,6 @@ def _open(member: ScriptMember, index: int, stock: StockArguments, counting: Ste
     def become_chief() -> None:
         remember_checkpoints(stock.scaffold.saver, stock.checkpoint_dir, log)
 
-    chief_hooks = [ChiefOnly(hook, member.control_plane, become_chief, log) for hook in stock.chief_hooks()]
+    chief_hooks = [ChiefOnly(hook, member.control_plane, become_chief, log) for hook in stock.chief_hooks(folders)]
     worker_hooks = [Wrapped(hook, log) for hook in stock.worker_hooks()]
     return ScriptSession(member, sessions, step_hook, chief_hooks, worker_hooks, stock.stop_grace_period_secs)

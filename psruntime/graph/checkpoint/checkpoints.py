@@ -223,7 +223,7 @@ class Checkpoints:
         """
         if not self._folder:
             return None
-        with _failing("the checkpoint was not begun"):
+        with failing("the checkpoint was not begun"):
             if only_touched and (delta := self._copy_touched(session)):
                 return replace(delta, state=replace(delta.state, position=position, identity=self._identity))
             began_s = time.monotonic()
@@ -267,7 +267,7 @@ class Checkpoints:
         snapshot = copied.form.snapshot
         began_s = time.monotonic()
         try:
-            with _failing(failure), self._folder.unfinished(state.global_step, copied.whole) as new:
+            with failing(failure), self._folder.unfinished(state.global_step, copied.whole) as new:
                 unshared = self._shared.obstacle(session, new.folder)
                 copied.form.write(session, new, not unshared, changes)
                 Path(new.merged + SUFFIX).write_text(state.text(), encoding="utf-8")
@@ -362,7 +362,7 @@ class Checkpoints:
         changes = RowChanges.of_text(Path(path + row_changes.SUFFIX).read_text(encoding="utf-8"))
         if changes.since != self._stamp_of(whole):
             raise ValueError(f"it is a delta of another {whole}")
-        there = _contents(path)
+        there = contents(path)
         for name, rows in changes.heights(NUMBERS).items():
             if name not in there or there[name][0] != (rows,):
                 raise ValueError(f"it should have {rows} rows {name}")
@@ -370,11 +370,11 @@ class Checkpoints:
 
     def _sources(self, path: str) -> dict[str, Source]:
         """Where each entry is; what a delta does not have of tables is in its whole checkpoint."""
-        there, whole = _contents(path), whole_of(path)
+        there, whole = contents(path), whole_of(path)
         if whole is None:
             return self._found(path, there, self._entries)
         in_whole = {e.name for e in self._entries if e.name in self._of_tables and e.name not in there}
-        of_tables = self._found(whole, _contents(whole), [e for e in self._entries if e.name in in_whole])
+        of_tables = self._found(whole, contents(whole), [e for e in self._entries if e.name in in_whole])
         return of_tables | self._found(path, there, [e for e in self._entries if e.name not in in_whole])
 
     def _found(self, path: str, there: Mapping[str, Found], entries: Sequence[Entry]) -> dict[str, Source]:
@@ -389,8 +389,9 @@ class Checkpoints:
         return {entry: Source(path, name) for entry, name in sources.items()}
 
 
-def _contents(path: str) -> dict[str, Found]:
-    reader = tf1.train.load_checkpoint(readable(path))
+def contents(path: str) -> dict[str, Found]:
+    """Shape and dtype of each tensor in a checkpoint, by name; raises what `failing` knows."""
+    reader = tf1.train.NewCheckpointReader(readable(path))
     dtypes = reader.get_variable_to_dtype_map()
     return {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
 
@@ -411,8 +412,8 @@ def _of_one_round(snapshot: Snapshot, session: Any) -> tuple[SavedState, RowChan
 
 
 @contextmanager
-def _failing(what: str, advice: str = "", kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
-    """What goes wrong inside is an error of this kind, but for a session that is lost."""
+def failing(what: str, advice: str = "", kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
+    """Makes what goes wrong inside with a checkpoint an error of this kind, but for a session that is lost."""
     try:
         yield
     except (*LOST_SESSION, FolderOwnedError):
@@ -435,4 +436,4 @@ def _is_damage(error: Exception) -> bool:
 
 def _reading(path: str) -> AbstractContextManager[None]:
     advice = "; bring its files back, or give another --checkpoint-dir"
-    return _failing(f"checkpoint {path} cannot be read", advice, DamagedCheckpointError)
+    return failing(f"checkpoint {path} cannot be read", advice, DamagedCheckpointError)

@@ -27,7 +27,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
-from psruntime.errors import FolderOwnedError
+from psruntime.core.members.messages import Instructions
+from psruntime.errors import CheckpointError, FolderOwnedError
 
 MARK = ".owner"
 DEAD_LEASES = 2
@@ -62,15 +63,27 @@ class FolderOwner:
         self._lock, self._ended = threading.Lock(), threading.Event()
         self.lost = ""
 
-    def claim(self, ps: Collection[str], look: Callable[[], None] = lambda: None) -> None:
+    def claim(self, ps: Collection[str], look: Callable[[], None] = lambda: None, begins: bool = True) -> None:
         """Makes the folder this job's, at once or after the mark of a dead job was watched for two leases.
 
-        ps: addresses of the view.  look: called while the mark is watched; may raise.
+        ps: addresses of the view.  look: called while the mark is watched; may raise.  begins: whether nothing has been
+        trained yet; a job that has trained goes on where its folder cannot be marked.
 
         Raises:
             FolderOwnedError: it is a live job's.
-            OSError: the mark cannot be read or written.
+            CheckpointError: the job begins, and the mark cannot be read or written.
         """
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            self._claim(ps, look)
+        except OSError as error:
+            if begins:
+                raise CheckpointError(
+                    f"checkpoint folder {self._folder} cannot be marked as this job's: {error.strerror}; "
+                    "give another checkpoint_dir"
+                ) from error
+
+    def _claim(self, ps: Collection[str], look: Callable[[], None]) -> None:
         is_logged = False
         while not self._tend(ps):
             self.require()
@@ -81,23 +94,25 @@ class FolderOwner:
             time.sleep(LOOK_S)
         self.require()
 
-    @property
-    def owns(self) -> bool:
-        """Whether the mark was this job's when this process looked last, as its chief."""
-        return self._owns
-
-    def keep(self, is_chief: Callable[[], bool], ps: Callable[[], Collection[str]]) -> None:
-        """Renews the mark once a lease, in a thread, while this process is the chief."""
+    def keep(self, instructions: Callable[[], Instructions]) -> None:
+        """Renews the mark once a lease, in a thread, while this process writes the next checkpoint: as the chief of
+        variables that may be used, or that it prepares."""
 
         def renew() -> None:
             while not self._ended.wait(self._lease_s):
                 with suppress(Exception):
-                    if is_chief() and ps():
-                        self._renew(ps())
+                    told = instructions()
+                    is_writer = told.chief and not told.phase.over and (told.phase.prepared or self._owns)
+                    if is_writer and told.view.ps:
+                        self._renew([ps.address for ps in told.view.ps])
                         continue
                 self._owns = False
 
         threading.Thread(target=renew, name="owner", daemon=True).start()
+
+    def stop(self) -> None:
+        """This process has left the job, which may go on: renews the mark no more."""
+        self._ended.set()
 
     def require(self) -> None:
         """Raises FolderOwnedError if the folder has become another job's."""
@@ -112,7 +127,7 @@ class FolderOwner:
 
     def release(self) -> None:
         """The job is over: removes its mark, whichever of its workers wrote it."""
-        self._ended.set()
+        self.stop()
         with self._lock, suppress(OSError):
             seen = self._read()
             if seen and self._is_ours(_facts(seen)):
@@ -165,7 +180,7 @@ class FolderOwner:
     def _said(self, facts: dict[str, Any]) -> str:
         return (
             f"checkpoint folder {self._folder} belongs to job {facts.get('job_id', 'unknown')} of coordinator "
-            f"{facts.get('coordinator', 'unknown')}, which is running; give another --checkpoint-dir"
+            f"{facts.get('coordinator', 'unknown')}, which is running; give another checkpoint_dir"
         )
 
     def _read(self) -> Seen | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from psruntime.graph.update.optimizers import EVERY, Rule, make_optimizer, rules
 from psruntime.model import Model, ModelSpec
 
 FUNCTION = "a function"
-MOST_CHARS = 1000  # of a value
+MOST_CHARS = 1000  # of a value, without its digest
 MOST_ENTRIES = 64  # of a constant array
 MOST_DEPTH = 6  # of a tensor's operations
 _TRACKING = ("_self_", "_keras_")  # attributes that TensorFlow itself adds to objects
@@ -41,7 +41,7 @@ def identity_of(
     rules = rules_of(spec, "")
     if [rule.pattern for rule in rules] != [EVERY]:
         facts.append(("order of the optimizers", ", ".join(f"'{rule.pattern}'" for rule in rules)))
-    return ModelIdentity(tuple((name, _clean(value)) for name, value in facts), *_text_of(model))
+    return ModelIdentity(tuple((name, clipped(value)) for name, value in facts), *text_of(model.name))
 
 
 def versions() -> list[tuple[str, str]]:
@@ -97,7 +97,7 @@ def _constant(value: Any) -> str | None:
     if isinstance(value, np.generic | np.ndarray):
         return repr(value.tolist()) if value.size <= MOST_ENTRIES and value.dtype != object else None
     if isinstance(value, tf1.Tensor):
-        return _expression(value)
+        return Expressions().of(value)
     if isinstance(value, tf1.train.Optimizer):
         return _described(value)
     if isinstance(value, tuple | list) and value:
@@ -106,18 +106,36 @@ def _constant(value: Any) -> str | None:
     return None
 
 
-def _expression(tensor: Any, depth: int = MOST_DEPTH) -> str:
-    """What a tensor is computed from: constants, and the types of operations."""
-    constant = tf.get_static_value(tensor)
-    if constant is not None and constant.size <= MOST_ENTRIES:
-        return repr(constant.tolist())
-    op = tensor.op
-    if op.type == "Placeholder":
-        return op.name if op.name == "learning_rate" else "a placeholder"
-    if op.type in ("Identity", "Cast", "ReadVariableOp") and op.inputs and depth:
-        return _expression(op.inputs[0], depth - 1)
-    inputs = ", ".join(_expression(each, depth - 1) for each in op.inputs) if depth else "..."
-    return f"{op.type}({inputs})"
+class Expressions:
+    """What tensors are computed from, as text: constants, and the types of operations.
+
+    ends: what an operation is called at which the text ends; empty: it goes on with its inputs.
+    """
+
+    def __init__(self, ends: Callable[[Any], str] = lambda _: "") -> None:
+        self._ends = ends
+        self._known: dict[tuple[Any, int], str] = {}
+
+    def of(self, tensor: Any, depth: int = MOST_DEPTH) -> str:
+        """Of at most MOST_CHARS and the digest of what is beyond them."""
+        key = tensor.ref(), depth
+        if key not in self._known:
+            self._known[key] = clipped(self._text(tensor, depth))
+        return self._known[key]
+
+    def _text(self, tensor: Any, depth: int) -> str:
+        if end := self._ends(tensor.op):
+            return end
+        constant = tf.get_static_value(tensor)
+        if constant is not None and constant.size <= MOST_ENTRIES:
+            return str(constant if constant.ndim == 0 else constant.tolist())
+        op = tensor.op
+        if op.type == "Placeholder":
+            return str(op.name) if op.name == "learning_rate" else "a placeholder"
+        if op.type in ("Identity", "Cast", "ReadVariableOp") and op.inputs and depth:
+            return self.of(op.inputs[0], depth - 1)
+        inputs = ", ".join(self.of(each, depth - 1) for each in op.inputs) if depth else "..."
+        return f"{op.type}({inputs})"
 
 
 def _described(value: Any) -> str:
@@ -128,14 +146,20 @@ def _described(value: Any) -> str:
     return f"{type(value).__name__}({constants})" if isinstance(value, tf1.train.Optimizer) else type(value).__name__
 
 
-def _text_of(model: Model) -> tuple[str, str]:
-    """(the file of its module, a digest of what is in it); both empty where there is none."""
-    file = getattr(sys.modules.get(model.name), "__file__", None)
+def text_of(module: str) -> tuple[str, str]:
+    """(the file of a module, a digest of what is in it); both empty where there is none."""
+    file = getattr(sys.modules.get(module), "__file__", None)
     try:
-        return (file, hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]) if file else ("", "")
+        return (file, _digest(Path(file).read_bytes())) if file else ("", "")
     except OSError:
         return "", ""
 
 
-def _clean(value: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in value[:MOST_CHARS])
+def clipped(value: str) -> str:
+    """A value of a fact: printable, and with a digest in place of what is too long."""
+    text = "".join(c if c.isprintable() else " " for c in value)
+    return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]} {_digest(text.encode())}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -259,17 +259,11 @@ class Preparation:
         owner = self._checkpoints.owner
         if owner is None:
             return
-        try:
-            owner.claim(
-                [ps.address for ps in assignment.view.ps],
-                lambda: self._fence.require_admitted(session, assignment.incarnation),
-            )
-        except OSError as error:
-            if assignment.seen_step == 0:
-                raise CheckpointError(
-                    f"checkpoint folder {self._checkpoints.folder} cannot be marked as this job's: {error.strerror}; "
-                    "give another --checkpoint-dir"
-                ) from error
+        owner.claim(
+            [ps.address for ps in assignment.view.ps],
+            lambda: self._fence.require_admitted(session, assignment.incarnation),
+            begins=assignment.seen_step == 0,
+        )
 
     def _begin_rounds(self, session: Any, assignment: Assignment, write: Callable[..., None]) -> None:
         """Where a ps has no rounds yet all ps begin them anew, at the highest attempt; the state, which tells that a ps
