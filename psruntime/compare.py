@@ -92,7 +92,9 @@ def _parser() -> flags.Parser:
         "--slow", default="", metavar="WORKER:TIMESx", help="let a worker be so many times slower, by pauses in its "
         "steps; several with commas between them",
     )  # fmt: skip
-    most_used.add_argument("--out", default=OUT, metavar="FILE", help=f"the page (default: {OUT})")
+    most_used.add_argument(
+        "--out", default=OUT, type=flags.local_file, metavar="FILE", help=f"the page (default: {OUT})"
+    )
     return parser
 
 

@@ -4,7 +4,7 @@ The kind of an error (`kind_of`):
 
 - MACHINE: this machine's memory, disk, files or network; another worker may not meet it, and it may pass.
 - PATH: a path that does not lead to what is wanted, or may not be read.
-- CODE: the code or the data of the model, which every worker has.
+- CODE: the code or the data of the model, which every worker has.  A damaged file is data.
 
 TensorFlow's errors are known by the names of their classes, and errors of the system within them by their text: it
 writes "PATH; TEXT OF ERRNO", and "CLASS: TEXT" of a Python function that raised.
@@ -35,7 +35,7 @@ class Place(Enum):
     """Where it failed."""
 
     BUILD = "while the model, its input and its tables are built, before this worker trains"
-    INITIAL = "in an initial value"
+    INITIAL = "in an initial value, or a warm start, of the chief"
     INPUT = "in the input of a step"
     STEP = "in an operation of a step"
     HOOK = "in a hook, after the first session"
@@ -48,6 +48,10 @@ class Place(Enum):
     SAVE = "in a checkpoint while the job trains"
     LAST_SAVE = "in the last checkpoint"
     OUT = "in the folder that `psruntime export` writes"
+    WARM_START = "in the checkpoint of `--warm-start`, before this worker joins"
+    RESTORE = "in a checkpoint from which the variables are restored"
+    OPENING = "in `--record` or `--rounds-log`, when its process opens the file"
+    OBSERVING = "in the summaries, `--record` or `--rounds-log`, while the job trains"
 
 
 _RUNNING: dict[Kind, type[PsRuntimeError] | None] = {
@@ -55,21 +59,27 @@ _RUNNING: dict[Kind, type[PsRuntimeError] | None] = {
     Kind.PATH: PassingError,
     Kind.CODE: UserCodeError,
 }
+_BEFORE: dict[Kind, type[PsRuntimeError] | None] = {
+    Kind.MACHINE: PassingError,
+    Kind.PATH: UsageError,
+    Kind.CODE: UsageError,
+}
 _OF_FILES = (Kind.MACHINE, Kind.PATH)
 # UsageError: this process ends with 2.  PassingError: it ends with 75.  UserCodeError: the job ends with 1, in a step
 # when it is saved; an evaluator or a command ends alone.  JobFailedError: the job is done, and the process that
 # evaluated it ends with 1.  CheckpointError: the job ends with 1.  None: it is logged and passed over.
 FATES: dict[Place, dict[Kind, type[PsRuntimeError] | None]] = {
-    Place.BUILD: {Kind.MACHINE: PassingError, Kind.PATH: UsageError, Kind.CODE: UsageError},
+    **dict.fromkeys((Place.BUILD, Place.OUT, Place.WARM_START), _BEFORE),
     **dict.fromkeys((Place.INITIAL, Place.INPUT, Place.STEP, Place.HOOK, Place.RATE, Place.EVALUATOR), _RUNNING),
     **dict.fromkeys((Place.HOOK_END, Place.BEST), dict.fromkeys(Kind)),
     Place.EVALUATION: dict.fromkeys(Kind, JobFailedError),
     **dict.fromkeys((Place.FOLDER, Place.LAST_SAVE), dict.fromkeys(_OF_FILES, CheckpointError)),
-    Place.SAVE: dict.fromkeys(_OF_FILES),
-    Place.OUT: {Kind.MACHINE: PassingError, Kind.PATH: UsageError, Kind.CODE: UsageError},
+    **dict.fromkeys((Place.SAVE, Place.OBSERVING), dict.fromkeys(_OF_FILES)),
+    Place.RESTORE: {Kind.MACHINE: CheckpointError, Kind.PATH: None, Kind.CODE: None},
+    Place.OPENING: {Kind.MACHINE: None, Kind.PATH: UsageError},
 }
 
-# Numbers of the system.  Any other, and an OSError without one, is the machine's.
+# Numbers of the system.  Any other, and an OSError without one that is not in _OF_PYTHON, is the machine's.
 ERRNOS: dict[Kind, tuple[int, ...]] = {
     Kind.PATH: (
         errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG,
@@ -100,15 +110,27 @@ CODES: dict[Kind, tuple[str, ...]] = {
 _OF_PATHS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 _OF_PYTHON = {
     Kind.PATH: tuple(kind.__name__ for kind in _OF_PATHS),
-    Kind.MACHINE: ("MemoryError", "RpcError"),  # of grpc, which has no errno
+    Kind.MACHINE: ("MemoryError", "RpcError", "HTTPException"),  # of grpc and http, which have no errno
+    # An OSError by its class alone: what was read is damaged, or the code reads or writes what it may not.
+    Kind.CODE: ("BadGzipFile", "UnsupportedOperation", "UnidentifiedImageError"),
 }
+# Other damaged data: classes of Python, and what libraries say by an OSError without a class or a number of its own.
+_DAMAGED = (
+    "BadGzipFile", "BadZipFile", "UnidentifiedImageError", "EOFError", "LZMAError", "UnpicklingError",
+    "UnicodeDecodeError", "JSONDecodeError", "zlib.error", "struct.error", "DataLossError",
+)  # fmt: skip
+_DAMAGED_TEXT = re.compile(
+    r"Invalid data stream"  # bz2
+    r"|image file is truncated|broken data stream when reading image file"  # PIL
+    r"|\(truncated file: |\(file signature not found\)"  # h5py
+)
 
 
 def kind_of(error: BaseException) -> Kind:
     """Whose error it is."""
-    if isinstance(error, OSError):
-        return _of_number(error.errno, _OF_PATHS, error)
     names = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, OSError):
+        return _of_number(error.errno) if error.errno else _of_library(names, str(error))
     if "OpError" in names:
         text = str(getattr(error, "message", error))
         return of_system(text) or _found(names, CODES) or Kind.CODE
@@ -119,12 +141,12 @@ def of_system(text: str) -> Kind | None:
     """The kind of an error of the system, or of Python, that a text of TensorFlow's names; None: it names none."""
     text = text.rpartition("\nNode: ")[2]  # before it is where the operation was made
     for called in _CALLED.finditer(text):
-        if names := _names_of(called[1], of_all=_TRACEBACK in text):
-            number = re.match(r" \[Errno (\d+)\]", text[called.end() :])
+        if names := _names_of(called[1], text):
+            said = text[called.end() :].partition("\n")[0]
+            number = re.match(r" \[Errno (\d+)\]", said)
             if number and "OSError" in names and not names.intersection(_OF_PYTHON[Kind.PATH]):
                 return _of_number(int(number[1]))
-            found = _found(names, _OF_PYTHON) or _found(names, CODES)
-            return found or (Kind.MACHINE if "OSError" in names else Kind.CODE)
+            return _of_library(names, said) if "OSError" in names else _found(names, _OF_PYTHON, CODES) or Kind.CODE
     written = _WRITTEN.search(text)
     return _BY_TEXT[written[1]] if written else None
 
@@ -141,17 +163,28 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(getattr(error, "message", error)).splitlines()]
     heads = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
     lines = lines[heads[-1] + 1 :] if heads else lines
-    telling = (line for line in lines if line.strip("=") and not _HEADING.search(line))
+    telling = (line for line in lines if any(map(str.isalnum, line)) and not _HEADING.search(line))
     return _ROOT.sub("", next(telling, type(error).__name__))
 
 
-def _of_number(number: int | None, of_paths: tuple[type[OSError], ...] = (), error: OSError | None = None) -> Kind:
-    is_path = number in ERRNOS[Kind.PATH] if number else isinstance(error, of_paths)
-    return Kind.PATH if is_path else Kind.MACHINE
+def is_damage(error: BaseException) -> bool:
+    """Whether what was read is damaged, as an error of Python or a library says."""
+    names = {name for kind in type(error).__mro__ for name in (kind.__name__, f"{kind.__module__}.{kind.__name__}")}
+    return not names.isdisjoint(_DAMAGED) or (isinstance(error, OSError) and bool(_DAMAGED_TEXT.search(str(error))))
 
 
-def _found(names: set[str], table: dict[Kind, tuple[str, ...]]) -> Kind | None:
-    return next((kind for kind, known in table.items() if names.intersection(known)), None)
+def _of_number(number: int) -> Kind:
+    return Kind.PATH if number in ERRNOS[Kind.PATH] else Kind.MACHINE
+
+
+def _of_library(names: set[str], text: str) -> Kind:
+    """Of an OSError without a number.  names: of its classes."""
+    return Kind.CODE if _DAMAGED_TEXT.search(text) else _found(names, _OF_PYTHON) or Kind.MACHINE
+
+
+def _found(names: set[str], *tables: dict[Kind, tuple[str, ...]]) -> Kind | None:
+    found = (kind for table in tables for kind, known in table.items() if names.intersection(known))
+    return next(found, None)
 
 
 def _family(kind: type[BaseException]) -> Iterator[type[BaseException]]:
@@ -160,13 +193,17 @@ def _family(kind: type[BaseException]) -> Iterator[type[BaseException]]:
         yield from _family(descendant)
 
 
-def _names_of(name: str, of_all: bool) -> set[str]:
+def _names_of(name: str, text: str) -> set[str]:
     """Of the exceptions of this process that are called so, and of those that they are made of; empty: none is.
 
-    of_all: whether others than Python's own count; many libraries have an `Error`.
+    text: in which the name was found.  Only Python's own exceptions count in a text without a traceback, as many
+    libraries have an `Error`; the traceback has the name with its module.
     """
-    called = (kind for kind in _family(BaseException) if kind.__name__ == name)
-    known = [kind for kind in called if of_all or kind.__module__ == "builtins"]
+    called = [kind for kind in _family(BaseException) if kind.__name__ == name]
+    full = {kind: re.escape(f"{kind.__module__}.{kind.__qualname__}") for kind in called}
+    known = [kind for kind in called if kind.__module__ == "builtins"]
+    if _TRACEBACK in text:
+        known = [kind for kind in called if re.search(rf"^{full[kind]}(:|$)", text, re.MULTILINE)] or called
     return {each.__name__ for kind in known for each in kind.__mro__} or {name}.intersection(["RpcError"])
 
 

@@ -160,7 +160,9 @@ def add_lifeline_flag(parser: Parser) -> None:
 
 def add_job_file_flag(parser: Parser) -> None:
     """For whoever sets the job's settings."""
-    parser.heading("job").add_argument("--job", default="", metavar="FILE", help="TOML file with the job's settings")
+    parser.heading("job").add_argument(
+        "--job", default="", type=local_file, metavar="FILE", help="TOML file with the job's settings"
+    )
 
 
 def add_insecure_flag(parser: Parser) -> None:
@@ -210,6 +212,16 @@ def resolved(settings: dict[str, Any]) -> dict[str, Any]:
         if name in PYTHONS:
             require_path(flag_of(name), paths[name])
     return {**settings, **paths}
+
+
+def local_file(path: str) -> str:
+    """The `type` of an argument that names a file, or a folder, of this machine; a `file:` URL counts as its path."""
+    try:
+        path = local_path(path)
+        require_path("", path)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error).strip()) from error
+    return path
 
 
 def require_path(flag: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""What decides, beside the software, how the CPU of this machine rounds: its model, and the threads of an operation."""
+"""What decides how this process rounds on the CPU: its model, the threads of an operation, and TensorFlow's version."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ THREADS = "TF_NUM_INTRAOP_THREADS"  # of the environment, as TensorFlow reads it
 PROCESSOR_CHARS = 256
 
 
-def this_machine() -> Machine:
-    """threads: those of one operation, as TensorFlow chooses their number for a process that does not."""
+def this_machine(tensorflow: str) -> Machine:
+    """tensorflow: its version.  The threads are those of one operation, as TensorFlow chooses their number for a
+    process that does not."""
     given = os.environ.get(THREADS, "")
     threads = int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
-    return Machine(_processor()[:PROCESSOR_CHARS], threads)
+    return Machine(_processor()[:PROCESSOR_CHARS], threads, tensorflow)
 
 
 def _processor() -> str:

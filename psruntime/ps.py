@@ -27,6 +27,7 @@ from psruntime.core.recovery.session_cleanup import SessionCleanup
 from psruntime.core.rounds.turns import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
 from psruntime.graph.base import allocator
+from psruntime.machine import this_machine
 from psruntime.network.connections import all_but
 from psruntime.network.hosts import await_names, own_host, require_loopback
 from psruntime.network.links import Links
@@ -183,7 +184,8 @@ class _Ps:
         self._beating = threading.Lock()
         context = ClientContext(client, job, process.stop, process.log)
         past = Past(saved_step=newest_step(job.checkpoint_dir))
-        me = Registration(Role.PS, where.index, self.address, health, past=past)
+        machine = this_machine(environment.tensorflow_version())
+        me = Registration(Role.PS, where.index, self.address, health, past=past, machine=machine)
         self.membership = MembershipClient(context, me, self._beat, self._receive)
         self._connect_timeout_s = where.connect_timeout_s
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from psruntime import flags
 from psruntime.config import JobConfig
+from psruntime.core.members.messages import Machine
 from psruntime.devices import ALL_GPUS, device_names
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.machine import THREADS, this_machine
@@ -28,6 +29,7 @@ from psruntime.process_config import WorkerConfig
 
 PROG = "psruntime replay"
 TOLERANCE = 1e-5
+Record = Mapping[str, Any]  # of the rounds log
 SHOWN = 5  # of the largest differences, and of the inputs near a kink
 
 
@@ -96,7 +98,7 @@ def _parser() -> flags.Parser:
         first=("model", "checkpoint_dir", "batch_size"),
         usage=f"{PROG} LOG [flags]",
     )
-    parser.add_argument("log", metavar="LOG", help="the file of --rounds-log")
+    parser.add_argument("log", type=flags.local_file, metavar="LOG", help="the file of --rounds-log")
     parser.add_settings(WorkerConfig, only=flags.DATA_AND_MODEL)
     parser.add_settings(JobConfig)
     most_used = parser.heading(flags.MOST_USED)
@@ -153,7 +155,8 @@ def _replay(
         context = Context(TRAIN, index, job.min_workers, size, worker.data_dir, worker.seed + index)
         return InputStream(model, context, job.local_steps * devices, DataErrors(job.on_data_error == "skip"))
 
-    may_differ = ["--joint is given"] if joint else [*_losses_of(used), *_others_of(own, machines)]
+    here = this_machine(environment.tensorflow_version())
+    may_differ = ["--joint is given"] if joint else [*_losses_of(used), *_others_of(own, machines, used, here)]
     _take_threads([machines[each]["threads"] for each in own if each in machines])
     replay = JobReplay(model, stream, job.plan_sizes, joint)
     found = replay.compare(used, checkpoints, TOLERANCE if tolerance is None else tolerance)
@@ -183,17 +186,33 @@ def _losses_of(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(reasons)
 
 
-def _others_of(workers: Mapping[str, int], machines: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Which workers computed on something else than the CPU here.  workers: incarnation -> index."""
-    reasons = dict[str, None]()
-    here, threads = this_machine(), {machine["threads"] for tag, machine in machines.items() if tag in workers}
+def _others_of(
+    workers: Mapping[str, int], machines: Mapping[str, Record], rounds: Sequence[Record], here: Machine
+) -> list[str]:
+    """Which processes computed on something else than the CPU here, or with another TensorFlow.
+
+    workers: incarnation -> index.  machines: by incarnation, of workers.
+    """
+    reasons, found = dict[str, None](), list[tuple[str, Record]]()
     for tag, worker in sorted(workers.items(), key=lambda item: item[1]):
-        if tag not in machines:
+        if tag in machines:
+            found.append((f"worker {worker}", machines[tag]))
+        else:
             reasons[f"worker {worker} computed on a GPU, or its processor is not in the rounds log"] = None
-        elif machines[tag]["processor"] != here.processor:
-            reasons[f"worker {worker} computed on another processor, {machines[tag]['processor']}"] = None
+    for record in rounds:
+        found += [(f"ps {ps['ps']}", ps) for ps in record.get("ps", ())]
+        if len(record.get("ps", ())) < record.get("plan", [1])[0]:
+            reasons["the processor of each ps is not in the rounds log"] = None
+    for name, machine in found:
+        version = machine.get("tensorflow", "")
+        if machine["processor"] != here.processor:
+            reasons[f"{name} computed on another processor, {machine['processor']}"] = None
+        if version != here.tensorflow:
+            known = f"TensorFlow {version}, and this is {here.tensorflow}" if version else "an unknown TensorFlow"
+            reasons[f"{name} computed with {known}"] = None
+    threads = sorted({machine["threads"] for _, machine in found})
     if len(threads) > 1:
-        reasons[f"the workers computed with {', '.join(map(str, sorted(threads)))} threads"] = None
+        reasons[f"the workers and ps computed with {', '.join(map(str, threads))} threads"] = None
     return list(reasons)
 
 

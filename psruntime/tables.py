@@ -63,7 +63,7 @@ def _parser() -> flags.Parser:
         "--hottest", type=int, default=HOTTEST, metavar="N", help=f"how many ids to show of each (default: {HOTTEST})"
     )
     most_used.add_argument(
-        "--export", default="", metavar="FILE",
+        "--export", default="", type=flags.local_file, metavar="FILE",
         help=f"write ids and embeddings of one table; FILE ends with {NPZ}, or with {PARQUET}, which needs pyarrow",
     )  # fmt: skip
     most_used.add_argument("--json", action="store_true", help="one JSON object on stdout")

@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "Says where the time of a step goes, by a trace of a job with --trace-steps.",
         usage=f"{PROG} FILE [flags]",
     )
-    parser.add_argument("file", metavar="FILE", help="the file in trace/, in the folder of the checkpoints")
+    parser.add_argument(
+        "file", type=flags.local_file, metavar="FILE", help="the file in trace/, in the folder of the checkpoints"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, times in seconds")
     arguments = parser.parse_args(argv)
     return offline(PROG, lambda: _show(arguments.file, arguments.json))

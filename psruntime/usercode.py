@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from psruntime.errors import PsRuntimeError, UsageError
-from psruntime.faults import Kind, Place, fate_of, first_line, kind_of
+from psruntime.faults import Kind, Place, fate_of, first_line, is_damage, kind_of
 
 _PACKAGE = Path(__file__).parent
 _EXAMPLES = str(_PACKAGE / "examples")
@@ -35,11 +35,21 @@ def blame(what: str, passing: tuple[type[BaseException], ...] = (), place: Place
             raise
         line = users_line(traceback.extract_tb(error.__traceback__)) or users_line(_frames_in(str(error)))
         at = f" at {line}" if line else ""
-        blamed = fate_of(error, place, f"{what} failed{at}: {type(error).__name__}: {first_line(error)}")
+        text = f"{what} failed{at}: {type(error).__name__}: {first_line(error)}"
+        file = _file_in(error) if is_damage(error) else ""
+        blamed = fate_of(error, place, text + (f"; it is of {file}" if file and file not in text else ""))
         if isinstance(blamed, UsageError) and kind_of(error) is Kind.PATH:
             raise blamed from error  # the line says it all
         blamed.detail = "".join(traceback.format_exception(error)).rstrip()
         raise blamed from error
+
+
+def _file_in(error: BaseException) -> str:
+    """The file that the innermost code read from when it failed; empty if it read from none."""
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files = [each for names in reversed(frames) for each in names.values() if hasattr(each, "read")]
+    names = [getattr(file, "name", None) or getattr(file, "filename", None) for file in files]
+    return next((name for name in names if isinstance(name, str) and name), "")
 
 
 def users_line(frames: Iterable[traceback.FrameSummary]) -> str:

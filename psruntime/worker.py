@@ -280,6 +280,7 @@ class _Trainer:
 
     def join(self, client: CoordinatorClient, host: str, health_address: str) -> None:
         """Starts TensorFlow's server and joins the job."""
+        from psruntime.graph.base import environment
         from psruntime.graph.base.gpus import gpu_count
         from psruntime.graph.base.server import start_server
         from psruntime.graph.checkpoint.listing import newest_step
@@ -312,7 +313,7 @@ class _Trainer:
 
         context = ClientContext(client, self._job, process.stop, process.log, process.asked)
         past = Past(saved_step=newest_step(self._job.checkpoint_dir))
-        machine = None if gpu_count() else this_machine()
+        machine = None if gpu_count() else this_machine(environment.tensorflow_version())
         me = Registration(
             Role.WORKER, where.index, self.address, health_address, self._specs, past,
             self._graphs.of(self._job.mode).train.identity, machine,

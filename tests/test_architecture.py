@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "psruntime/observe": {
         "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.network",
-        "psruntime.schedule", "psruntime.modes", "rich", "pyarrow",
+        "psruntime.faults", "psruntime.schedule", "psruntime.modes", "rich", "pyarrow",
     },
 }  # fmt: skip
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import bz2
+import csv
 import errno
+import gzip
+import http.client
+import io
+import json
+import lzma
 import os
+import pickle
+import struct
+import urllib.error
+import zipfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, JobFailedError, PassingError, PsRuntimeError, UsageError, UserCodeError
-from psruntime.faults import CODES, ERRNOS, FATES, Kind, Place, kind_of
+from psruntime.faults import CODES, ERRNOS, FATES, Kind, Place, is_damage, kind_of
 from psruntime.usercode import blame
 from tests.support import docs
 
@@ -47,7 +60,73 @@ def test_an_error_of_python_is_the_models(error: Exception) -> None:
     assert kind_of(named) is Kind.CODE
 
 
-@pytest.mark.parametrize("error", [MemoryError(), ConnectionRefusedError("away"), TimeoutError(), OSError("no shard")])
+class _JSONDecodeError(OSError):
+    """Called as one of Python's that is no OSError: `requests` has such a one."""
+
+
+_JSONDecodeError.__name__ = _JSONDecodeError.__qualname__ = "JSONDecodeError"
+
+
+def of_h5(folder: Path) -> None:
+    import h5py
+
+    (folder / "x.h5").write_bytes(b"no HDF5 at all")
+    h5py.File(folder / "x.h5")
+
+
+# What real libraries raise of damaged data, or of files that are used as they may not be; none has a number.
+DAMAGED: dict[str, Callable[[Path], object]] = {
+    "gzip": lambda _: gzip.decompress(b"no gzip at all"),
+    "gzip, cut off": lambda _: gzip.decompress(gzip.compress(b"x" * 1000)[:20]),
+    "bz2": lambda _: bz2.decompress(b"no bz2 at all"),
+    "lzma": lambda _: lzma.decompress(b"no lzma at all"),
+    "zlib": lambda _: zlib.decompress(b"no zlib at all"),
+    "zip": lambda _: zipfile.ZipFile(io.BytesIO(b"no zip at all")),
+    "pickle": lambda _: pickle.loads(b"no pickle at all"),
+    "pickle, empty": lambda _: pickle.loads(b""),
+    "json": lambda _: json.loads("{"),
+    "struct": lambda _: struct.unpack("q", b"1234"),
+    "utf-8": lambda _: b"\xff".decode(),
+    "HDF5": of_h5,
+}
+MISUSED: dict[str, Callable[[Path], object]] = {
+    "a file that is not writable": lambda folder: (folder / "x").open("w").read(),
+    "csv": lambda _: next(csv.reader(["a\rb\nc"])),
+}
+
+
+@pytest.mark.parametrize("name", [*DAMAGED, *MISUSED])
+def test_damaged_data_is_the_models_also_in_a_python_function_of_an_operation(name: str, tmp_path: Path) -> None:
+    def fail() -> None:
+        (DAMAGED | MISUSED)[name](tmp_path)
+
+    try:
+        fail()
+    except Exception as error:  # noqa: BLE001 - whichever the library raises
+        assert kind_of(error) is Kind.CODE
+        assert is_damage(error) is (name in DAMAGED)
+    else:
+        pytest.fail("nothing was raised")
+    with tf1.Graph().as_default(), tf1.Session() as session, pytest.raises(tf1.errors.OpError) as within:
+        session.run(tf1.numpy_function(fail, [], tf1.float32))
+    assert kind_of(within.value) is Kind.CODE
+
+
+def test_a_damaged_file_of_records_is_the_models(tmp_path: Path) -> None:
+    (tmp_path / "x.tfrecord").write_bytes(b"no records at all, and long enough for a header")
+    with tf1.Graph().as_default(), tf1.Session() as session, pytest.raises(tf1.errors.DataLossError) as raised:
+        records = tf1.data.TFRecordDataset(str(tmp_path / "x.tfrecord"))
+        session.run(tf1.data.make_one_shot_iterator(records).get_next())
+    assert kind_of(raised.value) is Kind.CODE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(), ConnectionRefusedError("away"), TimeoutError(), OSError("no shard"),
+        http.client.IncompleteRead(b"half"), urllib.error.URLError("away"),
+    ],
+)  # fmt: skip
 def test_memory_and_services_are_one_machines(error: Exception) -> None:
     assert kind_of(error) is Kind.MACHINE
     assert kind_of(tf1.errors.UnknownError(None, None, f"{type(error).__name__}: x")) is Kind.MACHINE

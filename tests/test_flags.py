@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,30 @@ def test_the_help_shows_all_choices() -> None:
     assert len(chosen) == 10
     for setting in chosen:
         assert f"{{{','.join(setting.metadata['choices'])}}}" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        ("ps", ["--index=0", "--job={}"]),
+        ("replay", ["{}", "--checkpoint-dir=c"]),
+        ("trace", ["{}"]),
+        ("tables", ["--checkpoint-dir=c", "--export={}"]),
+        ("compare", ["--out={}"]),
+    ],
+)
+@pytest.mark.parametrize("url", ["gs://bucket/x.npz", "s3://bucket/x.npz", "file://other/x.npz", "file:x.npz"])
+def test_a_url_of_another_machine_is_refused_before_anything_is_done(
+    command: str, argv: list[str], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"psruntime.{command}").main([word.format(url) for word in argv])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(rf"{url} is (not in a file system|no path) of this machine; give ", line)
+
+
+def test_a_file_url_of_this_machine_counts_as_its_path(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text("train_steps = 7\n")
+    for url in (f"file://{tmp_path}", f"file://localhost{tmp_path}", f"file:{tmp_path}"):
+        assert flags.job_config(parse(f"--job={url}/job.toml")).train_steps == 7

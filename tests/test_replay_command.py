@@ -147,13 +147,35 @@ def test_what_a_rounds_log_does_not_have(record: dict[str, Any], reason: str) ->
     assert replay._losses_of([record]) == [reason] * bool(reason)
 
 
-def test_where_workers_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "this_machine", lambda: Machine("here", 2))
-    here, there = {"processor": "here", "threads": 2}, {"processor": "there", "threads": 2}
-    found = {"a": here, "b": there, "c": {**here, "threads": 4}}
-    assert replay._others_of({"a": 0}, found) == []
-    assert replay._others_of({"b": 1}, found) == ["worker 1 computed on another processor, there"]
-    assert replay._others_of({"a": 0, "c": 1}, found) == ["the workers computed with 2, 4 threads"]
-    assert replay._others_of({"d": 3}, found) == [
-        "worker 3 computed on a GPU, or its processor is not in the rounds log"
-    ]
+HERE = {"processor": "here", "threads": 2, "tensorflow": "2.21.0"}
+MACHINES = {
+    "a": HERE, "b": {**HERE, "processor": "there"}, "c": {**HERE, "threads": 4}, "d": {**HERE, "tensorflow": "2.20.1"},
+    "e": {"processor": "here", "threads": 2},
+}  # fmt: skip
+
+
+def others(workers: dict[str, int], *ps: dict[str, Any], num_ps: int = 1) -> list[str]:
+    rounds = [a_round(1, ps=[{"ps": index, **machine} for index, machine in enumerate(ps)], plan=[num_ps, 64, 64, 0])]
+    return replay._others_of(workers, MACHINES, rounds, Machine(**HERE))
+
+
+@pytest.mark.parametrize(
+    ("worker", "reason"),
+    [
+        ("a", ""),
+        ("b", "worker 1 computed on another processor, there"),
+        ("c", "the workers and ps computed with 2, 4 threads"),
+        ("d", "worker 1 computed with TensorFlow 2.20.1, and this is 2.21.0"),
+        ("e", "worker 1 computed with an unknown TensorFlow"),
+        ("f", "worker 1 computed on a GPU, or its processor is not in the rounds log"),
+    ],
+)
+def test_where_a_worker_and_a_ps_computed(worker: str, reason: str) -> None:
+    assert others({worker: 1}, HERE) == [reason] * bool(reason)
+    if worker in MACHINES:
+        of_ps = reason.replace("worker 1", "ps 1")
+        assert others({"a": 0}, HERE, MACHINES[worker]) == [of_ps] * bool(of_ps)
+
+
+def test_a_log_that_does_not_name_a_ps() -> None:
+    assert others({"a": 0}, HERE, num_ps=2) == ["the processor of each ps is not in the rounds log"]

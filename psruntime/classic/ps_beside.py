@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from psruntime.classic.member import ScriptMember
 from psruntime.classic.sigterm import end_script_because_of
 from psruntime.cluster.cluster_task import ClusterTask
-from psruntime.flags import read_job_file
+from psruntime.flags import local_file, read_job_file
 from psruntime.launch.colocated_ps import PS_END_S, ColocatedPs
 from psruntime.process_config import ProcessConfig
 from psruntime.settings import as_flags
@@ -63,6 +63,6 @@ def command_line(
 def job_file_of(arguments: Sequence[str]) -> str:
     """The file that `--job` names among these; empty without one."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--job", default="")
+    parser.add_argument("--job", default="", type=local_file)
     path: str = parser.parse_known_args(list(arguments))[0].job
     return path

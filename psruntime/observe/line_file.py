@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
+
+from psruntime.faults import FATES, Place, kind_of
 
 
 class LineFile:
     """Adds to `path`; makes its folder.  What was added is with the operating system.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: the file cannot be opened, for a reason that ends the process (faults.py).  For any other, each `add`
+            tries to open it once more.
     """
 
     def __init__(self, path: str) -> None:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-        self._cut_off = not _ends_a_line(self._file)  # whether the last line has no end
+        self._path = path
+        self._file: int | None = None
+        self._cut_off = False  # whether the last line has no end
+        try:
+            self._open()
+        except OSError as error:
+            if FATES[Place.OPENING][kind_of(error)]:
+                raise
 
     def add(self, lines: str) -> None:
         """Adds whole lines.
@@ -27,15 +36,25 @@ class LineFile:
         Raises:
             OSError: not all of them could be written.
         """
+        file = self._open()
         data = (("\n" if self._cut_off else "") + lines).encode()
-        written = os.write(self._file, data)
+        written = os.write(file, data)
         if written < len(data):
             self._cut_off = self._cut_off or written > 0
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._cut_off = False
 
     def close(self) -> None:
-        os.close(self._file)
+        if self._file is not None:
+            with suppress(OSError):  # of a network file system, of what it took before
+                os.close(self._file)
+
+    def _open(self) -> int:
+        if self._file is None:
+            os.makedirs(os.path.dirname(os.path.abspath(self._path)), exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            self._cut_off = not _ends_a_line(self._file)
+        return self._file
 
 
 def _ends_a_line(file: int) -> bool:

@@ -16,12 +16,12 @@ import traceback
 from collections import Counter
 from datetime import datetime, timezone
 
+from psruntime.faults import first_line
 from psruntime.observe.outputs import Output, without_waiting
 from psruntime.process_config import JSON_LOG, TEXT_LOG
 
 STDERR = 2
 TRACEBACK = "traceback"  # the fact that has several lines
-OF_TENSORFLOW = re.compile(r"Graph execution error:|From /job:\S+:|\d+ root error\(s\) found\.")  # its headings
 PLAIN = re.compile(r"[^\s\"=\\]+")  # a value that needs no quotes
 
 
@@ -69,9 +69,8 @@ def facts_of(error: BaseException) -> dict[str, object]:
 
 def first_line_of(error: BaseException) -> str:
     """Kind and first line of an exception."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    telling = (line for line in lines if any(map(str.isalnum, line)) and not OF_TENSORFLOW.fullmatch(line))
-    return ": ".join([type(error).__name__, *filter(None, [next(telling, "")])])
+    name, line = type(error).__name__, first_line(error)
+    return line if line == name else f"{name}: {line}"
 
 
 def _text_entry(now: str, role: str, index: int, event: str, facts: dict[str, object]) -> str:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from psruntime.config import JobConfig
 from psruntime.core.accounting.update_outcome import SentUpdate
 from psruntime.errors import UsageError
+from psruntime.faults import first_line
 from psruntime.observe.line_file import LineFile
 from psruntime.observe.records import PARQUET, UNFINISHED, Record, file_of, lines_of, require_parquet
 
@@ -44,10 +45,11 @@ class _Added(NamedTuple):
 class Recorder:
     """The record of one worker.  `add` may be called by one thread; `close` once, by another.
 
-    What cannot be written is lost; `log` is told when that begins and when it ends, and the training goes on.
+    What cannot be written is lost, and nothing raises.  `log` has a line when that begins, and one with the count when
+    it ends, or the record is closed.
 
     Raises:
-        UsageError: the file cannot be opened, or is to be Parquet and pyarrow is not installed.
+        UsageError: the path leads to no file that can be written, or is to be Parquet and pyarrow is not installed.
     """
 
     def __init__(self, path: str, worker: int, job: JobConfig, log: Callable[..., None]) -> None:
@@ -89,11 +91,13 @@ class Recorder:
             self._log("record_failed", path=self._lines, reason=f"the disk took nothing for {CLOSE_S:g} s")
             return
         self._out.close()
+        if self._lost:
+            self._log("record_failed", path=self._lines, records_lost=self._lost)
         if self._is_parquet:
             try:
                 as_parquet(Path(self._lines), Path(self.file))
-            except (OSError, UsageError) as error:
-                self._log("record_failed", path=self.file, reason=error)
+            except Exception as error:  # noqa: BLE001 - whatever pyarrow raises, the lines are there still
+                self._log("record_failed", path=self.file, reason=first_line(error))
 
     def _write_on(self) -> None:
         while not self._closed.wait(WRITE_S):

@@ -20,11 +20,11 @@ from psruntime.observe.line_file import LineFile
 class RoundsLog:
     """Appends to `path`; a record is with the operating system when `write` returns.
 
-    A record that cannot be written is lost; `log` is told when that begins and when it ends, and the training
-    goes on.
+    A record that cannot be written is lost, and nothing raises.  `log` has a line when that begins, and one with the
+    count when it ends, or the log is closed.
 
     Raises:
-        UsageError: the file cannot be opened.
+        UsageError: the path leads to no file that can be written.
     """
 
     def __init__(self, path: str, log: Callable[..., None]) -> None:
@@ -54,6 +54,8 @@ class RoundsLog:
 
     def close(self) -> None:
         self._file.close()
+        if self._lost:
+            self._log("rounds_log_failed", path=self._path, records_lost=self._lost)
 
 
 def records_of(path: str | Path) -> list[dict[str, Any]]:
@@ -87,7 +89,7 @@ def rounds_of(path: str | Path) -> list[dict[str, Any]]:
     try:
         for record in records_of(path):
             if record["record"] == "prepared":
-                of_rounds = {key: record[key] for key in ("plan", "wire", "top_k") if key in record}
+                of_rounds = {key: record[key] for key in ("plan", "wire", "top_k", "ps") if key in record}
                 rounds = [each for each in rounds if each["global_step"] <= record["global_step"]]
             elif record["record"] == "round" and record["applied"]:
                 rounds.append({**of_rounds, **record})

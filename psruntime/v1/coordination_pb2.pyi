@@ -413,12 +413,14 @@ class JoinRequest(_message.Message):
     def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ..., past: _Optional[_Union[Past, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ...) -> None: ...
 
 class Machine(_message.Message):
-    __slots__ = ("processor", "threads")
+    __slots__ = ("processor", "threads", "tensorflow")
     PROCESSOR_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
+    TENSORFLOW_FIELD_NUMBER: _ClassVar[int]
     processor: str
     threads: int
-    def __init__(self, processor: _Optional[str] = ..., threads: _Optional[int] = ...) -> None: ...
+    tensorflow: str
+    def __init__(self, processor: _Optional[str] = ..., threads: _Optional[int] = ..., tensorflow: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("admitted", "not_yet")

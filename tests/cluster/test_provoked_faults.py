@@ -5,7 +5,11 @@ faulty_models.py fails at a place with an error, both as --data-dir names them.
 
 from __future__ import annotations
 
-from collections.abc import Container
+import re
+import shutil
+from collections.abc import Callable, Container
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,13 @@ import pytest
 
 from psruntime.core.members.view import Phase
 from psruntime.faults import CODES, ERRNOS, FATES, Kind, Place
-from psruntime.graph.checkpoint.listing import newest_step
+from psruntime.graph.checkpoint.listing import CheckpointList, newest_step
 from tests.cluster.test_faults import end
+from tests.support import worlds
+from tests.support.bad_files import cut_in_half, make_folder, make_full, make_unreadable
 from tests.support.cluster import Proc, Zygote, cluster
+from tests.support.selection import long_but
+from tests.support.small_disk import small_disk
 
 pytestmark = pytest.mark.cluster
 
@@ -35,6 +43,7 @@ AT_ONCE = 4  # processes that fail beside each other
 IN_A_WORKER = (Place.BUILD, Place.INPUT, Place.STEP, Place.HOOK, Place.RATE)  # which need not be the chief
 OF_THE_CHIEF = (Place.INITIAL, Place.FOLDER, Place.SAVE, Place.LAST_SAVE, Place.HOOK_END, Place.EVALUATION, Place.BEST)
 OF_FILES = (Place.EVALUATOR, Place.OUT)  # in a process that reads checkpoints
+OF_BAD_FILES = (Place.WARM_START, Place.RESTORE, Place.OPENING, Place.OBSERVING)  # tests/support/bad_files.py
 
 
 def fault(place: Place, error: str) -> str:
@@ -66,7 +75,7 @@ def require(proc: Proc, place: Place, kind: Kind, error: str) -> None:
 
 
 def test_every_row_is_provoked() -> None:
-    assert {*IN_A_WORKER, *OF_THE_CHIEF, *OF_FILES} == set(Place)
+    assert {*IN_A_WORKER, *OF_THE_CHIEF, *OF_FILES, *OF_BAD_FILES} == set(Place)
 
 
 def fail_beside_a_job(zygote: Zygote, folder: Path, cells: list[tuple[Place, Kind, str]]) -> None:
@@ -203,6 +212,111 @@ def test_what_fails_in_an_evaluator(zygote: Zygote, tmp_path: Path, place: Place
         require(evaluator, place, kind, FEW[kind])
         assert job.status().phase is Phase.TRAINING
         end(job)
+
+
+def test_a_warm_start_that_cannot_be_read(zygote: Zygote, tmp_path: Path, trained: str) -> None:
+    folder = Path(shutil.copytree(trained, tmp_path / "warm"))
+    path = CheckpointList(str(folder)).require_newest()
+    index, whole = Path(f"{path}.index"), Path(f"{path}.index").read_bytes()
+    with cluster(zygote, tmp_path, train_steps=4, warm_start=path) as job:
+        for kind, damage in {
+            Kind.MACHINE: partial(make_unreadable, opens=False), Kind.PATH: Path.unlink,
+            Kind.CODE: lambda file: file.write_bytes(b"no index"),
+        }.items():  # fmt: skip
+            damage(index)
+            worker = job.start_worker(0, MODEL)
+            assert worker.wait() == code_at(Place.WARM_START, kind), worker.text
+            said = worker.wait_for(" error ")
+            assert f"--warm-start {path} " in said and " crash " not in worker.text
+            index.unlink(missing_ok=True)
+            index.write_bytes(whole)
+        job.start_worker(0, MODEL)
+        assert job.ps[0].wait() == 0
+
+
+BAD_CHECKPOINTS: dict[Kind, Callable[[Path], None]] = {
+    Kind.MACHINE: make_unreadable,
+    Kind.PATH: make_folder,
+    Kind.CODE: cut_in_half,
+}
+
+
+@pytest.mark.parametrize("kind", long_but([Kind.PATH], BAD_CHECKPOINTS))
+def test_a_checkpoint_that_cannot_be_restored(zygote: Zygote, tmp_path: Path, kind: Kind) -> None:
+    folder = tmp_path / "c"
+    with cluster(zygote, tmp_path, train_steps=8, save_steps=4, checkpoint_dir=folder) as job:
+        job.start_worker(0, MODEL)
+        assert set(job.wait_all().values()) == {0}
+    BAD_CHECKPOINTS[kind](folder / "model.ckpt-8.data-00000-of-00001")
+    logs = tmp_path / "again"
+    logs.mkdir()
+    with cluster(zygote, logs, train_steps=12, checkpoint_dir=folder) as job:
+        chief = job.start_worker(0, MODEL)
+        assert set(job.wait_all().values()) == {code_at(Place.RESTORE, kind)}, chief.text
+        if code_at(Place.RESTORE, kind):
+            said = chief.wait_for(" error ")
+            assert "model.ckpt-8 cannot be read: " in said and "Input/output error" in said
+            assert newest_step(str(folder)) == 8
+            return
+        assert "instead=" + str(folder / "model.ckpt-4") in chief.text
+        assert " restored global_step=4 " in chief.text
+    assert newest_step(str(folder)) == 12
+
+
+def test_what_cannot_be_opened_to_observe_a_job(zygote: Zygote, tmp_path: Path) -> None:
+    """A path that leads to no file is refused; a disk that fails costs the record, and not the training."""
+    make_unreadable(tmp_path / "rounds.jsonl", opens=False)
+    make_unreadable(tmp_path / "record-0.jsonl", opens=False)
+    make_folder(tmp_path / "folder-1.jsonl")
+    settings = {"mode": "sync", "train_steps": STEPS, "rounds_log": tmp_path / "rounds.jsonl"}
+    with cluster(zygote, tmp_path, **settings) as job:
+        refused = job.start_worker(1, MODEL, f"--record={tmp_path / 'folder.jsonl'}")
+        assert refused.wait() == code_at(Place.OPENING, Kind.PATH), refused.text
+        assert f"record {tmp_path / 'folder-1.jsonl'} cannot be written: Is a directory" in refused.wait_for(" error ")
+        worker = job.start_worker(0, MODEL, f"--record={tmp_path / 'record.jsonl'}")
+        assert worker.wait() == code_at(Place.OPENING, Kind.MACHINE), worker.text
+        assert job.ps[0].wait() == 0
+        require_counted(worker, "record_failed", "records_lost")
+        require_counted(job.ps[0], "rounds_log_failed", "records_lost")
+    argv = ["ps", "--index=0", "--coordinator=127.0.0.1:0", "--mode=sync", f"--rounds-log={tmp_path}"]
+    ps = zygote.start("ps-refused", argv, tmp_path / "refused.log", [str(tmp_path)])
+    assert ps.wait() == code_at(Place.OPENING, Kind.PATH), ps.text
+    assert f"rounds log {tmp_path} cannot be written: Is a directory" in ps.text
+
+
+def require_counted(proc: Proc, event: str, count: str) -> None:
+    """The log has a line of the first loss and one of how many there were, and no more."""
+    first, last = (line for line in proc.text.splitlines() if f" {event} " in line)
+    assert "reason=" in first and count not in first
+    assert int(re.findall(rf"{count}=(\d+)", last)[0]) > 1
+
+
+@pytest.mark.parametrize("kind", long_but([Kind.MACHINE], FATES[Place.OBSERVING]))
+def test_what_cannot_be_written_to_observe_a_job(zygote: Zygote, tmp_path: Path, kind: Kind) -> None:
+    summaries = tmp_path / "c" / "workers"
+    summaries.parent.mkdir()
+    if kind is Kind.MACHINE and worlds.refusal():
+        pytest.skip(worlds.refusal())
+    with ExitStack() as stack:
+        if kind is Kind.MACHINE:
+            stack.enter_context(small_disk(summaries, "64k")).fill()
+        else:
+            summaries.write_text("no folder")
+        make_full(tmp_path / "rounds.jsonl")
+        make_full(tmp_path / "record-0.jsonl")
+        settings = {
+            "mode": "sync", "train_steps": STEPS, "rounds_log": tmp_path / "rounds.jsonl", "summary_steps": 5,
+            "summary_workers": "all", "checkpoint_dir": tmp_path / "c",
+        }  # fmt: skip
+        job = stack.enter_context(cluster(zygote, tmp_path, **settings))
+        worker = job.start_worker(0, MODEL, f"--record={tmp_path / 'record.jsonl'}")
+        assert worker.wait() == code_at(Place.OBSERVING, kind), worker.text
+        assert job.ps[0].wait() == 0
+        require_counted(worker, "record_failed", "records_lost")
+        require_counted(worker, "summaries_failed", "summaries_lost")
+        require_counted(job.ps[0], "rounds_log_failed", "records_lost")
+        assert " crash " not in worker.text
+    assert newest_step(str(tmp_path / "c")) == STEPS
 
 
 WITHOUT_AN_END = """

@@ -146,6 +146,16 @@ def test_parquet_without_pyarrow_is_refused_in_one_line(tmp_path: Path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+def test_a_parquet_file_that_is_damaged_keeps_no_worker_from_its_end(tmp_path: Path) -> None:
+    told: list[tuple[str, dict[str, object]]] = []
+    (tmp_path / "x-0.parquet").write_bytes(b"no Parquet at all")
+    recorder = Recorder(str(tmp_path / "x.parquet"), 0, JOB, lambda event, **facts: told.append((event, facts)))
+    recorder.add(sent(1))
+    recorder.close()
+    assert [event for event, _ in told] == ["record_failed"]
+    assert [r.push for r in read_records(tmp_path / "x-0.parquet.jsonl")] == [1]
+
+
 @pytest.mark.parametrize("path", ["file/x.jsonl"])
 def test_a_path_that_cannot_be_written_is_the_users_mistake(path: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")

@@ -11,6 +11,7 @@ import pytest
 
 from psruntime.errors import UsageError
 from psruntime.observe.rounds_log import RoundsLog, records_of, rounds_of
+from tests.support.bad_files import make_unreadable
 
 
 def ignore(event: str, **facts: object) -> None:
@@ -56,6 +57,20 @@ def test_a_full_disk_is_told_once_and_the_training_goes_on(tmp_path: Path) -> No
     log.write({"record": "round"})
     assert told == [("rounds_log_failed", {"path": "/dev/full", "reason": "No space left on device"})]
     log.close()
+    assert told[1:] == [("rounds_log_failed", {"path": "/dev/full", "records_lost": 2})]
+
+
+def test_a_file_that_cannot_be_opened_yet_is_tried_again(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = tmp_path / "rounds.jsonl"
+    make_unreadable(path, opens=False)
+    log = RoundsLog(str(path), lambda event, **_: told.append(event))
+    log.write(applied(1))
+    path.unlink()
+    log.write(applied(2))
+    assert told == ["rounds_log_failed", "rounds_log_resumed"]
+    log.close()
+    assert [record["global_step"] for record in records_of(path)] == [2]
 
 
 def test_a_record_that_was_cut_off_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

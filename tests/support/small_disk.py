@@ -36,10 +36,10 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[SmallDisk]:
+def small_disk(folder: Path, size: str = SIZE) -> Iterator[SmallDisk]:
     """What is on it is gone at the end.  Needs root, see worlds.refusal()."""
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "psruntime-test", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "psruntime-test", str(folder)], check=True)
     try:
         yield SmallDisk(folder)
     finally:

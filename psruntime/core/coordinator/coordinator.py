@@ -304,7 +304,7 @@ class Coordinator:
                 self._note("position", **prepared.position.facts)
             state.duty.prepared(prepared.global_step)
             state.reliefs.forget_all()
-            state.turns.prepared(view, state.mode, prepared.global_step, prepared.attempt, state.job.of_rounds)
+            state.turns.prepared(state.view, state.mode, prepared.global_step, prepared.attempt, state.job.of_rounds)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")
         self._reconsider()
         return self._answer(chief)

@@ -162,6 +162,7 @@ class JobState:
             self.grace.lost(member, now_s)
         if member.role is Role.PS:
             self.ps_beats.pop(member.incarnation, None)
+            self.turns.machines.pop(member.incarnation, None)
             return
         self.reliefs.forget(member.incarnation)
         self.duty.forget(member.incarnation)

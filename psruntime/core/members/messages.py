@@ -17,10 +17,12 @@ from psruntime.core.steering.settings import UNCHANGED, Settings
 
 @dataclass(frozen=True)
 class Machine:
-    """What decides how a worker rounds: the model of its processor, and the threads that share one operation."""
+    """What decides how a process rounds: the model of its processor, the threads that share one operation, and the
+    version of TensorFlow; empty: not known."""
 
     processor: str
     threads: int
+    tensorflow: str = ""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Join:
     `join_id` is random text, the same in every repeat of this join; `waited_s` is the time since the
     first of them.  `job_id` names the job that the process serves.  `specs` are the variables of a worker's model, in
     its order, without local ones and the global step, `identity` is what else the model is.
-    `machine` is that of a worker that computes on the CPU.
+    `machine` is that of a ps, or of a worker that computes on the CPU.
     """
 
     role: Role

@@ -88,7 +88,7 @@ def past_round(
 def record_of_worker(part: Part, machine: Machine) -> dict[str, Any]:
     """Its line in the record, as JSON."""
     who = {"worker": part.worker, "incarnation": tag_of(part.incarnation)}
-    return {"record": "worker", **who, "processor": machine.processor, "threads": machine.threads}
+    return {"record": "worker", **who, **vars(machine)}
 
 
 def _record_of(part: Part, members: int, order_matters: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from psruntime.core.members.messages import Machine
-from psruntime.core.members.view import listed
+from psruntime.core.members.view import View, listed
 from psruntime.core.rounds.past_round import Part, PastRound, record_of_worker
 from psruntime.core.rounds.round_messages import Closed, Computed, Contribution, Done
 from psruntime.core.rounds.rounds import NAMED, Rounds
@@ -46,14 +46,14 @@ class Turns:
         self._now_s = self._since_s = 0.0  # when that began
         self._warned = False  # of it
         self._records: list[Record] = []
-        self._machines: dict[int, Machine] = {}  # incarnation -> whose record is not made yet
+        self.machines: dict[int, Machine] = {}  # incarnation -> of a live ps, or a worker whose record is not made yet
 
     def admit(self, incarnation: int, machine: Machine | None) -> None:
         """A member is admitted.  machine: as in Join."""
         if machine:
-            self._machines[incarnation] = machine
+            self.machines[incarnation] = machine
 
-    def prepared(self, view: int, mode: str, global_step: int, attempt: int, of_rounds: Mapping[str, Any]) -> None:
+    def prepared(self, view: View, mode: str, global_step: int, attempt: int, of_rounds: Mapping[str, Any]) -> None:
         """A view is prepared; in mode sync, rounds are held in it.  `attempt`: the highest that its ps have seen.
 
         of_rounds: as of JobConfig.
@@ -61,7 +61,10 @@ class Turns:
         if mode == "sync":
             self._record_round(self.rounds.begin(global_step, attempt))  # only the word of its being applied was lost
         if mode == "sync" or self.rounds.attempt:  # else there are no rounds that it could undo
-            facts = {"view": view, "mode": mode, "global_step": global_step}
+            facts: Record = {"view": view.number, "mode": mode, "global_step": global_step}
+            known = [(ps.index, self.machines.get(ps.incarnation)) for ps in view.ps]
+            if ps := [{"ps": index, **vars(machine)} for index, machine in known if machine]:
+                facts["ps"] = ps
             self._records.append({"record": "prepared", **facts, **of_rounds})
 
     def take(self, incarnation: int, index: int, done: Done | None, rests_after: int | None = None) -> None:
@@ -83,7 +86,7 @@ class Turns:
         """A worker is gone."""
         self._record_void("lost", index, lambda: self.rounds.lose(incarnation))
         self._late_batches.pop(incarnation, None)
-        self._machines.pop(incarnation, None)
+        self.machines.pop(incarnation, None)
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Moves the time on; for `pause_s` of it nobody looked, so that counts for nothing."""
@@ -147,7 +150,7 @@ class Turns:
         if past is None:
             return
         for part in past.parts:
-            if machine := self._machines.pop(part.incarnation, None):
+            if machine := self.machines.pop(part.incarnation, None):
                 self._records.append(record_of_worker(part, machine))
         self._records.append(past.record)
         for part in past.parts:

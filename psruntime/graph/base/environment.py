@@ -57,6 +57,13 @@ def prepare(hide_gpus: bool = False, warns: bool = True) -> dict[str, str]:
     return _in_force()
 
 
+def tensorflow_version() -> str:
+    import tensorflow
+
+    version: str = tensorflow.__version__
+    return version
+
+
 def _in_force() -> dict[str, str]:
     return {name: os.environ.get(name, "") for name in (*FORCED, *DEFAULTS)}
 

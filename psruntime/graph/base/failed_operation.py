@@ -23,7 +23,10 @@ from psruntime.usercode import users_line
 # What the operations of a model raise about their inputs.  All else, unless its text names an error of a file or of
 # Python, may be of a device without memory (ResourceExhausted), a broken one (Internal), or a ps that is not prepared
 # (FailedPrecondition, NotFound).
-OF_THE_MODEL = (tf1.errors.InvalidArgumentError, tf1.errors.OutOfRangeError, tf1.errors.UnimplementedError)
+OF_THE_MODEL = (
+    tf1.errors.InvalidArgumentError, tf1.errors.OutOfRangeError, tf1.errors.UnimplementedError,
+    tf1.errors.DataLossError,
+)  # fmt: skip
 NODE = re.compile(r"(?:\{\{function_node (\S+?)\}\})?\{\{node ([^}]+)\}\}")
 MINIBATCH = re.compile(r"^(?:.*/)?minibatch_\d+/|_minibatch_\d+$")  # of a copied operation, of a copied function
 

@@ -1,30 +1,43 @@
-"""Events of TensorBoard in a folder, from any thread; a failure to write is told once, and ends the writing."""
+"""Events of TensorBoard in a folder, from any thread.
+
+A file of events is one of TensorFlow's records, each an Event.  `tf.summary.FileWriter` writes it in a thread of its
+own, which ends with a traceback on standard error when the disk is full; here the writer itself says what failed.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.errors import first_line
 
+VERSION = "brain.Event:2"  # of the first event of a file
+
 
 class SummaryWriter:
     """Writes scalars to the newest file of events in `folder`, which is opened when there is something to write.
 
-    is_failed: whether writing failed, and nothing is written any more.
+    What cannot be written is lost, and nothing raises.  `log` has a line when that begins, and one with the count when
+    it ends, or the writer is closed.  A new file is tried after 1, 2, 4 ... losses, so that a disk on which each try
+    leaves an empty file gets few of them.
     """
 
     def __init__(self, folder: str, log: Callable[..., None]) -> None:
-        self.is_failed = False
         self._folder = folder
         self._log = log
         self._lock = threading.Lock()
         self._file: Any = None
-        self._opened = 0
+        self._numbers = count(1)  # of files: their names have but the second, and two of one name would be one file
+        self._lost = 0  # since something was written
+        self._again_at = 0  # losses at which it is tried again
 
     def write(
         self, global_step: int, values: Mapping[str, float], serialized: bytes | None = None, starts: bool = False
@@ -33,30 +46,51 @@ class SummaryWriter:
 
         starts: whether what is there of this global step and later ones was undone: TensorBoard forgets it then.
         """
-        scalars = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        summary = tf1.Summary.FromString(serialized or b"")
+        for tag, value in values.items():
+            summary.value.add(tag=tag, simple_value=value)
         with self._lock:
-            if self.is_failed:
+            if self._lost < self._again_at:
+                self._lost += 1
                 return False
             try:
-                if self._file is None:
-                    with tf1.Graph().as_default():  # it refuses where operations run at once
-                        self._opened += 1  # its name has but the second, and two of one name would be one file
-                        suffix = f".{os.getpid()}.{self._opened}"
-                        self._file = tf1.summary.FileWriter(self._folder, filename_suffix=suffix)
-                if starts:
-                    self._file.add_session_log(tf1.SessionLog(status=tf1.SessionLog.START), global_step)
-                if serialized:
-                    self._file.add_summary(serialized, global_step)
-                self._file.add_summary(tf1.Summary(value=scalars), global_step)
-                self._file.flush()
+                self._add(global_step, summary, starts)
             except (tf1.errors.OpError, OSError) as error:
-                self.is_failed = True
-                self._log("summaries_failed", reason=first_line(error))
-        return not self.is_failed
+                if not self._lost:
+                    self._log("summaries_failed", path=self._folder, reason=first_line(error))
+                self._lost += 1
+                self._again_at = 2 * self._lost
+                self._end_file()
+                return False
+            if self._lost:
+                self._log("summaries_resumed", path=self._folder, summaries_lost=self._lost)
+            self._lost = self._again_at = 0
+        return True
 
     def close(self) -> None:
         """Ends the file; what is written later begins another one."""
         with self._lock:
-            if self._file is not None:
+            self._end_file()
+            if self._lost:
+                self._log("summaries_failed", path=self._folder, summaries_lost=self._lost)
+            self._lost = self._again_at = 0
+
+    def _add(self, global_step: int, summary: Any, starts: bool) -> None:
+        if self._file is None:
+            tf1.gfile.MakeDirs(self._folder)
+            name = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(self._numbers)}"
+            self._file = tf1.io.TFRecordWriter(os.path.join(self._folder, f"events.out.tfevents.{name}"))
+            self._write(file_version=VERSION)
+        if starts:
+            self._write(step=global_step, session_log=tf1.SessionLog(status=tf1.SessionLog.START))
+        self._write(step=global_step, summary=summary)
+        self._file.flush()
+
+    def _write(self, **event: Any) -> None:
+        self._file.write(tf1.Event(wall_time=time.time(), **event).SerializeToString())
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            with suppress(tf1.errors.OpError):  # of what could not be written, which is counted
                 self._file.close()
-                self._file = None
+            self._file = None

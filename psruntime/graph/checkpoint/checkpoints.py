@@ -11,8 +11,6 @@ A delta is a checkpoint without the rows of tables that were not touched since a
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -30,6 +28,7 @@ from psruntime.core.plan.identity import differences, in_a_line, remarks
 from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
 from psruntime.core.shards.shard_messages import Position
 from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError
+from psruntime.faults import FATES, Place, kind_of, of_system
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.literal_paths import is_pattern, readable
@@ -47,14 +46,11 @@ from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
 COPIES = 10  # that are made at most, until one is of one round
 ROOM_BYTES = 64 << 20  # of tables: for so many there is room for a copy on every ps
-# How files that are cut off or gone fail; a disk that is full or away fails otherwise.
+# How a file fails that is cut off, gone or may not be read.  A disk that is full or away fails otherwise.
 DAMAGE = (
-    tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFoundError, FileNotFoundError, ValueError,
-    IndexError,
+    tf1.errors.DataLossError, tf1.errors.OutOfRangeError, tf1.errors.NotFoundError, tf1.errors.PermissionDeniedError,
+    FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError, IndexError,
 )  # fmt: skip
-# How a disk fails that is away.  TensorFlow's reader of checkpoints (`load_checkpoint`) gives its errors no code:
-# whether a file is cut off or cannot be reached is in the text alone.
-AWAY = tuple(os.strerror(code) for code in (errno.EIO, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENOTCONN))
 
 
 @dataclass(frozen=True)
@@ -430,8 +426,13 @@ def failing(what: str, advice: str = "", kind: type[CheckpointError] = Checkpoin
 
 
 def _is_damage(error: Exception) -> bool:
-    of_reader = type(error) is tf1.errors.OpError and not str(error).endswith(AWAY)
-    return of_reader or isinstance(error, DAMAGE)
+    """Whether an older checkpoint may be read all the same, as the table of faults has it (Place.RESTORE).
+
+    TensorFlow's reader of checkpoints (`load_checkpoint`) gives its errors no code: whether a file is cut off or cannot
+    be reached is in the text alone.
+    """
+    of_reader = type(error) is tf1.errors.OpError or of_system(str(getattr(error, "message", ""))) is not None
+    return FATES[Place.RESTORE][kind_of(error)] is None if of_reader else isinstance(error, DAMAGE)
 
 
 def _reading(path: str) -> AbstractContextManager[None]:

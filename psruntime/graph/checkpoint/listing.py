@@ -118,15 +118,17 @@ class CheckpointList:
         return state
 
     def _require_none(self) -> None:
-        """CheckpointError if there is a list after all, or nobody can say."""
-        reason = ""
+        """CheckpointError if there is a list after all, or the folder cannot be reached."""
         try:
             if not tf1.gfile.Exists(f"{self.path}/checkpoint"):
                 return
         except tf1.errors.OpError as error:
-            reason = f": {first_line(error)}"
+            raise CheckpointError(
+                f"the list of checkpoints {self.path}/checkpoint cannot be read: {first_line(error)}; give a "
+                "checkpoint_dir that this machine reaches, of a mount for example"
+            ) from error
         raise CheckpointError(
-            f"the list of checkpoints {self.path}/checkpoint cannot be read{reason}; write the line "
+            f"the list of checkpoints {self.path}/checkpoint cannot be read; write the line "
             'model_checkpoint_path: "NAME" into it, or give another checkpoint_dir'
         )
 

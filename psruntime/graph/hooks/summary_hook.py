@@ -85,9 +85,8 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         }
         assert self._writer
         tagged = {PREFIX + name: value for name, value in values.items()}
-        if not self._writer.write(result.global_step, tagged, fetched.get("merged"), self._starts):
-            self._fetches = None
-        self._starts = False
+        written = self._writer.write(result.global_step, tagged, fetched.get("merged"), self._starts)
+        self._starts = self._starts and not written
 
     def _writes(self) -> bool:
         return self._of_all or self._control_plane.is_chief()

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.recovery.checkpoint_names import Kind
-from psruntime.errors import CheckpointError
+from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
@@ -42,7 +42,7 @@ class PretrainedValues:
         """Over what the variables have, on these ps; returns of each checkpoint facts for the log.
 
         Raises:
-            CheckpointError: one cannot be read.
+            UserCodeError, PassingError: one cannot be read, as the table of faults has it.
             ReplacedError: a ps no longer admits the incarnation.
         """
         facts: list[dict[str, object]] = []
@@ -54,7 +54,8 @@ class PretrainedValues:
             except LOST_SESSION:
                 raise
             except (tf1.errors.OpError, OSError) as error:
-                raise CheckpointError(f"init_from_checkpoint of model_fn, {path}: {first_line(error)}") from error
+                text = f"init_from_checkpoint of model_fn, {path}: {first_line(error)}"
+                raise fate_of(error, Place.INITIAL, text) from error
             facts.append({"path": path, "variables": len(sources), "names": some(sorted(sources))})
         return facts
 

@@ -8,7 +8,8 @@ and once more where a ps was lost before there was a checkpoint.  Of a folder th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
 from psruntime.core.recovery.checkpoint_names import Kind
-from psruntime.errors import CheckpointError, UsageError
+from psruntime.errors import CheckpointError, PassingError, UsageError
+from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
@@ -52,12 +54,13 @@ class WarmStart:
 
         Raises:
             UsageError: the job is to begin with variables of a checkpoint that cannot give them.
+            PassingError: this machine cannot read it at the moment.
         """
         if newest_step(self._job.checkpoint_dir) is not None:
             return
         try:
-            _find(graph, self._job)
-        except UsageError as error:
+            _find(graph, self._job, Place.WARM_START)
+        except (UsageError, PassingError) as error:
             if not has_begun():
                 raise
             self._log("cannot_warm_start", reason=error)
@@ -66,10 +69,11 @@ class WarmStart:
         """What the checkpoint has now; its operations are added to the graph.
 
         Raises:
-            CheckpointError: it is gone, or does not fit the model.
+            CheckpointError: there is none, or it does not fit the model.
+            UserCodeError, PassingError: it cannot be read, as the table of faults has it.
         """
         try:
-            found = _find(graph, self._job)
+            found = _find(graph, self._job, Place.INITIAL)
         except UsageError as error:
             raise CheckpointError(f"the variables cannot begin with a warm start: {error}") from error
         return WarmValues(graph, found, self._index)
@@ -89,7 +93,7 @@ class WarmValues:
         The chief reads for all ps, which need not see the checkpoint.
 
         Raises:
-            CheckpointError: it cannot be read.
+            UserCodeError, PassingError: it cannot be read, as the table of faults has it.
             ReplacedError: a ps no longer admits the incarnation.
         """
         found = self._found
@@ -99,17 +103,15 @@ class WarmValues:
         except LOST_SESSION:
             raise
         except (tf1.errors.OpError, OSError) as error:
-            raise CheckpointError(f"warm start from {found.path}: {first_line(error)}") from error
+            raise fate_of(error, Place.INITIAL, f"warm start from {found.path}: {first_line(error)}") from error
         return {"path": found.path, "variables": len(found.sources), "names": some(sorted(found.sources)),
                 "left": some(found.left) or "none"}  # fmt: skip
 
 
-def _find(graph: TrainGraph, job: JobConfig) -> _Found:
-    path = _path_of(job.warm_start)
-    try:
+def _find(graph: TrainGraph, job: JobConfig, place: Place) -> _Found:
+    with _reading(job.warm_start, place):
+        path = _path_of(job.warm_start)
         reader = tf1.train.load_checkpoint(readable(path))
-    except (tf1.errors.OpError, ValueError, OSError) as error:
-        raise UsageError(f"--warm-start {job.warm_start} cannot be read: {first_line(error)}") from error
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     matches, earlier = pattern_of(job.warm_start_vars).match, earlier_names(job.warm_start_names)
     parts = [part for part in parts_of(graph) if part.entry.kind is Kind.VARIABLE]
@@ -147,17 +149,24 @@ def _find(graph: TrainGraph, job: JobConfig) -> _Found:
 
 def _path_of(given: str) -> str:
     """A checkpoint is the prefix of its files, or a folder, of which the newest counts."""
+    if _is_checkpoint(given) and not tf1.gfile.IsDirectory(given):
+        return given
     try:
-        if _is_checkpoint(given) and not tf1.gfile.IsDirectory(given):
-            return given
         newest = CheckpointList(given).newest()
-    except tf1.errors.OpError as error:
-        raise UsageError(f"--warm-start {given} cannot be read: {first_line(error)}") from error
     except CheckpointError as error:
         raise UsageError(f"--warm-start: {error}") from error
     if newest is None:
         raise UsageError(f"--warm-start {given} is no checkpoint, nor a folder that has one")
     return newest
+
+
+@contextmanager
+def _reading(given: str, place: Place) -> Iterator[None]:
+    """What cannot be read inside is what the table of faults has at this place."""
+    try:
+        yield
+    except (tf1.errors.OpError, ValueError, OSError) as error:
+        raise fate_of(error, place, f"--warm-start {given} cannot be read: {first_line(error)}") from error
 
 
 def _is_checkpoint(given: str) -> bool:

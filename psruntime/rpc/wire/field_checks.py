@@ -16,6 +16,7 @@ INCARNATION_LIMIT = 2**63
 BYTES_LIMIT = 2**63  # of a sum over the life of a process: at 12.5 GB/s it passes COUNT_LIMIT within 9 days
 DURATION_LIMIT_S = 315_576_000_000  # of google.protobuf.Duration: 10,000 years
 ADDRESS_CHARS = 256
+VERSION_CHARS = 64
 JOIN_ID_CHARS = 64
 TAG_CHARS = 10
 NAME_CHARS = 1024

@@ -190,7 +190,7 @@ def join_to_wire(join: Join) -> pb.JoinRequest:
             identity=identity_to_wire(join.past.identity) if join.past.identity else None,
         ),
         identity=identity_to_wire(join.identity),
-        machine=pb.Machine(processor=join.machine.processor, threads=join.machine.threads) if join.machine else None,
+        machine=pb.Machine(**vars(join.machine)) if join.machine else None,
     )
 
 
@@ -222,7 +222,10 @@ def join_from_wire(wire: pb.JoinRequest, read_specs: ReadSpecs = specs_from_wire
 
 def _machine_from_wire(wire: pb.Machine) -> Machine:
     processor = field_checks.text("machine.processor", wire.processor, field_checks.ADDRESS_CHARS)
-    return Machine(processor, field_checks.number("machine.threads", wire.threads, least=1))
+    threads = field_checks.number("machine.threads", wire.threads, least=1)
+    return Machine(
+        processor, threads, field_checks.text("machine.tensorflow", wire.tensorflow, field_checks.VERSION_CHARS)
+    )
 
 
 def join_result_to_wire(result: Answer | NotYet) -> pb.JoinResponse:

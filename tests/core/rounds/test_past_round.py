@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from psruntime.core.members.messages import Machine
+from psruntime.core.members.view import PsEntry, View
 from psruntime.core.rounds.past_round import past_round
 from psruntime.core.rounds.round_messages import Closed, Contribution
 from psruntime.core.rounds.turns import Turns
@@ -33,7 +34,9 @@ def test_the_record_names_the_order_of_a_sum_only_where_that_decides() -> None:
 
 def test_the_record_names_the_machine_of_each_worker_before_its_first_round() -> None:
     turns = Turns(30.0, lambda *_args, **_facts: None)
-    turns.prepared(1, "sync", 0, 0, {"plan": [2, 64, 32, 0]})
+    turns.admit(5, Machine("processor 5", 2, "2.21.0"))
+    view = View(1, (PsEntry(0, "ps-0:1", 5), PsEntry(1, "ps-1:1", 6)))
+    turns.prepared(view, "sync", 0, 0, {"plan": [2, 64, 32, 0]})
     for number in (1, 2):
         for incarnation in (7, 8):
             turns.admit(incarnation, Machine(f"processor {incarnation}", 4) if number == 1 else None)
@@ -45,6 +48,7 @@ def test_the_record_names_the_machine_of_each_worker_before_its_first_round() ->
     records = turns.take_records()
     assert [record["record"] for record in records] == ["prepared", "worker", "worker", "round", "round"]
     assert records[0]["plan"] == [2, 64, 32, 0]
+    assert records[0]["ps"] == [{"ps": 0, "processor": "processor 5", "threads": 2, "tensorflow": "2.21.0"}]
     assert [(r["worker"], r["processor"], r["threads"]) for r in records[1:3]] == [
         (0, "processor 7", 4), (1, "processor 8", 4)
     ]  # fmt: skip

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from psruntime.core.members.view import View
 from psruntime.core.rounds.round_messages import Contribution, Taken
 from psruntime.core.rounds.shares import LEAST_MEASURES, MOST, ROUNDS_BETWEEN, Shares
 from psruntime.core.rounds.turns import Turns
@@ -208,7 +209,7 @@ def test_when_a_worker_goes_the_others_take_on_their_own_examples_only() -> None
 def test_a_change_is_noted_once_and_in_few_words(workers: int, examples: str) -> None:
     notes: list[tuple[str, dict[str, object]]] = []
     turns = Turns(30.0, lambda name, **facts: notes.append((name, facts)), shares=Shares())
-    turns.prepared(1, "sync", 0, 0, {})
+    turns.prepared(View(1), "sync", 0, 0, {})
     for number in range(1, 9):
         for worker in range(workers):
             turns.take(worker, worker, None)

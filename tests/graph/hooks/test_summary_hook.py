@@ -14,9 +14,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from psruntime.core.members.view import View
 from psruntime.graph.base.summary_writer import SummaryWriter
 from psruntime.model import ModelSpec
-from tests.support import docs
+from tests.support import docs, worlds
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
 from tests.support.selection import long_but
+from tests.support.small_disk import small_disk
 from tests.support.small_models import get, linear, model_of
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
@@ -121,12 +122,35 @@ def test_a_failure_to_write_is_told_once_and_the_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> Any:
-        raise OSError(28, "No space left on device")
+        raise tf1.errors.ResourceExhaustedError(None, None, "events.1; No space left on device")
 
-    monkeypatch.setattr(tf1.summary, "FileWriter", full)
+    monkeypatch.setattr(tf1.io, "TFRecordWriter", full)
     run = summarized(tmp_path, 5, summary_steps=1)
     assert len(run.results) == 5
-    assert [facts["reason"] for facts in run.named("summaries_failed")] == ["[Errno 28] No space left on device"]
+    (first, counted) = run.named("summaries_failed")
+    assert (first["reason"], counted["summaries_lost"]) == ("events.1; No space left on device", 5)
+
+
+@pytest.mark.skipif(bool(worlds.refusal()), reason=worlds.refusal())
+def test_summaries_of_a_full_disk_are_counted_and_written_again_when_there_is_room(tmp_path: Path) -> None:
+    told: list[tuple[str, dict[str, object]]] = []
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        writer = SummaryWriter(str(tmp_path / "disk"), lambda event, **facts: told.append((event, facts)))
+        assert writer.write(1, {"x": 1.0})
+        disk.fill()
+        long = tf1.Summary(value=[tf1.Summary.Value(tag="long" * 4000, simple_value=1.0)]).SerializeToString()
+        assert not any(writer.write(step, {"x": 1.0}, long) for step in range(2, 8))
+        disk.free()
+        steps = range(8, 20)
+        written = [step for step in steps if writer.write(step, {"x": 1.0})]
+        lost = 6 + len(steps) - len(written)
+        (failed, first), (resumed, counted) = told
+        assert (failed, resumed) == ("summaries_failed", "summaries_resumed")
+        assert "No space left on device" in str(first["reason"])
+        assert written and counted["summaries_lost"] == lost
+        writer.close()
+        newest = max((tmp_path / "disk").glob("events.*"), key=lambda file: int(file.suffix[1:]))
+        assert [event.step for event in tf1.train.summary_iterator(str(newest))][1:] == written
 
 
 class ChiefForAWhile(LocalControlPlane):

@@ -15,6 +15,7 @@ from psruntime.core.accounting.ledger import APPLIED, RECEIVED, ROLLED_BACK, VOI
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.graph.store.bucket_store import ACCEPTED, ARRIVED, RESTORE_LEAP
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
+from tests.support.bad_files import cut_in_half, make_folder
 from tests.support.local_cluster import INCARNATION, LocalCluster, LocalControlPlane, Run, linear_model, train
 from tests.support.selection import long_but
 
@@ -190,21 +191,20 @@ def test_the_state_beside_a_checkpoint_tells_its_cut(tmp_path: Path) -> None:
     assert run.named("checkpoint")[-1]["spread"] == 0
 
 
-def cut_in_half(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-DAMAGES: dict[str, Callable[[Path], None]] = {
-    SUFFIX: cut_in_half, ".data-00000-of-00002": cut_in_half, ".index": Path.unlink,
+DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "state": (SUFFIX, cut_in_half), "data": (".data-00000-of-00002", cut_in_half), "index": (".index", Path.unlink),
+    "state is a folder": (SUFFIX, make_folder), "data is a folder": (".data-00000-of-00002", make_folder),
+    "index is a folder": (".index", make_folder),
 }  # fmt: skip
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("file", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_with_a_word(file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_with_a_word(name: str, tmp_path: Path) -> None:
     """Those before it are whole; what was trained since is trained again, and the accounts know."""
     train(LocalCluster(2), ADAM, 4, save_steps=2, checkpoint_dir=str(tmp_path), **SLICED)
-    DAMAGES[file](tmp_path / f"model.ckpt-4{file}")
+    ending, damage = DAMAGES[name]
+    damage(tmp_path / f"model.ckpt-4{ending}")
     again = train(LocalCluster(2), ADAM, 3, save_steps=2, checkpoint_dir=str(tmp_path), **SLICED)
     told = [(Path(event["path"]).name, Path(event["instead"]).name) for event in again.named("checkpoint_damaged")]
     assert told == [("model.ckpt-4", "the same, once more"), ("model.ckpt-4", "model.ckpt-2")]

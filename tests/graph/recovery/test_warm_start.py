@@ -11,9 +11,10 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment
-from psruntime.errors import CheckpointError, UsageError
+from psruntime.errors import CheckpointError, PassingError, UsageError
 from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.model import Model, ModelSpec
+from tests.support.bad_files import make_unreadable
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
 from tests.support.selection import long_but
@@ -171,6 +172,15 @@ def test_a_checkpoint_that_is_not_there_or_is_damaged_is_one_line(tmp_path: Path
         train(LocalCluster(1), ADAGRAD, 1, warm_start=path)
 
 
+@pytest.mark.parametrize(("ending", "said"), [(".index", "No such device"), (".data-00000-of-00001", "Input/output")])
+def test_a_disk_that_fails_is_this_machines(ending: str, said: str, tmp_path: Path) -> None:
+    path = save(tmp_path, **TABLES)
+    make_unreadable(Path(f"{path}{ending}"), opens=ending != ".index")
+    with pytest.raises(PassingError, match=said) as failed:
+        train(LocalCluster(1), ADAGRAD, 1, warm_start=path)
+    assert failed.value.exit_code == 75 and "\n" not in str(failed.value)
+
+
 def test_a_file_system_that_is_not_there_is_one_line() -> None:
     with pytest.raises(UsageError, match=r"--warm-start nosuch://other/job cannot be read: .*nosuch") as refused:
         train(LocalCluster(1), ADAGRAD, 1, warm_start="nosuch://other/job")
@@ -193,7 +203,9 @@ def test_of_a_folder_the_chief_takes_what_is_newest_when_it_begins(tmp_path: Pat
     assert [event["path"] for event in run.named("warm_started")] == [str(tmp_path / "earlier.ckpt-9")]
 
 
-def test_one_that_is_lost_while_the_job_starts_fails_the_job(tmp_path: Path, monkeypatch: Any) -> None:
+def test_one_that_is_lost_while_the_job_starts_ends_this_chief_and_another_may_see_it(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     path = save(tmp_path, **TABLES)
     opened = WarmStart.open
 
@@ -204,7 +216,7 @@ def test_one_that_is_lost_while_the_job_starts_fails_the_job(tmp_path: Path, mon
         return found
 
     monkeypatch.setattr(WarmStart, "open", then_lost)
-    with pytest.raises(CheckpointError, match="warm start from "):
+    with pytest.raises(PassingError, match="warm start from "):
         train(LocalCluster(1), ADAGRAD, 1, warm_start=path)
 
 
