@@ -24,7 +24,7 @@ from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.recovery.session_cleanup import SessionCleanup
-from psruntime.core.rounds.turns import Record
+from psruntime.core.rounds.sync_rounds import Record
 from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
 from psruntime.graph.base import allocator
 from psruntime.machine import this_machine

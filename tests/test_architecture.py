@@ -85,7 +85,7 @@ HOUSE = {
     "psruntime.graph.base.devices": "import os",
     "psruntime.core.plan.plan": "from psruntime.errors import UsageError",
     "psruntime.core.clocks.pace": "",
-    "psruntime.core.rounds.turns": "",
+    "psruntime.core.rounds.sync_rounds": "",
     "psruntime.rpc.wire.statuses": "",
     "psruntime.errors": "",
 }
@@ -132,7 +132,11 @@ def test_no_arrow_goes_up_and_there_is_no_circle() -> None:
             "goes up from graph.base to graph.session",
         ),
         ("psruntime.core.plan.plan", "def f():\n    import psruntime.worker", "goes up from core.plan to worker"),
-        ("psruntime.core.clocks.pace", "from psruntime.core.rounds import turns", "goes sideways from core.clocks"),
+        (
+            "psruntime.core.clocks.pace",
+            "from psruntime.core.rounds import sync_rounds",
+            "goes sideways from core.clocks",
+        ),
         (
             "psruntime.graph.session.session",
             "import psruntime.rpc.wire.statuses",

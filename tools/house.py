@@ -42,7 +42,9 @@ def counts_of(folder: Path) -> dict[str, int]:
     for family in FAMILIES:
         counts[f"classes with {family} in the name"] = sum(family in _WORDS.findall(name) for name in classes)
     room = [tree for path, tree in trees.items() if path.startswith(TENSOR_ROOM)]
-    kinds = [ast.unparse(n.annotation) for tree in room for n in ast.walk(tree) if isinstance(n, ast.arg) and n.annotation]
+    kinds = [
+        ast.unparse(n.annotation) for tree in room for n in ast.walk(tree) if isinstance(n, ast.arg) and n.annotation
+    ]
     counts |= {"parameters in graph": len(kinds), "of these annotated Any": kinds.count("Any")}
     lines = [line.lower() for text in [*code.values(), *pages.values()] for line in text.splitlines()]
     for riddle in RIDDLES:

@@ -77,14 +77,14 @@ class BatchPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BATCH_POLICY_FIXED: _ClassVar[BatchPolicy]
     BATCH_POLICY_THROUGHPUT: _ClassVar[BatchPolicy]
 
-class Duty(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class ActionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    DUTY_UNSPECIFIED: _ClassVar[Duty]
-    DUTY_WAIT: _ClassVar[Duty]
-    DUTY_CONTRIBUTE: _ClassVar[Duty]
-    DUTY_CLOSE: _ClassVar[Duty]
-    DUTY_NONE: _ClassVar[Duty]
-    DUTY_COMPUTE: _ClassVar[Duty]
+    ACTION_KIND_UNSPECIFIED: _ClassVar[ActionKind]
+    ACTION_KIND_WAIT: _ClassVar[ActionKind]
+    ACTION_KIND_PUSH: _ClassVar[ActionKind]
+    ACTION_KIND_APPLY: _ClassVar[ActionKind]
+    ACTION_KIND_NONE: _ClassVar[ActionKind]
+    ACTION_KIND_COMPUTE: _ClassVar[ActionKind]
 
 class LeaveKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -150,12 +150,12 @@ ON_DATA_ERROR_SKIP: OnDataError
 BATCH_POLICY_UNSPECIFIED: BatchPolicy
 BATCH_POLICY_FIXED: BatchPolicy
 BATCH_POLICY_THROUGHPUT: BatchPolicy
-DUTY_UNSPECIFIED: Duty
-DUTY_WAIT: Duty
-DUTY_CONTRIBUTE: Duty
-DUTY_CLOSE: Duty
-DUTY_NONE: Duty
-DUTY_COMPUTE: Duty
+ACTION_KIND_UNSPECIFIED: ActionKind
+ACTION_KIND_WAIT: ActionKind
+ACTION_KIND_PUSH: ActionKind
+ACTION_KIND_APPLY: ActionKind
+ACTION_KIND_NONE: ActionKind
+ACTION_KIND_COMPUTE: ActionKind
 LEAVE_KIND_UNSPECIFIED: LeaveKind
 LEAVE_KIND_OVER: LeaveKind
 LEAVE_KIND_ASKED: LeaveKind
@@ -782,27 +782,27 @@ class ReportFinishedResponse(_message.Message):
     answer: Answer
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
 
-class TakeTurnRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number", "max_wait", "contribution", "closed", "torn", "computed", "rests_after")
+class NextActionRequest(_message.Message):
+    __slots__ = ("worker_index", "incarnation", "view_number", "max_wait", "pushed", "applied", "broken", "computed", "rests_after")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
-    CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
-    CLOSED_FIELD_NUMBER: _ClassVar[int]
-    TORN_FIELD_NUMBER: _ClassVar[int]
+    PUSHED_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
     RESTS_AFTER_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
     view_number: int
     max_wait: _duration_pb2.Duration
-    contribution: Contribution
-    closed: Closed
-    torn: Torn
+    pushed: Pushed
+    applied: Applied
+    broken: Broken
     computed: Computed
     rests_after: int
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., torn: _Optional[_Union[Torn, _Mapping]] = ..., computed: _Optional[_Union[Computed, _Mapping]] = ..., rests_after: _Optional[int] = ...) -> None: ...
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pushed: _Optional[_Union[Pushed, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., broken: _Optional[_Union[Broken, _Mapping]] = ..., computed: _Optional[_Union[Computed, _Mapping]] = ..., rests_after: _Optional[int] = ...) -> None: ...
 
 class Computed(_message.Message):
     __slots__ = ("round", "opened", "batch", "examples")
@@ -816,7 +816,7 @@ class Computed(_message.Message):
     examples: float
     def __init__(self, round: _Optional[int] = ..., opened: _Optional[int] = ..., batch: _Optional[int] = ..., examples: _Optional[float] = ...) -> None: ...
 
-class Contribution(_message.Message):
+class Pushed(_message.Message):
     __slots__ = ("round", "attempt", "batch", "examples", "apart", "taken", "shard_batches", "divisor", "positions")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -850,7 +850,7 @@ class Taken(_message.Message):
     seconds: float
     def __init__(self, first: _Optional[int] = ..., size: _Optional[int] = ..., batch_size: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
-class Closed(_message.Message):
+class Applied(_message.Message):
     __slots__ = ("round", "attempt", "global_step")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -860,7 +860,7 @@ class Closed(_message.Message):
     global_step: int
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., global_step: _Optional[int] = ...) -> None: ...
 
-class Torn(_message.Message):
+class Broken(_message.Message):
     __slots__ = ("round", "attempt", "reason")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -870,15 +870,15 @@ class Torn(_message.Message):
     reason: str
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class TakeTurnResponse(_message.Message):
-    __slots__ = ("turn",)
-    TURN_FIELD_NUMBER: _ClassVar[int]
-    turn: Turn
-    def __init__(self, turn: _Optional[_Union[Turn, _Mapping]] = ...) -> None: ...
+class NextActionResponse(_message.Message):
+    __slots__ = ("action",)
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    action: Action
+    def __init__(self, action: _Optional[_Union[Action, _Mapping]] = ...) -> None: ...
 
-class Turn(_message.Message):
-    __slots__ = ("duty", "round", "attempt", "opened", "reason", "closes", "share", "local")
-    DUTY_FIELD_NUMBER: _ClassVar[int]
+class Action(_message.Message):
+    __slots__ = ("kind", "round", "attempt", "opened", "reason", "closes", "share", "local")
+    KIND_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
@@ -886,7 +886,7 @@ class Turn(_message.Message):
     CLOSES_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     LOCAL_FIELD_NUMBER: _ClassVar[int]
-    duty: Duty
+    kind: ActionKind
     round: int
     attempt: int
     opened: int
@@ -894,7 +894,7 @@ class Turn(_message.Message):
     closes: Complete
     share: int
     local: bool
-    def __init__(self, duty: _Optional[_Union[Duty, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ..., share: _Optional[int] = ..., local: _Optional[bool] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[ActionKind, str]] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ..., opened: _Optional[int] = ..., reason: _Optional[str] = ..., closes: _Optional[_Union[Complete, _Mapping]] = ..., share: _Optional[int] = ..., local: _Optional[bool] = ...) -> None: ...
 
 class Complete(_message.Message):
     __slots__ = ("round", "attempt", "members", "examples", "local")

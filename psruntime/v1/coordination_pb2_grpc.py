@@ -33,7 +33,7 @@ class CoordinationServiceStub:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
     in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
-    In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
+    In mode sync, between heartbeats: NextAction, again as soon as the duty is done.
     If its input has data shards: TakeShard, again as soon as one is read to its end; as chief GetPosition before each
     checkpoint.
     A ps's conversation, in order:
@@ -104,10 +104,10 @@ class CoordinationServiceStub:
                 request_serializer=psruntime_dot_v1_dot_coordination__pb2.ReportFinishedRequest.SerializeToString,
                 response_deserializer=psruntime_dot_v1_dot_coordination__pb2.ReportFinishedResponse.FromString,
                 _registered_method=True)
-        self.TakeTurn = channel.unary_unary(
-                '/psruntime.v1.CoordinationService/TakeTurn',
-                request_serializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnRequest.SerializeToString,
-                response_deserializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnResponse.FromString,
+        self.NextAction = channel.unary_unary(
+                '/psruntime.v1.CoordinationService/NextAction',
+                request_serializer=psruntime_dot_v1_dot_coordination__pb2.NextActionRequest.SerializeToString,
+                response_deserializer=psruntime_dot_v1_dot_coordination__pb2.NextActionResponse.FromString,
                 _registered_method=True)
         self.TakeShard = channel.unary_unary(
                 '/psruntime.v1.CoordinationService/TakeShard',
@@ -144,7 +144,7 @@ class CoordinationServiceServicer:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
     in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
-    In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
+    In mode sync, between heartbeats: NextAction, again as soon as the duty is done.
     If its input has data shards: TakeShard, again as soon as one is read to its end; as chief GetPosition before each
     checkpoint.
     A ps's conversation, in order:
@@ -236,7 +236,7 @@ class CoordinationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def TakeTurn(self, request, context):
+    def NextAction(self, request, context):
         """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
         Answered at once if there is something to do; else a long poll until there is, or until `max_wait` ends.
         The caller's deadline must be longer than `max_wait`.
@@ -328,10 +328,10 @@ def add_CoordinationServiceServicer_to_server(servicer, server):
                     request_deserializer=psruntime_dot_v1_dot_coordination__pb2.ReportFinishedRequest.FromString,
                     response_serializer=psruntime_dot_v1_dot_coordination__pb2.ReportFinishedResponse.SerializeToString,
             ),
-            'TakeTurn': grpc.unary_unary_rpc_method_handler(
-                    servicer.TakeTurn,
-                    request_deserializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnRequest.FromString,
-                    response_serializer=psruntime_dot_v1_dot_coordination__pb2.TakeTurnResponse.SerializeToString,
+            'NextAction': grpc.unary_unary_rpc_method_handler(
+                    servicer.NextAction,
+                    request_deserializer=psruntime_dot_v1_dot_coordination__pb2.NextActionRequest.FromString,
+                    response_serializer=psruntime_dot_v1_dot_coordination__pb2.NextActionResponse.SerializeToString,
             ),
             'TakeShard': grpc.unary_unary_rpc_method_handler(
                     servicer.TakeShard,
@@ -374,7 +374,7 @@ class CoordinationService:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
     in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
-    In mode sync, between heartbeats: TakeTurn, again as soon as the duty is done.
+    In mode sync, between heartbeats: NextAction, again as soon as the duty is done.
     If its input has data shards: TakeShard, again as soon as one is read to its end; as chief GetPosition before each
     checkpoint.
     A ps's conversation, in order:
@@ -594,7 +594,7 @@ class CoordinationService:
             _registered_method=True)
 
     @staticmethod
-    def TakeTurn(request,
+    def NextAction(request,
             target,
             options=(),
             channel_credentials=None,
@@ -607,9 +607,9 @@ class CoordinationService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/psruntime.v1.CoordinationService/TakeTurn',
-            psruntime_dot_v1_dot_coordination__pb2.TakeTurnRequest.SerializeToString,
-            psruntime_dot_v1_dot_coordination__pb2.TakeTurnResponse.FromString,
+            '/psruntime.v1.CoordinationService/NextAction',
+            psruntime_dot_v1_dot_coordination__pb2.NextActionRequest.SerializeToString,
+            psruntime_dot_v1_dot_coordination__pb2.NextActionResponse.FromString,
             options,
             channel_credentials,
             insecure,

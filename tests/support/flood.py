@@ -56,9 +56,9 @@ def a_leave() -> pb.LeaveRequest:
     )
 
 
-def a_turn() -> pb.TakeTurnRequest:
-    closed = pb.Closed(round=1, attempt=1, global_step=9)
-    return pb.TakeTurnRequest(worker_index=random.randrange(HELD), incarnation=drawn(), view_number=1, closed=closed)
+def an_action() -> pb.NextActionRequest:
+    closed = pb.Applied(round=1, attempt=1, global_step=9)
+    return pb.NextActionRequest(worker_index=random.randrange(HELD), incarnation=drawn(), view_number=1, applied=closed)
 
 
 def a_join(index: int, health: str = "127.0.0.1:9", variables: int = 0) -> pb.JoinRequest:
@@ -79,7 +79,7 @@ def kinds(health: str) -> dict[str, Callable[[], Call]]:
     return {
         "heartbeat": lambda: ("Heartbeat", a_heartbeat().SerializeToString()),
         "leave": lambda: ("Leave", a_leave().SerializeToString()),
-        "turn": lambda: ("TakeTurn", a_turn().SerializeToString()),
+        "turn": lambda: ("NextAction", an_action().SerializeToString()),
         "status": lambda: ("GetStatus", b""),
         "job": lambda: ("GetJob", b""),
         "model": lambda: ("GetModel", b""),

@@ -16,7 +16,7 @@ from psruntime.core.members.messages import Assignment, Prepared, Rest
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.rounds import round_messages
-from psruntime.core.rounds.round_messages import Closed, Torn, Turn
+from psruntime.core.rounds.round_messages import Action, Applied, Broken
 from psruntime.core.rounds.rounds import Rounds
 from psruntime.graph.base.server import start_server
 from psruntime.graph.base.summary_writer import SummaryWriter
@@ -51,7 +51,7 @@ class LocalControlPlane:
     incarnation: int = INCARNATION
     prepare: bool = True
     finished: bool = False
-    done: int = 0
+    report: int = 0
     pushed: int = 0
     prepared_at: list[int] = field(default_factory=list)
     steps_lost: int = 0
@@ -96,31 +96,33 @@ class LocalControlPlane:
 
     def may_step(self, under_way: int = 0) -> bool:
         await_writes()
-        return self.done + under_way < self.steps
+        return self.report + under_way < self.steps
 
     def pushes(self) -> None:
         self.pushed += 1
 
     def stepped(self, global_step: int) -> None:
-        self.done += 1
+        self.report += 1
 
     def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
         self.waited.append(reason)
 
-    def next_turn(self, assignment: Assignment, done: Any, idle: round_messages.Idle | None = None) -> Turn | None:
-        assert not isinstance(done, Torn), done
+    def next_action(
+        self, assignment: Assignment, report: Any, idle: round_messages.Idle | None = None
+    ) -> Action | None:
+        assert not isinstance(report, Broken), report
         await_writes()
         self.rounds.enter(assignment.incarnation, 0)
         self.rounds.rest(assignment.incarnation, idle.after if idle else None)
-        if done:
-            is_close = isinstance(done, Closed)
-            past = self.rounds.close(done) if is_close else self.rounds.contribute(assignment.incarnation, done)
+        if report:
+            is_close = isinstance(report, Applied)
+            past = self.rounds.close(report) if is_close else self.rounds.contribute(assignment.incarnation, report)
             self.closed += past is not None
         self.rounds.limit = self.rounds.global_step + self.steps - self.closed
         if self.closed == self.steps:
             return None
         self.rounds.open_next(1)
-        return self.rounds.turn_of(assignment.incarnation, chief=0)
+        return self.rounds.action_of(assignment.incarnation, chief=0)
 
     def fails(self, reason: str) -> None:
         pass

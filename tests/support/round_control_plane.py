@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import Assignment, Prepared, Rest
 from psruntime.core.plan.buckets import Bucket
 from psruntime.core.rounds.past_round import PastRound
-from psruntime.core.rounds.round_messages import Closed, Contribution, Idle, Torn, Turn
+from psruntime.core.rounds.round_messages import Action, Applied, Broken, Idle, Pushed
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.push.round_sum import RoundStore
@@ -34,10 +34,10 @@ class RoundControlPlane(LocalControlPlane):
     """
 
     recorded: list[int] = field(default_factory=list)
-    contributed: list[Contribution] = field(default_factory=list)
-    torn: list[Torn] = field(default_factory=list)
+    contributed: list[Pushed] = field(default_factory=list)
+    torn: list[Broken] = field(default_factory=list)
     restore: bool = False
-    on_turn: Callable[[RoundControlPlane, Turn], None] = lambda control_plane, turn: None
+    on_action: Callable[[RoundControlPlane, Action], None] = lambda control_plane, action: None
 
     def change_view(self) -> None:
         """As when a ps was away for a moment: the next view is prepared anew."""
@@ -57,18 +57,18 @@ class RoundControlPlane(LocalControlPlane):
     def may_step(self, under_way: int = 0) -> bool:
         return True
 
-    def next_turn(self, assignment: Assignment, done: Any, idle: Idle | None = None) -> Turn | None:
+    def next_action(self, assignment: Assignment, report: Any, idle: Idle | None = None) -> Action | None:
         if not self.holds(assignment):
             return None
         self.rounds.enter(assignment.incarnation, 0)
         self.rounds.rest(assignment.incarnation, idle.after if idle else None)
-        if isinstance(done, Contribution):
-            self.contributed.append(done)
-            self._record(self.rounds.contribute(assignment.incarnation, done))
-        elif isinstance(done, Closed):
-            self._record(self.rounds.close(done))
-        elif isinstance(done, Torn):
-            self.torn.append(done)
+        if isinstance(report, Pushed):
+            self.contributed.append(report)
+            self._record(self.rounds.contribute(assignment.incarnation, report))
+        elif isinstance(report, Applied):
+            self._record(self.rounds.close(report))
+        elif isinstance(report, Broken):
+            self.torn.append(report)
             self.restore = True
             self.change_view()
             return None
@@ -79,9 +79,9 @@ class RoundControlPlane(LocalControlPlane):
         if self.rounds.global_step >= self.steps:
             return None
         self.rounds.open_next(1)
-        turn = self.rounds.turn_of(assignment.incarnation, chief=0)
-        self.on_turn(self, turn)
-        return turn
+        action = self.rounds.action_of(assignment.incarnation, chief=0)
+        self.on_action(self, action)
+        return action
 
     def rest(self, assignment: Assignment) -> Rest:
         return super().rest(assignment) if self.holds(assignment) else Rest.RESUME

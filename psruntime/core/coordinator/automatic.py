@@ -61,7 +61,7 @@ def local_round(state: JobState) -> int | None:
     that is local is one round."""
     if state.schedule is None or not state.steering.settings.automatic:
         return None
-    rounds = state.turns.rounds
+    rounds = state.sync.rounds
     return state.schedule.local_end_at(rounds.round if rounds.open else rounds.round - 1)
 
 

@@ -55,8 +55,8 @@ from psruntime.core.members.messages import (
 )
 from psruntime.core.members.view import MOVES, Phase, View, listed, over_error
 from psruntime.core.plan.identity import differences, in_a_line, remarks
-from psruntime.core.rounds.round_messages import Closed, Done, Duty, Torn, Turn
-from psruntime.core.rounds.turns import Record
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Report
+from psruntime.core.rounds.sync_rounds import Record
 from psruntime.core.shards.shard_messages import ShardAnswer, ShardRequest
 from psruntime.core.steering.commands import Command, Reply
 from psruntime.errors import ModelDiffersError, ReplacedError
@@ -67,7 +67,7 @@ class Effects:
     """What the inputs since the last `take_effects` mean for others than the callers.
 
     news: whether the instructions of any member may have changed.
-    turns_revision: has changed if the turn of any worker may have.
+    actions_revision: has changed if the turn of any worker may have.
     shards_revision: has changed if a worker that waits for a data shard may get one, or none will come in this phase.
     stragglers: workers, by index, that others may soon wait for; their instructions have changed.
     """
@@ -75,7 +75,7 @@ class Effects:
     events: tuple[Event, ...]  # for the log
     records: tuple[Record, ...]  # for the record of the rounds
     news: bool
-    turns_revision: int
+    actions_revision: int
     shards_revision: tuple[int, Phase]
     stragglers: frozenset[int]
 
@@ -215,9 +215,15 @@ class Coordinator:
         state.pace.report(member, report.steps)
         return ClockAnswer(state.pace.floor, state.pace.waits_for(member))
 
-    def take_turn(
-        self, index: int, incarnation: int, view: int, done: Done | None, now_s: float, rests_after: int | None = None
-    ) -> Turn:
+    def next_action(
+        self,
+        index: int,
+        incarnation: int,
+        view: int,
+        report: Report | None,
+        now_s: float,
+        rests_after: int | None = None,
+    ) -> Action:
         """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
 
         rests_after: whether it has a batch, as in Rounds.rest.
@@ -225,31 +231,31 @@ class Coordinator:
         Raises:
             ReplacedError: not a member, or not the one that closes the round, and says that it did so by itself.
         """
-        state, turns = self.state, self.state.turns
+        state, sync = self.state, self.state.sync
         self.advance(now_s)
         state.members.get(Role.WORKER, index, incarnation)
-        if isinstance(done, Closed | Torn) and turns.rounds.is_closing(done):
+        if isinstance(report, Applied | Broken) and sync.rounds.is_closing(report):
             require_closer(state, index)
         if state.mode == "sync" and state.trains_in(view):
-            turns.take(incarnation, index, done, rests_after)
-            state.global_step = turns.rounds.global_step
-            if isinstance(done, Torn) and turns.rounds.tears(done):
+            sync.take(incarnation, index, report, rests_after)
+            state.global_step = sync.rounds.global_step
+            if isinstance(report, Broken) and sync.rounds.tears(report):
                 state.restore = True
-                self._move(Phase.FORMING, f"round {done.round} is torn: {done.reason}; back to the last checkpoint")
+                self._move(Phase.FORMING, f"round {report.round} is torn: {report.reason}; back to the last checkpoint")
             self._reconsider()
-        return self.turn(index, incarnation)
+        return self.action_of(index, incarnation)
 
-    def turn(self, index: int, incarnation: int) -> Turn:
+    def action_of(self, index: int, incarnation: int) -> Action:
         """A worker's turn, for a long poll that ends.
 
         Raises:
             ReplacedError: the incarnation is not a member.
         """
         self.state.members.get(Role.WORKER, index, incarnation)
-        turn = self.state.turns.rounds.turn_of(incarnation, self.state.chief)
-        if turn.duty is Duty.WAIT and self.state.turns.rounds.is_wanted_closed:
-            return replace(turn, reason=steered.hold_of(self.state)[1])
-        return turn
+        action = self.state.sync.rounds.action_of(incarnation, self.state.chief)
+        if action.kind is ActionKind.WAIT and self.state.sync.rounds.is_wanted_closed:
+            return replace(action, reason=steered.hold_of(self.state)[1])
+        return action
 
     def take_shard(self, request: ShardRequest, now_s: float) -> ShardAnswer:
         """A worker says what became of its data shards, and asks for the next.
@@ -304,7 +310,7 @@ class Coordinator:
                 self._note("position", **prepared.position.facts)
             state.duty.prepared(prepared.global_step)
             state.reliefs.forget_all()
-            state.turns.prepared(state.view, state.mode, prepared.global_step, prepared.attempt, state.job.of_rounds)
+            state.sync.prepared(state.view, state.mode, prepared.global_step, prepared.attempt, state.job.of_rounds)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")
         self._reconsider()
         return self._answer(chief)
@@ -369,14 +375,14 @@ class Coordinator:
 
     def take_effects(self) -> Effects:
         """What the inputs since the last call mean for others than their callers."""
-        pace, turns = self.state.pace, self.state.turns
+        pace, sync = self.state.pace, self.state.sync
         events, self._events = tuple(self._events), []
         news, self._news = self._news or bool(events), False
         return Effects(
             events,
-            tuple(turns.take_records()),
+            tuple(sync.take_records()),
             news,
-            turns.rounds.revision,
+            sync.rounds.revision,
             (self.state.shards.revision, self.state.phase),
             frozenset(pace.stragglers.take_news()),
         )
@@ -388,7 +394,7 @@ class Coordinator:
         state = self.state
         if state.phase.over:
             if not state.members.count(Role.PS) and (totals := state.accounts.last_word()):
-                late = {"late": state.turns.late} if state.job.backup_workers else {}
+                late = {"late": state.sync.late} if state.job.backup_workers else {}
                 self._note("accounts", **account_facts(totals), **late)
             return
         self._void_the_view_without_its_ps()
@@ -398,14 +404,14 @@ class Coordinator:
         if state.phase is Phase.FORMING:
             self._form()
         fails = state.stop.fails and all_stopped(state)  # no worker is left to apply a round
-        if state.phase is Phase.TRAINING and (fails or not state.turns.rounds.being_applied):
+        if state.phase is Phase.TRAINING and (fails or not state.sync.rounds.being_applied):
             reason = why_drain(state) or steered.why_drain(state)
             state.stop.cuts_short = bool(state.stop.reason and not reason)
             if reason := reason or state.stop.reason:
                 self._move(Phase.DRAINING, reason)
         self._steer()
         needed = min(state.job.min_workers, state.members.count(Role.WORKER))
-        state.turns.update(state.members.workers, needed, state.chief)
+        state.sync.update(state.members.workers, needed, state.chief)
         self._note_the_loss_of_all_workers()
 
     def _steer(self) -> None:
@@ -460,7 +466,7 @@ class Coordinator:
         before, state.chief = state.chief, next_chief(state)
         if state.chief not in (None, before):
             self._note("chief", worker=state.chief)
-            state.turns.rounds.revision += 1  # what the chief before should have closed is this one's turn now
+            state.sync.rounds.revision += 1  # what the chief before should have closed is this one's turn now
 
     def _form(self) -> None:
         """Forms the next view, or says what it lacks."""
@@ -481,7 +487,7 @@ class Coordinator:
         self._note("phase", was=state.phase, now=phase, reason=reason)
         state.phase, state.reason = phase, reason
         if phase is not Phase.TRAINING:
-            state.turns.rounds.end()
+            state.sync.rounds.end()
         if phase.over:
             steered.steer(state)
 
@@ -510,7 +516,7 @@ class Coordinator:
         member = state.members.admit(Member(*who_and_where, join.join_id, incarnation, now_s, now_s, now_s), now_s)
         self._note("member_joined", member=member.name, address=member.address, incarnation=member.tag)
         state.admit(member, join.specs, join.identity)
-        state.turns.admit(incarnation, join.machine)
+        state.sync.admit(incarnation, join.machine)
         return member
 
     def _prefer_the_past(self, join: Join, now_s: float) -> None:

@@ -34,7 +34,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.rounds.past_round import Part
 from psruntime.core.rounds.shares import Shares
-from psruntime.core.rounds.turns import Turns
+from psruntime.core.rounds.sync_rounds import SyncRounds
 from psruntime.core.shards.shards import Shards
 from psruntime.core.steering.settings import Settings
 from psruntime.core.steering.steering import Steering
@@ -85,7 +85,7 @@ class JobState:
         self.pace = Pace(job)
         self.shards = Shards(job.epochs, note)
         shares = Shares() if job.batch_policy == "throughput" else None
-        self.turns = Turns(  # mode sync
+        self.sync = SyncRounds(  # mode sync
             job.round_warn_s, note, job.train_steps, job.backup_workers, shares, self._count
         )
         self.drain_timer = DrainTimer(job.drain_timeout_s)
@@ -101,7 +101,7 @@ class JobState:
         self.traffic = TrafficRates(job.ps, job.lease_s, note, some_empty=job.min_ps_bytes > 0)
 
         self.timed: list[Timed] = [
-            self.turns, self.pace, self.grace, self.failures, self.duty, self.drain_timer, self.stop, self.reliefs,
+            self.sync, self.pace, self.grace, self.failures, self.duty, self.drain_timer, self.stop, self.reliefs,
             *([self.adaptive_bound] if self.adaptive_bound else []),
         ]  # fmt: skip
 
@@ -148,7 +148,7 @@ class JobState:
         if self.view.number == 0:
             self.past = self.past.and_of(past)
             self.identity = self.past.identity or self.identity
-            self.turns.rounds.heard_of(self.past.attempt)
+            self.sync.rounds.heard_of(self.past.attempt)
             self.steering.learn(self.past.settings)
             self.pace.rebound(self.steering.settings.bound)
             if self.past.began:
@@ -162,13 +162,13 @@ class JobState:
             self.grace.lost(member, now_s)
         if member.role is Role.PS:
             self.ps_beats.pop(member.incarnation, None)
-            self.turns.machines.pop(member.incarnation, None)
+            self.sync.machines.pop(member.incarnation, None)
             return
         self.reliefs.forget(member.incarnation)
         self.duty.forget(member.incarnation)
         self.fence.remove(member.incarnation)
         self.worker_beats.forget(member.incarnation)
-        self.turns.lose(member.incarnation, member.index)
+        self.sync.lose(member.incarnation, member.index)
         self.shards.lose(member.incarnation, f"{member.name} is gone")
         self.pace.remove(member, now_s)
         if not self.members.live(Role.WORKER):

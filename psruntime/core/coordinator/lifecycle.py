@@ -75,7 +75,7 @@ def require_chief(state: JobState, index: int, incarnation: int) -> Member:
 
 def require_closer(state: JobState, index: int) -> None:
     """Raises ReplacedError unless this worker closes the open round by itself, as a rule as the chief."""
-    closer = state.turns.rounds.closer(state.chief)
+    closer = state.sync.rounds.closer(state.chief)
     if closer != index:
         is_closer = "nobody does" if closer is None else f"worker {closer} does"
         raise ReplacedError(f"worker {index} does not close the round, {is_closer}")

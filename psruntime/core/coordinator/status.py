@@ -21,7 +21,7 @@ def job_status(state: JobState, now_s: float) -> JobStatus:
     clocks = state.pace.clocks.clocks
     totals = state.accounts.totals()
     traffic = state.traffic.of_ps()
-    rounds = state.turns.rounds
+    rounds = state.sync.rounds
     if rounds.held:  # what heartbeats say of clocks is as old as they are, and a round is shorter
         done = rounds.contributed
         clocks = {member.index: state.pace.floor + (member.index in done) for member in state.members.live(Role.WORKER)}
@@ -58,11 +58,11 @@ def _reason(state: JobState, now_s: float) -> str:
         return "; ".join([state.reason, "no worker is live", *_gone(state, Role.WORKER, now_s)])
     if state.phase is Phase.PREPARING:
         return f"{state.reason}; waiting for worker {state.chief}, the chief, to prepare it"
-    waited_s, parts = state.turns.waited_s(now_s), [state.reason]
+    waited_s, parts = state.sync.waited_s(now_s), [state.reason]
     if hold := steered.hold_of(state)[1]:
         parts.append(hold)
     if waited_s > SLOW_S:
-        parts.append(f"{state.turns.waits_for(state.members.workers(), state.chief)}, for {waited_s:.1f} s")
+        parts.append(f"{state.sync.waits_for(state.members.workers(), state.chief)}, for {waited_s:.1f} s")
     if overdue := overdue_checkpoint(state):
         parts.append(f"{overdue}; worker {state.chief} is the chief")
     return "; ".join(parts)
@@ -93,7 +93,7 @@ def _line(
     beat = state.worker_beats.get(member.incarnation)
     floor = state.pace.floor
     clock = clocks.get(member.index, floor)
-    shares = state.turns.rounds.shares
+    shares = state.sync.rounds.shares
     return replace(
         line,
         chief=state.chief == member.index,

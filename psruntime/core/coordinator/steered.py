@@ -158,7 +158,7 @@ def is_to_leave(state: JobState, incarnation: int) -> bool:
 
 def _take_up(state: JobState) -> None:
     """What the rounds go by."""
-    rounds, barrier = state.turns.rounds, state.steering.barrier
+    rounds, barrier = state.sync.rounds, state.steering.barrier
     rounds.stay_closed(barrier.hold > 0)
     rounds.learning_rate_scale = barrier.in_force.learning_rate_scale
     rounds.limit, rounds.local_end = automatic.last_round(state), automatic.local_round(state)
@@ -167,7 +167,7 @@ def _take_up(state: JobState) -> None:
 def _stepping(state: JobState) -> str:
     """Who may be in a step that began before the hold; empty if nobody is."""
     if state.mode == "sync":
-        rounds = state.turns.rounds
+        rounds = state.sync.rounds
         return rounds.waits_for(state.chief) if rounds.open or rounds.unsettled else ""
     hold, beats = state.steering.barrier.hold, state.worker_beats
     late = [
@@ -210,7 +210,7 @@ def _saved_since(state: JobState, request: Request) -> int | None:
     if step is None or not state.phase.prepared:
         return None
     is_paused = steering.settings.paused and (steering.barrier.target is None or steering.is_building)
-    is_at_rest = is_paused or state.turns.rounds.is_at_rest
+    is_at_rest = is_paused or state.sync.rounds.is_at_rest
     return step if step > request.at_step or (is_at_rest and step >= state.global_step) else None
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from psruntime.core.members.membership import tag_of
 from psruntime.core.members.messages import Machine
-from psruntime.core.rounds.round_messages import Complete, Contribution, Taken
+from psruntime.core.rounds.round_messages import Complete, Pushed, Taken
 from psruntime.core.shards.shard_messages import ShardBatch
 
 
 @dataclass(frozen=True)
 class Part:
-    """One member's part in a closed round, enough to repeat it.  The others from `taken` on: as in Contribution."""
+    """One member's part in a closed round, enough to repeat it.  The others from `taken` on: as in Pushed."""
 
     worker: int
     incarnation: int
@@ -72,7 +72,7 @@ def past_round(
     attempt: int,
     global_step: int,
     members: Mapping[int, int],
-    contributions: Mapping[int, Contribution],
+    contributions: Mapping[int, Pushed],
     learning_rate_scale: float = 1.0,
     local: bool = False,
 ) -> PastRound:

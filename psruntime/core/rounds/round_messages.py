@@ -9,13 +9,13 @@ from enum import Enum
 from psruntime.core.shards.shard_messages import ShardBatch
 
 
-class Duty(str, Enum):
+class ActionKind(str, Enum):
     """What a worker does now."""
 
     WAIT = "wait"  # nothing, until its next turn
     COMPUTE = "compute"  # with backup workers: keep the gradient of its batch, and say so before it is pushed
-    CONTRIBUTE = "contribute"  # push the gradient of its batch for the attempt
-    CLOSE = "close"  # as chief: apply what all have pushed, by itself
+    PUSH = "push"  # push the gradient of its batch for the attempt
+    APPLY = "apply"  # as chief: apply what all have pushed, by itself
     NONE = "none"  # no rounds are held in the view that it knows
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Complete:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Action:
     """A worker's duty, and the round that it is about.
 
     opened: the round's first attempt; so a turn with another one asks for another batch.
@@ -48,7 +48,7 @@ class Turn:
     number of the round, and pushes by how much they have changed, as a gradient: what they were less what they are.
     """
 
-    duty: Duty
+    kind: ActionKind
     round: int = 0
     attempt: int = 0
     opened: int = 0
@@ -86,7 +86,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Contribution:
+class Pushed:
     """What a member pushed: the `batch`-th of its input, counted from 0, which weighs `examples`.
 
     It has closed the round before.  apart: this one has to be closed by itself, since what is applied depends on the
@@ -108,7 +108,7 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class Closed:
+class Applied:
     """A worker has applied the attempt, all of it; the variables hold `global_step` updates now."""
 
     round: int
@@ -117,7 +117,7 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class Torn:
+class Broken:
     """A worker found the attempt applied in part, or summed from what was, and it cannot be mended any more."""
 
     round: int
@@ -138,4 +138,4 @@ class Idle:
     is_over: Callable[[], bool]
 
 
-Done = Computed | Contribution | Closed | Torn  # what a worker may have done in its turn
+Report = Computed | Pushed | Applied | Broken  # what a worker may have done in its turn

@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from psruntime.core.members.view import listed
 from psruntime.core.rounds.chosen import Chosen, Late
 from psruntime.core.rounds.past_round import PastRound, past_round
-from psruntime.core.rounds.round_messages import Closed, Computed, Contribution, Duty, Torn, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Computed, Pushed
 from psruntime.core.rounds.shares import Shares
 
 NAMED = 10  # workers that a message names
@@ -59,7 +59,7 @@ class Rounds:
         self._chosen = Chosen({}, 0)  # of the open round
         self._late: list[Late] = []  # see `take_late`
         self._closer: tuple[tuple[int, int, int | None], int | None] | None = None  # for what it was looked up last
-        self._contributions: dict[int, Contribution] = {}  # by incarnation
+        self._contributions: dict[int, Pushed] = {}  # by incarnation
         self._before: PastRound | None = None  # complete, and closed by who contributes to the next
         self._begun = False  # whether a round was opened in this view
         self._present: dict[int, int] = {}  # who takes turns in this view: incarnation -> worker index
@@ -197,7 +197,7 @@ class Rounds:
         late, self._late = self._late, []
         return late
 
-    def contribute(self, incarnation: int, contribution: Contribution) -> PastRound | None:
+    def contribute(self, incarnation: int, contribution: Pushed) -> PastRound | None:
         """A member has pushed.  Repeats, and what belongs to another attempt, change nothing.
 
         Returns the round before, if this is the first word of its having been closed.
@@ -210,7 +210,7 @@ class Rounds:
             self.revision += 1
         return self._settle()
 
-    def close(self, closed: Closed) -> PastRound | None:
+    def close(self, closed: Applied) -> PastRound | None:
         """Returns the closed round.  A repeat, or another attempt, changes nothing and returns none."""
         if self.settles(closed):
             return self._settle()
@@ -288,36 +288,36 @@ class Rounds:
             self._closer = (self.attempt, self.revision, chief), chief if chief in idle else min(idle, default=chief)
         return self._closer[1]
 
-    def is_closing(self, done: Closed | Torn) -> bool:
+    def is_closing(self, done: Applied | Broken) -> bool:
         """Whether it is about the open attempt, which the chief closes now."""
         return self.held and self.closing and (done.round, done.attempt) == (self.round, self.attempt)
 
-    def settles(self, done: Closed | Torn) -> bool:
+    def settles(self, done: Applied | Broken) -> bool:
         """Whether it is about the attempt before, which anybody closes who contributes to the open one."""
         before = self._before
         return self.held and before is not None and (done.round, done.attempt) == (before.round, before.attempt)
 
-    def tears(self, torn: Torn) -> bool:
+    def tears(self, torn: Broken) -> bool:
         """Whether it is about the open attempt, or the one before."""
         is_open = self.open and (torn.round, torn.attempt) == (self.round, self.attempt)
         return (self.held and is_open) or self.settles(torn)
 
-    def turn_of(self, incarnation: int, chief: int | None) -> Turn:
+    def action_of(self, incarnation: int, chief: int | None) -> Action:
         """What a worker does now; `chief` is the chief's index."""
         if not self.held or incarnation not in self._present:
-            return Turn(Duty.NONE, reason="no rounds are held in this view")
-        duty, closes, reason = Duty.WAIT, None, ""
+            return Action(ActionKind.NONE, reason="no rounds are held in this view")
+        kind, closes, reason = ActionKind.WAIT, None, ""
         if self.closing and self._present[incarnation] == self.closer(chief):
-            duty, closes = Duty.CLOSE, self._past(self.round).complete
+            kind, closes = ActionKind.APPLY, self._past(self.round).complete
         elif self._before and not self.open and self._present[incarnation] == self.closer(chief):
-            duty, closes = Duty.CLOSE, self._before.complete  # nobody has a batch with which to close it on the way
+            kind, closes = ActionKind.APPLY, self._before.complete  # no worker has a batch with which to close it
         elif work := self._work_of(incarnation):
-            duty, closes = work, self._before.complete if self._before else None
+            kind, closes = work, self._before.complete if self._before else None
         else:
             reason = self.waits_for(chief)
-        share = self.shares.of(incarnation) if self.shares and duty is Duty.CONTRIBUTE else 0
-        local = self._local is not None and duty is Duty.CONTRIBUTE
-        return Turn(duty, self.round, self.attempt, self.opened, closes, reason, share, local)
+        share = self.shares.of(incarnation) if self.shares and kind is ActionKind.PUSH else 0
+        local = self._local is not None and kind is ActionKind.PUSH
+        return Action(kind, self.round, self.attempt, self.opened, closes, reason, share, local)
 
     def waits_for(self, chief: int | None) -> str:
         """Whom the round waits for.  A few are named, many are counted: this is asked for every one who waits."""
@@ -341,11 +341,11 @@ class Rounds:
         """Of the live workers, by index, those without a session on the view."""
         return sorted(set(live) - set(self._present.values()))
 
-    def _work_of(self, incarnation: int) -> Duty | None:
+    def _work_of(self, incarnation: int) -> ActionKind | None:
         """Whether this worker has a gradient to compute, or to push."""
         if incarnation in self._members:
-            return None if incarnation in self._contributions else Duty.CONTRIBUTE
-        return Duty.COMPUTE if self._chosen.computes(incarnation) and not self.closing else None
+            return None if incarnation in self._contributions else ActionKind.PUSH
+        return ActionKind.COMPUTE if self._chosen.computes(incarnation) and not self.closing else None
 
     def _learn(self) -> None:
         """The open round is complete: how fast its members are is seen from it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from psruntime.core.members.messages import Assignment, Prepared, Rest
 from psruntime.core.members.view import View
-from psruntime.core.rounds.round_messages import Done, Idle, Turn
+from psruntime.core.rounds.round_messages import Action, Idle, Report
 from psruntime.graph.session.control_plane import ControlPlane, Shards
 
 
@@ -93,7 +93,7 @@ class AloneControl:
     def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
         self._job.waits_for_shard(reason, at_rest)
 
-    def next_turn(self, assignment: Assignment, done: Done | None, idle: Idle | None = None) -> Turn | None:  # noqa: ARG002
+    def next_action(self, assignment: Assignment, report: Report | None, idle: Idle | None = None) -> Action | None:  # noqa: ARG002
         return None
 
     def pushes(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from psruntime.core.members.messages import Assignment
-from psruntime.core.rounds.round_messages import Contribution, Turn
+from psruntime.core.rounds.round_messages import Action, Pushed
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.local_training import LocalTraining, Trained
 from psruntime.graph.loop.round_runs import RoundRuns, are_accepted
@@ -22,15 +22,15 @@ class LocalRounds:
         self._training, self._inputs = training, inputs
         self._kept_for: tuple[Assignment, int] | None = None  # and the first attempt of the round
 
-    def contribute(self, session: Any, assignment: Assignment, turn: Turn, runs: RoundRuns) -> Contribution | None:
+    def contribute(self, session: Any, assignment: Assignment, action: Action, runs: RoundRuns) -> Pushed | None:
         """Does what the turn says; None: the next turn says what follows."""
-        if self._kept_for != (assignment, turn.opened):
-            self._kept_for, self.trained = None, self._training.train(session, assignment, turn.round)
+        if self._kept_for != (assignment, action.opened):
+            self._kept_for, self.trained = None, self._training.train(session, assignment, action.round)
             if self.trained is None:
                 return None
-            self._kept_for = assignment, turn.opened
+            self._kept_for = assignment, action.opened
         assert self.trained is not None
         weight = self.trained.weight
-        if not are_accepted(runs.contribute(session, assignment, turn, scale=weight)):
+        if not are_accepted(runs.contribute(session, assignment, action, scale=weight)):
             return None
-        return Contribution(turn.round, turn.attempt, self._inputs.drawn - 1, weight, apart=True)
+        return Pushed(action.round, action.attempt, self._inputs.drawn - 1, weight, apart=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.members.messages import Assignment
-from psruntime.core.rounds.round_messages import Closed, Complete, Torn, Turn
+from psruntime.core.rounds.round_messages import Action, Applied, Broken, Complete
 from psruntime.errors import JobFailedError
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, torn
@@ -46,14 +46,14 @@ class RoundRuns:
             raise JobFailedError(f"{odd}, so round {closes.round} was not applied, and none could be after it")
         return header
 
-    def contribute(self, session: Any, assignment: Assignment, turn: Turn, scale: float) -> Any:
+    def contribute(self, session: Any, assignment: Assignment, action: Action, scale: float) -> Any:
         """Pushes what is kept; the outcomes, int64 [buckets, 3].
 
         scale: multiply what is kept by it to get the sum over its examples; 0: it does not count.
         """
-        push_id = self.push_id(assignment, turn.attempt)
+        push_id = self.push_id(assignment, action.attempt)
         is_chief = self._control_plane.is_chief()
-        header = self._rounds.header.values(push_id, turn.round - 1, finite=scale > 0, scale=scale, is_chief=is_chief)
+        header = self._rounds.header.values(push_id, action.round - 1, finite=scale > 0, scale=scale, is_chief=is_chief)
 
         def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
             run = self._runner.round_run("contribute")
@@ -63,7 +63,7 @@ class RoundRuns:
 
         return np.concatenate(session.run_step_fn(contribute))
 
-    def close(self, session: Any, assignment: Assignment, closes: Complete) -> Closed | Torn | None:
+    def close(self, session: Any, assignment: Assignment, closes: Complete) -> Applied | Broken | None:
         """Applies the round by itself, also one that somebody before began to apply; None: this worker is fenced.
 
         Raises:
@@ -74,10 +74,10 @@ class RoundRuns:
         run = ("close_local", header, [closes.round]) if closes.local else ("close", header)
         states = np.concatenate(self._run(session, *run))
         if reason := torn(states, closes):
-            return Torn(closes.round, closes.attempt, reason)
+            return Broken(closes.round, closes.attempt, reason)
         if not (states[:, APPLIED_ATTEMPT] == closes.attempt).all():
             return None  # fenced: another incarnation is at work
-        return Closed(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
+        return Applied(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
 
     def _factor(self, session: Any, closes: Complete) -> float:
         """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing.
@@ -118,7 +118,7 @@ def is_closed(outcomes: Any, closes: Complete) -> bool:
 
 
 def positions(outcomes: Any) -> tuple[int, ...]:
-    """As in Contribution, of one that was accepted; none where a bucket had taken an earlier try of it.
+    """As in Pushed, of one that was accepted; none where a bucket had taken an earlier try of it.
 
     outcomes: int64 [buckets, 3].
     """

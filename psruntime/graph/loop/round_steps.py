@@ -21,16 +21,16 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.update_outcome import SentUpdate, UpdateOutcome, contribution, too_late, word_of
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import (
-    Closed,
+    Action,
+    ActionKind,
+    Applied,
+    Broken,
     Complete,
     Computed,
-    Contribution,
-    Done,
-    Duty,
     Idle,
+    Pushed,
+    Report,
     Taken,
-    Torn,
-    Turn,
 )
 from psruntime.errors import UserCodeError
 from psruntime.graph.loop.local_rounds import LocalRounds
@@ -48,7 +48,7 @@ from psruntime.observe.step_times import ROUND
 class _Kept:
     """A gradient in the worker's variables, and what it is of.
 
-    weight: of its batch, 0 if it does not count.  divisor: what it was divided by.  taken: as in Contribution.
+    weight: of its batch, 0 if it does not count.  divisor: what it was divided by.  taken: as in Pushed.
     loss: of its batch.  pushed: a contribution of it was accepted.
     """
 
@@ -111,36 +111,36 @@ class RoundSteps:
         Raises:
             JobFailedError: the loss is not finite, and that ends the job.
         """
-        done: Done | None = None
+        report: Report | None = None
         while True:
             assignment = self._creator.assignment
             assert assignment is not None
             came_s = time.monotonic()
             self._waits_s = self._waits_s or time.time()
-            turn = self._control_plane.next_turn(assignment, done, self._idle(assignment))
+            action = self._control_plane.next_action(assignment, report, self._idle(assignment))
             self._waited_s += time.monotonic() - came_s
-            if turn is None:
+            if action is None:
                 return
-            if turn.duty is Duty.WAIT:
+            if action.kind is ActionKind.WAIT:
                 continue  # there may be a batch again
-            stops = self._has_stopped() and self._needs_gradient(assignment, turn)
-            if stops and turn.closes is None:
+            stops = self._has_stopped() and self._needs_gradient(assignment, action)
+            if stops and action.closes is None:
                 return
             try:
-                if turn.closes and (stops or turn.duty is Duty.CLOSE):
-                    done = self._runs.close(session, assignment, turn.closes)
-                elif turn.local:
-                    done = self._train_alone(session, assignment, turn)
-                elif turn.duty is Duty.COMPUTE:
-                    done = self._keep(session, assignment, turn)
+                if action.closes and (stops or action.kind is ActionKind.APPLY):
+                    report = self._runs.close(session, assignment, action.closes)
+                elif action.local:
+                    report = self._train_alone(session, assignment, action)
+                elif action.kind is ActionKind.COMPUTE:
+                    report = self._keep(session, assignment, action)
                 else:
-                    done = self._contribute(session, assignment, turn)
+                    report = self._contribute(session, assignment, action)
             except NoBatchError:
-                done = None  # which is said when the next turn is asked for
+                report = None  # which is said when the next turn is asked for
                 if self._kept and self._kept.assignment != assignment:
                     self._kept = None  # it is not wanted any more, so that was no reason to take part
             if self._creator.assignment != assignment:
-                done = None  # it was said to ps that are no longer those of the view
+                report = None  # it was said to ps that are no longer those of the view
 
     def leave(self) -> None:
         """The batch of a gradient that no round took is the next one."""
@@ -156,38 +156,38 @@ class RoundSteps:
             return None  # its batch is still wanted, or may be
         return self._batches.idle(kept.opened if kept else 0)
 
-    def _needs_gradient(self, assignment: Assignment, turn: Turn) -> bool:
+    def _needs_gradient(self, assignment: Assignment, action: Action) -> bool:
         kept = self._kept
-        held = kept is not None and (kept.assignment, kept.opened) == (assignment, turn.opened)
-        return turn.duty in (Duty.COMPUTE, Duty.CONTRIBUTE) and not held
+        held = kept is not None and (kept.assignment, kept.opened) == (assignment, action.opened)
+        return action.kind in (ActionKind.COMPUTE, ActionKind.PUSH) and not held
 
-    def _keep(self, session: Any, assignment: Assignment, turn: Turn) -> Done | None:
+    def _keep(self, session: Any, assignment: Assignment, action: Action) -> Report | None:
         """A gradient for the round, which nobody knows but this worker."""
-        if self._needs_gradient(assignment, turn):
-            outcomes = self._compute(session, assignment, turn)
-            if turn.closes and not is_closed(outcomes, turn.closes):
-                return self._runs.close(session, assignment, turn.closes)  # then the batch is computed again
+        if self._needs_gradient(assignment, action):
+            outcomes = self._compute(session, assignment, action)
+            if action.closes and not is_closed(outcomes, action.closes):
+                return self._runs.close(session, assignment, action.closes)  # then the batch is computed again
         kept = self._kept
         assert kept is not None
-        return Computed(turn.round, turn.opened, kept.batch.number, kept.weight)
+        return Computed(action.round, action.opened, kept.batch.number, kept.weight)
 
-    def _contribute(self, session: Any, assignment: Assignment, turn: Turn) -> Done | None:
-        compute = self._needs_gradient(assignment, turn)
-        outcomes = (self._compute if compute else self._contribute_again)(session, assignment, turn)
-        if turn.closes and not is_closed(outcomes, turn.closes):
-            return self._why_not_closed(session, assignment, turn, turn.closes)
+    def _contribute(self, session: Any, assignment: Assignment, action: Action) -> Report | None:
+        compute = self._needs_gradient(assignment, action)
+        outcomes = (self._compute if compute else self._contribute_again)(session, assignment, action)
+        if action.closes and not is_closed(outcomes, action.closes):
+            return self._why_not_closed(session, assignment, action, action.closes)
         if not are_accepted(outcomes):
             return None  # void or fenced: the next turn says what follows
         kept = self._kept
         assert kept is not None
         if self._creator.assignment == assignment:  # else it was said to ps that are no longer those of the view
             self._kept = replace(kept, pushed=True)
-        self._tell(kept, turn.round, turn.attempt, contribution(self._buckets, kept.weight > 0))
+        self._tell(kept, action.round, action.attempt, contribution(self._buckets, kept.weight > 0))
         apart = self._graph.model.spec.clip_norm is not None
         batch = kept.batch
-        return Contribution(
-            turn.round,
-            turn.attempt,
+        return Pushed(
+            action.round,
+            action.attempt,
             batch.number,
             kept.weight,
             apart,
@@ -197,10 +197,10 @@ class RoundSteps:
             positions(outcomes),
         )
 
-    def _train_alone(self, session: Any, assignment: Assignment, turn: Turn) -> Done | None:
+    def _train_alone(self, session: Any, assignment: Assignment, action: Action) -> Report | None:
         """What this worker has come to by itself, where the round is local."""
         assert self._local is not None
-        said = self._local.contribute(session, assignment, turn, self._runs)
+        said = self._local.contribute(session, assignment, action, self._runs)
         self._waits_s = None
         if said and self._on_update:
             waited_s, self._waited_s = self._waited_s, 0.0
@@ -208,7 +208,7 @@ class RoundSteps:
             assert trained is not None
             outcome = contribution(self._buckets, trained.weight > 0)
             self._on_update(
-                SentUpdate(turn.attempt, view, turn.round, outcome, trained.loss, trained.examples, waited_s)
+                SentUpdate(action.attempt, view, action.round, outcome, trained.loss, trained.examples, waited_s)
             )
         return said
 
@@ -218,31 +218,33 @@ class RoundSteps:
             view, examples = word_of(kept.assignment.view), self._inputs.examples(kept.batch.arrays)
             self._on_update(SentUpdate(attempt, view, number, outcome, kept.loss, examples, waited_s))
 
-    def _why_not_closed(self, session: Any, assignment: Assignment, turn: Turn, closes: Complete) -> Torn | None:
+    def _why_not_closed(self, session: Any, assignment: Assignment, action: Action, closes: Complete) -> Broken | None:
         """What to say after a step that pulled a bucket without the round before; None: this worker is fenced."""
         found = self._runs.close(session, assignment, closes)
-        if isinstance(found, Closed):  # by now; but the gradient may be in the sums of this round, which others know
-            return Torn(turn.round, turn.attempt, f"a bucket was pulled while round {closes.round} was applied to it")
+        if isinstance(found, Applied):  # by now; but the gradient may be in the sums of this round, which others know
+            return Broken(
+                action.round, action.attempt, f"a bucket was pulled while round {closes.round} was applied to it"
+            )
         return found
 
-    def _compute(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
+    def _compute(self, session: Any, assignment: Assignment, action: Action) -> Any:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
         began_s = time.monotonic()
         headers = {
             self._graph.header.fed: self._graph.header.values(
-                self._runs.push_id(assignment, turn.attempt), is_chief=self._control_plane.is_chief()
+                self._runs.push_id(assignment, action.attempt), is_chief=self._control_plane.is_chief()
             ),
-            self._rounds.header.fed: self._runs.close_header(assignment, turn.closes),
+            self._rounds.header.fed: self._runs.close_header(assignment, action.closes),
         }
         divisor = 1
         if self._graph.mean_divisor is not None:
-            divisor = turn.closes.members if turn.closes else 1  # as many as now, unless some came or went
+            divisor = action.closes.members if action.closes else 1  # as many as now, unless some came or went
             headers[self._graph.mean_divisor] = divisor
         was_late = self._was_late(assignment)
         if was_late and self._kept:
             self._tell(self._kept, self._kept.round, self._kept.opened, too_late(self._buckets))
         draws_s = time.time()
-        batch, ran = self._step(session, self._batch_for(assignment, turn), headers, turn.share)
+        batch, ran = self._step(session, self._batch_for(assignment, action), headers, action.share)
         fetched, times = ran.fetched, ran.times(ROUND, self._waits_s or draws_s, draws_s)
         self._waits_s = None
         taken = replace(batch.taken, seconds=time.monotonic() - began_s) if batch.taken else None
@@ -250,18 +252,18 @@ class RoundSteps:
         read = (float(fetched["loss"]), bool(fetched["finite"]), int(fetched["global_step"]))
         dropped = len(outcomes) if was_late else 0
         result = StepResult(*read, self._inputs.examples(batch.arrays), staleness=0, dropped=dropped, times=times)
-        closed = turn.closes is None or is_closed(outcomes, turn.closes)
+        closed = action.closes is None or is_closed(outcomes, action.closes)
         if closed:
             weight = float(fetched["examples"])
-            self._kept = _Kept(assignment, turn.round, turn.opened, batch, weight, divisor, taken, result.loss)
+            self._kept = _Kept(assignment, action.round, action.opened, batch, weight, divisor, taken, result.loss)
         elif self._kept is None or batch is not self._kept.batch:
             self._batches.keep(batch)
         self._control_plane.stepped(result.global_step)
         self._on_step(result)
         if self._stop_on_nan and closed:  # else it may be of parameters that were applied in part
-            if turn.closes and not result.finite:  # there is no contribution that would tell of it
-                self._control_plane.next_turn(
-                    assignment, Closed(turn.closes.round, turn.closes.attempt, turn.closes.round)
+            if action.closes and not result.finite:  # there is no contribution that would tell of it
+                self._control_plane.next_action(
+                    assignment, Applied(action.closes.round, action.closes.attempt, action.closes.round)
                 )
             require_finite(result)
         return outcomes
@@ -303,7 +305,7 @@ class RoundSteps:
 
         return step
 
-    def _batch_for(self, assignment: Assignment, turn: Turn) -> Batch:
+    def _batch_for(self, assignment: Assignment, action: Action) -> Batch:
         """The next, unless that of a round in an earlier view is still wanted.
 
         It is not if it was pushed and the round is behind: that closed, also where nobody heard of it.  With backup
@@ -313,15 +315,15 @@ class RoundSteps:
         if (
             kept
             and kept.assignment != assignment
-            and not ((kept.pushed or self._only_keeps) and kept.round < turn.round)
+            and not ((kept.pushed or self._only_keeps) and kept.round < action.round)
         ):
             return kept.batch
         if kept and not kept.pushed and kept.batch.of:
             self._batches.put_back(kept.batch)
             self._kept = None
-        return self._batches.next(turn.share)
+        return self._batches.next(action.share)
 
-    def _contribute_again(self, session: Any, assignment: Assignment, turn: Turn) -> Any:
+    def _contribute_again(self, session: Any, assignment: Assignment, action: Action) -> Any:
         """What was kept, because the attempt was void; the outcomes."""
         assert self._kept is not None
-        return self._runs.contribute(session, assignment, turn, self._kept.weight * self._kept.divisor)
+        return self._runs.contribute(session, assignment, action, self._kept.weight * self._kept.divisor)

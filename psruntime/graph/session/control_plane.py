@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from psruntime.core.members.messages import Assignment, Prepared, Rest
-from psruntime.core.rounds.round_messages import Done, Idle, Turn
+from psruntime.core.rounds.round_messages import Action, Idle, Report
 from psruntime.core.shards.shard_messages import Position
 from psruntime.graph.input.shard_reader import ShardSource
 
@@ -89,7 +89,7 @@ class ControlPlane(Protocol):
         at_rest: no step is under way.
         """
 
-    def next_turn(self, assignment: Assignment, done: Done | None, idle: Idle | None = None) -> Turn | None:
+    def next_action(self, assignment: Assignment, report: Report | None, idle: Idle | None = None) -> Action | None:
         """Mode sync: reports what was done, and blocks until there is something to do; None: no rounds any more.
 
         idle: this worker has no batch, so it has nothing to do but to close rounds, and to push again what it kept;

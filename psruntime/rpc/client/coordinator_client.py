@@ -12,7 +12,7 @@ from psruntime.config import JobConfig
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet, Prepared
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.rounds.round_messages import Turn
+from psruntime.core.rounds.round_messages import Action
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, ShardRequest
 from psruntime.core.steering.commands import Reply
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
@@ -21,6 +21,7 @@ from psruntime.rpc.security import job_token
 from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.security.tls_diagnosis import why_refused
 from psruntime.rpc.wire import field_checks, member_messages, statuses
+from psruntime.rpc.wire.action_messages import ActionRequest, action_from_wire, action_request_to_wire
 from psruntime.rpc.wire.channel_options import CALLER_OPTIONS
 from psruntime.rpc.wire.clock_messages import clock_answer_from_wire, clock_report_to_wire
 from psruntime.rpc.wire.control_messages import ControlRequest, control_reply_from_wire, control_request_to_wire
@@ -33,7 +34,6 @@ from psruntime.rpc.wire.shard_messages import (
     shard_request_to_wire,
 )
 from psruntime.rpc.wire.status_messages import job_from_wire, status_from_wire
-from psruntime.rpc.wire.turn_messages import TurnRequest, turn_from_wire, turn_request_to_wire
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
@@ -118,18 +118,18 @@ class CoordinatorClient:
         response: pb.ReportFinishedResponse = self._call(self._stub.ReportFinished, request, deadline_s)
         return member_messages.answer_from_wire(response.answer)
 
-    def take_turn(
-        self, request: TurnRequest, is_wanted: Callable[[], bool] | None, deadline_s: float = DEADLINE_S
-    ) -> Turn | None:
+    def next_action(
+        self, request: ActionRequest, is_wanted: Callable[[], bool] | None, deadline_s: float = DEADLINE_S
+    ) -> Action | None:
         """None once the answer is not wanted any more.  The deadline has to be longer than `request.max_wait_s`.
 
         is_wanted: None for a call that cannot be called off, which costs less: grpc starts a thread for one that can.
         """
-        rpc, wire = self._stub.TakeTurn, turn_request_to_wire(request)
+        rpc, wire = self._stub.NextAction, action_request_to_wire(request)
         if is_wanted is None:
-            return turn_from_wire(self._call(rpc, wire, deadline_s).turn)
+            return action_from_wire(self._call(rpc, wire, deadline_s).action)
         response = self._call_while(is_wanted, rpc, wire, deadline_s)
-        return None if response is None else turn_from_wire(response.turn)
+        return None if response is None else action_from_wire(response.action)
 
     def take_shard(
         self, request: ShardRequest, is_wanted: Callable[[], bool], deadline_s: float = DEADLINE_S

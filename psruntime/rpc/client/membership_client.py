@@ -14,7 +14,7 @@ from psruntime.core.members.membership import Role, tag_of
 from psruntime.core.members.messages import Answer, Assignment, LeaveKind, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import over_error
-from psruntime.core.rounds.round_messages import Done, Turn
+from psruntime.core.rounds.round_messages import Action, Report
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, Sharding, ShardNews, ShardRequest
 from psruntime.errors import (
     CredentialsError,
@@ -28,9 +28,9 @@ from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.join import Registration, join_until_admitted
 from psruntime.rpc.client.latest_answer import LatestAnswer
 from psruntime.rpc.client.retry import retrying
+from psruntime.rpc.wire.action_messages import ActionRequest
 from psruntime.rpc.wire.heartbeat_messages import Heartbeat
 from psruntime.rpc.wire.member_messages import ChiefReport, Leave
-from psruntime.rpc.wire.turn_messages import TurnRequest
 
 LEAVE_S = 2.0  # in all; who stops has only a few seconds, and the lease does the same later
 MARGIN_S = 2.0  # of a call's deadline over the time for which the coordinator may keep it waiting
@@ -160,14 +160,14 @@ class MembershipClient:
         report = ChiefReport(self._me.index, assignment.incarnation, assignment.view.number)
         return self._report(lambda: self._client.report_finished(report))
 
-    def take_turn(
+    def next_action(
         self,
         assignment: Assignment,
-        done: Done | None,
+        report: Report | None,
         max_wait_s: float,
         is_wanted: Callable[[], bool] | None,
         rests_after: int | None = None,
-    ) -> Turn | None:
+    ) -> Action | None:
         """Mode sync: says what was done, and waits for something to do; None once that is not wanted any more.
 
         is_wanted: None for a wait so short that it need not be called off; if there is no answer soon after, the
@@ -178,14 +178,14 @@ class MembershipClient:
             ReplacedError: the incarnation of the assignment is not a member.
             UnreachableError: try again.
         """
-        request = TurnRequest(
-            self._me.index, assignment.incarnation, assignment.view.number, done, max_wait_s, rests_after
+        request = ActionRequest(
+            self._me.index, assignment.incarnation, assignment.view.number, report, max_wait_s, rests_after
         )
         margin_s = self._margin_s if is_wanted else QUICK_MARGIN_S
-        turn = self._client.take_turn(request, is_wanted, max_wait_s + margin_s)
-        if turn is not None:
-            self._learn(lambda past: past.tried(turn.attempt))
-        return turn
+        action = self._client.next_action(request, is_wanted, max_wait_s + margin_s)
+        if action is not None:
+            self._learn(lambda past: past.tried(action.attempt))
+        return action
 
     def take_shard(
         self,

@@ -24,8 +24,8 @@ from psruntime.core.members import messages
 from psruntime.core.members.membership import Member
 from psruntime.core.members.messages import Answer, NotYet
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.rounds.round_messages import Duty
-from psruntime.core.rounds.turns import Record
+from psruntime.core.rounds.round_messages import ActionKind
+from psruntime.core.rounds.sync_rounds import Record
 from psruntime.core.steering.commands import Outcome
 from psruntime.rpc.server.change_polls import ChangePolls
 from psruntime.rpc.server.clock_polls import ClockPolls
@@ -41,8 +41,8 @@ from psruntime.rpc.wire import (
     shard_messages,
     statuses,
 )
+from psruntime.rpc.wire.action_messages import action_request_from_wire, action_to_wire
 from psruntime.rpc.wire.status_messages import job_to_wire, status_to_wire
-from psruntime.rpc.wire.turn_messages import turn_request_from_wire, turn_to_wire
 from psruntime.v1 import coordination_pb2 as pb
 from psruntime.v1 import coordination_pb2_grpc as pb_grpc
 
@@ -125,7 +125,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         self._log = log
         self._now = now
         self._heartbeat_polls = HeartbeatPolls(self._coordinator.answer, fresh_s)
-        self._turn_polls = ChangePolls()
+        self._action_polls = ChangePolls()
         self._shard_polls = ChangePolls()
         self._control_polls = ChangePolls()
         self._clock_polls = ClockPolls()
@@ -145,7 +145,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
 
     async def close(self) -> None:
         """Answers the long polls, lets who watches hear that the job is over, and ends what runs in the background."""
-        for polls in (self._turn_polls, self._shard_polls, self._control_polls):
+        for polls in (self._action_polls, self._shard_polls, self._control_polls):
             polls.close()
         self._heartbeat_polls.close()
         self._clock_polls.close()
@@ -222,18 +222,20 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         return pb.ReportFinishedResponse(answer=member_messages.answer_to_wire(answer))
 
     @_rpc
-    async def TakeTurn(self, request: pb.TakeTurnRequest) -> pb.TakeTurnResponse:
-        asked = turn_request_from_wire(request)
+    async def NextAction(self, request: pb.NextActionRequest) -> pb.NextActionResponse:
+        asked = action_request_from_wire(request)
         worker = (asked.worker_index, asked.incarnation)
-        turn = self._act(
-            lambda now_s: self._coordinator.take_turn(*worker, asked.view, asked.done, now_s, asked.rests_after)
+        action = self._act(
+            lambda now_s: self._coordinator.next_action(*worker, asked.view, asked.report, now_s, asked.rests_after)
         )
-        if turn.duty is Duty.WAIT:
+        if action.kind is ActionKind.WAIT:
             max_wait_s = min(asked.max_wait_s, self._job.heartbeat_s)
-            turn = await self._turn_polls.news(
-                lambda: self._coordinator.turn(*worker), lambda turn: turn.duty is not Duty.WAIT, max_wait_s
+            action = await self._action_polls.news(
+                lambda: self._coordinator.action_of(*worker),
+                lambda action: action.kind is not ActionKind.WAIT,
+                max_wait_s,
             )
-        return pb.TakeTurnResponse(turn=turn_to_wire(turn))
+        return pb.NextActionResponse(action=action_to_wire(action))
 
     @_rpc
     async def TakeShard(self, request: pb.TakeShardRequest) -> pb.TakeShardResponse:
@@ -312,7 +314,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
             self._heartbeat_polls.wake_soon()
         if effects.stragglers:
             self._heartbeat_polls.wake_workers(effects.stragglers)
-        self._turn_polls.update(effects.turns_revision)
+        self._action_polls.update(effects.actions_revision)
         self._shard_polls.update(effects.shards_revision)
         self._control_polls.update(state.steering.revision)
         self._clock_polls.update(state.pace.floor, (state.view.number, state.phase))

@@ -16,7 +16,7 @@ from psruntime.core.members.messages import (
     WorkerStats,
 )
 from psruntime.core.members.view import Phase, View, over_error
-from psruntime.core.rounds.round_messages import Done, Duty, Idle, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind, Idle, Report
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.membership_client import MembershipClient
@@ -53,7 +53,7 @@ class WorkerControl:
         self.shards = ShardTaker(context, membership)
         self._notes = WaitingNotes(facts, context.log)
         self._without: tuple[View, float] | None = None  # the view without a session, and since when
-        self._turns_are_quick = False  # mode sync: whether the last was there at once
+        self._actions_are_quick = False  # mode sync: whether the last was there at once
         self._while_held: Callable[[], None] = lambda: None
         self._timer = StepTimer()
         self._goes_by = ("", 0)  # the mode, and the clock at which this worker entered it or the view
@@ -240,11 +240,11 @@ class WorkerControl:
             if not self._is_lost(answer):
                 self._gate_in(self._mode_of(answer), answer)  # before a step is counted on the clock as it was
 
-    def next_turn(self, assignment: Assignment, done: Done | None, idle: Idle | None = None) -> Turn | None:
+    def next_action(self, assignment: Assignment, report: Report | None, idle: Idle | None = None) -> Action | None:
         began_s, poll_s = time.monotonic(), min(LOG_AFTER_S, self._job.heartbeat_s)
-        if self._asked.is_set() and done is not None:
+        if self._asked.is_set() and report is not None:
             with suppress(ReplacedError, UnreachableError):  # this worker leaves now, and what it did shall count
-                self._membership.take_turn(assignment, done, QUICK_S, None)
+                self._membership.next_action(assignment, report, QUICK_S, None)
 
         def is_over() -> bool:
             return idle is not None and idle.is_over()
@@ -256,32 +256,32 @@ class WorkerControl:
 
         saves, rests_after = False, idle.after if idle else None
         while self.may_step() and self.holds(assignment):
-            quick, self._turns_are_quick = self._turns_are_quick, False
+            quick, self._actions_are_quick = self._actions_are_quick, False
             if self._membership.answer.instructions.hold:
                 saves = self._membership.answer.instructions.save
                 self._while_held()
             try:
                 if quick:
-                    turn = self._membership.take_turn(assignment, done, QUICK_S, None, rests_after)
+                    action = self._membership.next_action(assignment, report, QUICK_S, None, rests_after)
                 else:
-                    turn = self._membership.take_turn(assignment, done, poll_s, is_wanted, rests_after)
+                    action = self._membership.next_action(assignment, report, poll_s, is_wanted, rests_after)
             except (ReplacedError, UnreachableError) as error:
                 if not quick:  # else it is asked at once again, in a call that may be called off
                     self._pause_after(error)
                 continue
-            done = done if turn is None else None
-            if turn is None:
+            report = report if action is None else None
+            if action is None:
                 if is_over():
-                    return Turn(Duty.WAIT)
+                    return Action(ActionKind.WAIT)
                 continue
-            if turn.duty in (Duty.COMPUTE, Duty.CONTRIBUTE, Duty.CLOSE):
+            if action.kind in (ActionKind.COMPUTE, ActionKind.PUSH, ActionKind.APPLY):
                 self._notes.waits("")
-                self._turns_are_quick = time.monotonic() - began_s < QUICK_S / 2
-                return turn
-            if turn.duty is Duty.NONE:
+                self._actions_are_quick = time.monotonic() - began_s < QUICK_S / 2
+                return action
+            if action.kind is ActionKind.NONE:
                 self.report_now()  # the answer says what has become of the view
             elif time.monotonic() - began_s >= poll_s:
-                self._notes.waits(f"a shard: {idle.reason}" if idle else turn.reason)
+                self._notes.waits(f"a shard: {idle.reason}" if idle else action.reason)
                 poll_s = self._job.heartbeat_s
         return None
 

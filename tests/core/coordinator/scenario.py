@@ -27,7 +27,7 @@ from psruntime.core.members.messages import (
     WorkerBeat,
 )
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.rounds.round_messages import Closed, Contribution, Done, Duty, Torn
+from psruntime.core.rounds.round_messages import ActionKind, Applied, Broken, Pushed, Report
 from psruntime.core.steering.commands import SteeringStatus
 from psruntime.errors import PsRuntimeError
 from psruntime.modes import named
@@ -74,9 +74,9 @@ class Scenario:
         effects = self.core.take_effects()
         lines = [f"* {e.name} " + " ".join(f"{k}={v}" for k, v in e.facts.items()) for e in effects.events]
         lines += [f"> {' '.join(f'{k}={v}' for k, v in record.items())}" for record in effects.records]
-        if self.core.state.mode == "sync" and self.revision != effects.turns_revision:
-            self.revision = effects.turns_revision
-            lines.append("! look at your turns")
+        if self.core.state.mode == "sync" and self.revision != effects.actions_revision:
+            self.revision = effects.actions_revision
+            lines.append("! ask for your next action")
         return lines
 
     def who(self, member: str) -> tuple[Role, int, int]:
@@ -126,19 +126,19 @@ class Scenario:
         view = self.told[incarnation].instructions.view.number
         return [self.heard(member, method(index, incarnation, view, *prepared, self.now_s))]
 
-    def turn(self, member: str, rest: str) -> list[str]:
+    def next(self, member: str, rest: str) -> list[str]:
         _, index, incarnation = self.who(member)
         view, said = self.told[incarnation].instructions.view.number, rest.split(" in view ")
         view = int(said[1]) if len(said) == 2 else view
-        turn = self.core.take_turn(index, incarnation, view, done_of(said[0]), self.now_s)
-        text = f"{member.partition('#')[0]}#{incarnation}: {turn.duty} {turn.round}/{turn.attempt}"
-        if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE):
-            text += f", opened as {turn.opened}"
-        if closes := turn.closes:
+        action = self.core.next_action(index, incarnation, view, done_of(said[0]), self.now_s)
+        text = f"{member.partition('#')[0]}#{incarnation}: {action.kind} {action.round}/{action.attempt}"
+        if action.kind in (ActionKind.PUSH, ActionKind.APPLY):
+            text += f", opened as {action.opened}"
+        if closes := action.closes:
             text += (
                 f", closes {closes.round}/{closes.attempt} of {closes.members} members, {closes.examples:g} examples"
             )
-        return [text + (f"; {turn.reason}" if turn.reason else "")]
+        return [text + (f"; {action.reason}" if action.reason else "")]
 
     def control(self, words: str) -> list[str]:
         self.commands += words != "again"
@@ -231,15 +231,15 @@ def built(said: str) -> GraphsBuilt:
     return GraphsBuilt(has != "pushes", has != "rounds", *((failure[2], int(failure[1])) if failure else ()))
 
 
-def done_of(text: str) -> Done | None:
-    """What `turn` says: `contributed 3/5 batch=0 examples=8 [apart]`, `closed 3/5 step=3`, `torn 3/5 REASON`."""
+def done_of(text: str) -> Report | None:
+    """What `next` says: `pushed 3/5 batch=0 examples=8 [apart]`, `applied 3/5 step=3`, `broken 3/5 REASON`."""
     if not text:
         return None
     verb, numbers, facts = text.split(" ", 2)
     number, attempt = map(int, numbers.split("/"))
-    if verb == "torn":
-        return Torn(number, attempt, facts)
+    if verb == "broken":
+        return Broken(number, attempt, facts)
     values = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", facts)}
-    if verb == "closed":
-        return Closed(number, attempt, values["step"])
-    return Contribution(number, attempt, values["batch"], values["examples"], facts.endswith(" apart"))
+    if verb == "applied":
+        return Applied(number, attempt, values["step"])
+    return Pushed(number, attempt, values["batch"], values["examples"], facts.endswith(" apart"))

@@ -223,5 +223,5 @@ def test_attempts_go_on_although_nobody_holds_them_any_more() -> None:
     worker = job.incarnations[Role.WORKER, 0]
     job.core.report_prepared(0, worker, 1, Prepared(40, attempt=0, saved_step=40), job.now_s)
     job.beat()
-    turn = job.core.take_turn(0, worker, 1, None, job.now_s)
-    assert (turn.round, turn.attempt) == (41, 58)
+    action = job.core.next_action(0, worker, 1, None, job.now_s)
+    assert (action.round, action.attempt) == (41, 58)

@@ -20,7 +20,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, LeaveKind, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.rounds.round_messages import Closed, Computed, Contribution, Done, Duty, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Computed, Pushed, Report
 from psruntime.core.shards.shard_messages import Position, ShardBatch, Sharding, ShardNews, ShardRequest
 from psruntime.errors import ReplacedError, UsageError
 from tests.support.selection import examples
@@ -46,7 +46,7 @@ class Worker:
     kept: tuple[int, ShardBatch] | None = None  # the first attempt of its round, and the batch
     pushed: bool = False
     number: int = 0
-    done: Done | None = None
+    report: Report | None = None
 
 
 class Job:
@@ -115,24 +115,24 @@ class Job:
         worker.drawn += [ShardBatch(shard, number) for number in range(count)]
         worker.news.append(ShardNews(shard.ticket, count))
 
-    def turn(self, index: int) -> None:
+    def action(self, index: int) -> None:
         """The thread that steps: it never waits for a batch once it has a turn."""
         worker = self.workers.get(index)
         if worker is None or self.is_over:
             return
         idle = worker.is_idle and not worker.drawn and (worker.kept is None or worker.pushed)
         rests_after = (worker.kept[0] if worker.kept else 0) if idle else None
-        done, worker.done = worker.done, None
-        turn = self.core.take_turn(index, worker.incarnation, worker.view, done, 0.0, rests_after)
+        report, worker.report = worker.report, None
+        action = self.core.next_action(index, worker.incarnation, worker.view, report, 0.0, rests_after)
         self.look()
-        if turn.duty is Duty.CLOSE:
-            assert turn.closes
-            worker.done = Closed(turn.closes.round, turn.closes.attempt, turn.closes.round)
-        elif turn.duty in (Duty.CONTRIBUTE, Duty.COMPUTE):
-            self.contribute(worker, turn)
+        if action.kind is ActionKind.APPLY:
+            assert action.closes
+            worker.report = Applied(action.closes.round, action.closes.attempt, action.closes.round)
+        elif action.kind in (ActionKind.PUSH, ActionKind.COMPUTE):
+            self.contribute(worker, action)
 
-    def contribute(self, worker: Worker, turn: Turn) -> None:
-        if worker.kept is None or worker.kept[0] != turn.opened:
+    def contribute(self, worker: Worker, action: Action) -> None:
+        if worker.kept is None or worker.kept[0] != action.opened:
             if worker.kept and not worker.pushed:  # it came too late for its round
                 worker.drawn.insert(0, worker.kept[1])
                 worker.kept = None
@@ -140,15 +140,15 @@ class Job:
                 self.draw(worker.index)
             if not worker.drawn:
                 return  # its next turn says so
-            worker.kept, worker.pushed = (turn.opened, worker.drawn.pop(0)), False
+            worker.kept, worker.pushed = (action.opened, worker.drawn.pop(0)), False
             worker.number += 1
         assert worker.kept
-        if turn.duty is Duty.COMPUTE:
-            worker.done = Computed(turn.round, turn.opened, worker.number, 2.0)
+        if action.kind is ActionKind.COMPUTE:
+            worker.report = Computed(action.round, action.opened, worker.number, 2.0)
             return
         worker.pushed = True
         batches = (worker.kept[1],)
-        worker.done = Contribution(turn.round, turn.attempt, worker.number, 2.0, turn.attempt % 5 == 0, None, batches)
+        worker.report = Pushed(action.round, action.attempt, worker.number, 2.0, action.attempt % 5 == 0, None, batches)
 
     def look(self) -> None:
         """Takes the record of the rounds, and the events."""
@@ -166,8 +166,8 @@ class Job:
                 return
             for index in list(self.workers):
                 self.draw(index)
-                self.turn(index)
-        raise AssertionError(f"the job came to a stop: {self.core.state.turns.rounds.waits_for(self.core.state.chief)}")
+                self.action(index)
+        raise AssertionError(f"the job came to a stop: {self.core.state.sync.rounds.waits_for(self.core.state.chief)}")
 
 
 EXPECTED = Counter(
@@ -176,7 +176,9 @@ EXPECTED = Counter(
     for number in range(SHARDING.count)
     for batch in range(1 if number == SHARDING.count - 1 else 3)
 )
-acts = st.tuples(st.sampled_from(["draw", "turn", "turn", "turn", "lose", "come_back"]), st.integers(0, WORKERS - 1))
+acts = st.tuples(
+    st.sampled_from(["draw", "action", "action", "action", "lose", "come_back"]), st.integers(0, WORKERS - 1)
+)
 
 
 @settings(max_examples=examples(300), deadline=None)

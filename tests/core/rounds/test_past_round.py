@@ -7,8 +7,8 @@ from typing import Any
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.rounds.past_round import past_round
-from psruntime.core.rounds.round_messages import Closed, Contribution
-from psruntime.core.rounds.turns import Turns
+from psruntime.core.rounds.round_messages import Applied, Pushed
+from psruntime.core.rounds.sync_rounds import SyncRounds
 
 
 def test_the_record_names_the_order_of_a_sum_only_where_that_decides() -> None:
@@ -16,7 +16,7 @@ def test_the_record_names_the_order_of_a_sum_only_where_that_decides() -> None:
 
     def parts_of(*said: tuple[float, int, tuple[int, ...]]) -> list[dict[str, Any]]:
         contributions = {
-            inc: Contribution(1, 1, 0, examples, divisor=divisor, positions=positions)
+            inc: Pushed(1, 1, 0, examples, divisor=divisor, positions=positions)
             for inc, (examples, divisor, positions) in enumerate(said, start=1)
         }
         members = {inc: inc - 1 for inc in contributions}
@@ -33,19 +33,19 @@ def test_the_record_names_the_order_of_a_sum_only_where_that_decides() -> None:
 
 
 def test_the_record_names_the_machine_of_each_worker_before_its_first_round() -> None:
-    turns = Turns(30.0, lambda *_args, **_facts: None)
-    turns.admit(5, Machine("processor 5", 2, "2.21.0"))
+    sync = SyncRounds(30.0, lambda *_args, **_facts: None)
+    sync.admit(5, Machine("processor 5", 2, "2.21.0"))
     view = View(1, (PsEntry(0, "ps-0:1", 5), PsEntry(1, "ps-1:1", 6)))
-    turns.prepared(view, "sync", 0, 0, {"plan": [2, 64, 32, 0]})
+    sync.prepared(view, "sync", 0, 0, {"plan": [2, 64, 32, 0]})
     for number in (1, 2):
         for incarnation in (7, 8):
-            turns.admit(incarnation, Machine(f"processor {incarnation}", 4) if number == 1 else None)
-            turns.take(incarnation, incarnation - 7, None)
-        turns.update(lambda: [0, 1], 2, 0)
+            sync.admit(incarnation, Machine(f"processor {incarnation}", 4) if number == 1 else None)
+            sync.take(incarnation, incarnation - 7, None)
+        sync.update(lambda: [0, 1], 2, 0)
         for incarnation in (7, 8):
-            turns.take(incarnation, incarnation - 7, Contribution(number, number, number - 1, 8.0, apart=True))
-        turns.take(7, 0, Closed(number, number, number))
-    records = turns.take_records()
+            sync.take(incarnation, incarnation - 7, Pushed(number, number, number - 1, 8.0, apart=True))
+        sync.take(7, 0, Applied(number, number, number))
+    records = sync.take_records()
     assert [record["record"] for record in records] == ["prepared", "worker", "worker", "round", "round"]
     assert records[0]["plan"] == [2, 64, 32, 0]
     assert records[0]["ps"] == [{"ps": 0, "processor": "processor 5", "threads": 2, "tensorflow": "2.21.0"}]

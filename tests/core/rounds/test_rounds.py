@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from psruntime.core.rounds.chosen import Late
 from psruntime.core.rounds.past_round import PastRound
-from psruntime.core.rounds.round_messages import Closed, Complete, Computed, Contribution, Duty, Taken, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Computed, Pushed, Taken
 from psruntime.core.rounds.rounds import Rounds
 from psruntime.core.rounds.shares import Shares
 from tests.support.selection import examples
@@ -73,10 +73,8 @@ class RoundsMachine(RuleBasedStateMachine):
         self.recorded: list[list[int]] = []
         self.live: list[int] = []
         self.all = 0
-        self.late: list[tuple[int, Turn, int]] = []  # incarnation, its turn, bucket
-        self.words: list[
-            tuple[int, Computed | Contribution | Closed]
-        ] = []  # by whom; said, and perhaps heard again later
+        self.late: list[tuple[int, Action, int]] = []  # incarnation, its turn, bucket
+        self.words: list[tuple[int, Computed | Pushed | Applied]] = []  # by whom; said, and perhaps heard again later
         self.ticks = 0
         self.closes: list[Complete] = []  # whoever lost its session at it may repeat it in the next view
         self.floor = 0  # the highest attempt ever handed out
@@ -84,19 +82,19 @@ class RoundsMachine(RuleBasedStateMachine):
     def new_rounds(self) -> Rounds:
         return Rounds(backup_workers=self.backup_workers)
 
-    def taken(self, incarnation: int, turn: Turn) -> Taken | None:
+    def taken(self, incarnation: int, action: Action) -> Taken | None:
         """What a worker takes of its input for the turn."""
-        assert not turn.share
+        assert not action.share
         return None
 
     def pick(self, number: int) -> int:
         return self.live[number % len(self.live)]
 
-    def turn(self, incarnation: int) -> Turn:
-        turn = self.rounds.turn_of(incarnation, min(self.live) % 4)
-        assert turn.attempt >= self.floor, "attempts are numbered upwards"
-        self.floor = turn.attempt
-        return turn
+    def action(self, incarnation: int) -> Action:
+        action = self.rounds.action_of(incarnation, min(self.live) % 4)
+        assert action.attempt >= self.floor, "attempts are numbered upwards"
+        self.floor = action.attempt
+        return action
 
     @precondition(lambda self: len(self.live) < 3)
     @rule()
@@ -116,23 +114,23 @@ class RoundsMachine(RuleBasedStateMachine):
         """On each bucket closes the round before, and pushes; some of it may be on its way still, and the word of it
         may be lost."""
         incarnation = self.pick(who)
-        turn = self.turn(incarnation)
-        if turn.duty not in (Duty.COMPUTE, Duty.CONTRIBUTE):
+        action = self.action(incarnation)
+        if action.kind not in (ActionKind.COMPUTE, ActionKind.PUSH):
             return
-        if turn.closes:
-            assert turn.closes.examples and not apart(turn.closes.attempt)
-            assert not turn.closes.local and not turn.local
-            self.check_closable(turn.closes)
-        if turn.duty is Duty.COMPUTE:
-            self.compute(incarnation, turn, delayed, told)
+        if action.closes:
+            assert action.closes.examples and not apart(action.closes.attempt)
+            assert not action.closes.local and not action.local
+            self.check_closable(action.closes)
+        if action.kind is ActionKind.COMPUTE:
+            self.compute(incarnation, action, delayed, told)
             return
-        pushes = {bucket: (incarnation, turn, bucket) for bucket in BUCKETS}
+        pushes = {bucket: (incarnation, action, bucket) for bucket in BUCKETS}
         self.late += [pushes[bucket] for bucket in (BUCKETS if twice else delayed)]
         accepted = [self.arrive(*pushes[bucket]) for bucket in BUCKETS if bucket not in delayed]
         if not delayed and all(accepted):
-            taken = self.taken(incarnation, turn)
-            is_apart = turn.local or apart(turn.attempt)
-            said = Contribution(turn.round, turn.attempt, 0, float(finite), is_apart, taken)
+            taken = self.taken(incarnation, action)
+            is_apart = action.local or apart(action.attempt)
+            said = Pushed(action.round, action.attempt, 0, float(finite), is_apart, taken)
             self.say(incarnation, said, told)
 
     @precondition(lambda self: self.live)
@@ -142,20 +140,20 @@ class RoundsMachine(RuleBasedStateMachine):
         for who in range(len(self.live)):
             self.contribute(who, delayed=(), twice=False, told=True, finite=True)
 
-    def compute(self, incarnation: int, turn: Turn, delayed: tuple[int, ...], told: bool) -> None:
+    def compute(self, incarnation: int, action: Action, delayed: tuple[int, ...], told: bool) -> None:
         """With backup workers a gradient is kept first, after the round before was closed on each bucket."""
         for number in BUCKETS:
-            if turn.closes and number not in delayed:
-                self.buckets[number].apply(turn.closes)
-        if not (turn.closes and delayed):
-            self.say(incarnation, Computed(turn.round, turn.opened, 0, 1.0), told)
+            if action.closes and number not in delayed:
+                self.buckets[number].apply(action.closes)
+        if not (action.closes and delayed):
+            self.say(incarnation, Computed(action.round, action.opened, 0, 1.0), told)
 
-    def arrive(self, incarnation: int, turn: Turn, number: int) -> bool:
+    def arrive(self, incarnation: int, action: Action, number: int) -> bool:
         """Whether the contribution to this bucket is in."""
         bucket = self.buckets[number]
-        if turn.closes:
-            bucket.apply(turn.closes)
-        return bucket.push(incarnation, turn.attempt)
+        if action.closes:
+            bucket.apply(action.closes)
+        return bucket.push(incarnation, action.attempt)
 
     @precondition(lambda self: self.late)
     @rule(which=picks)
@@ -167,9 +165,9 @@ class RoundsMachine(RuleBasedStateMachine):
     def close(self, skipped: tuple[int, ...], told: bool) -> None:
         """The chief applies some of the buckets, or all; its word of it may be lost."""
         for closer in self.live:
-            turn = self.turn(closer)
-            if turn.duty is Duty.CLOSE and turn.closes and self.is_closed(turn.closes, skipped):
-                self.say(closer, Closed(turn.round, turn.attempt, turn.round), told)
+            action = self.action(closer)
+            if action.kind is ActionKind.APPLY and action.closes and self.is_closed(action.closes, skipped):
+                self.say(closer, Applied(action.round, action.attempt, action.round), told)
                 break
 
     @precondition(lambda self: self.live)
@@ -177,9 +175,9 @@ class RoundsMachine(RuleBasedStateMachine):
     def stop(self, who: int, skipped: tuple[int, ...], told: bool) -> None:
         """One that takes part in no further round closes the one before by itself."""
         incarnation = self.pick(who)
-        closes = self.turn(incarnation).closes
+        closes = self.action(incarnation).closes
         if closes and self.is_closed(closes, skipped):
-            self.say(incarnation, Closed(closes.round, closes.attempt, closes.round), told)
+            self.say(incarnation, Applied(closes.round, closes.attempt, closes.round), told)
 
     def is_closed(self, closes: Complete, skipped: tuple[int, ...]) -> bool:
         """Whether all buckets are, after some of them, or all, were."""
@@ -193,15 +191,15 @@ class RoundsMachine(RuleBasedStateMachine):
     def check_closable(self, closes: Complete) -> None:
         assert all(b.applied_attempt == closes.attempt or b.is_complete(closes) for b in self.buckets), "torn"
 
-    def say(self, incarnation: int, word: Computed | Contribution | Closed, told: bool) -> None:
+    def say(self, incarnation: int, word: Computed | Pushed | Applied, told: bool) -> None:
         self.words.append((incarnation, word))
         if told:
             self.hear(incarnation, word)
 
-    def hear(self, incarnation: int, word: Computed | Contribution | Closed) -> None:
+    def hear(self, incarnation: int, word: Computed | Pushed | Applied) -> None:
         if isinstance(word, Computed):
             self.keep(self.rounds.computed(incarnation, incarnation % 4, word))
-        elif isinstance(word, Contribution):
+        elif isinstance(word, Pushed):
             self.keep(self.rounds.contribute(incarnation, word))
         else:
             self.keep(self.rounds.close(word))
@@ -284,8 +282,8 @@ class RoundsMachine(RuleBasedStateMachine):
     def somebody_can_go_on(self) -> None:
         """While a round is open there is a duty for someone, or it waits for a worker that is live."""
         if self.rounds.open and self.live:
-            duties = {self.turn(incarnation).duty for incarnation in self.live}
-            assert duties & {Duty.COMPUTE, Duty.CONTRIBUTE, Duty.CLOSE}, self.rounds.waits_for(0)
+            duties = {self.action(incarnation).kind for incarnation in self.live}
+            assert duties & {ActionKind.COMPUTE, ActionKind.PUSH, ActionKind.APPLY}, self.rounds.waits_for(0)
 
 
 RoundsMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=100, deadline=None)
@@ -317,9 +315,9 @@ class SharesMachine(RoundsMachine):
         """Batch size of a worker."""
         return 3 + incarnation % 5
 
-    def taken(self, incarnation: int, turn: Turn) -> Taken:
-        share = self.shares.setdefault((self.rounds, turn.opened, incarnation), turn.share)
-        assert share == turn.share, "that of the round, at every attempt"
+    def taken(self, incarnation: int, action: Action) -> Taken:
+        share = self.shares.setdefault((self.rounds, action.opened, incarnation), action.share)
+        assert share == action.share, "that of the round, at every attempt"
         size = share or self.own(incarnation)
         return Taken(0, size, self.own(incarnation), size / (1 + incarnation % 3))
 
@@ -357,13 +355,17 @@ class RestingMachine(RoundsMachine):
         assert self.rounds.rest(incarnation, opened) == [], "a repeat changes nothing"
         assert not (closing and voided) and self.rounds.unsettled == unsettled
         if opened == 0:
-            assert self.rounds.turn_of(incarnation, min(self.live) % 4).duty in (Duty.WAIT, Duty.CLOSE, Duty.NONE)
+            assert self.rounds.action_of(incarnation, min(self.live) % 4).kind in (
+                ActionKind.WAIT,
+                ActionKind.APPLY,
+                ActionKind.NONE,
+            )
 
     @invariant()
     def what_is_complete_is_closed_by_somebody(self) -> None:
         """Even if nobody has a batch."""
         if self.live and not self.rounds.open and self.rounds.unsettled:
-            assert Duty.CLOSE in {self.turn(incarnation).duty for incarnation in self.live}
+            assert ActionKind.APPLY in {self.action(incarnation).kind for incarnation in self.live}
 
 
 RestingMachine.TestCase.settings = RoundsMachine.TestCase.settings
@@ -401,16 +403,16 @@ def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batc
     assert rounds.round == 2 and rounds.missing == [1, 2], "the next one is without it"
     contributed(rounds, 1)
     assert rounds.rest(2, 1) == [1], "it found no batch when it had the turn"
-    again = rounds.turn_of(1, chief=1)
-    assert (again.duty, again.round, again.opened, again.attempt) == (Duty.CONTRIBUTE, 2, 2, 3)
+    again = rounds.action_of(1, chief=1)
+    assert (again.kind, again.round, again.opened, again.attempt) == (ActionKind.PUSH, 2, 2, 3)
     contributed(rounds, 1)
     assert rounds.closing
     assert not rounds.being_applied, "whoever begins the next one closes it"
     rounds.rest(1, rounds.opened)
     assert rounds.being_applied, "nobody begins one, so the chief has the turn to close it, and the job waits for that"
     assert not rounds.open_next(1)
-    assert rounds.turn_of(3, chief=3).duty is Duty.CLOSE, "the chief closes it, though it has no part in it"
-    rounds.close(Closed(2, 3, 2))
+    assert rounds.action_of(3, chief=3).kind is ActionKind.APPLY, "the chief closes it, though it has no part in it"
+    rounds.close(Applied(2, 3, 2))
     assert rounds.waits_for(3) == "round 3 waits for a worker to have a batch"
     rounds.rest(2, None)
     assert rounds.open_next(1) and rounds.missing == [2]
@@ -427,9 +429,9 @@ def test_who_has_contributed_is_told_while_the_round_waits_for_others() -> None:
         rounds.enter(incarnation, incarnation - 10)
     assert rounds.contributed == set()
     rounds.open_next(2)
-    rounds.contribute(12, Contribution(rounds.round, rounds.attempt, 0, 1.0))
+    rounds.contribute(12, Pushed(rounds.round, rounds.attempt, 0, 1.0))
     assert (rounds.contributed, rounds.missing) == ({2}, [1])
-    rounds.contribute(11, Contribution(rounds.round, rounds.attempt, 0, 1.0))
+    rounds.contribute(11, Pushed(rounds.round, rounds.attempt, 0, 1.0))
     assert rounds.contributed == set(), "nobody is waited for"
 
 
@@ -440,7 +442,7 @@ def computed(rounds: Rounds, *incarnations: int) -> None:
 
 def contributed(rounds: Rounds, *incarnations: int) -> None:
     for incarnation in incarnations:
-        rounds.contribute(incarnation, Contribution(rounds.round, rounds.attempt, 0, 1.0))
+        rounds.contribute(incarnation, Pushed(rounds.round, rounds.attempt, 0, 1.0))
 
 
 def backed_up(workers: int, backup_workers: int) -> Rounds:
@@ -455,23 +457,23 @@ def backed_up(workers: int, backup_workers: int) -> Rounds:
 
 def test_a_round_does_not_wait_for_a_backup_worker_whose_gradient_is_dropped() -> None:
     rounds = backed_up(workers=3, backup_workers=1)
-    assert [rounds.turn_of(i, 0).duty for i in range(3)] == [Duty.COMPUTE] * 3
+    assert [rounds.action_of(i, 0).kind for i in range(3)] == [ActionKind.COMPUTE] * 3
     assert rounds.waits_for(0) == "round 1 waits for 2 of worker 0, 1, 2"
     computed(rounds, 2, 0)
-    assert [rounds.turn_of(i, 0).duty for i in range(3)] == [Duty.CONTRIBUTE, Duty.COMPUTE, Duty.CONTRIBUTE]
+    assert [rounds.action_of(i, 0).kind for i in range(3)] == [ActionKind.PUSH, ActionKind.COMPUTE, ActionKind.PUSH]
     contributed(rounds, 0, 2)
     assert rounds.closing and rounds.open_next(1) and rounds.round == 2
-    assert rounds.turn_of(1, 0).closes == Complete(1, 1, 2, 2.0)
+    assert rounds.action_of(1, 0).closes == Complete(1, 1, 2, 2.0)
     late = Computed(1, 1, 0, 1.0)
     rounds.computed(1, 1, late)  # of the round that has closed
     assert rounds.take_late() == [Late(1, 1, late)] and not rounds.take_late()
-    assert rounds.turn_of(1, 0).duty is Duty.COMPUTE, "it takes part in the next"
+    assert rounds.action_of(1, 0).kind is ActionKind.COMPUTE, "it takes part in the next"
 
 
 def test_one_that_has_a_gradient_takes_the_place_of_a_member_that_is_lost() -> None:
     rounds = backed_up(workers=3, backup_workers=1)
     computed(rounds, 0, 1, 2)
-    assert rounds.turn_of(2, 0).duty is Duty.WAIT
+    assert rounds.action_of(2, 0).kind is ActionKind.WAIT
     contributed(rounds, 0)
     assert rounds.lose(1) == [0] and rounds.attempt == 2
     contributed(rounds, 0)
@@ -491,14 +493,14 @@ def test_a_round_is_closed_by_a_member_while_the_chief_is_at_work_on_a_gradient(
     rounds = backed_up(workers=3, backup_workers=1)
     computed(rounds, 1, 2)
     for incarnation in (1, 2):
-        rounds.contribute(incarnation, Contribution(1, 1, 0, 1.0, apart=True))
-    assert [rounds.turn_of(i, 0).duty for i in range(3)] == [Duty.WAIT, Duty.CLOSE, Duty.WAIT]
+        rounds.contribute(incarnation, Pushed(1, 1, 0, 1.0, apart=True))
+    assert [rounds.action_of(i, 0).kind for i in range(3)] == [ActionKind.WAIT, ActionKind.APPLY, ActionKind.WAIT]
     assert rounds.waits_for(0) == "round 1 waits for worker 1 to close it"
     rounds.lose(1)
-    assert rounds.turn_of(2, 0).duty is Duty.CLOSE
-    assert rounds.turn_of(2, 2).duty is Duty.CLOSE, "as the chief, too"
+    assert rounds.action_of(2, 0).kind is ActionKind.APPLY
+    assert rounds.action_of(2, 2).kind is ActionKind.APPLY, "as the chief, too"
     rounds.lose(2)
-    assert rounds.turn_of(0, 0).duty is Duty.CLOSE, "nobody else is left"
+    assert rounds.action_of(0, 0).kind is ActionKind.APPLY, "nobody else is left"
 
 
 def test_the_loss_of_a_backup_worker_voids_nothing() -> None:
@@ -523,22 +525,22 @@ def test_shares_follow_the_speeds_and_stay_with_the_round() -> None:
 
     def contribute(*incarnations: int) -> None:
         for incarnation in incarnations:
-            size = rounds.turn_of(incarnation, 1).share or 20
+            size = rounds.action_of(incarnation, 1).share or 20
             taken = Taken(0, size, 20, size / (10 * incarnation))
-            rounds.contribute(incarnation, Contribution(rounds.round, rounds.attempt, 0, 1.0, taken=taken))
+            rounds.contribute(incarnation, Pushed(rounds.round, rounds.attempt, 0, 1.0, taken=taken))
 
     seen = []
     for _ in range(6):
         rounds.open_next(2)
-        seen.append([rounds.turn_of(incarnation, 1).share for incarnation in (1, 2)])
+        seen.append([rounds.action_of(incarnation, 1).share for incarnation in (1, 2)])
         contribute(1, 2)
-        assert [rounds.turn_of(incarnation, 1).share for incarnation in (1, 2)] == [0, 0], "nothing to contribute"
+        assert [rounds.action_of(incarnation, 1).share for incarnation in (1, 2)] == [0, 0], "nothing to contribute"
     assert seen == [[0, 0], *[[20, 20]] * 3, *[[13, 27]] * 2]
     rounds.enter(3, 3)
     rounds.open_next(2)
     contribute(1)
     assert rounds.lose(3) == [1], "the attempt is void"
-    assert [rounds.turn_of(incarnation, 1).share for incarnation in (1, 2)] == [13, 27]
+    assert [rounds.action_of(incarnation, 1).share for incarnation in (1, 2)] == [13, 27]
     contribute(1, 2)
     (first, second) = rounds._past(rounds.round).record["parts"]
     assert (first["size"], second["size"]) == (13, 27) and first["first"] == 0
@@ -546,6 +548,8 @@ def test_shares_follow_the_speeds_and_stay_with_the_round() -> None:
     rounds.lose(2)
     for shares in ([20, 0], [20, 0]):
         rounds.open_next(2)
-        assert [rounds.turn_of(incarnation, 1).share for incarnation in (1, 2)] == shares, "nothing is kept of the lost"
+        assert [rounds.action_of(incarnation, 1).share for incarnation in (1, 2)] == shares, (
+            "nothing is kept of the lost"
+        )
         contribute(1)
         rounds.enter(2, 2)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from psruntime.core.members.view import View
-from psruntime.core.rounds.round_messages import Contribution, Taken
+from psruntime.core.rounds.round_messages import Pushed, Taken
 from psruntime.core.rounds.shares import LEAST_MEASURES, MOST, ROUNDS_BETWEEN, Shares
-from psruntime.core.rounds.turns import Turns
+from psruntime.core.rounds.sync_rounds import SyncRounds
 from tests.support.selection import examples
 
 picks = st.integers(0, 7)
@@ -208,15 +208,15 @@ def test_when_a_worker_goes_the_others_take_on_their_own_examples_only() -> None
 )
 def test_a_change_is_noted_once_and_in_few_words(workers: int, examples: str) -> None:
     notes: list[tuple[str, dict[str, object]]] = []
-    turns = Turns(30.0, lambda name, **facts: notes.append((name, facts)), shares=Shares())
-    turns.prepared(View(1), "sync", 0, 0, {})
+    sync = SyncRounds(30.0, lambda name, **facts: notes.append((name, facts)), shares=Shares())
+    sync.prepared(View(1), "sync", 0, 0, {})
     for number in range(1, 9):
         for worker in range(workers):
-            turns.take(worker, worker, None)
-        turns.update(list, workers, 0)
+            sync.take(worker, worker, None)
+        sync.update(list, workers, 0)
         for worker in range(workers):
-            size = turns.rounds.turn_of(worker, 0).share or 10
+            size = sync.rounds.action_of(worker, 0).share or 10
             speed = (10, 30)[worker % 2] if workers == 2 else (10, 30, 20)[min(worker, 2)]
             taken = Taken(0, size, 10, size / speed)
-            turns.take(worker, worker, Contribution(number, number, 0, float(size), taken=taken))
+            sync.take(worker, worker, Pushed(number, number, 0, float(size), taken=taken))
     assert notes == [("shares", {"round": 5, "examples": examples})]

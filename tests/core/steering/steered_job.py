@@ -26,7 +26,7 @@ from psruntime.core.members.messages import (
 from psruntime.core.members.past import UNKNOWN, Past
 from psruntime.core.members.view import Phase
 from psruntime.core.plan.buckets import VariableSpec
-from psruntime.core.rounds.round_messages import Closed, Contribution, Done, Duty, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Pushed, Report
 from psruntime.core.steering.barrier import BarrierState
 from psruntime.core.steering.commands import Command, Kind, Reply
 from psruntime.core.steering.settings import UNCHANGED, Settings
@@ -59,7 +59,7 @@ class Stepper:
     pulled: int = 0  # how many steps had ended then
     mode: str = ""
     stuck: bool = False  # in a step
-    done: Done | None = None  # mode sync: what it says with its next turn
+    report: Report | None = None  # mode sync: what it says with its next turn
     is_local: bool = False  # what it is at, in mode sync
     work: tuple[int, int, bool] | None = None  # the same: round, attempt and whether it closes, under way
     batches: int = 0
@@ -210,13 +210,13 @@ class SteeredJob:
             self.prepare_or_close(index, worker, told)
             if told.phase.prepared and told.fenced_in and worker.view != told.view.number:
                 worker.view, worker.steps = told.view.number, 0
-                worker.done = worker.work = None
+                worker.report = worker.work = None
                 again = worker.began is not None and "sync" not in (worker.mode, told.settings.mode)
                 worker.mode, worker.ready = told.settings.mode, {told.settings.mode == "sync"}
                 worker.began = self.written() if again else None  # what was interrupted is begun anew
                 worker.pulled = self.seen.steps
             if told.phase.prepared and worker.view == told.view.number and not worker.stuck:
-                (self.take_turn if worker.mode == "sync" else self.step)(index, worker, told)
+                (self.next_action if worker.mode == "sync" else self.step)(index, worker, told)
             self.say(index, worker)
         if told.leave and worker.began is None and index in self.steppers:
             self.core.leave(Role.WORKER, index, worker.incarnation, LeaveKind.ASKED, "asked to stop", self.now_s)
@@ -245,7 +245,7 @@ class SteeredJob:
 
     def prepare_or_close(self, index: int, worker: Stepper, told: Instructions) -> None:
         if told.chief and told.phase is Phase.PREPARING and told.fenced_in:
-            attempt = self.core.state.turns.rounds.attempt
+            attempt = self.core.state.sync.rounds.attempt
             prepared = Prepared(self.global_step, attempt)
             self.core.report_prepared(index, worker.incarnation, told.view.number, prepared, self.now_s)
         if told.chief and told.close:
@@ -279,42 +279,42 @@ class SteeredJob:
             assert self.seen.steps - worker.pulled <= limit, f"{self.seen.steps - worker.pulled} steps of others"
             self.seen.bounded += 1
 
-    def take_turn(self, index: int, worker: Stepper, told: Instructions) -> None:
+    def next_action(self, index: int, worker: Stepper, told: Instructions) -> None:
         """Mode sync: ends its work, says so, and begins what its next turn is."""
         if worker.work is not None:
             number, attempt, closes = worker.work
             if closes:
                 self.close(number)
-                worker.done = Closed(number, attempt, number)
+                worker.report = Applied(number, attempt, number)
             else:
-                worker.done = Contribution(number, attempt, worker.batches, BATCH, apart=worker.is_local)
+                worker.report = Pushed(number, attempt, worker.batches, BATCH, apart=worker.is_local)
                 worker.batches += 1
             worker.work = worker.began = None
-        if told.leave and worker.done is None:
+        if told.leave and worker.report is None:
             return
-        turn = self.core.take_turn(index, worker.incarnation, worker.view, worker.done, self.now_s)
-        worker.done = None
-        if turn.duty in (Duty.CONTRIBUTE, Duty.CLOSE) and not told.leave:
-            worker.work = (turn.round, turn.attempt, False)
-            if turn.duty is Duty.CLOSE and turn.closes is not None:
-                worker.work = (turn.closes.round, turn.closes.attempt, True)
-            elif turn.closes is not None:
-                self.close(turn.closes.round)
+        action = self.core.next_action(index, worker.incarnation, worker.view, worker.report, self.now_s)
+        worker.report = None
+        if action.kind in (ActionKind.PUSH, ActionKind.APPLY) and not told.leave:
+            worker.work = (action.round, action.attempt, False)
+            if action.kind is ActionKind.APPLY and action.closes is not None:
+                worker.work = (action.closes.round, action.closes.attempt, True)
+            elif action.closes is not None:
+                self.close(action.closes.round)
             worker.began = self.written()
-            worker.is_local = turn.local
+            worker.is_local = action.local
             self.check_mode(worker)
-            self.check_local(turn)
-            if turn.duty is Duty.CONTRIBUTE:
+            self.check_local(action)
+            if action.kind is ActionKind.PUSH:
                 self.check_step(worker.began)
 
-    def check_local(self, turn: Turn) -> None:
+    def check_local(self, action: Action) -> None:
         """A round is local in a local stage and nowhere else, while the schedule is followed."""
-        is_local = turn.closes.local if turn.closes and turn.duty is Duty.CLOSE else turn.local
+        is_local = action.closes.local if action.closes and action.kind is ActionKind.APPLY else action.local
         if is_local:
             schedule = Schedule.of(self.job.schedule)
-            assert schedule is not None and schedule.local_end_at(turn.round - 1) == turn.round
-            assert self.global_step >= turn.round or schedule.local_end_at(self.global_step) == turn.round
-            self.seen.local_rounds.add(turn.round)
+            assert schedule is not None and schedule.local_end_at(action.round - 1) == action.round
+            assert self.global_step >= action.round or schedule.local_end_at(self.global_step) == action.round
+            self.seen.local_rounds.add(action.round)
 
     def close(self, number: int) -> None:
         """A round is applied on every ps, with the scale that each has written then; a repeat changes nothing."""

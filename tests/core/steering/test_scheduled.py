@@ -47,8 +47,8 @@ def test_a_stage_of_rounds_ends_after_as_many() -> None:
     job = job_of("sync:12, async")
     run_until(job, 30)
     assert max(job.seen.rounds) == 12
-    ((done,),) = job.take_facts("steered")
-    assert done["global_step"] == 12
+    ((report,),) = job.take_facts("steered")
+    assert report["global_step"] == 12
 
 
 @pytest.mark.parametrize(("back_to", "stage"), [(30, "bounded 2"), (3, "async")])
@@ -206,7 +206,7 @@ def test_a_local_stage_begins_with_all_who_are_there() -> None:
     job.join(Role.PS, 1)
     run_until(job, 4)
     job.run(5)
-    assert not job.seen.local_rounds and not job.core.state.turns.rounds.open
+    assert not job.seen.local_rounds and not job.core.state.sync.rounds.open
     job.run(10)
     assert job.seen.local_rounds, "who is there has waited long enough"
 
@@ -220,7 +220,7 @@ def test_nobody_is_slow_while_all_train_by_themselves() -> None:
         worker.stuck = True
     job.run(30)
     assert not job.take_facts("slow_round")[0]
-    reason = job.core.state.turns.waits_for([], job.core.state.chief)
+    reason = job.core.state.sync.waits_for([], job.core.state.chief)
     assert reason == "the local stage to global step 20 waits for worker 0, 1"
     job.steppers[0].stuck = False
     job.run(30)

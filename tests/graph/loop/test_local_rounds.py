@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import is_balanced
-from psruntime.core.rounds.round_messages import Contribution
+from psruntime.core.rounds.round_messages import Pushed
 from psruntime.errors import JobFailedError, UsageError
 from psruntime.graph.loop.alone_control import AloneControl
 from psruntime.graph.loop.local_training import LocalTraining, _Carried
@@ -43,7 +43,7 @@ def check(run: Run, expected: dict[str, Any], step: int) -> None:
         assert is_balanced(ledger)
 
 
-def contributions(run: Run) -> list[Contribution]:
+def contributions(run: Run) -> list[Pushed]:
     assert isinstance(run.control_plane, RoundControlPlane)
     return run.control_plane.contributed
 
@@ -103,11 +103,11 @@ def test_what_was_kept_is_pushed_again(cluster: LocalCluster, tmp_path: Any, mon
         return run_training(self, session, assignment, end)
 
     class Forgetful(RoundControlPlane):
-        def next_turn(self, assignment: Any, done: Any, idle: Any = None) -> Any:
-            if isinstance(done, Contribution) and not self.contributed:
+        def next_action(self, assignment: Any, done: Any, idle: Any = None) -> Any:
+            if isinstance(done, Pushed) and not self.contributed:
                 self.contributed.append(done)
                 done = None
-            return super().next_turn(assignment, done, idle)
+            return super().next_action(assignment, done, idle)
 
     monkeypatch.setattr(LocalTraining, "train", note)
     model = linear_model(OPTIMIZERS["sgd"])

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, PENDING, is_balanced
-from psruntime.core.rounds.round_messages import Closed, Complete, Duty, Idle, Torn, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Complete, Idle
 from psruntime.errors import JobFailedError
 from psruntime.graph.loop.round_runs import RoundRuns
 from psruntime.graph.ops.ancestors import ancestors
@@ -98,18 +98,18 @@ def test_a_lost_view_neither_loses_nor_doubles_a_batch(
 
 
 def test_the_same_batch_is_pushed_again_when_an_attempt_became_void(cluster: LocalCluster, tmp_path: Any) -> None:
-    def lose_another(control_plane: RoundControlPlane, turn: Turn) -> None:
-        if turn.duty is Duty.CONTRIBUTE and turn.attempt == 2:
+    def lose_another(control_plane: RoundControlPlane, action: Action) -> None:
+        if action.kind is ActionKind.PUSH and action.attempt == 2:
             control_plane.rounds._members[5] = 1  # somebody who is gone when this worker has pushed
-        elif turn.duty is Duty.WAIT:
+        elif action.kind is ActionKind.WAIT:
             control_plane.rounds.lose(5)
 
     class Changing(RoundControlPlane):
-        def next_turn(self, assignment: Any, done: Any, idle: Idle | None = None) -> Turn | None:
-            turn = super().next_turn(assignment, done, idle)
-            return super().next_turn(assignment, None, idle) if turn and turn.duty is Duty.WAIT else turn
+        def next_action(self, assignment: Any, done: Any, idle: Idle | None = None) -> Action | None:
+            action = super().next_action(assignment, done, idle)
+            return super().next_action(assignment, None, idle) if action and action.kind is ActionKind.WAIT else action
 
-    run = sync(cluster, tmp_path, make_control_plane=partial(Changing, on_turn=lose_another))
+    run = sync(cluster, tmp_path, make_control_plane=partial(Changing, on_action=lose_another))
     assert isinstance(run.control_plane, RoundControlPlane)
     said = [(c.round, c.attempt, c.batch) for c in run.control_plane.contributed]
     assert said == [(1, 1, 0), (2, 2, 1), (2, 3, 1), (3, 4, 2), (4, 5, 3), (5, 6, 4)]
@@ -123,17 +123,17 @@ def test_a_batch_that_turned_out_to_come_too_early_waits_and_is_trained_once(
 ) -> None:
     """A worker that was admitted anew repeats its batch, in a step that finds the round before torn."""
 
-    def admit_anew_and_tear(control_plane: RoundControlPlane, turn: Turn) -> None:
-        if turn.duty is Duty.CONTRIBUTE and turn.attempt == 3 and not torn:
-            torn.append(turn)
+    def admit_anew_and_tear(control_plane: RoundControlPlane, action: Action) -> None:
+        if action.kind is ActionKind.PUSH and action.attempt == 3 and not torn:
+            torn.append(action)
             control_plane.incarnation += 1
             cluster.fence({0: control_plane.incarnation})
             control_plane.rounds.lose(INCARNATION)
             write_books(cluster, plan[0], cut_off)
 
-    torn: list[Turn] = []
+    torn: list[Action] = []
     plan = sync(cluster, tmp_path, steps=0).graph.plan.on(1)
-    run = sync(cluster, tmp_path, make_control_plane=partial(RoundControlPlane, on_turn=admit_anew_and_tear))
+    run = sync(cluster, tmp_path, make_control_plane=partial(RoundControlPlane, on_action=admit_anew_and_tear))
     assert isinstance(run.control_plane, RoundControlPlane)
     assert torn and run.control_plane.torn
     assert len(set(run.control_plane.recorded)) == ROUNDS == len(run.control_plane.recorded), "each batch once"
@@ -157,18 +157,18 @@ def test_nothing_is_computed_of_a_batch_before_every_bucket_is_closed(
 def test_a_round_that_was_pulled_too_early_is_given_up(cluster: LocalCluster, tmp_path: Any, monkeypatch: Any) -> None:
     """Another run was in the update of a bucket while it was pulled, and is done when this worker looks again."""
 
-    def in_an_update(control_plane: RoundControlPlane, turn: Turn) -> None:
-        if turn.closes and turn.closes.attempt == 4 and not control_plane.torn:
+    def in_an_update(control_plane: RoundControlPlane, action: Action) -> None:
+        if action.closes and action.closes.attempt == 4 and not control_plane.torn:
             write_books(cluster, plan[0], cut_off)
 
     def done_by_now(self: RoundRuns, session: Any, assignment: Any, closes: Complete) -> Any:
         found = close(self, session, assignment, closes)
-        return Closed(closes.round, closes.attempt, closes.round) if isinstance(found, Torn) else found
+        return Applied(closes.round, closes.attempt, closes.round) if isinstance(found, Broken) else found
 
     plan = sync(cluster, tmp_path, steps=0).graph.plan.on(1)
     close = RoundRuns.close
     monkeypatch.setattr(RoundRuns, "close", done_by_now)
-    run = sync(cluster, tmp_path, make_control_plane=partial(RoundControlPlane, on_turn=in_an_update))
+    run = sync(cluster, tmp_path, make_control_plane=partial(RoundControlPlane, on_action=in_an_update))
     assert isinstance(run.control_plane, RoundControlPlane)
     assert [(t.round, t.attempt) for t in run.control_plane.torn] == [(5, 5)], "what may have that gradient in its sums"
     assert run.named("restored") and run.control_plane.prepared_at[-1] == 0
@@ -193,13 +193,13 @@ def cut_off(books: Any) -> Any:
 def test_a_torn_round_goes_back_to_the_checkpoint(
     change: Any, reason: str, model: Model, cluster: LocalCluster, tmp_path: Any
 ) -> None:
-    def tear(control_plane: RoundControlPlane, turn: Turn) -> None:
-        if turn.closes and turn.closes.attempt == 4:
+    def tear(control_plane: RoundControlPlane, action: Action) -> None:
+        if action.closes and action.closes.attempt == 4:
             write_books(cluster, plan[0], change)
 
     first = sync(cluster, tmp_path, model, steps=2)
     plan = first.graph.plan.on(1)
-    run = sync(cluster, tmp_path, model, make_control_plane=partial(RoundControlPlane, on_turn=tear, recorded=[0, 1]))
+    run = sync(cluster, tmp_path, model, make_control_plane=partial(RoundControlPlane, on_action=tear, recorded=[0, 1]))
     control_plane = run.control_plane
     assert isinstance(control_plane, RoundControlPlane)
     assert [(t.round, t.attempt, t.reason.startswith(reason)) for t in control_plane.torn] == [(4, 4, True)]

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import STALE
 from psruntime.core.members.messages import Assignment, Prepared
-from psruntime.core.rounds.round_messages import Duty, Idle, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind, Idle
 from psruntime.core.shards.shard_messages import Position, Sharding
 from psruntime.core.shards.shards import Shards
 from psruntime.graph.loop import push_steps
@@ -62,11 +62,11 @@ class InRounds(RoundControlPlane):
             self.shards.shards.restore(prepared.position)
         super().report_prepared(assignment, prepared)
 
-    def next_turn(self, assignment: Assignment, done: Any, idle: Idle | None = None) -> Turn | None:
+    def next_action(self, assignment: Assignment, done: Any, idle: Idle | None = None) -> Action | None:
         if idle:
             self.idle.append(idle.reason)
-        turn = super().next_turn(assignment, done, idle)
-        return None if self.shards.shards.over and turn and turn.duty is not Duty.CLOSE else turn
+        action = super().next_action(assignment, done, idle)
+        return None if self.shards.shards.over and action and action.kind is not ActionKind.APPLY else action
 
     def _record(self, past: Any) -> None:
         super()._record(past)
@@ -205,11 +205,11 @@ def test_a_worker_without_a_shard_waits_and_goes_on_when_there_is_one(
             super().waits_for_shard(reason, at_rest)
             shards.lose(99, "it is gone")
 
-        def next_turn(self, assignment: Assignment, done: Any, idle: Idle | None = None) -> Turn | None:
-            turn: Turn | None = super().next_turn(assignment, done, idle)
-            if idle and turn and turn.duty is Duty.WAIT:
+        def next_action(self, assignment: Assignment, done: Any, idle: Idle | None = None) -> Action | None:
+            action: Action | None = super().next_action(assignment, done, idle)
+            if idle and action and action.kind is ActionKind.WAIT:
                 shards.lose(99, "it is gone")
-            return turn
+            return action
 
     run = trained(cluster, tmp_path, mode, shards, make=Waiting)
     np.testing.assert_array_equal(counts(run), np.full(EXAMPLES, 1.0))

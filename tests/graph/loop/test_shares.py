@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.rounds.round_messages import Duty, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind
 from psruntime.core.rounds.rounds import Rounds
 from psruntime.core.rounds.shares import Shares
 from psruntime.graph.input.input_stream import InputStream
@@ -36,9 +36,9 @@ class SharesOfTheTest(Shares):
         return SHARES[self.opened % len(SHARES)]
 
 
-def sync(folder: Any, on_turn: Any = lambda *_: None, made: list[RoundControlPlane] | None = None) -> Run:
+def sync(folder: Any, on_action: Any = lambda *_: None, made: list[RoundControlPlane] | None = None) -> Run:
     def make_control_plane(*args: Any) -> RoundControlPlane:
-        control_plane = RoundControlPlane(*args, on_turn=on_turn)
+        control_plane = RoundControlPlane(*args, on_action=on_action)
         control_plane.rounds = Rounds(shares=SharesOfTheTest())
         if made is not None:
             made.append(control_plane)
@@ -80,9 +80,9 @@ def test_a_batch_that_is_kept_for_a_later_view_keeps_its_size(tmp_path: Any, mon
     made: list[RoundControlPlane] = []
     said: list[tuple[int, int]] = []
 
-    def note(control_plane: RoundControlPlane, turn: Turn) -> None:
-        if turn.duty is Duty.CONTRIBUTE:
-            said.append((turn.round, turn.share))
+    def note(control_plane: RoundControlPlane, action: Action) -> None:
+        if action.kind is ActionKind.PUSH:
+            said.append((action.round, action.share))
             shares = control_plane.rounds.shares
             assert isinstance(shares, SharesOfTheTest)
             if said[-1] == (3, 1):

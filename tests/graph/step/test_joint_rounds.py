@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.messages import Assignment
-from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Pushed
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.round_runs import RoundRuns
 from psruntime.graph.loop.round_steps import RoundSteps
@@ -104,28 +104,28 @@ def test_rounds_of_two_workers_equal_one_process(
         complete: Complete | None = None
         for number in range(1, ROUNDS + 1):
             attempt = number + (10 if number <= LOST else 100)
-            turn = Turn(Duty.CONTRIBUTE, number, attempt, attempt, None if clip else complete)
+            action = Action(ActionKind.PUSH, number, attempt, attempt, None if clip else complete)
             for worker, (steps, assignment) in enumerate(zip(workers, assignments, strict=True)):
-                said = steps._contribute(monitored, assignment, turn)
+                said = steps._contribute(monitored, assignment, action)
                 facts = (number, attempt, number - 1, EXAMPLES[worker], clip)
-                divisor = turn.closes.members if turn.closes else 1
-                assert said == Contribution(*facts, divisor=divisor, positions=(worker,))
+                divisor = action.closes.members if action.closes else 1
+                assert said == Pushed(*facts, divisor=divisor, positions=(worker,))
                 made_of = [drawn[2 * (number - 1) + worker]]
                 part = ReplayedPart(worker, float(EXAMPLES[worker]), divisor, (worker,), made_of)
                 repeated.setdefault(number, []).append(part)
             complete = Complete(number, attempt, 2, sum(EXAMPLES))
             if number == LOST:
-                again = Turn(Duty.CONTRIBUTE, number, attempt + 50, attempt, turn.closes)
+                again = Action(ActionKind.PUSH, number, attempt + 50, attempt, action.closes)
                 said = workers[1]._contribute(monitored, assignments[1], again)
                 facts = (number, again.attempt, number - 1, EXAMPLES[1], clip)
-                assert said == Contribution(*facts, divisor=divisor, positions=(0,)), "the first of its attempt"
+                assert said == Pushed(*facts, divisor=divisor, positions=(0,)), "the first of its attempt"
                 complete = Complete(number, again.attempt, 1, EXAMPLES[1])
                 repeated[number] = [replace(repeated[number][1], positions=(0,))]
             if number < ROUNDS and not clip:
                 continue  # the next one closes it
             for chief in (0, 1):  # the second one finds it done
                 closed = workers[chief]._runs.close(monitored, assignments[chief], complete)
-                assert closed == Closed(number, complete.attempt, number)
+                assert closed == Applied(number, complete.attempt, number)
         run.checkpoints.save(session)
         scales = session.run([rounds.scale.read_value() for rounds in run.graph.rounds.stores])
     assert set(scales) == {EXAMPLES[0] * (1 if clip else 2)}, "the first one's; it is divided where all take a share"

@@ -18,15 +18,15 @@ from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import Phase
-from psruntime.core.rounds.round_messages import Contribution
+from psruntime.core.rounds.round_messages import Pushed
 from psruntime.core.shards.shard_messages import Sharding, ShardRequest
 from psruntime.rpc.security import job_token
 from psruntime.rpc.wire import member_messages
+from psruntime.rpc.wire.action_messages import ActionRequest, action_request_to_wire
 from psruntime.rpc.wire.clock_messages import ClockReport, clock_report_to_wire
 from psruntime.rpc.wire.heartbeat_messages import heartbeat_to_wire
 from psruntime.rpc.wire.member_messages import ChiefReport, Leave
 from psruntime.rpc.wire.shard_messages import shard_request_to_wire
-from psruntime.rpc.wire.turn_messages import TurnRequest, turn_request_to_wire
 from psruntime.v1 import coordination_pb2 as pb
 from tests.rpc.conftest import JOB_ID, LONG, Stage, a_beat, a_join
 from tests.support.certificates import TOKEN, YESTERDAY, Authority
@@ -59,7 +59,7 @@ class Job:
                 client.heartbeat(a_beat(answer, Role.WORKER, index, last))
         if job.mode == "sync":
             for index, answer in enumerate(self.workers):
-                client.take_turn(TurnRequest(index, answer.incarnation, 1), lambda: True)
+                client.next_action(ActionRequest(index, answer.incarnation, 1), lambda: True)
         assert self.coordinator.state.phase is phase
 
     def state(self) -> bytes:
@@ -76,8 +76,8 @@ def chief(job: Job) -> tuple[int, int]:
     return 0, answer.incarnation
 
 
-def turn(job: Job) -> Any:
-    return turn_request_to_wire(TurnRequest(*chief(job), 1, Contribution(1, 1, 0, 64.0)))
+def action(job: Job) -> Any:
+    return action_request_to_wire(ActionRequest(*chief(job), 1, Pushed(1, 1, 0, 64.0)))
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ RPCS = {
         lambda job: pb.ReportFinishedRequest(worker_index=0, incarnation=chief(job)[1], view_number=1),
         Phase.DRAINING,
     ),
-    "TakeTurn": Rpc(turn, job=SYNC),
+    "NextAction": Rpc(action, job=SYNC),
     "TakeShard": Rpc(lambda job: shard_request_to_wire(ShardRequest(*chief(job), Sharding(100, 10)))),
     "GetPosition": Rpc(lambda _: pb.GetPositionRequest(), changes=False),
     "Leave": Rpc(lambda job: member_messages.leave_to_wire(Leave(Role.WORKER, *chief(job), LeaveKind.FATAL, "bye"))),

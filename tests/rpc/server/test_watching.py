@@ -24,7 +24,7 @@ INPUTS = {
 QUIET = {  # inputs that say nothing of any member
     "take_shard": lambda core, now_s: core.take_shard(ShardRequest(5, 99, Sharding(8, 4)), now_s),
     "control": lambda core, now_s: core.control(Command(Kind.BOUND, "x", bound=1), now_s),
-    "take_turn": lambda core, now_s: core.take_turn(5, 99, 1, None, now_s),
+    "next_action": lambda core, now_s: core.next_action(5, 99, 1, None, now_s),
     "starts": lambda core, now_s: core.starts(5, now_s),
     "advance": lambda core, now_s: core.advance(now_s),
 }

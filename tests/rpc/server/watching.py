@@ -11,7 +11,7 @@ from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.coordinator.coordinator import Coordinator, Effects
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Join, LeaveKind, NotYet, Prepared, PsBeat, WorkerBeat
-from psruntime.core.rounds.round_messages import Done, Turn
+from psruntime.core.rounds.round_messages import Action, Report
 from psruntime.core.shards.shard_messages import ShardAnswer, ShardRequest
 from psruntime.core.steering.commands import Command, Kind, Reply
 from psruntime.errors import PsRuntimeError, ReplacedError, UsageError
@@ -86,15 +86,21 @@ class WatchedCoordinator:
         relay.pass_time()
         return self._outcome(lambda: relay.call("control", None, relay.core.control, command, now_s))
 
-    def take_turn(
-        self, index: int, incarnation: int, view: int, done: Done | None, now_s: float, rests_after: int | None = None
-    ) -> Turn:
+    def next_action(
+        self,
+        index: int,
+        incarnation: int,
+        view: int,
+        report: Report | None,
+        now_s: float,
+        rests_after: int | None = None,
+    ) -> Action:
         """The model holds no rounds: a turn may change nothing."""
         relay = self._relay.at(now_s)
         relay.pass_time()
         return self._outcome(
             lambda: relay.call(
-                "take_turn", None, relay.core.take_turn, index, incarnation, view, done, now_s, rests_after
+                "next_action", None, relay.core.next_action, index, incarnation, view, report, now_s, rests_after
             )
         )
 
@@ -104,8 +110,8 @@ class WatchedCoordinator:
         relay.pass_time()
         return self._outcome(lambda: relay.call("take_shard", None, relay.core.take_shard, request, now_s))
 
-    def turn(self, index: int, incarnation: int) -> Turn:
-        return self._relay.core.turn(index, incarnation)
+    def action_of(self, index: int, incarnation: int) -> Action:
+        return self._relay.core.action_of(index, incarnation)
 
     def leave(self, role: Role, index: int, incarnation: int, kind: LeaveKind, reason: str, now_s: float) -> None:
         relay = self._relay.at(now_s)
@@ -166,7 +172,7 @@ def _together(first: Effects, then: Effects) -> Effects:
         first.events + then.events,
         first.records + then.records,
         first.news or then.news,
-        then.turns_revision,
+        then.actions_revision,
         then.shards_revision,
         first.stragglers | then.stragglers,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from psruntime.core.members.messages import WorkerStats
 from psruntime.core.members.view import Phase
-from psruntime.core.rounds.round_messages import Duty, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind
 from psruntime.core.steering.settings import Settings
 from psruntime.errors import StopRequested, UnreachableError
 from psruntime.rpc.worker.worker_facts import WorkerFacts
@@ -184,15 +184,15 @@ def test_who_waits_for_its_turn_in_a_hold_acts_at_once_when_a_checkpoint_is_want
     stage.control.while_held(act)
     wanted: list[tuple[bool, bool]] = []
 
-    def take_turn(*arguments: Any) -> Turn | None:
+    def next_action(*arguments: Any) -> Action | None:
         is_wanted = arguments[3]
         before = is_wanted()
         stage.membership.answers.pop(0)
         wanted.append((before, is_wanted()))
-        return Turn(Duty.CONTRIBUTE, round=1) if len(wanted) == 2 else None
+        return Action(ActionKind.PUSH, round=1) if len(wanted) == 2 else None
 
-    stage.membership.take_turn = take_turn  # type: ignore[method-assign, assignment]
-    turn = stage.control.next_turn(ASSIGNMENT, None)
-    assert turn is not None and turn.duty is Duty.CONTRIBUTE
+    stage.membership.next_action = next_action  # type: ignore[method-assign, assignment]
+    action = stage.control.next_action(ASSIGNMENT, None)
+    assert action is not None and action.kind is ActionKind.PUSH
     assert wanted == [(True, False), (True, True)], "the call is off once a save is wanted, and the next one is not"
     assert acted == [False, True]

@@ -12,7 +12,7 @@ import pytest
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import Answer, Assignment, Instructions, Rest, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase, PsEntry, View
-from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Done, Duty, Idle, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Idle, Pushed, Report
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.worker.worker_control import QUICK_S, WorkerControl
@@ -34,8 +34,8 @@ class ScriptedMembership:
         self.beats = 0
         self.unreachable = False
         self.replaced_for = 0  # beats
-        self.turns: list[Turn | Exception | None] = []  # one after the other
-        self.said: list[Done | None] = []  # with each
+        self.turns: list[Action | Exception | None] = []  # one after the other
+        self.said: list[Report | None] = []  # with each
         self.rests_after: list[int | None] = []  # the same
         self.waits: list[float] = []  # of each
 
@@ -52,25 +52,25 @@ class ScriptedMembership:
             raise UnreachableError("gone")
         return self.answer
 
-    def take_turn(
+    def next_action(
         self,
         assignment: Assignment,
-        done: Done | None,
+        report: Report | None,
         max_wait_s: float,
         is_wanted: Callable[[], bool] | None,
         rests_after: int | None = None,
-    ) -> Turn | None:
+    ) -> Action | None:
         assert assignment == ASSIGNMENT and max_wait_s > 0
         assert is_wanted() if is_wanted else max_wait_s == QUICK_S
-        self.said.append(done)
+        self.said.append(report)
         self.rests_after.append(rests_after)
         self.waits.append(max_wait_s)
-        turn = self.turns.pop(0)
-        if isinstance(turn, Exception):
-            raise turn
-        if turn is not None and turn.duty is Duty.NONE:
+        action = self.turns.pop(0)
+        if isinstance(action, Exception):
+            raise action
+        if action is not None and action.kind is ActionKind.NONE:
             self.answers.pop(0)
-        return turn
+        return action
 
     def wait_until(self, ready: Callable[[Answer], bool], timeout_s: float | None) -> Answer | None:
         if ready(self.answer):
@@ -180,8 +180,8 @@ def test_the_status_tells_of_a_worker_whose_own_work_takes_long(monkeypatch: pyt
     assert (after(WORK_S - 1), after(1)) == ("", f"its own work, for {WORK_S:.0f} s")
     stage.control.may_step()
     assert (after(WORK_S - 1), after(60)) == ("", "its own work, for 69 s")
-    stage.membership.turns = [Turn(Duty.CONTRIBUTE, round=1)]
-    stage.control.next_turn(ASSIGNMENT, None)
+    stage.membership.turns = [Action(ActionKind.PUSH, round=1)]
+    stage.control.next_action(ASSIGNMENT, None)
     assert (after(WORK_S - 1), after(1)) == ("", "its own work, for 10 s")
 
 
@@ -270,20 +270,26 @@ def test_a_failed_job_is_an_error_of_the_rest() -> None:
 
 def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
     stage = Stage(answer(Phase.TRAINING, chief=True))
-    closes = Turn(Duty.CLOSE, 3, 5, 5, Complete(3, 5, 1, 8.0))
-    stage.membership.turns = [UnreachableError("gone"), ReplacedError("not the chief"), Turn(Duty.WAIT), None, closes]
-    assert stage.control.next_turn(ASSIGNMENT, Closed(2, 4, 2)) == closes
-    assert stage.membership.said == [Closed(2, 4, 2)] * 3 + [None, None]
+    closes = Action(ActionKind.APPLY, 3, 5, 5, Complete(3, 5, 1, 8.0))
+    stage.membership.turns = [
+        UnreachableError("gone"),
+        ReplacedError("not the chief"),
+        Action(ActionKind.WAIT),
+        None,
+        closes,
+    ]
+    assert stage.control.next_action(ASSIGNMENT, Applied(2, 4, 2)) == closes
+    assert stage.membership.said == [Applied(2, 4, 2)] * 3 + [None, None]
     assert [event for event, _ in stage.events] == ["waiting", "waiting"]
 
 
 def test_the_turn_after_a_quick_one_is_waited_for_in_a_call_that_cannot_be_called_off() -> None:
     stage = Stage(answer(Phase.TRAINING))
-    contribute = Turn(Duty.CONTRIBUTE, 3, 5, 5)
+    contribute = Action(ActionKind.PUSH, 3, 5, 5)
     late = UnreachableError("no answer in time")
-    stage.membership.turns = [contribute, contribute, Turn(Duty.WAIT), contribute, late, contribute, contribute]
+    stage.membership.turns = [contribute, contribute, Action(ActionKind.WAIT), contribute, late, contribute, contribute]
     for _ in range(5):
-        assert stage.control.next_turn(ASSIGNMENT, None) == contribute
+        assert stage.control.next_action(ASSIGNMENT, None) == contribute
     long_s = stage.membership.waits[0]
     assert long_s > QUICK_S
     assert stage.membership.waits == [long_s, QUICK_S, QUICK_S, long_s, QUICK_S, long_s, QUICK_S]
@@ -294,10 +300,10 @@ def test_a_worker_without_a_batch_says_so_and_what_it_did_until_it_may_have_one(
     stage = Stage(answer(Phase.TRAINING))
     ready = [False, False, True]
     idle = Idle(5, "others hold the rest of epoch 1", lambda: ready.pop(0) if len(ready) > 1 else ready[0])
-    stage.membership.turns = [Turn(Duty.WAIT, reason="round 3 waits for worker 1"), None]
-    done = Contribution(2, 4, 0, 8.0)
-    assert stage.control.next_turn(ASSIGNMENT, done, idle) == Turn(Duty.WAIT)
-    assert stage.membership.said == [done, None]
+    stage.membership.turns = [Action(ActionKind.WAIT, reason="round 3 waits for worker 1"), None]
+    report = Pushed(2, 4, 0, 8.0)
+    assert stage.control.next_action(ASSIGNMENT, report, idle) == Action(ActionKind.WAIT)
+    assert stage.membership.said == [report, None]
     assert stage.membership.rests_after == [5, 5]
 
 
@@ -358,10 +364,10 @@ def test_a_worker_that_has_rested_stands_at_its_new_clock_before_it_steps() -> N
 @pytest.mark.parametrize("end", [answer(Phase.DRAINING), answer(Phase.FORMING), answer(Phase.TRAINING, OTHER)])
 def test_turns_end_with_the_view_and_with_training(end: Answer) -> None:
     stage = Stage(answer(Phase.TRAINING), end)
-    stage.membership.turns = [Turn(Duty.NONE)]
-    assert stage.control.next_turn(ASSIGNMENT, None) is None
+    stage.membership.turns = [Action(ActionKind.NONE)]
+    assert stage.control.next_action(ASSIGNMENT, None) is None
     assert stage.membership.beats == 1, "it asks at once what has become of the view"
-    assert stage.control.next_turn(ASSIGNMENT, Closed(2, 4, 2)) is None
+    assert stage.control.next_action(ASSIGNMENT, Applied(2, 4, 2)) is None
     assert len(stage.membership.said) == 1
 
 

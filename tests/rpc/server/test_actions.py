@@ -1,4 +1,4 @@
-"""Turns over gRPC: held until there is something to do, and every record on file before the answer."""
+"""SyncRounds over gRPC: held until there is something to do, and every record on file before the answer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from psruntime.config import JobConfig
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import LeaveKind, Prepared
-from psruntime.core.rounds.round_messages import Closed, Complete, Contribution, Duty, Taken, Torn, Turn
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Complete, Pushed, Taken
 from psruntime.errors import ReplacedError, UnreachableError, UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.wire.action_messages import ActionRequest
 from psruntime.rpc.wire.member_messages import ChiefReport, Leave
-from psruntime.rpc.wire.turn_messages import TurnRequest
 from tests.rpc.conftest import JOB_ID, LONG, Stage, a_join
 from tests.support.polling import poll_until
 
@@ -35,16 +35,16 @@ class Job:
         self.ps = self.client.join(a_join(Role.PS, 0))
         self.workers = [self.client.join(a_join(Role.WORKER, index)) for index in range(2)]
         self.client.report_prepared(ChiefReport(0, self.workers[0].incarnation, 1, Prepared(0)))
-        assert self.take(0).duty in (Duty.WAIT, Duty.CONTRIBUTE)
-        assert self.take(1).duty in (Duty.WAIT, Duty.CONTRIBUTE)
+        assert self.take(0).kind in (ActionKind.WAIT, ActionKind.PUSH)
+        assert self.take(1).kind in (ActionKind.WAIT, ActionKind.PUSH)
 
-    def take(self, worker: int, done: Any = None, max_wait_s: float = 0.0, view: int = 1) -> Turn:
-        request = TurnRequest(worker, self.workers[worker].incarnation, view, done, max_wait_s)
-        turn = self.client.take_turn(request, lambda: True, LONG)
-        assert turn is not None
-        return turn
+    def take(self, worker: int, done: Any = None, max_wait_s: float = 0.0, view: int = 1) -> Action:
+        request = ActionRequest(worker, self.workers[worker].incarnation, view, done, max_wait_s)
+        action = self.client.next_action(request, lambda: True, LONG)
+        assert action is not None
+        return action
 
-    def hold(self, worker: int, done: Any = None) -> Future[Turn]:
+    def hold(self, worker: int, done: Any = None) -> Future[Action]:
         """Takes a turn in another thread; returns when the coordinator has told it to wait."""
         before = self.calls
         held = self.pool.submit(self.take, worker, done, LONG)
@@ -63,10 +63,10 @@ class Counting(Coordinator):
         super().__init__(config, now_s)
         self._job = job
 
-    def take_turn(self, *args: Any) -> Turn:
-        turn = super().take_turn(*args)
+    def next_action(self, *args: Any) -> Action:
+        action = super().next_action(*args)
         self._job.calls += 1
-        return turn
+        return action
 
 
 @pytest.fixture
@@ -75,62 +75,62 @@ def job(pool, stage):  # in this order: the stage ends the calls for which the p
 
 
 def share(worker, attempt=1, number=1, apart=True):
-    return Contribution(number, attempt, 0, 8.0 + worker, apart)
+    return Pushed(number, attempt, 0, 8.0 + worker, apart)
 
 
 def test_a_whole_round(job):
-    assert job.take(1, share(1)).duty is Duty.WAIT
-    turn = job.take(0, share(0))
-    assert turn == Turn(Duty.CLOSE, round=1, attempt=1, opened=1, closes=Complete(1, 1, 2, 17.0))
-    assert job.take(0, Closed(1, 1, 1)) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2)
+    assert job.take(1, share(1)).kind is ActionKind.WAIT
+    action = job.take(0, share(0))
+    assert action == Action(ActionKind.APPLY, round=1, attempt=1, opened=1, closes=Complete(1, 1, 2, 17.0))
+    assert job.take(0, Applied(1, 1, 1)) == Action(ActionKind.PUSH, round=2, attempt=2, opened=2)
     assert job.client.get_status()[0].global_step == 1
 
 
 def test_a_call_waits_for_the_last_contribution_and_for_the_close(job):
     chief = job.hold(0, share(0))
     other = job.hold(1, share(1))
-    assert chief.result(30).duty is Duty.CLOSE
+    assert chief.result(30).kind is ActionKind.APPLY
     assert not other.done()
-    assert job.take(0, Closed(1, 1, 1)).duty is Duty.CONTRIBUTE
-    assert other.result(30) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2)
+    assert job.take(0, Applied(1, 1, 1)).kind is ActionKind.PUSH
+    assert other.result(30) == Action(ActionKind.PUSH, round=2, attempt=2, opened=2)
 
 
 def test_a_round_that_the_next_one_closes(job):
     held = job.hold(0, share(0, apart=False))
-    turn = job.take(1, share(1, apart=False))
-    assert turn == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2, closes=Complete(1, 1, 2, 17.0))
-    assert held.result(30) == turn
+    action = job.take(1, share(1, apart=False))
+    assert action == Action(ActionKind.PUSH, round=2, attempt=2, opened=2, closes=Complete(1, 1, 2, 17.0))
+    assert held.result(30) == action
     assert job.client.get_status()[0].global_step == 0, "nobody has said yet that it is closed"
-    assert job.take(1, share(1, 2, 2, apart=False)).duty is Duty.WAIT
+    assert job.take(1, share(1, 2, 2, apart=False)).kind is ActionKind.WAIT
     assert job.client.get_status()[0].global_step == 1
-    assert job.take(0) == Turn(Duty.CONTRIBUTE, round=2, attempt=2, opened=2)
+    assert job.take(0) == Action(ActionKind.PUSH, round=2, attempt=2, opened=2)
 
 
 def test_a_call_hears_that_its_attempt_became_void(job):
     held = job.hold(1, share(1))
     job.leave(Role.WORKER, job.workers[0].incarnation)
-    assert held.result(30) == Turn(Duty.CONTRIBUTE, round=1, attempt=2, opened=1)
+    assert held.result(30) == Action(ActionKind.PUSH, round=1, attempt=2, opened=1)
 
 
 def test_the_successor_of_a_chief_hears_that_it_closes(job):
     job.take(0, share(0))
     held = job.hold(1, share(1))
     job.leave(Role.WORKER, job.workers[0].incarnation)
-    assert held.result(30) == Turn(Duty.CLOSE, round=1, attempt=1, opened=1, closes=Complete(1, 1, 2, 17.0))
+    assert held.result(30) == Action(ActionKind.APPLY, round=1, attempt=1, opened=1, closes=Complete(1, 1, 2, 17.0))
 
 
 def test_a_call_ends_with_its_view(job):
     held = job.hold(0, share(0))
     job.leave(Role.PS, job.ps.incarnation)
-    assert held.result(30).duty is Duty.NONE
-    assert job.take(1).duty is Duty.NONE
+    assert held.result(30).kind is ActionKind.NONE
+    assert job.take(1).kind is ActionKind.NONE
 
 
 def test_a_call_ends_when_the_round_is_torn(job):
     job.take(0, share(0))
     held = job.hold(1, share(1))
-    assert job.take(0, Torn(1, 1, "cut off")).duty is Duty.NONE
-    assert held.result(30).duty is Duty.NONE
+    assert job.take(0, Broken(1, 1, "cut off")).kind is ActionKind.NONE
+    assert held.result(30).kind is ActionKind.NONE
     assert job.client.get_status()[0].view.number == 2
 
 
@@ -138,12 +138,12 @@ def test_a_call_ends_with_the_last_round(job):
     for number in (1, 2):
         job.take(1, share(1, number, number))
         job.take(0, share(0, number, number))
-        job.take(0, Closed(number, number, number))
+        job.take(0, Applied(number, number, number))
     held = job.hold(1, share(1, 3, 3))
-    assert job.take(0, share(0, 3, 3)).duty is Duty.CLOSE
+    assert job.take(0, share(0, 3, 3)).kind is ActionKind.APPLY
     assert not held.done()
-    assert job.take(0, Closed(3, 3, 3)).duty is Duty.NONE
-    assert held.result(30).duty is Duty.NONE
+    assert job.take(0, Applied(3, 3, 3)).kind is ActionKind.NONE
+    assert held.result(30).kind is ActionKind.NONE
 
 
 def test_a_call_ends_with_its_own_incarnation(job):
@@ -157,26 +157,26 @@ def test_a_call_ends_with_its_own_incarnation(job):
 
 
 def test_a_call_ends_unchanged_after_its_wait(job):
-    turn = job.take(1, share(1), 0.05)
-    assert (turn.duty, turn.reason) == (Duty.WAIT, "round 1 waits for worker 0")
+    action = job.take(1, share(1), 0.05)
+    assert (action.kind, action.reason) == (ActionKind.WAIT, "round 1 waits for worker 0")
 
 
 def test_a_wait_is_cut_at_a_third_of_the_lease(pool, stage):
     job = Job(stage, pool, JobConfig(job_id=JOB_ID, mode="sync", ps=1, min_workers=2, lease_s=3.0))
-    assert job.take(1, share(1), LONG).duty is Duty.WAIT
+    assert job.take(1, share(1), LONG).kind is ActionKind.WAIT
 
 
 def test_a_call_that_is_called_off_returns_nothing(job):
     wanted = [True, True, False]
-    request = TurnRequest(1, job.workers[1].incarnation, 1, share(1), LONG)
-    assert job.client.take_turn(request, lambda: wanted.pop(0), LONG) is None
-    assert job.take(0, share(0)).duty is Duty.CLOSE, "what it said was heard all the same"
+    request = ActionRequest(1, job.workers[1].incarnation, 1, share(1), LONG)
+    assert job.client.next_action(request, lambda: wanted.pop(0), LONG) is None
+    assert job.take(0, share(0)).kind is ActionKind.APPLY, "what it said was heard all the same"
 
 
 def test_a_call_ends_when_the_coordinator_stops(job):
     held = job.hold(1, share(1))
     job.server.stop(5.0)
-    assert held.result(30).duty is Duty.WAIT
+    assert held.result(30).kind is ActionKind.WAIT
 
 
 def test_a_call_of_a_caller_that_closes_ends(job):
@@ -196,8 +196,8 @@ def test_turns_and_the_status_have_the_shares_of_the_round(pool, stage):
     for number in range(1, 6):
         for worker, speed in enumerate((10, 30)):
             taken = Taken(0, 8, 8, 8 / speed)
-            turn = job.take(worker, replace(share(worker, number, number, apart=False), taken=taken))
-    assert turn == Turn(Duty.CONTRIBUTE, 6, 6, 6, Complete(5, 5, 2, 17.0), share=12)
+            action = job.take(worker, replace(share(worker, number, number, apart=False), taken=taken))
+    assert action == Action(ActionKind.PUSH, 6, 6, 6, Complete(5, 5, 2, 17.0), share=12)
     assert job.take(0).share == 4 and shares() == [4, 12]
 
 
@@ -205,17 +205,17 @@ def test_only_the_chief_closes(job):
     job.take(0, share(0))
     job.take(1, share(1))
     with pytest.raises(ReplacedError, match="worker 1 does not close the round, worker 0 does"):
-        job.take(1, Closed(1, 1, 1))
+        job.take(1, Applied(1, 1, 1))
 
 
 def test_malformed_words_are_refused(job):
-    with pytest.raises(UsageError, match=r"contribution\.examples must be a finite number from 0"):
-        job.take(1, Contribution(1, 1, 0, float("nan")))
+    with pytest.raises(UsageError, match=r"pushed\.examples must be a finite number from 0"):
+        job.take(1, Pushed(1, 1, 0, float("nan")))
 
 
 def test_a_record_is_kept_before_the_answer_and_before_the_others_hear(pool, stage):
     records: list[dict[str, Any]] = []
-    waiting: list[Future[Turn]] = []
+    waiting: list[Future[Action]] = []
     seen: list[bool] = []
 
     def record(line: dict[str, Any]) -> None:
@@ -226,7 +226,7 @@ def test_a_record_is_kept_before_the_answer_and_before_the_others_hear(pool, sta
     assert [r["record"] for r in records] == ["prepared"]
     job.take(0, share(0))
     waiting.append(job.hold(1, share(1)))
-    closer = pool.submit(job.take, 0, Closed(1, 1, 1))
+    closer = pool.submit(job.take, 0, Applied(1, 1, 1))
     waiting.append(closer)
     closer.result(30)
     assert [r["record"] for r in records] == ["prepared", "round"]

@@ -12,14 +12,14 @@ from typing import Any
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import View, listed
 from psruntime.core.rounds.past_round import Part, PastRound, record_of_worker
-from psruntime.core.rounds.round_messages import Closed, Computed, Contribution, Done
+from psruntime.core.rounds.round_messages import Applied, Computed, Pushed, Report
 from psruntime.core.rounds.rounds import NAMED, Rounds
 from psruntime.core.rounds.shares import Shares
 
 Record = dict[str, Any]  # JSON; "record" says of what
 
 
-class Turns:
+class SyncRounds:
     """Wraps the rounds of a coordinator.  `note(name, **facts)` tells what an operator wants to read.
 
     limit: the global step that ends the training.  backup_workers, shares: as in Rounds.  on_part: is told each part of
@@ -67,19 +67,19 @@ class Turns:
                 facts["ps"] = ps
             self._records.append({"record": "prepared", **facts, **of_rounds})
 
-    def take(self, incarnation: int, index: int, done: Done | None, rests_after: int | None = None) -> None:
+    def take(self, incarnation: int, index: int, report: Report | None, rests_after: int | None = None) -> None:
         """A worker says what it has done since its last turn, and asks for the next.
 
         rests_after: whether it has a batch, as in Rounds.rest.
         """
         self.rounds.enter(incarnation, index)
-        if isinstance(done, Computed):
-            self._record_round(self.rounds.computed(incarnation, index, done))
+        if isinstance(report, Computed):
+            self._record_round(self.rounds.computed(incarnation, index, report))
             self._record_late()
-        elif isinstance(done, Contribution):
-            self._record_round(self.rounds.contribute(incarnation, done))
-        elif isinstance(done, Closed):
-            self._record_round(self.rounds.close(done))
+        elif isinstance(report, Pushed):
+            self._record_round(self.rounds.contribute(incarnation, report))
+        elif isinstance(report, Applied):
+            self._record_round(self.rounds.close(report))
         self._record_void("rests", index, lambda: self.rounds.rest(incarnation, rests_after))
 
     def lose(self, incarnation: int, index: int) -> None:
