@@ -60,7 +60,7 @@ class StepHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         return tf1.train.SessionRunArgs(self._reads)
 
     def _require_view(self) -> None:
-        if not self._control_plane.holds(self._sessions.assignment):
+        if not self._control_plane.is_current(self._sessions.assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
 
     def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002

@@ -20,7 +20,7 @@ from psruntime.config import JobConfig
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.plan.identity import ModelIdentity, in_a_line
 from psruntime.core.recovery.checkpoint_names import Entry, find_sources
-from psruntime.core.recovery.recovery import Holding, decide, lost_work
+from psruntime.core.recovery.recovery import Contents, decide, lost_work
 from psruntime.errors import CheckpointError, JobFailedError, UsageError
 from psruntime.faults import Place
 from psruntime.graph.base.devices import worker_device
@@ -103,8 +103,8 @@ class ScaffoldPreparation:
         """
         incarnation = assignment.incarnation
         self._folders.claim(assignment, lambda: self._fence.require_admitted(session, incarnation))
-        holdings = self._flags.read(session)
-        recovery = decide(holdings, partial=False, restore=False, same_rounds=True)
+        found = self._flags.read(session)
+        recovery = decide(found, partial=False, restore=False, same_rounds=True)
         if not recovery.ps:
             return self._report("adopted", session)
         self._flags.begin(session, incarnation, recovery.ps)
@@ -123,7 +123,7 @@ class ScaffoldPreparation:
         self._require_values(session, f"checkpoint {path}" if path else "the scaffold's init_op")
         self._flags.finish(session, incarnation, recovery.ps)
         event = "restored" if path else "initialised"
-        fresh = holdings.count(Holding.FRESH)
+        fresh = found.count(Contents.FRESH)
         return self._report(event, session, checkpoint=path, fresh_ps=fresh, reason=recovery.reason)
 
     def _require_no_delta(self, checkpoints: CheckpointList, path: str) -> None:

@@ -13,7 +13,7 @@ from psruntime.classic import sigterm
 from psruntime.classic.hooks import ChiefOnly, StepHook, Wrapped
 from psruntime.classic.member import ScriptMember
 from psruntime.classic.sessions import ScriptSessions
-from psruntime.core.members.messages import LeaveKind, Rest
+from psruntime.core.members.messages import Ending, LeaveKind
 from psruntime.errors import JobDoneError, JobOverError, JobStoppedError, PsRuntimeError, ReplacedError, StopRequested
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.observe.log import TRACEBACK
@@ -68,7 +68,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
         self._left = True
         try:
             with self._ending_the_script():
-                self._rest()
+                self._await_end()
         except BaseException as error:
             self._member.fail(error)
             raise
@@ -87,7 +87,7 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
         self._member.fail(value)
         return bool(super().__exit__(kind, value, trace))
 
-    def _rest(self) -> None:
+    def _await_end(self) -> None:
         """Waits until the job is done; as chief, ends it when all have stopped."""
         control_plane, lost = self._member.control_plane, False
         while True:
@@ -96,31 +96,31 @@ class ScriptSession(tf1.train.MonitoredSession):  # type: ignore[misc]
                     self._sessions.renew()
                     lost = False
                 self._finish(self._worker_hooks)
-                rest = control_plane.rest(self._sessions.assignment)
-                if rest is Rest.OVER:
+                ending = control_plane.await_end(self._sessions.assignment)
+                if ending is Ending.OVER:
                     if error := self._member.was_stopped:
                         raise error
                     return
-                if rest is Rest.CLOSE:
+                if ending is Ending.CLOSE:
                     self._close_job()
                 else:
                     lost = True
             except JobDoneError:
                 return
             except LOST_SESSION as error:
-                control_plane.pause(f"a ps was lost while the job ended: {first_line(error)}")
+                control_plane.back_off(f"a ps was lost while the job ended: {first_line(error)}")
                 lost = True
 
     def _close_job(self) -> None:
         """Everybody has stopped: the chief's hooks write what is last."""
         assignment, control_plane = self._sessions.assignment, self._member.control_plane
         self._finish(self._chief_hooks)
-        if not control_plane.holds(assignment):
+        if not control_plane.is_current(assignment):
             return
         try:
             control_plane.report_finished(assignment)
         except ReplacedError as error:
-            control_plane.pause(str(error))
+            control_plane.back_off(str(error))
 
     def _finish(self, hooks: Sequence[Wrapped]) -> None:
         for hook in hooks:

@@ -451,7 +451,7 @@ class Answer(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., instructions: _Optional[_Union[Instructions, _Mapping]] = ..., revision: _Optional[int] = ..., remark: _Optional[str] = ...) -> None: ...
 
 class Instructions(_message.Message):
-    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "hold", "hold_reason", "build_mode", "build_number", "identity")
+    __slots__ = ("phase", "reason", "view", "chief", "fenced_in", "close", "restore", "admitted", "fence_revision", "clock_steps", "report_interval", "max_staleness", "saved_step", "seen_step", "stopping", "save", "leave", "settings", "pause_epoch", "pause_reason", "build_mode", "build_number", "identity")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -470,8 +470,8 @@ class Instructions(_message.Message):
     SAVE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
-    HOLD_FIELD_NUMBER: _ClassVar[int]
-    HOLD_REASON_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_REASON_FIELD_NUMBER: _ClassVar[int]
     BUILD_MODE_FIELD_NUMBER: _ClassVar[int]
     BUILD_NUMBER_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -493,12 +493,12 @@ class Instructions(_message.Message):
     save: bool
     leave: bool
     settings: Settings
-    hold: int
-    hold_reason: str
+    pause_epoch: int
+    pause_reason: str
     build_mode: str
     build_number: int
     identity: ModelIdentity
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., hold: _Optional[int] = ..., hold_reason: _Optional[str] = ..., build_mode: _Optional[str] = ..., build_number: _Optional[int] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., pause_epoch: _Optional[int] = ..., pause_reason: _Optional[str] = ..., build_mode: _Optional[str] = ..., build_number: _Optional[int] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
 
 class AdmittedWorker(_message.Message):
     __slots__ = ("index", "incarnation")
@@ -549,7 +549,7 @@ class PsBeat(_message.Message):
     def __init__(self, fence_revision: _Optional[int] = ..., view_number: _Optional[int] = ..., global_step: _Optional[int] = ..., stats: _Optional[_Union[PsStats, _Mapping]] = ..., asked_to_stop: _Optional[bool] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
-    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "holds", "step_times", "rounds_built", "pushes_built", "build_failure", "failed_build", "rests", "failure", "stood_still")
+    __slots__ = ("view_number", "completed_steps", "global_step", "stopped", "stats", "closed_parts", "saved_step", "asked_to_stop", "prepares_view", "saves", "paused_epoch", "step_times", "rounds_built", "pushes_built", "build_failure", "failed_build", "starve_count", "failure", "stood_still")
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -560,13 +560,13 @@ class WorkerBeat(_message.Message):
     ASKED_TO_STOP_FIELD_NUMBER: _ClassVar[int]
     PREPARES_VIEW_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
-    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_BUILT_FIELD_NUMBER: _ClassVar[int]
     PUSHES_BUILT_FIELD_NUMBER: _ClassVar[int]
     BUILD_FAILURE_FIELD_NUMBER: _ClassVar[int]
     FAILED_BUILD_FIELD_NUMBER: _ClassVar[int]
-    RESTS_FIELD_NUMBER: _ClassVar[int]
+    STARVE_COUNT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STOOD_STILL_FIELD_NUMBER: _ClassVar[int]
     view_number: int
@@ -579,16 +579,16 @@ class WorkerBeat(_message.Message):
     asked_to_stop: bool
     prepares_view: int
     saves: bool
-    holds: int
+    paused_epoch: int
     step_times: _containers.RepeatedCompositeFieldContainer[_duration_pb2.Duration]
     rounds_built: bool
     pushes_built: bool
     build_failure: str
     failed_build: int
-    rests: int
+    starve_count: int
     failure: str
     stood_still: _duration_pb2.Duration
-    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., holds: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., rounds_built: _Optional[bool] = ..., pushes_built: _Optional[bool] = ..., build_failure: _Optional[str] = ..., failed_build: _Optional[int] = ..., rests: _Optional[int] = ..., failure: _Optional[str] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, view_number: _Optional[int] = ..., completed_steps: _Optional[int] = ..., global_step: _Optional[int] = ..., stopped: _Optional[bool] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., closed_parts: _Optional[int] = ..., saved_step: _Optional[int] = ..., asked_to_stop: _Optional[bool] = ..., prepares_view: _Optional[int] = ..., saves: _Optional[bool] = ..., paused_epoch: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., rounds_built: _Optional[bool] = ..., pushes_built: _Optional[bool] = ..., build_failure: _Optional[str] = ..., failed_build: _Optional[int] = ..., starve_count: _Optional[int] = ..., failure: _Optional[str] = ..., stood_still: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class BytesMoved(_message.Message):
     __slots__ = ("sent_bytes", "received_bytes")
@@ -783,7 +783,7 @@ class ReportFinishedResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
 
 class NextActionRequest(_message.Message):
-    __slots__ = ("worker_index", "incarnation", "view_number", "max_wait", "pushed", "applied", "broken", "computed", "rests_after")
+    __slots__ = ("worker_index", "incarnation", "view_number", "max_wait", "pushed", "applied", "broken", "computed", "starved_since")
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VIEW_NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -792,7 +792,7 @@ class NextActionRequest(_message.Message):
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     BROKEN_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
-    RESTS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    STARVED_SINCE_FIELD_NUMBER: _ClassVar[int]
     worker_index: int
     incarnation: int
     view_number: int
@@ -801,8 +801,8 @@ class NextActionRequest(_message.Message):
     applied: Applied
     broken: Broken
     computed: Computed
-    rests_after: int
-    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pushed: _Optional[_Union[Pushed, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., broken: _Optional[_Union[Broken, _Mapping]] = ..., computed: _Optional[_Union[Computed, _Mapping]] = ..., rests_after: _Optional[int] = ...) -> None: ...
+    starved_since: int
+    def __init__(self, worker_index: _Optional[int] = ..., incarnation: _Optional[int] = ..., view_number: _Optional[int] = ..., max_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pushed: _Optional[_Union[Pushed, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., broken: _Optional[_Union[Broken, _Mapping]] = ..., computed: _Optional[_Union[Computed, _Mapping]] = ..., starved_since: _Optional[int] = ...) -> None: ...
 
 class Computed(_message.Message):
     __slots__ = ("round", "opened", "batch", "examples")

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.classic.hooks import ChiefOnly, Wrapped
 from psruntime.classic.script_session import ScriptSession
-from psruntime.core.members.messages import LeaveKind, Rest
+from psruntime.core.members.messages import Ending, LeaveKind
 from psruntime.errors import JobDoneError, JobFailedError, PsRuntimeError, ReplacedError
 
 
@@ -31,13 +31,13 @@ class Sessions(tf1.train.SessionCreator):  # type: ignore[misc]
 class ScriptMember:
     """A membership, and its place; `rests` are what becomes of the worker, an exception to be raised included."""
 
-    def __init__(self, story: list[str], *rests: Rest | Exception) -> None:
+    def __init__(self, story: list[str], *rests: Ending | Exception) -> None:
         self.story, self.rests, self.control_plane = story, list(rests), self
         self.gone = False
         self.was_stopped: Exception | None = None
         self.was_asked = False
 
-    def rest(self, assignment: Any) -> Rest:
+    def await_end(self, assignment: Any) -> Ending:
         self.story.append("rest")
         rest = self.rests.pop(0)
         if isinstance(rest, Exception):
@@ -47,7 +47,7 @@ class ScriptMember:
     def is_chief(self) -> bool:
         return True
 
-    def holds(self, assignment: Any) -> bool:
+    def is_current(self, assignment: Any) -> bool:
         return True
 
     def saved(self, global_step: int) -> None:
@@ -59,7 +59,7 @@ class ScriptMember:
     def report_finished(self, assignment: Any) -> None:
         self.story.append("finished")
 
-    def pause(self, why: str) -> None:
+    def back_off(self, why: str) -> None:
         self.story.append("pause")
 
     def takes_steps(self) -> bool:
@@ -89,7 +89,7 @@ class Ends(tf1.train.SessionRunHook):  # type: ignore[misc]
         self.story.append(f"end of {self.name}")
 
 
-def session(story: list[str], *rests: Rest | Exception, failures: int = 0) -> tuple[ScriptSession, ScriptMember]:
+def session(story: list[str], *rests: Ending | Exception, failures: int = 0) -> tuple[ScriptSession, ScriptMember]:
     member = ScriptMember(story, *rests)
     chief = ChiefOnly(Ends("the chief's", story, failures), member, lambda: None, member.log)  # type: ignore[arg-type]
     own = Wrapped(Ends("its own", story), member.log)
@@ -103,15 +103,15 @@ def graph() -> Any:
         yield
 
 
-ENDS: dict[str, tuple[list[Rest | Exception], int, list[str]]] = {
-    "others": ([Rest.OVER], 0, ["rest"]),
-    "chief": ([Rest.CLOSE, Rest.OVER], 0, ["rest", "end of the chief's", "finished", "rest"]),
+ENDS: dict[str, tuple[list[Ending | Exception], int, list[str]]] = {
+    "others": ([Ending.OVER], 0, ["rest"]),
+    "chief": ([Ending.CLOSE, Ending.OVER], 0, ["rest", "end of the chief's", "finished", "rest"]),
     "view lost": (
-        [Rest.RESUME, Rest.CLOSE, Rest.OVER], 0,
+        [Ending.RESUME, Ending.CLOSE, Ending.OVER], 0,
         ["rest", "renew", "rest", "end of the chief's", "finished", "rest"],
     ),
     "ps lost while it saves": (
-        [Rest.CLOSE, Rest.CLOSE, Rest.OVER], 1,
+        [Ending.CLOSE, Ending.CLOSE, Ending.OVER], 1,
         ["rest", "pause", "renew", "rest", "end of the chief's", "finished", "rest"],
     ),
     "done without it": ([JobDoneError("done")], 0, ["rest"]),
@@ -149,14 +149,14 @@ def test_an_error_in_the_block_leaves_at_once(error: BaseException) -> None:
 @pytest.mark.parametrize("error", [StopIteration(), tf1.errors.OutOfRangeError(None, None, "no more data")])
 def test_the_end_of_the_data_is_no_error(error: Exception) -> None:
     story: list[str] = []
-    with session(story, Rest.OVER)[0]:
+    with session(story, Ending.OVER)[0]:
         raise error
     assert story[-1] == "leave over: the job is done"
 
 
 def test_a_job_that_is_done_ends_the_loop_and_a_failed_one_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     story: list[str] = []
-    script, _ = session(story, Rest.OVER)
+    script, _ = session(story, Ending.OVER)
     fails: list[Exception] = [JobDoneError("done"), JobFailedError("gone")]
 
     def run(*_: Any) -> Any:
@@ -171,7 +171,7 @@ def test_a_job_that_is_done_ends_the_loop_and_a_failed_one_the_script(monkeypatc
 
 
 def test_a_session_is_closed_once() -> None:
-    script, _ = session([], Rest.OVER)
+    script, _ = session([], Ending.OVER)
     script.close()
     with pytest.raises(RuntimeError, match="the session is closed"):
         script.close()

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig, as_trained_alone
 from psruntime.core.accounting.update_outcome import SentUpdate
-from psruntime.core.members.messages import Assignment, Prepared, Rest
+from psruntime.core.members.messages import Assignment, Ending, Prepared
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.rounds import round_messages
@@ -77,12 +77,12 @@ class LocalControlPlane:
         self.steps_lost += prepared.steps_lost
 
     def no_session(self, assignment: Assignment, why: str) -> None:
-        self.pause(f"no session on view {assignment.view.number}: {why}")
+        self.back_off(f"no session on view {assignment.view.number}: {why}")
 
     def entered(self, assignment: Assignment) -> None:
         pass
 
-    def holds(self, assignment: Assignment) -> bool:
+    def is_current(self, assignment: Assignment) -> bool:
         return assignment.view == self.view and assignment.incarnation == self.incarnation
 
     def is_chief(self) -> bool:
@@ -91,7 +91,7 @@ class LocalControlPlane:
     def wants_checkpoint(self) -> bool:
         return False
 
-    def while_held(self, act: Callable[[], None]) -> None:
+    def while_paused(self, act: Callable[[], None]) -> None:
         self.rest_act = act
 
     def may_step(self, under_way: int = 0) -> bool:
@@ -104,16 +104,16 @@ class LocalControlPlane:
     def stepped(self, global_step: int) -> None:
         self.report += 1
 
-    def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
+    def waits_for_shard(self, reason: str, no_step_under_way: bool = False) -> None:
         self.waited.append(reason)
 
     def next_action(
-        self, assignment: Assignment, report: Any, idle: round_messages.Idle | None = None
+        self, assignment: Assignment, report: Any, starved: round_messages.Starved | None = None
     ) -> Action | None:
         assert not isinstance(report, Broken), report
         await_writes()
         self.rounds.enter(assignment.incarnation, 0)
-        self.rounds.rest(assignment.incarnation, idle.after if idle else None)
+        self.rounds.set_starved(assignment.incarnation, starved.since if starved else None)
         if report:
             is_close = isinstance(report, Applied)
             past = self.rounds.close(report) if is_close else self.rounds.contribute(assignment.incarnation, report)
@@ -127,8 +127,8 @@ class LocalControlPlane:
     def fails(self, reason: str) -> None:
         pass
 
-    def rest(self, assignment: Assignment) -> Rest:
-        return Rest.OVER if self.finished else Rest.CLOSE
+    def await_end(self, assignment: Assignment) -> Ending:
+        return Ending.OVER if self.finished else Ending.CLOSE
 
     def saves(self, under_way: bool) -> None:
         pass
@@ -145,7 +145,7 @@ class LocalControlPlane:
     def report_finished(self, assignment: Assignment) -> None:
         self.finished = True
 
-    def pause(self, why: str) -> None:
+    def back_off(self, why: str) -> None:
         raise AssertionError(why)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.members.messages import Assignment, Prepared, Rest
+from psruntime.core.members.messages import Assignment, Ending, Prepared
 from psruntime.core.plan.buckets import Bucket
 from psruntime.core.rounds.past_round import PastRound
-from psruntime.core.rounds.round_messages import Action, Applied, Broken, Idle, Pushed
+from psruntime.core.rounds.round_messages import Action, Applied, Broken, Pushed, Starved
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.push.round_sum import RoundStore
@@ -57,11 +57,11 @@ class RoundControlPlane(LocalControlPlane):
     def may_step(self, under_way: int = 0) -> bool:
         return True
 
-    def next_action(self, assignment: Assignment, report: Any, idle: Idle | None = None) -> Action | None:
-        if not self.holds(assignment):
+    def next_action(self, assignment: Assignment, report: Any, starved: Starved | None = None) -> Action | None:
+        if not self.is_current(assignment):
             return None
         self.rounds.enter(assignment.incarnation, 0)
-        self.rounds.rest(assignment.incarnation, idle.after if idle else None)
+        self.rounds.set_starved(assignment.incarnation, starved.since if starved else None)
         if isinstance(report, Pushed):
             self.contributed.append(report)
             self._record(self.rounds.contribute(assignment.incarnation, report))
@@ -83,8 +83,8 @@ class RoundControlPlane(LocalControlPlane):
         self.on_action(self, action)
         return action
 
-    def rest(self, assignment: Assignment) -> Rest:
-        return super().rest(assignment) if self.holds(assignment) else Rest.RESUME
+    def await_end(self, assignment: Assignment) -> Ending:
+        return super().await_end(assignment) if self.is_current(assignment) else Ending.RESUME
 
     def _record(self, past: PastRound | None) -> None:
         if past and past.global_step > len(self.recorded):

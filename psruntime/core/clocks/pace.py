@@ -54,8 +54,8 @@ class Pace:
         # of a step that ended after it was answered, so then all steps during the loss are over.
         self._steps_since = 1 + job.pipeline
         self._base: dict[int, int] = {}  # worker that steps -> its clock when it entered the view
-        self._resting: dict[int, tuple[int, int]] = {}  # worker that rests -> (the same, its clock)
-        self._rests: dict[int, int] = {}  # worker -> the highest number of `rest` that was heard of it
+        self._starved: dict[int, tuple[int, int]] = {}  # worker that rests -> (the same, its clock)
+        self._starve_counts: dict[int, int] = {}  # worker -> the highest number of `rest` that was heard of it
         self._gone: list[_Gone] = []
 
     @property
@@ -89,7 +89,7 @@ class Pace:
         """A new view, in which all start at 0."""
         self.clocks = ClockTable(self._bound)
         self.stragglers = Stragglers(self._bound)
-        self._base, self._resting, self._rests = {}, {}, {}
+        self._base, self._starved, self._starve_counts = {}, {}, {}
         for gone in self._gone:
             gone.may_meet = {}  # what was pulled in the view before is refused
         for worker in workers:
@@ -103,7 +103,7 @@ class Pace:
     def entered_at(self, incarnation: int) -> int:
         """The clock at which an incarnation entered the view, or would have, to stand where it does now; 0 without a
         view, or once it has stopped."""
-        return self._base.get(incarnation, self._resting.get(incarnation, (0, 0))[0])
+        return self._base.get(incarnation, self._starved.get(incarnation, (0, 0))[0])
 
     def report_every_s(self, worker: Member) -> float:
         """Time that a worker leaves between two reports for which nobody waits; 0 in other modes."""
@@ -132,24 +132,24 @@ class Pace:
             if stopped:
                 self._retire(worker)
 
-    def rest(self, worker: Member, steps: int, number: int) -> None:
+    def set_starved(self, worker: Member, steps: int, number: int) -> None:
         """Takes whether a worker rests, which it does if the number is odd; a lower one than before was overtaken.
 
         steps: that it has completed in this view.  Who says that it rests has no step under way, and begins none before
         it has said that it goes on and knows the answer.
         """
         incarnation = worker.incarnation
-        if number <= self._rests.get(incarnation, 0):
+        if number <= self._starve_counts.get(incarnation, 0):
             return
-        self._rests[incarnation] = number
+        self._starve_counts[incarnation] = number
         if number % 2 and incarnation in self._base:
             base = self._base[incarnation]
             self._retire(worker)
-            self._resting[incarnation] = base, base + steps
+            self._starved[incarnation] = base, base + steps
             if not self._base:  # nobody is in a step; a smaller bound would keep one from its next batch
-                self.clocks.raise_floor(max(clock for _, clock in self._resting.values()))
-        elif number % 2 == 0 and incarnation in self._resting:
-            clock = max(self._resting.pop(incarnation)[1], self.clocks.floor)
+                self.clocks.raise_floor(max(clock for _, clock in self._starved.values()))
+        elif number % 2 == 0 and incarnation in self._starved:
+            clock = max(self._starved.pop(incarnation)[1], self.clocks.floor)
             self._base[incarnation] = clock - steps
             self.clocks.admit(worker.index)
             self.clocks.report(worker.index, clock)
@@ -171,7 +171,7 @@ class Pace:
         """It takes no further step in this view."""
         for gone in self._gone:
             gone.may_meet.pop(worker.incarnation, None)
-        self._resting.pop(worker.incarnation, None)
+        self._starved.pop(worker.incarnation, None)
         if self._base.pop(worker.incarnation, None) is not None:
             self.clocks.remove(worker.index)
             self.stragglers.remove(worker.index)

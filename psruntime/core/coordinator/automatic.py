@@ -21,8 +21,8 @@ def begin_next(state: JobState) -> bool:
     What is due is taken when no operator wants a change, or workers still build for another one; it is given up if
     another is due before a ps was told of it.
     """
-    steering, due, held = state.steering, _due(state), state.steering.held
-    if held and held.is_due and state.phase is Phase.TRAINING and not (due and held.wants_what(due)):
+    steering, due, revocable = state.steering, _due(state), state.steering.revocable
+    if revocable and revocable.is_due and state.phase is Phase.TRAINING and not (due and revocable.wants_what(due)):
         steering.withdraw(f"not due any more at global step {state.global_step}", state.global_step)
     if steering.begin_next(state.global_step) and not steering.is_building:
         return True

@@ -144,7 +144,7 @@ class Coordinator:
             if beat.saved_step is not None and index == state.chief and state.trained_in(beat.view):
                 state.knows_saved(beat.saved_step, now_s)
                 state.past = state.past.saved(beat.saved_step)
-                state.duty.saved(beat.saved_step)
+                state.chief_progress.saved(beat.saved_step)
         if isinstance(beat, WorkerBeat) and beat.failure and not state.phase.over:
             self._fail_in_order(f"{member.name}: {beat.failure}")
         if beat.asked_to_stop and state.stop.take(member, state.global_step):
@@ -222,11 +222,11 @@ class Coordinator:
         view: int,
         report: Report | None,
         now_s: float,
-        rests_after: int | None = None,
+        starved_since: int | None = None,
     ) -> Action:
         """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
 
-        rests_after: whether it has a batch, as in Rounds.rest.
+        starved_since: whether it has a batch, as in Rounds.set_starved.
 
         Raises:
             ReplacedError: not a member, or not the one that closes the round, and says that it did so by itself.
@@ -237,7 +237,7 @@ class Coordinator:
         if isinstance(report, Applied | Broken) and sync.rounds.is_closing(report):
             require_closer(state, index)
         if state.mode == "sync" and state.trains_in(view):
-            sync.take(incarnation, index, report, rests_after)
+            sync.take(incarnation, index, report, starved_since)
             state.global_step = sync.rounds.global_step
             if isinstance(report, Broken) and sync.rounds.tears(report):
                 state.restore = True
@@ -254,7 +254,7 @@ class Coordinator:
         self.state.members.get(Role.WORKER, index, incarnation)
         action = self.state.sync.rounds.action_of(incarnation, self.state.chief)
         if action.kind is ActionKind.WAIT and self.state.sync.rounds.is_wanted_closed:
-            return replace(action, reason=steered.hold_of(self.state)[1])
+            return replace(action, reason=steered.pause_of(self.state)[1])
         return action
 
     def take_shard(self, request: ShardRequest, now_s: float) -> ShardAnswer:
@@ -308,7 +308,7 @@ class Coordinator:
             if prepared.position is not None:
                 state.shards.restore(prepared.position)
                 self._note("position", **prepared.position.facts)
-            state.duty.prepared(prepared.global_step)
+            state.chief_progress.prepared(prepared.global_step)
             state.reliefs.forget_all()
             state.sync.prepared(state.view, state.mode, prepared.global_step, prepared.attempt, state.job.of_rounds)
             self._move(Phase.TRAINING, f"view {view} was prepared by worker {index}")
@@ -505,9 +505,9 @@ class Coordinator:
         if beat.view == state.view.number:
             if beat.stopped and state.phase is Phase.TRAINING:
                 state.shards.lose(member.incarnation, f"{member.name} has stopped")
-            state.duty.stepped(member.incarnation, beat.steps)
+            state.chief_progress.stepped(member.incarnation, beat.steps)
             state.pace.report(member, beat.steps, beat.stopped)
-            state.pace.rest(member, beat.steps, beat.rests)
+            state.pace.set_starved(member, beat.steps, beat.starve_count)
         return beat
 
     def _admit(self, join: Join, incarnation: int, now_s: float) -> Member:
@@ -539,18 +539,18 @@ class Coordinator:
     def _cut_off(self, now_s: float) -> None:
         """Removes a chief that is late, and the workers that the end of the job has waited for long enough."""
         state = self.state
-        state.duty.prepares(preparation(state))
+        state.chief_progress.prepares(preparation(state))
         if steered.is_paused(state):
-            state.duty.pauses()
+            state.chief_progress.pauses()
         elif state.chief_member and can_save(state):
             chief = state.chief_member.incarnation
-            state.duty.trains(state.global_step, chief, state.worker_beats.get(chief))
+            state.chief_progress.trains(state.global_step, chief, state.worker_beats.get(chief))
         else:
-            state.duty.rests()
-        if (reason := overdue_checkpoint(state)) and state.duty.is_news():
+            state.chief_progress.reset()
+        if (reason := overdue_checkpoint(state)) and state.chief_progress.is_news():
             self._note("checkpoint_overdue", worker=state.chief, reason=reason)
         if state.chief_member and (reason := why_relieve(state)):
-            state.duty.pass_over(state.chief_member)
+            state.chief_progress.pass_over(state.chief_member)
             self._remove(state.chief_member, "cut_off", now_s, reason=reason)
             self._reconsider()
         timer = self.state.drain_timer

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import all_stopped, can_save, stops_short
-from psruntime.core.coordinator.steered import hold_of, is_to_leave, to_build, wants_save
+from psruntime.core.coordinator.steered import is_to_leave, pause_of, to_build, wants_save
 from psruntime.core.members.membership import Member, Role
 from psruntime.core.members.messages import Instructions, PsBeat
 from psruntime.core.members.view import Phase
@@ -72,7 +72,7 @@ def _seen_step(state: JobState) -> int:
 
 def _for_worker(state: JobState, worker: Member) -> Instructions:
     is_chief = state.chief == worker.index
-    hold, hold_reason = hold_of(state)
+    pause_epoch, pause_reason = pause_of(state)
     build, build_number = to_build(state)
     saves = state.stop.wants_save(state.past.saved_step, state.global_step) or wants_save(state)
     return Instructions(
@@ -91,8 +91,8 @@ def _for_worker(state: JobState, worker: Member) -> Instructions:
         save=is_chief and can_save(state) and saves,
         leave=is_to_leave(state, worker.incarnation),
         settings=state.steering.settings,
-        hold=hold,
-        hold_reason=hold_reason,
+        pause_epoch=pause_epoch,
+        pause_reason=pause_reason,
         build=build,
         build_number=build_number,
     )

@@ -15,7 +15,7 @@ from psruntime.core.accounting.refused_pushes import RefusedPushes
 from psruntime.core.accounting.traffic import TrafficRates
 from psruntime.core.clocks.adaptive_bound import AdaptiveBound
 from psruntime.core.clocks.pace import Pace
-from psruntime.core.coordinator.chief_duty import ChiefDuty
+from psruntime.core.coordinator.chief_progress import ChiefProgress
 from psruntime.core.coordinator.drain_timer import DrainTimer
 from psruntime.core.coordinator.reliefs import Reliefs
 from psruntime.core.coordinator.stop_requests import StopRequests
@@ -64,7 +64,7 @@ class JobState:
         self.members = Membership(job.lease_s, now_s)
         self.chief: int | None = None  # worker index
         self.reliefs = Reliefs()
-        self.duty = ChiefDuty(job)
+        self.chief_progress = ChiefProgress(job)
         self.fence = Fence()
         self.ps_beats: dict[int, PsBeat] = {}  # by incarnation
         self.worker_beats = WorkerBeats()
@@ -101,8 +101,8 @@ class JobState:
         self.traffic = TrafficRates(job.ps, job.lease_s, note, some_empty=job.min_ps_bytes > 0)
 
         self.timed: list[Timed] = [
-            self.sync, self.pace, self.grace, self.failures, self.duty, self.drain_timer, self.stop, self.reliefs,
-            *([self.adaptive_bound] if self.adaptive_bound else []),
+            self.sync, self.pace, self.grace, self.failures, self.chief_progress, self.drain_timer, self.stop,
+            self.reliefs, *([self.adaptive_bound] if self.adaptive_bound else []),
         ]  # fmt: skip
 
     def _count(self, part: Part) -> None:
@@ -165,7 +165,7 @@ class JobState:
             self.sync.machines.pop(member.incarnation, None)
             return
         self.reliefs.forget(member.incarnation)
-        self.duty.forget(member.incarnation)
+        self.chief_progress.forget(member.incarnation)
         self.fence.remove(member.incarnation)
         self.worker_beats.forget(member.incarnation)
         self.sync.lose(member.incarnation, member.index)

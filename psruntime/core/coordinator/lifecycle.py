@@ -55,7 +55,7 @@ def next_chief(state: JobState) -> int | None:
     if chief is not None and not busy:
         return chief.index
     candidates = busy or workers
-    first = [worker for worker in candidates if not state.duty.avoids(worker)]
+    first = [worker for worker in candidates if not state.chief_progress.avoids(worker)]
     chosen = min(first or candidates, key=state.reliefs.turn, default=None)
     return chosen.index if chosen else None
 
@@ -106,23 +106,23 @@ def why_relieve(state: JobState) -> str:
 
 def overdue_checkpoint(state: JobState) -> str:
     """By how much the next checkpoint is overdue, for people; empty if it is not."""
-    if not can_save(state) or not state.duty.is_overdue(state.global_step):
+    if not can_save(state) or not state.chief_progress.is_overdue(state.global_step):
         return ""
     steps = state.global_step - (state.past.saved_step or 0)
-    return f"the checkpoint is overdue by {state.duty.due_s:.0f} s, {steps} steps after the latest"
+    return f"the checkpoint is overdue by {state.chief_progress.due_s:.0f} s, {steps} steps after the latest"
 
 
 def _why_late(state: JobState) -> str:
-    duty, chief = state.duty, state.chief_member
+    progress, chief = state.chief_progress, state.chief_member
     if chief is None:
         return ""
     if state.phase is Phase.PREPARING:
         at_it = _is_at_it(state)
         how = "made no progress with preparing" if at_it else "did not begin to prepare"
-        late = duty.is_late_to_prepare(at_it) and (state.specs or not at_it)  # a script's init_fn knows no fence
-        return f"{how} view {state.view.number} for {duty.preparing_s:.0f} s" if late else ""
+        late = progress.is_late_to_prepare(at_it) and (state.specs or not at_it)  # a script's init_fn knows no fence
+        return f"{how} view {state.view.number} for {progress.preparing_s:.0f} s" if late else ""
     overdue = overdue_checkpoint(state)
-    return overdue if overdue and duty.is_late_to_save(state.worker_beats.get(chief.incarnation)) else ""
+    return overdue if overdue and progress.is_late_to_save(state.worker_beats.get(chief.incarnation)) else ""
 
 
 def _is_at_it(state: JobState) -> bool:
@@ -135,7 +135,7 @@ def _is_at_it(state: JobState) -> bool:
 def _may_succeed(state: JobState, worker: Member) -> bool:
     """Whether a worker may be chief after one that was late."""
     stopped = state.phase is Phase.TRAINING and state.worker_beats.has_stopped(worker.incarnation)
-    return not (stopped or state.reliefs.bars(worker) or state.duty.avoids(worker))
+    return not (stopped or state.reliefs.bars(worker) or state.chief_progress.avoids(worker))
 
 
 # The end of training.

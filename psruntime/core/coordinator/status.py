@@ -22,7 +22,7 @@ def job_status(state: JobState, now_s: float) -> JobStatus:
     totals = state.accounts.totals()
     traffic = state.traffic.of_ps()
     rounds = state.sync.rounds
-    if rounds.held:  # what heartbeats say of clocks is as old as they are, and a round is shorter
+    if rounds.active:  # what heartbeats say of clocks is as old as they are, and a round is shorter
         done = rounds.contributed
         clocks = {member.index: state.pace.floor + (member.index in done) for member in state.members.live(Role.WORKER)}
     return JobStatus(
@@ -59,8 +59,8 @@ def _reason(state: JobState, now_s: float) -> str:
     if state.phase is Phase.PREPARING:
         return f"{state.reason}; waiting for worker {state.chief}, the chief, to prepare it"
     waited_s, parts = state.sync.waited_s(now_s), [state.reason]
-    if hold := steered.hold_of(state)[1]:
-        parts.append(hold)
+    if pause := steered.pause_of(state)[1]:
+        parts.append(pause)
     if waited_s > SLOW_S:
         parts.append(f"{state.sync.waits_for(state.members.workers(), state.chief)}, for {waited_s:.1f} s")
     if overdue := overdue_checkpoint(state):

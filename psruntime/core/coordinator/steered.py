@@ -25,7 +25,7 @@ from psruntime.errors import UnreachableError, UsageError
 from psruntime.modes import named
 
 JUDGED = (Kind.BOUND, Kind.MODE, Kind.LEARNING_RATE_SCALE, Kind.SAVE, Kind.DRAIN_WORKER)  # by what the job is
-HOLDS_IN = (Phase.FORMING, Phase.PREPARING, Phase.TRAINING)  # where a step may begin, or after which one may
+PAUSES_IN = (Phase.FORMING, Phase.PREPARING, Phase.TRAINING)  # where a step may begin, or after which one may
 
 
 def take(state: JobState, command: Command) -> None:
@@ -48,8 +48,8 @@ def take(state: JobState, command: Command) -> None:
 def steer(state: JobState) -> bool:
     """Moves the commands on as far as they get; returns whether members have to be told."""
     steering, barrier = state.steering, state.steering.barrier
-    before = (steering.revision, barrier.hold, barrier.state)
-    if state.phase not in HOLDS_IN:
+    before = (steering.revision, barrier.pause_epoch, barrier.state)
+    if state.phase not in PAUSES_IN:
         steering.end(f"{state.phase}: {state.reason}", state.global_step, state.phase is Phase.DONE)
         if state.phase.over:
             steering.is_over(f"{state.phase}: {state.reason}", state.global_step)
@@ -78,7 +78,7 @@ def steer(state: JobState) -> bool:
         else:
             steering.release(state.global_step)
     _take_up(state)
-    return before != (steering.revision, barrier.hold, barrier.state)
+    return before != (steering.revision, barrier.pause_epoch, barrier.state)
 
 
 def look_at(state: JobState) -> Look:
@@ -117,21 +117,21 @@ def mode_of(state: JobState) -> str:
     return named(state.mode, state.steering.settings.bound)
 
 
-def hold_of(state: JobState) -> tuple[int, str]:
+def pause_of(state: JobState) -> tuple[int, str]:
     """The hold under which no worker begins a step, and why; 0 if there is none."""
     barrier = state.steering.barrier
-    if not barrier.hold or state.phase not in HOLDS_IN:
+    if not barrier.pause_epoch or state.phase not in PAUSES_IN:
         return 0, ""
     if barrier.target is None or barrier.to_build:
-        return barrier.hold, f"paused by control at global step {barrier.in_force.from_global_step}"
+        return barrier.pause_epoch, f"paused by control at global step {barrier.in_force.from_global_step}"
     changing = state.steering.changing
-    return barrier.hold, f"a change by {changing.by if changing.is_due else 'control'}"
+    return barrier.pause_epoch, f"a change by {changing.by if changing.is_due else 'control'}"
 
 
 def to_build(state: JobState) -> tuple[str, int]:
     """The mode for whose steps workers get ready while they step on, and the number of the change; else empty and 0."""
     barrier = state.steering.barrier
-    return (barrier.to_build, barrier.builds) if barrier.to_build and state.phase in HOLDS_IN else ("", 0)
+    return (barrier.to_build, barrier.builds) if barrier.to_build and state.phase in PAUSES_IN else ("", 0)
 
 
 def is_paused(state: JobState) -> bool:
@@ -159,7 +159,7 @@ def is_to_leave(state: JobState, incarnation: int) -> bool:
 def _take_up(state: JobState) -> None:
     """What the rounds go by."""
     rounds, barrier = state.sync.rounds, state.steering.barrier
-    rounds.stay_closed(barrier.hold > 0)
+    rounds.stay_closed(barrier.pause_epoch > 0)
     rounds.learning_rate_scale = barrier.in_force.learning_rate_scale
     rounds.limit, rounds.local_end = automatic.last_round(state), automatic.local_round(state)
 
@@ -169,11 +169,11 @@ def _stepping(state: JobState) -> str:
     if state.mode == "sync":
         rounds = state.sync.rounds
         return rounds.waits_for(state.chief) if rounds.open or rounds.unsettled else ""
-    hold, beats = state.steering.barrier.hold, state.worker_beats
+    pause_epoch, beats = state.steering.barrier.pause_epoch, state.worker_beats
     late = [
         worker.index
         for worker in state.members.live(Role.WORKER)
-        if beats.get(worker.incarnation).holds != hold and not beats.has_stopped(worker.incarnation)
+        if beats.get(worker.incarnation).paused_epoch != pause_epoch and not beats.has_stopped(worker.incarnation)
     ]
     if not late:
         return ""
@@ -210,8 +210,8 @@ def _saved_since(state: JobState, request: Request) -> int | None:
     if step is None or not state.phase.prepared:
         return None
     is_paused = steering.settings.paused and (steering.barrier.target is None or steering.is_building)
-    is_at_rest = is_paused or state.sync.rounds.is_at_rest
-    return step if step > request.at_step or (is_at_rest and step >= state.global_step) else None
+    is_quiescent = is_paused or state.sync.rounds.is_quiescent
+    return step if step > request.at_step or (is_quiescent and step >= state.global_step) else None
 
 
 def _waits_for(state: JobState, request: Request) -> str:

@@ -207,10 +207,10 @@ class WorkerBeat:
     asked_to_stop: bool = False
     prepares: int = 0
     saves: bool = False
-    holds: int = 0
+    paused_epoch: int = 0
     step_s: tuple[float, ...] = ()
     graphs: GraphsBuilt = GraphsBuilt()
-    rests: int = 0
+    starve_count: int = 0
     failure: str = ""
     stood_still_s: float = 0.0
 
@@ -237,8 +237,8 @@ class Instructions:
     save: bool = False  # chief: a checkpoint is due at once: a ps is about to leave, or an operator wants it
     leave: bool = False  # ps that was asked to stop: nothing keeps it here; worker: it is asked to leave after its step
     settings: Settings = UNCHANGED  # in force; ps: to write, and then in force
-    hold: int = 0  # worker: no step begins while it is told this number; 0: it may
-    hold_reason: str = ""  # why, for people
+    pause_epoch: int = 0  # worker: no step begins while it is told this number; 0: it may
+    pause_reason: str = ""  # why, for people
     build: str = ""  # worker: it gets ready for the steps of this mode, and steps on as it does; empty: for no other
     build_number: int = 0  # of the change for which it is to; 0: there is none
     identity: ModelIdentity | None = None  # ps: of the job's model; None: no worker has joined yet
@@ -396,7 +396,7 @@ class Prepared:
     position: Position | None = None
 
 
-class Rest(Enum):
+class Ending(Enum):
     """What a worker does after its last step."""
 
     RESUME = "resume"  # the view changed before the end: train on

@@ -17,7 +17,7 @@ from enum import Enum
 from psruntime.core.members.view import listed
 
 
-class Holding(Enum):
+class Contents(Enum):
     """What a ps holds: nothing; counters, but variables that may be anything; all of it."""
 
     FRESH = "fresh"
@@ -59,7 +59,7 @@ def lost_work(seen_step: int, why: str, give: str) -> str:
 
 
 def decide(
-    holdings: Sequence[Holding], partial: bool, restore: bool, same_rounds: bool, empty: Collection[int] = ()
+    contents: Sequence[Contents], partial: bool, restore: bool, same_rounds: bool, empty: Collection[int] = ()
 ) -> Recovery:
     """By what each ps holds.
 
@@ -67,11 +67,11 @@ def decide(
     same_rounds: whether all buckets hold the same rounds; True in the modes without rounds.  empty: the ps on which
     the plan puts no variables.
     """
-    everyone = frozenset(range(len(holdings)))
-    absent = frozenset(ps for ps, holding in enumerate(holdings) if holding is not Holding.PREPARED)
+    everyone = frozenset(range(len(contents)))
+    absent = frozenset(ps for ps, content in enumerate(contents) if content is not Contents.PREPARED)
     lost = absent.difference(empty)
     if absent == everyone:
-        begun = any(holding is Holding.BEGUN for ps, holding in enumerate(holdings) if ps not in empty)
+        begun = any(content is Contents.BEGUN for ps, content in enumerate(contents) if ps not in empty)
         return Recovery(everyone, "a preparation was cut off" if begun else "no ps holds anything")
     if restore:
         return Recovery(everyone, "a round was torn")

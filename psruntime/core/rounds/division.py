@@ -34,7 +34,7 @@ def divided(total: int, weights: Sequence[int], most: Sequence[int]) -> list[int
     return sizes
 
 
-def _give(rest: int, sizes: list[int], weights: Sequence[int], most: Sequence[int], takers: Sequence[int]) -> None:
+def _give(remainder: int, sizes: list[int], weights: Sequence[int], most: Sequence[int], takers: Sequence[int]) -> None:
     """Adds the rest to the sizes of the takers, one by one."""
 
     def after_one_more(i: int) -> float:
@@ -42,7 +42,7 @@ def _give(rest: int, sizes: list[int], weights: Sequence[int], most: Sequence[in
 
     waiting = [(after_one_more(i), i) for i in takers]
     heapify(waiting)
-    for _ in range(rest):
+    for _ in range(remainder):
         i = waiting[0][1]
         sizes[i] += 1
         heapreplace(waiting, (after_one_more(i), i))

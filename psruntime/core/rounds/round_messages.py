@@ -126,14 +126,14 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Idle:
+class Starved:
     """A worker has no batch at the moment.
 
-    after: it has a gradient for the rounds that were first opened at this attempt or before; 0: for none.  reason: for
+    since: it has a gradient for the rounds that were first opened at this attempt or before; 0: for none.  reason: for
     people.  is_over: whether it may have a batch again.
     """
 
-    after: int
+    since: int
     reason: str
     is_over: Callable[[], bool]
 

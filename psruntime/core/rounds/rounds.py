@@ -51,7 +51,7 @@ class Rounds:
         self.global_step = 0  # rounds that the variables are known to hold
         self.attempt = 0  # the open one, or the last
         self.opened = 0  # its first attempt
-        self.held = False  # whether rounds are held: the view is prepared and the job trains
+        self.active = False  # whether rounds are held: the view is prepared and the job trains
         self.learning_rate_scale = 1.0  # in force on the ps
         self.local_end: int | None = None  # if the round after the open one, or the next, is local, its number
         self._local: int | None = None  # if the open one is local, its number
@@ -63,7 +63,7 @@ class Rounds:
         self._before: PastRound | None = None  # complete, and closed by who contributes to the next
         self._begun = False  # whether a round was opened in this view
         self._present: dict[int, int] = {}  # who takes turns in this view: incarnation -> worker index
-        self._resting: dict[int, int] = {}  # of those, who has no batch: incarnation -> see `rest`
+        self._starved: dict[int, int] = {}  # of those, who has no batch: incarnation -> see `rest`
 
     @property
     def round(self) -> int:
@@ -85,7 +85,7 @@ class Rounds:
         return self._stays_closed and not self.open
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Whether the open round is local and waits for members: the variables stay as they are for a while."""
         return self._local is not None and self.open and not self.closing
 
@@ -102,8 +102,8 @@ class Rounds:
     @property
     def being_applied(self) -> bool:
         """Whether somebody may be applying a round now: it has the turn to, or gets it."""
-        all_rest = 0 < len(self._present) == len(self._resting)  # then nobody closes it on the way
-        return self.unsettled or (self.closing and (all_rest or not self._closes_on_the_way()))
+        all_starved = 0 < len(self._present) == len(self._starved)  # then nobody closes it on the way
+        return self.unsettled or (self.closing and (all_starved or not self._closes_on_the_way()))
 
     @property
     def contributed(self) -> set[int]:
@@ -139,7 +139,7 @@ class Rounds:
         self._before = None
         self.attempt = max(self.attempt, attempt)
         self.global_step = global_step
-        self.held, self._begun = True, False
+        self.active, self._begun = True, False
         self.revision += 1
         return past if is_held else None
 
@@ -149,9 +149,9 @@ class Rounds:
 
     def end(self) -> None:
         """The view is void, or the job trains no more: nobody has a turn."""
-        if self.held:
-            self.held = False
-            self._present, self._resting = {}, {}
+        if self.active:
+            self.active = False
+            self._present, self._starved = {}, {}
             self.revision += 1
 
     def stay_closed(self, stays: bool) -> None:
@@ -162,21 +162,21 @@ class Rounds:
 
     def enter(self, incarnation: int, index: int) -> None:
         """A worker with a session on the view takes part from the next round on."""
-        if self.held:
+        if self.active:
             self._present[incarnation] = index
 
-    def rest(self, incarnation: int, opened: int | None) -> list[int]:
+    def set_starved(self, incarnation: int, opened: int | None) -> list[int]:
         """Whether a worker has a batch.  None: it has; else it has none for a round first opened after this attempt.
 
         Returns the workers whose contributions became void, because the open round counted on it.
         """
-        if not self.held or incarnation not in self._present or self._resting.get(incarnation) == opened:
+        if not self.active or incarnation not in self._present or self._starved.get(incarnation) == opened:
             return []
         self.revision += 1  # there may be nobody left to open the next round, or somebody again
         if opened is None:
-            del self._resting[incarnation]
+            del self._starved[incarnation]
             return []
-        self._resting[incarnation] = opened
+        self._starved[incarnation] = opened
         return self._withdraw(incarnation) if self.open and self.opened > opened else []
 
     def computed(self, incarnation: int, index: int, computed: Computed) -> PastRound | None:
@@ -184,7 +184,7 @@ class Rounds:
 
         Returns as `contribute`.
         """
-        if not self.held:
+        if not self.active:
             return None
         if (computed.round, computed.opened) != (self.round, self.opened):
             self._late.append(Late(incarnation, index, computed))
@@ -203,7 +203,7 @@ class Rounds:
         Returns the round before, if this is the first word of its having been closed.
         """
         current = (contribution.round, contribution.attempt) == (self.round, self.attempt)
-        if not (self.held and current and incarnation in self._members):
+        if not (self.active and current and incarnation in self._members):
             return None
         self._contributions.setdefault(incarnation, contribution)
         if self.closing:
@@ -227,10 +227,10 @@ class Rounds:
     def lose(self, incarnation: int) -> list[int]:
         """A worker is gone; returns the workers whose contributions became void with its own."""
         self._present.pop(incarnation, None)
-        self._resting.pop(incarnation, None)
+        self._starved.pop(incarnation, None)
         if self.shares:
             self.shares.forget(incarnation)
-        return self._withdraw(incarnation) if self.held else []
+        return self._withdraw(incarnation) if self.active else []
 
     def _withdraw(self, incarnation: int) -> list[int]:
         """Takes a worker out of the open round; as `lose`."""
@@ -251,9 +251,9 @@ class Rounds:
         Only the first of a view, and a local one, waits until at least `needed` are there.
         """
         least = 1 if self._begun and not self.local_end else max(1, needed)
-        if not self.held or self._stays_closed or len(self._present) < least:
+        if not self.active or self._stays_closed or len(self._present) < least:
             return False
-        able = {inc: index for inc, index in self._present.items() if inc not in self._resting}
+        able = {inc: index for inc, index in self._present.items() if inc not in self._starved}
         if not able:
             return False
         if self.open:
@@ -290,21 +290,21 @@ class Rounds:
 
     def is_closing(self, done: Applied | Broken) -> bool:
         """Whether it is about the open attempt, which the chief closes now."""
-        return self.held and self.closing and (done.round, done.attempt) == (self.round, self.attempt)
+        return self.active and self.closing and (done.round, done.attempt) == (self.round, self.attempt)
 
     def settles(self, done: Applied | Broken) -> bool:
         """Whether it is about the attempt before, which anybody closes who contributes to the open one."""
         before = self._before
-        return self.held and before is not None and (done.round, done.attempt) == (before.round, before.attempt)
+        return self.active and before is not None and (done.round, done.attempt) == (before.round, before.attempt)
 
     def tears(self, torn: Broken) -> bool:
         """Whether it is about the open attempt, or the one before."""
         is_open = self.open and (torn.round, torn.attempt) == (self.round, self.attempt)
-        return (self.held and is_open) or self.settles(torn)
+        return (self.active and is_open) or self.settles(torn)
 
     def action_of(self, incarnation: int, chief: int | None) -> Action:
         """What a worker does now; `chief` is the chief's index."""
-        if not self.held or incarnation not in self._present:
+        if not self.active or incarnation not in self._present:
             return Action(ActionKind.NONE, reason="no rounds are held in this view")
         kind, closes, reason = ActionKind.WAIT, None, ""
         if self.closing and self._present[incarnation] == self.closer(chief):
@@ -322,7 +322,7 @@ class Rounds:
     def waits_for(self, chief: int | None) -> str:
         """Whom the round waits for.  A few are named, many are counted: this is asked for every one who waits."""
         if not self.open:
-            what = "a worker to have a batch" if self._resting else "more workers to have a session"
+            what = "a worker to have a batch" if self._starved else "more workers to have a session"
             return f"round {self.round} waits for {what}"
         name = f"the local stage to global step {self._local}" if self._local else f"round {self.round}"
         if self.closing:

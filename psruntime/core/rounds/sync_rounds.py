@@ -67,10 +67,10 @@ class SyncRounds:
                 facts["ps"] = ps
             self._records.append({"record": "prepared", **facts, **of_rounds})
 
-    def take(self, incarnation: int, index: int, report: Report | None, rests_after: int | None = None) -> None:
+    def take(self, incarnation: int, index: int, report: Report | None, starved_since: int | None = None) -> None:
         """A worker says what it has done since its last turn, and asks for the next.
 
-        rests_after: whether it has a batch, as in Rounds.rest.
+        starved_since: whether it has a batch, as in Rounds.set_starved.
         """
         self.rounds.enter(incarnation, index)
         if isinstance(report, Computed):
@@ -80,7 +80,7 @@ class SyncRounds:
             self._record_round(self.rounds.contribute(incarnation, report))
         elif isinstance(report, Applied):
             self._record_round(self.rounds.close(report))
-        self._record_void("rests", index, lambda: self.rounds.rest(incarnation, rests_after))
+        self._record_void("rests", index, lambda: self.rounds.set_starved(incarnation, starved_since))
 
     def lose(self, incarnation: int, index: int) -> None:
         """A worker is gone."""
@@ -105,7 +105,7 @@ class SyncRounds:
         self._record_late()
         self._note_shares()
         waits = (rounds.open, rounds.attempt)
-        nobody_is_late = not rounds.held or rounds.is_wanted_closed or rounds.all_train_alone
+        nobody_is_late = not rounds.active or rounds.is_wanted_closed or rounds.all_train_alone
         if waits != self._waits or nobody_is_late:
             self._waits, self._since_s, self._warned = waits, self._now_s, False
         waited_s = self.waited_s(self._now_s)
@@ -122,7 +122,7 @@ class SyncRounds:
 
     def waited_s(self, now_s: float) -> float:
         """For how long the round waits for the same; 0 while no rounds are held."""
-        return now_s - self._since_s if self.rounds.held else 0.0
+        return now_s - self._since_s if self.rounds.active else 0.0
 
     def take_records(self) -> list[Record]:
         """The records since the last call."""

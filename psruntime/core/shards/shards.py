@@ -33,7 +33,7 @@ from psruntime.errors import UsageError
 
 
 @dataclass
-class _Held:
+class _Lease:
     """A shard that a worker reads.  batches, applied: as in ShardNews."""
 
     shard: Shard
@@ -71,7 +71,7 @@ class Shards:
         self._done = Places(position.done)
         self._next = 0  # the first place that was not handed out since
         self._again: deque[int] = deque()  # places that are to be handed out again, before that
-        self._held: dict[int, _Held] = {}  # by ticket
+        self._leases: dict[int, _Lease] = {}  # by ticket
         self._again_in_epoch = 0
         self.revision += 1
 
@@ -99,26 +99,26 @@ class Shards:
 
     def take(self, incarnation: int, seen: int) -> ShardAnswer:
         """The next shard for a worker; again that which it does not know of yet.  seen: as in ShardRequest."""
-        unseen = [t for t, held in self._held.items() if held.incarnation == incarnation and t > seen]
+        unseen = [t for t, lease in self._leases.items() if lease.incarnation == incarnation and t > seen]
         if unseen:
-            return ShardAnswer(self._held[min(unseen)].shard)
+            return ShardAnswer(self._leases[min(unseen)].shard)
         place = self._next_place()
         if place is None or self.sharding is None:
             return ShardAnswer(reason=self.waits_for)
         self._ticket += 1
         begin, end = self.sharding.range_of(number_at(place, self.sharding.count, self.epoch))
         shard = Shard(self._ticket, self.epoch, begin, end)
-        self._held[shard.ticket] = _Held(shard, incarnation, place)
+        self._leases[shard.ticket] = _Lease(shard, incarnation, place)
         return ShardAnswer(shard)
 
     def hear(self, incarnation: int, news: Iterable[ShardNews]) -> None:
         """A worker says what became of what it holds."""
         for each in news:
-            held = self._held.get(each.ticket)
-            if held is not None and held.incarnation == incarnation:
-                held.batches = each.batches if held.batches is None else held.batches
-                held.applied |= each.applied
-                self._finish_if_done(held)
+            lease = self._leases.get(each.ticket)
+            if lease is not None and lease.incarnation == incarnation:
+                lease.batches = each.batches if lease.batches is None else lease.batches
+                lease.applied |= each.applied
+                self._finish_if_done(lease)
 
     def applied(self, incarnation: int, batches: Iterable[ShardBatch]) -> None:
         """Batches that a worker read are in the variables."""
@@ -126,13 +126,13 @@ class Shards:
 
     def lose(self, incarnation: int, why: str) -> None:
         """A worker reads no further: what it holds is handed out again."""
-        for held in [held for held in self._held.values() if held.incarnation == incarnation]:
-            del self._held[held.shard.ticket]
-            self._again.append(held.place)
+        for lease in [lease for lease in self._leases.values() if lease.incarnation == incarnation]:
+            del self._leases[lease.shard.ticket]
+            self._again.append(lease.place)
             self._again_in_epoch += 1
             self._again_in_all += 1
             self.revision += 1
-            shard = held.shard
+            shard = lease.shard
             self._note("shard_again", epoch=shard.epoch, begin=shard.begin, end=shard.end, reason=why)
 
     def nobody_reads(self) -> None:
@@ -195,12 +195,12 @@ class Shards:
         self._next = place + 1
         return place
 
-    def _finish_if_done(self, held: _Held) -> None:
-        if not held.is_done:
+    def _finish_if_done(self, lease: _Lease) -> None:
+        if not lease.is_done:
             return
         assert self.sharding is not None
-        del self._held[held.shard.ticket]
-        self._done.add(held.place)
+        del self._leases[lease.shard.ticket]
+        self._done.add(lease.place)
         if len(self._done) == self.sharding.count:
             again = {"handed_out_again": self._again_in_epoch}
             self._note("epoch", number=self.epoch, examples=self.sharding.examples, **again)

@@ -27,7 +27,7 @@ from psruntime.core.steering.settings import Settings
 class BarrierState(str, Enum):
     OPEN = "open"
     BUILD = "build"
-    HOLD = "hold"
+    PAUSE = "pause"
     APPLY = "apply"
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class BarrierState(str, Enum):
 MOVES = {  # the one that leads on
     BarrierState.OPEN: "begin",
     BarrierState.BUILD: "halt",
-    BarrierState.HOLD: "tell",
+    BarrierState.PAUSE: "tell",
     BarrierState.APPLY: "release",
 }
 
@@ -80,10 +80,10 @@ class Barrier:
         self.state = BarrierState.OPEN
         self.in_force = settings
         self.target: Settings | None = None
-        self.hold = 0
+        self.pause_epoch = 0
         self.builds = 0
-        self._holds = 0  # how many there were
-        self._told = 0  # the fence revision under which the ps were told the target
+        self._pauses = 0  # how many there were
+        self._apply_revision = 0  # the fence revision under which the ps were told the target
 
     @property
     def to_build(self) -> str:
@@ -93,7 +93,7 @@ class Barrier:
     @property
     def may_be_given_up(self) -> bool:
         """Whether a change is under way of which no ps was told yet."""
-        return self.state in (BarrierState.BUILD, BarrierState.HOLD)
+        return self.state in (BarrierState.BUILD, BarrierState.PAUSE)
 
     @property
     def for_ps(self) -> Settings:
@@ -104,7 +104,7 @@ class Barrier:
         """Takes what an earlier coordinator had put into force, before anybody trains."""
         self._require("learn", BarrierState.OPEN)
         self.in_force = self.in_force.newer(settings)
-        self._update_hold()
+        self._update_pause()
 
     def note(self, change: Settings, global_step: int) -> None:
         """Takes settings under which steps are taken as under those in force, so nobody has to hold for them."""
@@ -118,15 +118,15 @@ class Barrier:
         """
         self._require("begin", BarrierState.OPEN)
         self.target = replace(change, revision=self.in_force.revision + 1)
-        self.state = BarrierState.BUILD if builds else BarrierState.HOLD
+        self.state = BarrierState.BUILD if builds else BarrierState.PAUSE
         self.builds += builds
-        self._update_hold()
+        self._update_pause()
 
     def halt(self) -> None:
         """Every worker has what it needs for the steps that come: from now on they hold."""
         self._require("halt", BarrierState.BUILD)
-        self.state = BarrierState.HOLD
-        self._update_hold()
+        self.state = BarrierState.PAUSE
+        self._update_pause()
 
     def decide(self, look: Look) -> Decision:
         """Whether the change goes on, or what it waits for."""
@@ -136,16 +136,16 @@ class Barrier:
             return Decision("", look.why_not)
         if waits_for := look.unbuilt if self.state is BarrierState.BUILD else look.stepping:
             return Decision("", waits_for)
-        if self.state is BarrierState.APPLY and look.written < self._told:
+        if self.state is BarrierState.APPLY and look.written < self._apply_revision:
             return Decision("", look.unwritten)
         return Decision(MOVES[self.state])
 
     def tell(self, fence_revision: int, global_step: int) -> None:
         """Nobody is in a step: from this revision of the fence on the ps are told the new settings."""
-        self._require("tell", BarrierState.HOLD)
+        self._require("tell", BarrierState.PAUSE)
         assert self.target is not None
         self.target = replace(self.target, from_global_step=global_step)
-        self.state, self._told = BarrierState.APPLY, fence_revision
+        self.state, self._apply_revision = BarrierState.APPLY, fence_revision
 
     def release(self, global_step: int) -> None:
         """Every ps has written the new settings: they are in force from this global step on."""
@@ -153,21 +153,21 @@ class Barrier:
         assert self.target is not None
         self.in_force, self.target = replace(self.target, from_global_step=global_step), None
         self.state = BarrierState.OPEN
-        self._update_hold()
+        self._update_pause()
 
     def give_up(self) -> None:
         """No ps was told anything yet, and the change does not come."""
-        self._require("give_up", BarrierState.BUILD, BarrierState.HOLD)
+        self._require("give_up", BarrierState.BUILD, BarrierState.PAUSE)
         self.target, self.state = None, BarrierState.OPEN
-        self._update_hold()
+        self._update_pause()
 
-    def _update_hold(self) -> None:
-        holds = self.state in (BarrierState.HOLD, BarrierState.APPLY) or self.in_force.paused
-        if holds and not self.hold:
-            self._holds += 1
-            self.hold = self._holds
-        elif not holds:
-            self.hold = 0
+    def _update_pause(self) -> None:
+        pauses = self.state in (BarrierState.PAUSE, BarrierState.APPLY) or self.in_force.paused
+        if pauses and not self.pause_epoch:
+            self._pauses += 1
+            self.pause_epoch = self._pauses
+        elif not pauses:
+            self.pause_epoch = 0
 
     def _require(self, move: str, *states: BarrierState) -> None:
         if self.state not in states:

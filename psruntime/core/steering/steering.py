@@ -77,8 +77,8 @@ class Steering:
         """
         if self.knows(command.request_id):
             return
-        held = self.held
-        if held and (command.is_by_hand if held.is_due else command.kind is Kind.RESUME):
+        revocable = self.revocable
+        if revocable and (command.is_by_hand if revocable.is_due else command.kind is Kind.RESUME):
             self.withdraw(f"withdrawn by {command}", global_step)
         if self.is_building and command.kind in CHANGES and not command.wants_what(self.changing):
             if command.kind is Kind.MODE and not command.is_due:
@@ -96,9 +96,9 @@ class Steering:
         self._note("control", command=str(command), by=command.by, global_step=global_step)
 
     @property
-    def held(self) -> Command | None:
+    def revocable(self) -> Command | None:
         """The change for which workers hold, and of which no ps was told yet."""
-        return self.changing if self.barrier.state is BarrierState.HOLD else None
+        return self.changing if self.barrier.state is BarrierState.PAUSE else None
 
     @property
     def is_building(self) -> bool:

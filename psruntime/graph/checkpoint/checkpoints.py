@@ -124,10 +124,10 @@ class Checkpoints:
             )  # who misses one, misses slots
             tables = table_parts(graph)
             forms = [_Form(graph, parts, index, Snapshot(graph, tables))]
-            self._whole = self._at_rest = forms[0]
+            self._whole = self._when_paused = forms[0]
             if sum(table.rows * table.row_bytes for table in tables) > ROOM_BYTES:
-                self._at_rest = _Form(graph, parts, index, Snapshot(graph, tables, in_place=True))
-                forms.append(self._at_rest)
+                self._when_paused = _Form(graph, parts, index, Snapshot(graph, tables, in_place=True))
+                forms.append(self._when_paused)
             self._touched: _Form | None = None
             if any(table.flags for table in tables):
                 changing = {
@@ -206,12 +206,12 @@ class Checkpoints:
         return newest_step(self._folder.path, whole) if self._folder else None
 
     def copy(
-        self, session: Any, only_touched: bool = False, at_rest: bool = False, position: Position | None = None
+        self, session: Any, only_touched: bool = False, is_paused: bool = False, position: Position | None = None
     ) -> Copied | None:
         """Copies everything on the ps, to be written by `write`; None without a folder.
 
         only_touched: of tables the touched rows alone, if the newest checkpoint has all others; if not, everything.
-        at_rest: whether nothing is updated until it is written, so large tables need not be copied.
+        is_paused: whether nothing is updated until it is written, so large tables need not be copied.
         position: how far the data shards were read before this, to be saved with it.
 
         Raises:
@@ -223,7 +223,7 @@ class Checkpoints:
             if only_touched and (delta := self._copy_touched(session)):
                 return replace(delta, state=replace(delta.state, position=position, identity=self._identity))
             began_s = time.monotonic()
-            form = self._at_rest if at_rest else self._whole
+            form = self._when_paused if is_paused else self._whole
             state, _ = _of_one_round(form.snapshot, session)
             state = replace(state, position=position, identity=self._identity)
             return Copied(form, state, seconds=time.monotonic() - began_s)
@@ -281,7 +281,7 @@ class Checkpoints:
 
     def save(self, session: Any) -> Transferred | None:
         """`copy`, then `write`, while nobody trains."""
-        copied = self.copy(session, at_rest=True)
+        copied = self.copy(session, is_paused=True)
         return None if copied is None else self.write(session, copied)
 
     def state(self, path: str) -> SavedState:

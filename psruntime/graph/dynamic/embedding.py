@@ -127,7 +127,7 @@ def _rows_here(variable: Any, ids: Any, table: DynamicTable, name: str) -> Any:
     flat = tf1.reshape(ids, [-1])
     rows = looked_up(
         IdSets(of_ids, idle, 0), flat, sets_of(flat, sets), variable.gather_nd,
-        lambda held: idle.gather_nd(held.places) <= (table.rows.expire_after or FOR_EVER),
+        lambda found: idle.gather_nd(found.places) <= (table.rows.expire_after or FOR_EVER),
         lambda missing: table.initial.of(missing, [width], variable.dtype.base_dtype),
     )  # fmt: skip
     found = tf1.reshape(rows, tf1.concat([tf1.shape(ids), [width]], axis=0))

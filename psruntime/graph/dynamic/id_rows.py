@@ -14,7 +14,7 @@ from psruntime.core.plan.buckets import WAYS
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.dynamic.hashing import sets_of
-from psruntime.graph.dynamic.id_sets import Held, IdSets, Placed, scattered, sets_on_ps
+from psruntime.graph.dynamic.id_sets import IdSets, Lookup, Placed, scattered, sets_on_ps
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.store.bucket_store import BucketStore, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
@@ -77,9 +77,9 @@ class IdRows:
         def read(places: Any) -> Any:
             return self._store.master.sparse_read(_rows(places))
 
-        def is_live(held: Held) -> Any:
-            with tf1.control_dependencies([held.places]):
-                return self.rows.is_live(held, self.clock.read_value())
+        def is_live(found: Lookup) -> Any:
+            with tf1.control_dependencies([found.places]):
+                return self.rows.is_live(found, self.clock.read_value())
 
         return looked_up(self.rows, ids, self.sets_of(ids), read, is_live, self._initial)
 
@@ -94,10 +94,10 @@ class IdRows:
             clock = self.clock.assign_add(1, read_value=True)
             sets = self.sets_of(ids)
         with tf1.control_dependencies([clock]):
-            held = self.rows.find(ids, sets)
-            live = self.rows.is_live(held, clock)
-        known = Held(tf1.boolean_mask(held.positions, live), tf1.boolean_mask(held.places, live))
-        gone = tf1.boolean_mask(held.places, tf1.logical_not(live))
+            found = self.rows.find(ids, sets)
+            live = self.rows.is_live(found, clock)
+        known = Lookup(tf1.boolean_mask(found.positions, live), tf1.boolean_mask(found.places, live))
+        gone = tf1.boolean_mask(found.places, tf1.logical_not(live))
         used = [self.rows.use(known.places, clock), _added(self.seen, known.places), self.rows.free(gone)]
         with tf1.control_dependencies(used):
             unknown = _all_but(known.positions, ids)
@@ -113,25 +113,25 @@ class IdRows:
         if self.candidates is None:
             return unknown, tf1.ones_like(unknown, tf1.int64)
         ids, sets = tf1.gather(ids, unknown), tf1.gather(sets, unknown)
-        held = self.candidates.find(ids, sets)
-        before = self._candidates_seen.gather_nd(held.places)
-        seen = tf1.where(self.candidates.is_live(held, clock), before, tf1.zeros_like(before)) + 1
+        found = self.candidates.find(ids, sets)
+        before = self._candidates_seen.gather_nd(found.places)
+        seen = tf1.where(self.candidates.is_live(found, clock), before, tf1.zeros_like(before)) + 1
         is_due = seen >= self._admit_after
-        waiting = tf1.boolean_mask(held.places, tf1.logical_not(is_due))
+        waiting = tf1.boolean_mask(found.places, tf1.logical_not(is_due))
         with tf1.control_dependencies([seen]):
             noted = [
                 self._candidates_noted(waiting, tf1.boolean_mask(seen, tf1.logical_not(is_due))),
                 self.candidates.use(waiting, clock),
-                self.candidates.free(tf1.boolean_mask(held.places, is_due)),
+                self.candidates.free(tf1.boolean_mask(found.places, is_due)),
             ]
         with tf1.control_dependencies(noted):
-            first_seen = _all_but(held.positions, ids)
+            first_seen = _all_but(found.positions, ids)
         placed = self.candidates.make_room(tf1.gather(sets, first_seen), clock)
         first_ids = tf1.gather(ids, tf1.gather(first_seen, placed.positions))
         with tf1.control_dependencies([self._candidates_noted(placed.places, tf1.ones_like(first_ids))]):
             entered = self.candidates.enter(first_ids, placed.places, clock)
         with tf1.control_dependencies([entered]):
-            due = tf1.boolean_mask(held.positions, is_due)
+            due = tf1.boolean_mask(found.positions, is_due)
             return tf1.gather(unknown, due), tf1.boolean_mask(seen, is_due)
 
     def _admitted(self, wanted: Any, seen: Any, ids: Any, sets: Any, clock: Any, fresh: FreshRow) -> Placed:
@@ -150,7 +150,7 @@ class IdRows:
             expired, evicted = tf1.gather(wanted, placed.expired), tf1.gather(wanted, placed.evicted)
             return Placed(positions, tf1.identity(placed.places), expired, evicted)
 
-    def _count(self, sets: Any, known: Held, new: Placed, gone: Any, ids: Any) -> Any:
+    def _count(self, sets: Any, known: Lookup, new: Placed, gone: Any, ids: Any) -> Any:
         refused = _all_but(tf1.concat([known.positions, new.positions], axis=0), ids)
         columns = {
             FOUND: known.places[:, 0],
@@ -175,11 +175,11 @@ class IdRows:
 
 
 def looked_up(
-    held_ids: IdSets,
+    stored_ids: IdSets,
     ids: Any,
     sets: Any,
     read: Callable[[Any], Any],
-    is_live: Callable[[Held], Any],
+    is_live: Callable[[Lookup], Any],
     initial: Callable[[Any], Any],
 ) -> Any:
     """The rows of ids, int64 [ids] of these sets.
@@ -188,11 +188,11 @@ def looked_up(
 
     Who evicts an id takes it out of its place first, so a row counts if its id is still there afterwards.
     """
-    held = held_ids.find(ids, sets)
-    rows = read(held.places)
+    found = stored_ids.find(ids, sets)
+    rows = read(found.places)
     with tf1.control_dependencies([rows]):
-        counts = tf1.logical_and(held_ids.still(ids, held), is_live(held))
-    positions = tf1.boolean_mask(held.positions, counts)
+        counts = tf1.logical_and(stored_ids.still(ids, found), is_live(found))
+    positions = tf1.boolean_mask(found.positions, counts)
     missing = _all_but(positions, ids)
     return tf1.dynamic_stitch([positions, missing], [tf1.boolean_mask(rows, counts), initial(tf1.gather(ids, missing))])
 

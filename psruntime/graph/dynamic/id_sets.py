@@ -16,9 +16,9 @@ FOR_EVER = 1 << 62
 LAST_USED, IDLE = "last_used", "idle"  # names of points of time, and in a checkpoint of how long ago they are
 
 
-class Held(NamedTuple):
-    """Ids that are in the sets.  positions: int32 [held], among those that were asked for, ascending.  places: int64
-    [held, 2], (set, way) of each."""
+class Lookup(NamedTuple):
+    """Ids that are in the sets.  positions: int32 [found], among those that were asked for, ascending.  places: int64
+    [found, 2], (set, way) of each."""
 
     positions: Any
     places: Any
@@ -55,21 +55,21 @@ class IdSets:
     def variables(self) -> list[Any]:
         return [self.ids, self.used]
 
-    def find(self, ids: Any, sets: Any) -> Held:
+    def find(self, ids: Any, sets: Any) -> Lookup:
         """Where these ids, int64 [ids], of these sets, int64 [ids], are, also those that have expired."""
         found = tf1.where(tf1.equal(self.ids.sparse_read(sets), ids[:, None]))
         positions = tf1.cast(found[:, 0], tf1.int32)
-        return Held(positions, tf1.stack([tf1.gather(sets, positions), found[:, 1]], axis=1))
+        return Lookup(positions, tf1.stack([tf1.gather(sets, positions), found[:, 1]], axis=1))
 
-    def still(self, ids: Any, held: Held) -> Any:
-        """Whether these are still there, bool [held]."""
-        return tf1.equal(self.ids.gather_nd(held.places), tf1.gather(ids, held.positions))
+    def still(self, ids: Any, found: Lookup) -> Any:
+        """Whether these are still there, bool [found]."""
+        return tf1.equal(self.ids.gather_nd(found.places), tf1.gather(ids, found.positions))
 
-    def is_live(self, held: Held, clock: Any) -> Any:
-        """Whether these have not expired, bool [held]."""
+    def is_live(self, found: Lookup, clock: Any) -> Any:
+        """Whether these have not expired, bool [found]."""
         if not self._expire_after:
-            return tf1.ones_like(held.positions, tf1.bool)
-        return clock - self.used.gather_nd(held.places) <= self._expire_after
+            return tf1.ones_like(found.positions, tf1.bool)
+        return clock - self.used.gather_nd(found.places) <= self._expire_after
 
     def use(self, places: Any, clock: Any) -> Any:
         """An operation that notes that these are used now."""

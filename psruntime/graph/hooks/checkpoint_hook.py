@@ -70,7 +70,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._is_wanted = run.control_plane.wants_checkpoint
         self._incarnation = incarnation
         self._position = run.control_plane.shards.position if run.inputs.shards else lambda: None
-        self._pause = run.control_plane.pause
+        self._back_off = run.control_plane.back_off
         self._report_saves = run.control_plane.saves
         self._report_saved = run.control_plane.saved
         self._retry_s = run.job.drain_timeout_s / 2
@@ -113,7 +113,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 else:
                     self._begin(run_context.session, global_step, is_whole)
 
-    def rest(self, session: Any) -> None:
+    def on_pause(self, session: Any) -> None:
         """No step comes after which one could be made that is wanted now, or due."""
         if self._checkpoints.owner:
             self._checkpoints.owner.require()
@@ -197,7 +197,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         while True:
             self._require_chief(session)
             try:
-                copied = self._copy(session, only_touched, at_rest=True)
+                copied = self._copy(session, only_touched, is_paused=True)
                 if copied:
                     self._written(copied, self._write(session, copied))
                 if copied is None or not copied.whole:
@@ -214,17 +214,17 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 tell = now_s - told_s >= AGAIN_S
                 told_s = now_s if tell else told_s
                 self._failed(str(error), tell=tell)
-                self._pause("the last checkpoint cannot be written")
+                self._back_off("the last checkpoint cannot be written")
 
     def _require_chief(self, session: Any) -> None:
         self._graph.fence.require_admitted(session, self._incarnation())
 
-    def _copy(self, session: Any, only_touched: bool, at_rest: bool = False) -> Copied | None:
+    def _copy(self, session: Any, only_touched: bool, is_paused: bool = False) -> Copied | None:
         write = partial(self._graph.fence.run, session, self._incarnation())
         spoilt = self._graph.model.worker_copies.bring(write)
         if spoilt:
             self._log("not_finite", variables=" ".join(spoilt), reason="the checkpoint has their last finite values")
-        copied = self._checkpoints.copy(session, only_touched, at_rest, self._position())
+        copied = self._checkpoints.copy(session, only_touched, is_paused, self._position())
         if copied:
             self._saved_at = copied.global_step
             self._whole_at = self._whole_at if copied.whole else copied.global_step

@@ -153,8 +153,8 @@ class ShardReader:
     def _forget(self, heard: Sequence[ShardNews]) -> None:
         with self._lock:
             for each in heard:
-                rest = self._news[each.ticket]
-                rest.batches = None if each.batches is not None else rest.batches
-                rest.applied -= each.applied
-                if rest.is_nothing:
+                remainder = self._news[each.ticket]
+                remainder.batches = None if each.batches is not None else remainder.batches
+                remainder.applied -= each.applied
+                if remainder.is_nothing:
                     del self._news[each.ticket]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from psruntime.core.members.messages import Assignment, Prepared, Rest
+from psruntime.core.members.messages import Assignment, Ending, Prepared
 from psruntime.core.members.view import View
-from psruntime.core.rounds.round_messages import Action, Idle, Report
+from psruntime.core.rounds.round_messages import Action, Report, Starved
 from psruntime.graph.session.control_plane import ControlPlane, Shards
 
 
@@ -65,12 +65,12 @@ class AloneControl:
         raise AssertionError(f"nothing keeps a worker from its own ps: {obstacle}")
 
     def no_session(self, assignment: Assignment, why: str) -> None:
-        self._job.pause(f"no session on view {assignment.view.number} of this worker's own: {why}")
+        self._job.back_off(f"no session on view {assignment.view.number} of this worker's own: {why}")
 
     def entered(self, assignment: Assignment) -> None:
         pass
 
-    def holds(self, assignment: Assignment) -> bool:
+    def is_current(self, assignment: Assignment) -> bool:
         return self._own is not None and assignment.view == self._own.view
 
     def is_chief(self) -> bool:
@@ -79,7 +79,7 @@ class AloneControl:
     def wants_checkpoint(self) -> bool:
         return False
 
-    def while_held(self, act: Callable[[], None]) -> None:
+    def while_paused(self, act: Callable[[], None]) -> None:
         pass
 
     def may_step(self, under_way: int = 0) -> bool:
@@ -88,12 +88,17 @@ class AloneControl:
     @property
     def _goes_on(self) -> bool:
         assert self._in_job is not None
-        return self._job.holds(self._in_job) and self._job.may_step()
+        return self._job.is_current(self._in_job) and self._job.may_step()
 
-    def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
-        self._job.waits_for_shard(reason, at_rest)
+    def waits_for_shard(self, reason: str, no_step_under_way: bool = False) -> None:
+        self._job.waits_for_shard(reason, no_step_under_way)
 
-    def next_action(self, assignment: Assignment, report: Report | None, idle: Idle | None = None) -> Action | None:  # noqa: ARG002
+    def next_action(
+        self,
+        assignment: Assignment,  # noqa: ARG002
+        report: Report | None,  # noqa: ARG002
+        starved: Starved | None = None,  # noqa: ARG002
+    ) -> Action | None:
         return None
 
     def pushes(self) -> None:
@@ -106,8 +111,8 @@ class AloneControl:
     def fails(self, reason: str) -> None:
         pass
 
-    def rest(self, assignment: Assignment) -> Rest:  # noqa: ARG002
-        return Rest.OVER
+    def await_end(self, assignment: Assignment) -> Ending:  # noqa: ARG002
+        return Ending.OVER
 
     def saves(self, under_way: bool) -> None:
         pass
@@ -124,5 +129,5 @@ class AloneControl:
     def report_finished(self, assignment: Assignment) -> None:
         pass
 
-    def pause(self, why: str) -> None:
-        self._job.pause(why)
+    def back_off(self, why: str) -> None:
+        self._job.back_off(why)

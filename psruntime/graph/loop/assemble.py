@@ -90,7 +90,7 @@ def assemble(
         hooks.append(ReplicaHook(run, replicas, global_step, incarnation))
     hooks.append(checkpoint_hook)
     runner = StepRunner(graph, view, hooks)
-    run.control_plane.while_held(runner.rest)
+    run.control_plane.while_paused(runner.on_pause)
     training = LocalTraining(run, built, alone, server, runner, on_step) if alone and graph.rounds else None
     steps: Steps
     if graph.rounds is None:

@@ -27,7 +27,7 @@ from psruntime.graph.loop.alone_control import AloneControl, TrainsNoMoreError
 from psruntime.graph.loop.loop_graphs import LoopGraph
 from psruntime.graph.loop.push_steps import PushSteps
 from psruntime.graph.loop.step_runner import StepRunner
-from psruntime.graph.recovery.held_values import HeldValues, Portion
+from psruntime.graph.recovery.ps_values import Portion, PsValues
 from psruntime.graph.session.session import Preparing, ViewSessionCreator, WorkerServer, open_session
 from psruntime.graph.session.step_result import StepResult
 from psruntime.graph.session.view_hook import ViewHook
@@ -107,10 +107,10 @@ class LocalTraining:
 
     def _train(self, assignment: Assignment, end: int) -> Trained | None:
         run, graph, ps = self._run, self._alone.train, self._alone.own_ps
-        if not run.control_plane.holds(assignment):
+        if not run.control_plane.is_current(assignment):
             return None
         self._first = self._carried.global_step
-        self._runner.rest(self._first)
+        self._runner.on_pause(self._first)
         began_s, self._trained, trained = time.monotonic(), Trained(0, 0.0, 0.0), None
         scale = run.control_plane.learning_rate_scale
         view = ps.begin(run.index, assignment.incarnation, run.job.max_workers, scale)
@@ -140,7 +140,7 @@ class LocalTraining:
         so_far = self._trained
         self._trained = Trained(so_far.examples + result.examples, so_far.weight + result.weight, result.loss)
         self._on_step(result)
-        self._runner.rest(self._first)
+        self._runner.on_pause(self._first)
 
     def _keep(self, own_session: Any, end: int) -> None:
         """Keeps how every bucket has changed: of a table the rows that have, and their numbers."""
@@ -165,7 +165,7 @@ class _Carried:
     runner: has the session with the ps of the job.
     """
 
-    def __init__(self, preparation: Preparing, held: HeldValues, own: HeldValues, runner: StepRunner) -> None:
+    def __init__(self, preparation: Preparing, held: PsValues, own: PsValues, runner: StepRunner) -> None:
         self._preparation, self._held, self._own, self._runner = preparation, held, own, runner
 
     def run(self, session: Any, assignment: Assignment) -> Prepared:

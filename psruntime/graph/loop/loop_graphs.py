@@ -21,8 +21,8 @@ from psruntime.graph.base import allocator
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.checkpoint.owner import FolderOwner
 from psruntime.graph.ps.private_ps import PrivatePs
-from psruntime.graph.recovery.held_values import HeldValues
 from psruntime.graph.recovery.prepare import Preparation
+from psruntime.graph.recovery.ps_values import PsValues
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.recovery.warm_start import WarmStart
 from psruntime.graph.session.local_initialiser import LocalInitialiser
@@ -51,9 +51,9 @@ class LoopGraph:
     sessions: WarmSessions
 
     @cached_property
-    def held(self) -> HeldValues:
+    def held(self) -> PsValues:
         """Reads what its ps hold, and writes it where they are a worker's own."""
-        return HeldValues(self.train, writes=self.train.rounds is None)
+        return PsValues(self.train, writes=self.train.rounds is None)
 
     @cached_property
     def own_ps(self) -> PrivatePs:

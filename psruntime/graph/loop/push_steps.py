@@ -144,7 +144,7 @@ class PushSteps:
         draws_s = time.time()
         batch = self._next_batch()
         if batch is None:
-            return under_way == 0 and self._holds()
+            return under_way == 0 and self._is_current()
         self._begun += 1
         self._under_way.append(_Step(self._begun, batch, waits_s, draws_s))
         self._send(self._under_way[-1])
@@ -154,20 +154,22 @@ class PushSteps:
         """None: others hold all shards that are left; the next call waits for one a while."""
         waited = self._waits_for_shard
         if waited and not self._under_way:
-            self._control_plane.waits_for_shard(self._why_none, at_rest=True)  # before it is waited for
+            self._control_plane.waits_for_shard(self._why_none, no_step_under_way=True)  # before it is waited for
         batch = self._inputs.draw_if_any()
         self._waits_for_shard = batch is None
         if batch is None or waited:
-            self._control_plane.waits_for_shard(self._why_none if batch is None else "", at_rest=not self._under_way)
+            self._control_plane.waits_for_shard(
+                self._why_none if batch is None else "", no_step_under_way=not self._under_way
+            )
         return batch
 
     @property
     def _why_none(self) -> str:
         return self._inputs.why_none or "none is there yet"
 
-    def _holds(self) -> bool:
+    def _is_current(self) -> bool:
         assignment = self._creator.assignment
-        return assignment is not None and self._control_plane.holds(assignment)
+        return assignment is not None and self._control_plane.is_current(assignment)
 
     def _send(self, step: _Step) -> None:
         assignment = self._creator.assignment

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from psruntime.core.rounds.round_messages import Idle, Taken
+from psruntime.core.rounds.round_messages import Starved, Taken
 from psruntime.core.shards.shard_messages import ShardBatch
 from psruntime.graph.input.examples import Examples
 from psruntime.graph.input.input_stream import InputStream
@@ -87,15 +87,15 @@ class RoundBatches:
             self._inputs.give_back(self._ahead.arrays)
             self._ahead = None
 
-    def idle(self, after: int) -> Idle | None:
-        """What to say while there is no batch, None while there may be one.  Does not wait.  after: as in Idle."""
+    def starved(self, since: int) -> Starved | None:
+        """What to say while there is no batch, None while there may be one.  Does not wait.  since: as in Starved."""
         while self._inputs.shards and self._ahead is None and self._inputs.is_ready:
             self._draw()
             if self._is_idle:
                 break
         if self._inputs.shards is None or self._ahead or not self._is_idle:
             return None
-        return Idle(after, self._inputs.why_none, lambda: self._inputs.is_ready)
+        return Starved(since, self._inputs.why_none, lambda: self._inputs.is_ready)
 
     def _draw(self) -> None:
         arrays = self._inputs.draw_if_any()

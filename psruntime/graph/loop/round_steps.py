@@ -27,9 +27,9 @@ from psruntime.core.rounds.round_messages import (
     Broken,
     Complete,
     Computed,
-    Idle,
     Pushed,
     Report,
+    Starved,
     Taken,
 )
 from psruntime.errors import UserCodeError
@@ -117,7 +117,7 @@ class RoundSteps:
             assert assignment is not None
             came_s = time.monotonic()
             self._waits_s = self._waits_s or time.time()
-            action = self._control_plane.next_action(assignment, report, self._idle(assignment))
+            action = self._control_plane.next_action(assignment, report, self._starved(assignment))
             self._waited_s += time.monotonic() - came_s
             if action is None:
                 return
@@ -149,12 +149,12 @@ class RoundSteps:
             self._inputs.give_back(self._kept.batch.arrays)
         self._kept = None
 
-    def _idle(self, assignment: Assignment) -> Idle | None:
+    def _starved(self, assignment: Assignment) -> Starved | None:
         """Whether there is a batch for rounds after the one of which a gradient is kept."""
         kept = self._kept
         if kept and (kept.assignment != assignment or not kept.pushed):
             return None  # its batch is still wanted, or may be
-        return self._batches.idle(kept.opened if kept else 0)
+        return self._batches.starved(kept.opened if kept else 0)
 
     def _needs_gradient(self, assignment: Assignment, action: Action) -> bool:
         kept = self._kept

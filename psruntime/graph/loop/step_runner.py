@@ -44,10 +44,10 @@ class Started(NamedTuple):
 
 
 @runtime_checkable
-class Resting(Protocol):
+class Pausing(Protocol):
     """A hook that has to do something while no step comes."""
 
-    def rest(self, session: Any) -> None:
+    def on_pause(self, session: Any) -> None:
         """Is called now and then between two steps that are long apart."""
 
 
@@ -63,7 +63,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._fed = graph.fed
         self._view = view
         self._hooks = [view, *hooks]
-        self._resting = [hook for hook in hooks if isinstance(hook, Resting)]
+        self._pausing = [hook for hook in hooks if isinstance(hook, Pausing)]
 
     @property
     def global_step(self) -> int:
@@ -96,11 +96,11 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
 
         return Started(context, run)
 
-    def rest(self, global_step: int = 0) -> None:
+    def on_pause(self, global_step: int = 0) -> None:
         """No step comes for a while, in the session that is open.  global_step: that is known for certain."""
         self._view.knows(global_step)
-        for hook in self._resting:
-            hook.rest(self.session)
+        for hook in self._pausing:
+            hook.on_pause(self.session)
 
     def round_run(self, name: str) -> Callable[..., Any]:
         """A run of a round without a batch: `contribute` and `close`, to be called with the header, `squares`, or

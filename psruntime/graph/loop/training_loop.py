@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.core.members.messages import Assignment, Rest
+from psruntime.core.members.messages import Assignment, Ending
 from psruntime.errors import CheckpointError, JobFailedError, PassingError, ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.failed_operation import users_errors
@@ -82,10 +82,10 @@ class TrainingLoop:
                 self._take_steps(session)
                 assignment = self._creator.assignment
                 assert assignment is not None
-                rest = self._control_plane.rest(assignment)
-                if rest is Rest.OVER:
+                ending = self._control_plane.await_end(assignment)
+                if ending is Ending.OVER:
                     return
-                if rest is Rest.RESUME:
+                if ending is Ending.RESUME:
                     session.run(self._graph.read_step)  # opens a session on the new view
                 else:
                     self._finish(session, assignment)
@@ -107,11 +107,11 @@ class TrainingLoop:
         try:
             global_step = int(session.run(self._closing))
             self._control_plane.closed_part()
-            if not self._control_plane.holds(assignment):
+            if not self._control_plane.is_current(assignment):
                 return
             self._close(global_step)
             self._control_plane.report_finished(assignment)
         except ReplacedError as error:
-            self._control_plane.pause(str(error))
+            self._control_plane.back_off(str(error))
         except LOST_SESSION as error:
-            self._control_plane.pause(f"a ps was lost while the job ended: {first_line(error)}")
+            self._control_plane.back_off(f"a ps was lost while the job ended: {first_line(error)}")

@@ -75,8 +75,8 @@ class PsHeader:
         control: of the ps, by whose scale the rates are multiplied.  That changes only while no push is under way.
         """
         fields = tf1.unstack(message)
-        members, factor, is_chief, *rest = fields[PUSH_ID_SIZE:]
-        rates, (finite, *scale) = rest[:num_rates], rest[num_rates:]
+        members, factor, is_chief, *remainder = fields[PUSH_ID_SIZE:]
+        rates, (finite, *scale) = remainder[:num_rates], remainder[num_rates:]
         scaled = _scaled([tf1.bitcast(tf1.cast(bits, tf1.int32), tf1.float32) for bits in rates], control)
         counts, factor = tf1.not_equal(finite, 0), tf1.bitcast(factor, tf1.float64)
         if scaled:  # a rate that is not finite is not applied, whatever the worker says of it

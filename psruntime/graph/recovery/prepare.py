@@ -24,7 +24,7 @@ from psruntime.config import JobConfig
 from psruntime.core.accounting.saved_state import SavedState
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import listed
-from psruntime.core.recovery.recovery import Holding, Recovery, decide, lost_work, obstacle
+from psruntime.core.recovery.recovery import Contents, Recovery, decide, lost_work, obstacle
 from psruntime.core.shards.shard_messages import START, Position
 from psruntime.errors import (
     CannotPrepareError,
@@ -181,14 +181,14 @@ class Preparation:
                 raise
             # A job that has trained goes on with what can be read; the next checkpoint says what is wrong.
         self._claim_folder(session, assignment)
-        holdings = self._flags.read(session)
-        write([self._new_counters[ps] for ps, holding in enumerate(holdings) if holding is Holding.FRESH])
+        contents = self._flags.read(session)
+        write([self._new_counters[ps] for ps, content in enumerate(contents) if content is Contents.FRESH])
         self._begin_rounds(session, assignment, write)
         write(self._seal)
         attempt = self._last_attempt(session)
         same_rounds = self._same_rounds(session)
-        recovery = decide(holdings, self._partial, assignment.restore, same_rounds, self._empty)
-        empty = {ps for ps in self._empty if holdings[ps] is not Holding.PREPARED}
+        recovery = decide(contents, self._partial, assignment.restore, same_rounds, self._empty)
+        empty = {ps for ps in self._empty if contents[ps] is not Contents.PREPARED}
         if not recovery.ps:
             if empty:
                 self._flags.finish(session, assignment.incarnation, empty)
@@ -196,8 +196,8 @@ class Preparation:
             position = self._position(None) if is_left else None
             saved_step = self._saved_step(assignment)
             return Prepared(self._report("adopted", session), attempt, saved_step=saved_step, position=position)
-        live_step = int(session.run(self._graph.read_step)) if holdings[GLOBAL_STEP.ps] is Holding.PREPARED else 0
-        replica = self._newer_replica(session, holdings, self._saved_step(assignment) or 0)
+        live_step = int(session.run(self._graph.read_step)) if contents[GLOBAL_STEP.ps] is Contents.PREPARED else 0
+        replica = self._newer_replica(session, contents, self._saved_step(assignment) or 0)
         path = None if replica else self._checkpoints.latest()
         if replica:
             recovery, state = Recovery(replica.ps | empty, recovery.reason), replica.state
@@ -209,7 +209,7 @@ class Preparation:
                 self._log("model_differs", checkpoint=path, reason=unlike)
         # Before anything is begun: it may be gone.
         warm_values = self._warm_start.open(self._graph) if self._warm_start and not (replica or path) else None
-        fresh = {ps for ps in recovery.ps if holdings[ps] is Holding.FRESH}
+        fresh = {ps for ps in recovery.ps if contents[ps] is Contents.FRESH}
         tries.found = tries.found or {"fresh_ps": len(fresh), "reason": recovery.reason}
         # Before they are begun: they are fresh until then, and this is done again.
         self._counters.bring_back(write, fresh, state)
@@ -356,12 +356,12 @@ class Preparation:
         states = self._states(session)
         return int(states[:, ATTEMPT].max(initial=0))
 
-    def _newer_replica(self, session: Any, holdings: list[Holding], saved_step: int) -> Replica | None:
+    def _newer_replica(self, session: Any, contents: list[Contents], saved_step: int) -> Replica | None:
         """What the lost ps come back from, if it is not older than the checkpoint of this step."""
         if self._replicas is None:
             return None
-        lost = {ps for ps, holding in enumerate(holdings) if holding is not Holding.PREPARED}
-        fresh = {ps for ps, holding in enumerate(holdings) if holding is Holding.FRESH}
+        lost = {ps for ps, content in enumerate(contents) if content is not Contents.PREPARED}
+        fresh = {ps for ps, content in enumerate(contents) if content is Contents.FRESH}
         replica = self._replicas.newest(session, lost - self._empty, fresh)
         newer = replica and replica.is_whole and replica.state.global_step >= saved_step
         return replica if newer else None

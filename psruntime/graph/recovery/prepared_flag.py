@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.view import listed
-from psruntime.core.recovery.recovery import Holding
+from psruntime.core.recovery.recovery import Contents
 from psruntime.errors import JobFailedError, ModelDiffersError
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.store.bucket_store import PsControl
@@ -43,13 +43,13 @@ class PreparedFlags:
             for write in (self.sizes[ps], self._mark[ps], self._unmark[ps]):
                 fence.guard(ps, [write])
 
-    def read(self, session: Any) -> list[Holding]:
+    def read(self, session: Any) -> list[Contents]:
         """What each ps holds.
 
         Raises:
             JobFailedError: a ps holds the variables of another plan.
         """
-        known = {0: Holding.FRESH, -self._marker: Holding.BEGUN, self._marker: Holding.PREPARED}
+        known = {0: Contents.FRESH, -self._marker: Contents.BEGUN, self._marker: Contents.PREPARED}
         flags = [int(flag) for flag in session.run(self.flags)]
         for ps, flag in enumerate(flags):
             if flag not in known:

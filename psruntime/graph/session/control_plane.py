@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from psruntime.core.members.messages import Assignment, Prepared, Rest
-from psruntime.core.rounds.round_messages import Action, Idle, Report
+from psruntime.core.members.messages import Assignment, Ending, Prepared
+from psruntime.core.rounds.round_messages import Action, Report, Starved
 from psruntime.core.shards.shard_messages import Position
 from psruntime.graph.input.shard_reader import ShardSource
 
@@ -63,7 +63,7 @@ class ControlPlane(Protocol):
     def entered(self, assignment: Assignment) -> None:
         """Reports that this worker has a session on the view.  Its steps count from 0 in each view and incarnation."""
 
-    def holds(self, assignment: Assignment) -> bool:
+    def is_current(self, assignment: Assignment) -> bool:
         """Whether view and incarnation are still those of the assignment."""
 
     def is_chief(self) -> bool:
@@ -72,7 +72,7 @@ class ControlPlane(Protocol):
     def wants_checkpoint(self) -> bool:
         """Whether a checkpoint is due at once: a ps is about to leave, or an operator wants it."""
 
-    def while_held(self, act: Callable[[], None]) -> None:
+    def while_paused(self, act: Callable[[], None]) -> None:
         """`act` is called now and then by the thread that steps, while no step may begin because of a hold."""
 
     def may_step(self, under_way: int = 0) -> bool:
@@ -83,13 +83,15 @@ class ControlPlane(Protocol):
         block, but is False during a hold or while others are behind: the bound is for the step that would begin.
         """
 
-    def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
+    def waits_for_shard(self, reason: str, no_step_under_way: bool = False) -> None:
         """Shows why there is no batch, and so no step, at the moment; empty: there is one, and a step begins.
 
-        at_rest: no step is under way.
+        no_step_under_way: no step is under way.
         """
 
-    def next_action(self, assignment: Assignment, report: Report | None, idle: Idle | None = None) -> Action | None:
+    def next_action(
+        self, assignment: Assignment, report: Report | None, starved: Starved | None = None
+    ) -> Action | None:
         """Mode sync: reports what was done, and blocks until there is something to do; None: no rounds any more.
 
         idle: this worker has no batch, so it has nothing to do but to close rounds, and to push again what it kept;
@@ -103,9 +105,9 @@ class ControlPlane(Protocol):
         """Counts a step that was completed; `global_step` as read after it."""
 
     def fails(self, reason: str) -> None:
-        """The job ends for what failed here, once it is saved: `rest` is to follow, and raises when it has."""
+        """The job ends for what failed here, once it is saved: `await_end` is to follow, and raises when it has."""
 
-    def rest(self, assignment: Assignment) -> Rest:
+    def await_end(self, assignment: Assignment) -> Ending:
         """Reports that this worker has stopped, and blocks until it is clear what comes next."""
 
     def saves(self, under_way: bool) -> None:
@@ -126,5 +128,5 @@ class ControlPlane(Protocol):
     def report_finished(self, assignment: Assignment) -> None:
         """Reports, as the chief, that the last checkpoint is written."""
 
-    def pause(self, why: str) -> None:
+    def back_off(self, why: str) -> None:
         """Waits a moment before another try; the status shows why."""

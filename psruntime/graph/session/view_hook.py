@@ -38,7 +38,7 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def before_run(self, run_context: Any) -> None:  # noqa: ARG002
         assignment = self._creator.assignment
-        if assignment is None or not self._control_plane.holds(assignment):
+        if assignment is None or not self._control_plane.is_current(assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
 
     def knows(self, global_step: int) -> None:

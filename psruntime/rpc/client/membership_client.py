@@ -166,20 +166,20 @@ class MembershipClient:
         report: Report | None,
         max_wait_s: float,
         is_wanted: Callable[[], bool] | None,
-        rests_after: int | None = None,
+        starved_since: int | None = None,
     ) -> Action | None:
         """Mode sync: says what was done, and waits for something to do; None once that is not wanted any more.
 
         is_wanted: None for a wait so short that it need not be called off; if there is no answer soon after, the
             coordinator counts as not reached.
-        rests_after: as in TurnRequest.
+        starved_since: as in ActionRequest.
 
         Raises:
             ReplacedError: the incarnation of the assignment is not a member.
             UnreachableError: try again.
         """
         request = ActionRequest(
-            self._me.index, assignment.incarnation, assignment.view.number, report, max_wait_s, rests_after
+            self._me.index, assignment.incarnation, assignment.view.number, report, max_wait_s, starved_since
         )
         margin_s = self._margin_s if is_wanted else QUICK_MARGIN_S
         action = self._client.next_action(request, is_wanted, max_wait_s + margin_s)

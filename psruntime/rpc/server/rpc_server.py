@@ -23,7 +23,8 @@ from psruntime.rpc.server.servicer import CoordinationServicer
 
 START_S = 30.0  # binding takes milliseconds; more means that the process does not run
 END_S = 5.0  # for closing the loop after the grace
-REST_S = 1.0  # of that, for calls that were cut off to end; gRPC prints a traceback of one that the loop's end cancels
+# Of that, for calls that were cut off to end; gRPC prints a traceback of one that the loop's end cancels.
+REMAINDER_S = 1.0
 
 
 def serve_health(where: ProcessConfig, security: Security, flag: str = "--health-port") -> tuple[str, RpcServer]:
@@ -138,9 +139,9 @@ class RpcServer:
         if service:
             await service.close()
         await server.stop(self._grace_s)
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        if rest:
-            await asyncio.wait(rest, timeout=REST_S)
+        remainder = asyncio.all_tasks() - {asyncio.current_task()}
+        if remainder:
+            await asyncio.wait(remainder, timeout=REMAINDER_S)
 
     def _bind(self, server: Any) -> int:
         tls = self._security.tls

@@ -226,7 +226,7 @@ class CoordinationServicer(pb_grpc.CoordinationServiceServicer):
         asked = action_request_from_wire(request)
         worker = (asked.worker_index, asked.incarnation)
         action = self._act(
-            lambda now_s: self._coordinator.next_action(*worker, asked.view, asked.report, now_s, asked.rests_after)
+            lambda now_s: self._coordinator.next_action(*worker, asked.view, asked.report, now_s, asked.starved_since)
         )
         if action.kind is ActionKind.WAIT:
             max_wait_s = min(asked.max_wait_s, self._job.heartbeat_s)

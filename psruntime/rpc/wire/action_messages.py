@@ -25,7 +25,7 @@ from psruntime.v1 import coordination_pb2 as pb
 class ActionRequest:
     """What a worker has done since its last turn, and how long it waits for the next.
 
-    rests_after: it has no batch for a round that was first opened after this attempt; None: it has one.
+    starved_since: it has no batch for a round that was first opened after this attempt; None: it has one.
     """
 
     worker_index: int
@@ -33,7 +33,7 @@ class ActionRequest:
     view: int
     report: Report | None = None
     max_wait_s: float = 0.0
-    rests_after: int | None = None
+    starved_since: int | None = None
 
 
 def action_request_to_wire(request: ActionRequest) -> pb.NextActionRequest:
@@ -42,7 +42,7 @@ def action_request_to_wire(request: ActionRequest) -> pb.NextActionRequest:
         incarnation=request.incarnation,
         view_number=request.view,
         max_wait=field_checks.duration(request.max_wait_s) if request.max_wait_s > 0 else None,
-        rests_after=request.rests_after,
+        starved_since=request.starved_since,
     )
     report = request.report
     if isinstance(report, Pushed):
@@ -79,7 +79,7 @@ def action_request_from_wire(wire: pb.NextActionRequest) -> ActionRequest:
         field_checks.number("view_number", wire.view_number, least=1),
         _report_from_wire(wire),
         field_checks.seconds("max_wait", wire.max_wait),
-        field_checks.number("rests_after", wire.rests_after) if wire.HasField("rests_after") else None,
+        field_checks.number("starved_since", wire.starved_since) if wire.HasField("starved_since") else None,
     )
 
 

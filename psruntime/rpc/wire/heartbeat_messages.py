@@ -67,13 +67,13 @@ def heartbeat_to_wire(heartbeat: Heartbeat) -> pb.HeartbeatRequest:
         wire.worker.stood_still.CopyFrom(field_checks.duration(beat.stood_still_s))
         wire.worker.prepares_view = beat.prepares
         wire.worker.saves = beat.saves
-        wire.worker.holds = beat.holds
+        wire.worker.paused_epoch = beat.paused_epoch
         wire.worker.step_times.extend(map(field_checks.duration, beat.step_s))
         wire.worker.rounds_built = beat.graphs.rounds
         wire.worker.pushes_built = beat.graphs.pushes
         wire.worker.build_failure = field_checks.clipped(beat.graphs.failure)
         wire.worker.failed_build = beat.graphs.failed_build
-        wire.worker.rests = beat.rests
+        wire.worker.starve_count = beat.starve_count
         wire.worker.failure = field_checks.clipped(beat.failure)
     return wire
 
@@ -116,7 +116,7 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
         wire.asked_to_stop,
         field_checks.number("worker.prepares_view", wire.prepares_view),
         wire.saves,
-        field_checks.number("worker.holds", wire.holds),
+        field_checks.number("worker.paused_epoch", wire.paused_epoch),
         _step_s_from_wire(wire.step_times),
         GraphsBuilt(
             wire.rounds_built,
@@ -124,7 +124,7 @@ def _worker_beat_from_wire(wire: pb.WorkerBeat) -> WorkerBeat:
             field_checks.words("worker.build_failure", wire.build_failure),
             field_checks.number("worker.failed_build", wire.failed_build),
         ),
-        field_checks.number("worker.rests", wire.rests),
+        field_checks.number("worker.starve_count", wire.starve_count),
         field_checks.words("worker.failure", wire.failure),
         field_checks.seconds("worker.stood_still", wire.stood_still),
     )

@@ -39,7 +39,7 @@ def join_worker(
         told = answer.instructions
         gate.space(told.report_every_s)
         gate.rebound(told.settings.bound)
-        facts.told(answer.incarnation, told.hold)  # after the bound, by which steps begin then
+        facts.instructed(answer.incarnation, told.pause_epoch)  # after the bound, by which steps begin then
         on_answer(answer)
 
     facts = WorkerFacts(stats, context.asked, graphs)

@@ -74,7 +74,7 @@ class Gate:
                     self._schedule.rebound(bound)
                 self._changed.notify_all()
 
-    def rest(self) -> None:
+    def reset(self) -> None:
         """Nothing is to be reported until the next `completed`, at which the worker stands at the floor: the mode is
         another one, or was."""
         with self._changed:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from psruntime.core.members.messages import (
     Answer,
     Assignment,
+    Ending,
     Instructions,
     Prepared,
-    Rest,
     WorkerStats,
 )
 from psruntime.core.members.view import Phase, View, over_error
-from psruntime.core.rounds.round_messages import Action, ActionKind, Idle, Report
+from psruntime.core.rounds.round_messages import Action, ActionKind, Report, Starved
 from psruntime.errors import ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.membership_client import MembershipClient
@@ -54,7 +54,7 @@ class WorkerControl:
         self._notes = WaitingNotes(facts, context.log)
         self._without: tuple[View, float] | None = None  # the view without a session, and since when
         self._actions_are_quick = False  # mode sync: whether the last was there at once
-        self._while_held: Callable[[], None] = lambda: None
+        self._while_paused: Callable[[], None] = lambda: None
         self._timer = StepTimer()
         self._goes_by = ("", 0)  # the mode, and the clock at which this worker entered it or the view
         self._schedule, self._stage = Schedule.of(self._job.schedule), 0
@@ -62,7 +62,7 @@ class WorkerControl:
     # The view.
 
     def await_view(self) -> Assignment:
-        self._facts.rests(False)  # before a clock is told
+        self._facts.set_starved(False)  # before a clock is told
         self._refresh()
         if not _can_open(self._membership.answer):
             self._without = None  # who waits for others is not without a session by itself
@@ -93,10 +93,10 @@ class WorkerControl:
         reason = f"no session on view {view.number}: {why}"
         if for_s >= UNREACHED_LEASES * self._job.lease_s:
             reason = f"no session on view {view.number} for {for_s:.0f} s: {why}; are the ps reached from this machine?"
-            if assignment.prepare or self.mode != "async" or self._facts.keeps_from_holding:
+            if assignment.prepare or self.mode != "async" or self._facts.delays_pause:
                 raise UnreachableError(reason)
         self._facts.waits(reason)
-        self.pause(reason)
+        self.back_off(reason)
 
     def entered(self, assignment: Assignment) -> None:
         """In the same view and incarnation the steps go on: a session was lost, not what was done in it.
@@ -110,7 +110,7 @@ class WorkerControl:
         mode = self.mode
         self._goes_by = (mode, assignment.clock)
         if mode != "bounded" and self._gate is not None:
-            self._gate.rest()
+            self._gate.reset()
         self._pass_clock(mode)
 
     @property
@@ -133,7 +133,7 @@ class WorkerControl:
     def _mode_of(self, answer: Answer) -> str:
         return answer.instructions.settings.mode or self._job.mode
 
-    def holds(self, assignment: Assignment) -> bool:
+    def is_current(self, assignment: Assignment) -> bool:
         return _is_of(self._membership.answer, assignment)
 
     def is_chief(self) -> bool:
@@ -142,7 +142,7 @@ class WorkerControl:
     def wants_checkpoint(self) -> bool:
         return self._membership.answer.instructions.save
 
-    def pause(self, why: str) -> None:
+    def back_off(self, why: str) -> None:
         self._notes.retries(why)
         if self._stop.wait(PAUSE_S):
             raise StopRequested("asked to stop")
@@ -156,8 +156,8 @@ class WorkerControl:
 
     # Steps and rounds.
 
-    def while_held(self, act: Callable[[], None]) -> None:
-        self._while_held = act
+    def while_paused(self, act: Callable[[], None]) -> None:
+        self._while_paused = act
 
     def may_step(self, under_way: int = 0) -> bool:
         began_s = time.monotonic()
@@ -181,10 +181,10 @@ class WorkerControl:
             mode = self._mode_of(answer)
             is_free = ends or mode == "sync" or self._is_lost(answer)  # in rounds the turns have the hold
             gate = None if is_free else self._gate_in(mode, answer)
-            if not is_free and (hold := self._facts.hold):
+            if not is_free and (pause_epoch := self._facts.pause_epoch):
                 if under_way:
                     return False
-                said = self._keep_hold(hold, said)
+                said = self._stay_paused(pause_epoch, said)
                 continue
             if is_free or gate is None or gate.opens(CHECK_S, under_way):
                 if not is_free and not self._facts.begins(answer.incarnation):
@@ -193,7 +193,7 @@ class WorkerControl:
                     self._facts.has_under_way(under_way)
                     continue  # a whole change came between the answer and the step
                 if gate is not None:
-                    if not self._facts.is_resting:  # else it still waits for a shard
+                    if not self._facts.is_starved:  # else it still waits for a shard
                         self._notes.waits_at_gate("")
                     self._facts.led(gate.max_lead)
                 elif said:
@@ -214,57 +214,61 @@ class WorkerControl:
             self._goes_by = goes_by
             self._facts.stands_at(answer.instructions.clock)
             if self._gate is not None:
-                self._gate.rest()
+                self._gate.reset()
             self._pass_clock(mode)
         return self._gate if mode == "bounded" else None
 
-    def _keep_hold(self, hold: int, said: int) -> int:
+    def _stay_paused(self, pause_epoch: int, said: int) -> int:
         """Begins no step for a moment; says so at once, unless that was `said` already.  Returns what is said now."""
-        self._notes.waits(self._membership.answer.instructions.hold_reason)
-        if hold != said:
+        self._notes.waits(self._membership.answer.instructions.pause_reason)
+        if pause_epoch != said:
             self.report_now()
         saves = self._membership.answer.instructions.save
-        self._while_held()
-        self._membership.wait_until(lambda a: a.instructions.hold != hold or a.instructions.save is not saves, CHECK_S)
-        return hold
+        self._while_paused()
+        self._membership.wait_until(
+            lambda a: a.instructions.pause_epoch != pause_epoch or a.instructions.save is not saves, CHECK_S
+        )
+        return pause_epoch
 
-    def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
+    def waits_for_shard(self, reason: str, no_step_under_way: bool = False) -> None:
         """In mode bounded others do not wait meanwhile, and this worker goes on where the coordinator says."""
         self._facts.waits(f"a shard: {reason}" if reason else "")
-        if reason and at_rest and self.mode == "bounded" and self._facts.rests(True):
+        if reason and no_step_under_way and self.mode == "bounded" and self._facts.set_starved(True):
             self.report_now()
-        elif not reason and self._facts.rests(False):
+        elif not reason and self._facts.set_starved(False):
             self._refresh()
             self._timer.restart()
             answer = self._membership.answer
             if not self._is_lost(answer):
                 self._gate_in(self._mode_of(answer), answer)  # before a step is counted on the clock as it was
 
-    def next_action(self, assignment: Assignment, report: Report | None, idle: Idle | None = None) -> Action | None:
+    def next_action(
+        self, assignment: Assignment, report: Report | None, starved: Starved | None = None
+    ) -> Action | None:
         began_s, poll_s = time.monotonic(), min(LOG_AFTER_S, self._job.heartbeat_s)
         if self._asked.is_set() and report is not None:
             with suppress(ReplacedError, UnreachableError):  # this worker leaves now, and what it did shall count
                 self._membership.next_action(assignment, report, QUICK_S, None)
 
         def is_over() -> bool:
-            return idle is not None and idle.is_over()
+            return starved is not None and starved.is_over()
 
         def is_wanted() -> bool:
             told = self._membership.answer.instructions
-            is_to_save = told.hold > 0 and told.save and not saves  # no turn comes meanwhile that would
-            return not self._stop.is_set() and self.holds(assignment) and not is_over() and not is_to_save
+            is_to_save = told.pause_epoch > 0 and told.save and not saves  # no turn comes meanwhile that would
+            return not self._stop.is_set() and self.is_current(assignment) and not is_over() and not is_to_save
 
-        saves, rests_after = False, idle.after if idle else None
-        while self.may_step() and self.holds(assignment):
+        saves, starved_since = False, starved.since if starved else None
+        while self.may_step() and self.is_current(assignment):
             quick, self._actions_are_quick = self._actions_are_quick, False
-            if self._membership.answer.instructions.hold:
+            if self._membership.answer.instructions.pause_epoch:
                 saves = self._membership.answer.instructions.save
-                self._while_held()
+                self._while_paused()
             try:
                 if quick:
-                    action = self._membership.next_action(assignment, report, QUICK_S, None, rests_after)
+                    action = self._membership.next_action(assignment, report, QUICK_S, None, starved_since)
                 else:
-                    action = self._membership.next_action(assignment, report, poll_s, is_wanted, rests_after)
+                    action = self._membership.next_action(assignment, report, poll_s, is_wanted, starved_since)
             except (ReplacedError, UnreachableError) as error:
                 if not quick:  # else it is asked at once again, in a call that may be called off
                     self._pause_after(error)
@@ -281,7 +285,7 @@ class WorkerControl:
             if action.kind is ActionKind.NONE:
                 self.report_now()  # the answer says what has become of the view
             elif time.monotonic() - began_s >= poll_s:
-                self._notes.waits(f"a shard: {idle.reason}" if idle else action.reason)
+                self._notes.waits(f"a shard: {starved.reason}" if starved else action.reason)
                 poll_s = self._job.heartbeat_s
         return None
 
@@ -308,7 +312,7 @@ class WorkerControl:
     def fails(self, reason: str) -> None:
         self._facts.fails(reason)
 
-    def rest(self, assignment: Assignment) -> Rest:
+    def await_end(self, assignment: Assignment) -> Ending:
         self._facts.stopped()
         self.report_now()
         answer = self._wait(
@@ -319,9 +323,9 @@ class WorkerControl:
             )
         )
         if answer.instructions.phase in (Phase.DONE, Phase.STOPPED):
-            return Rest.OVER
+            return Ending.OVER
         self._raise_if_over(answer)
-        return Rest.CLOSE if answer.instructions.close and self.holds(assignment) else Rest.RESUME
+        return Ending.CLOSE if answer.instructions.close and self.is_current(assignment) else Ending.RESUME
 
     def saves(self, under_way: bool) -> None:
         self._facts.saves(under_way)

@@ -42,8 +42,8 @@ class WorkerFacts:
         self._prepares = (0, 0)  # view number and incarnation under which it does; 0: nothing
         self._pushes = 0
         self._max_lead = 0
-        self._rests = 0  # as WorkerBeat.rests
-        self._hold = (0, 0)  # incarnation that was told it, and its number, 0 for none
+        self._starve_count = 0  # as WorkerBeat.starve_count
+        self._pause_epoch = (0, 0)  # incarnation that was told it, and its number, 0 for none
         self._under_way = 0  # steps that were begun and have not ended
         self._step_s: deque[float] = deque(maxlen=STEPS)  # as WorkerBeat.step_s
         self._waiting = "starting"
@@ -69,13 +69,13 @@ class WorkerFacts:
             if self._assignment is None or self._assignment.incarnation != incarnation:
                 asked = self._asked.is_set()
                 return WorkerBeat(
-                    stats=stats, asked_to_stop=asked, prepares=prepares, holds=self._holds(incarnation),
+                    stats=stats, asked_to_stop=asked, prepares=prepares, paused_epoch=self._paused_epoch(incarnation),
                     graphs=self._graphs(), failure=self._failure,
                 )  # fmt: skip
             return WorkerBeat(
                 self._assignment.view.number, self._steps, self._global_step, self._stopped, stats, self._closed_parts,
-                self._saved_step, self._asked.is_set(), prepares, self._saves, self._holds(incarnation),
-                tuple(self._step_s), self._graphs(), self._rests, self._failure,
+                self._saved_step, self._asked.is_set(), prepares, self._saves, self._paused_epoch(incarnation),
+                tuple(self._step_s), self._graphs(), self._starve_count, self._failure,
             )  # fmt: skip
 
     # Read by the training, which alone changes them.
@@ -96,9 +96,9 @@ class WorkerFacts:
         return self._global_step
 
     @property
-    def is_resting(self) -> bool:
+    def is_starved(self) -> bool:
         """Whether it has no batch, and has said so."""
-        return self._rests % 2 == 1
+        return self._starve_count % 2 == 1
 
     @property
     def has_stopped(self) -> bool:
@@ -106,22 +106,22 @@ class WorkerFacts:
 
     # The hold.  Law: who says that it holds has no step under way, and begins none before it is told another number.
 
-    def told(self, incarnation: int, hold: int) -> None:
+    def instructed(self, incarnation: int, pause_epoch: int) -> None:
         """The latest answer has this hold.  Written by the heartbeats, before the next of them."""
         with self._lock:
-            self._hold = (incarnation, hold)
-            if hold:  # what comes next may be under another bound
+            self._pause_epoch = (incarnation, pause_epoch)
+            if pause_epoch:  # what comes next may be under another bound
                 self._step_s.clear()
 
     @property
-    def hold(self) -> int:
+    def pause_epoch(self) -> int:
         """The number of the hold that this worker was told; 0: none."""
-        return self._hold[1]
+        return self._pause_epoch[1]
 
     @property
-    def keeps_from_holding(self) -> bool:
+    def delays_pause(self) -> bool:
         """Whether all others wait until a step of this worker has ended."""
-        return self._hold[1] != 0 and self._under_way > 0
+        return self._pause_epoch[1] != 0 and self._under_way > 0
 
     def has_under_way(self, steps: int) -> None:
         """So many steps were begun and have not ended."""
@@ -131,15 +131,15 @@ class WorkerFacts:
     def begins(self, incarnation: int) -> bool:
         """Counts a step as begun, unless there is a hold, or it is not known whether this incarnation has one."""
         with self._lock:
-            told, hold = self._hold
-            if hold or told not in (0, incarnation):
+            told, pause_epoch = self._pause_epoch
+            if pause_epoch or told not in (0, incarnation):
                 return False
             self._under_way += 1
             return True
 
-    def _holds(self, incarnation: int) -> int:
-        told, hold = self._hold
-        return hold if told == incarnation and not self._under_way else 0
+    def _paused_epoch(self, incarnation: int) -> int:
+        told, pause_epoch = self._pause_epoch
+        return pause_epoch if told == incarnation and not self._under_way else 0
 
     # Written by the training.
 
@@ -154,11 +154,11 @@ class WorkerFacts:
             self._assignment = assignment
             self._stopped = False
 
-    def rests(self, does: bool) -> bool:
+    def set_starved(self, does: bool) -> bool:
         """Whether the worker rests now; returns whether that is news."""
         with self._lock:
-            is_news = does != self.is_resting
-            self._rests += is_news
+            is_news = does != self.is_starved
+            self._starve_count += is_news
         return is_news
 
     def stands_at(self, clock: int) -> None:

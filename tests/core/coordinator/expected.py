@@ -161,7 +161,7 @@ class Expected:
             what = (view, chief, begun)
         self.preparing_s = self.preparing_s + gap_s if what == self.preparing and what is not None else 0.0
         self.preparing = what
-        longest_s = self.state.duty._longest_step_s
+        longest_s = self.state.chief_progress._longest_step_s
         soon_s = min(max(3 * self.job.lease_s, 2 * longest_s), self.job.drain_timeout_s)
         limit_s = self.patience * (self.job.drain_timeout_s if begun else soon_s)
         others = [n for n in self.live_of(Role.WORKER) if n != chief and self.place(n) not in self.avoided]

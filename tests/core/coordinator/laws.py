@@ -160,7 +160,7 @@ def check_status(watched: Expected, workers: list[int]) -> None:
         assert watched.chief is not None
         assert more == f"; waiting for worker {watched.joins[watched.chief].index}, the chief, to prepare it"
     elif state.phase in (Phase.PREPARING, Phase.TRAINING):
-        held = steered.hold_of(state)[1]  # of a command, which the model does not know
+        held = steered.pause_of(state)[1]  # of a command, which the model does not know
         said = f"; {held}" if held and state.phase is Phase.TRAINING else ""
         assert more == said if workers else more.startswith("; no worker is live")
     elif state.phase is not Phase.FORMING:

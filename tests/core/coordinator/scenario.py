@@ -110,7 +110,7 @@ class Scenario:
             beat = WorkerBeat(
                 told.view.number, facts.get("steps", 0), step, "stopped" in said, closed_parts=facts.get("parts", 0),
                 saved_step=facts.get("saved"), asked_to_stop=asked, prepares=facts.get("prepares", 0),
-                saves="saving" in said, holds=facts.get("holds", 0), step_s=took(said), graphs=built(said),
+                saves="saving" in said, paused_epoch=facts.get("paused", 0), step_s=took(said), graphs=built(said),
             )  # fmt: skip
         return [self.heard(member, self.core.heartbeat(role, index, incarnation, beat, self.now_s))]
 
@@ -211,8 +211,8 @@ class Scenario:
         fence = [f"admits {table or 'nobody'}"] if member.startswith("ps") else []
         if s.settings.revision:
             fence.append(f"mode {named(s.settings.mode, s.settings.bound)} of settings {s.settings.revision}")
-        if s.hold:
-            fence.append(f"hold {s.hold} ({s.hold_reason})")
+        if s.pause_epoch:
+            fence.append(f"pause {s.pause_epoch} ({s.pause_reason})")
         if s.build:
             fence.append(f"to build mode {s.build} ({s.build_number})")
         return f"{name}: {', '.join([s.phase.value, view, *flags, *fence, f'floor {floor}'])}; {s.reason}"

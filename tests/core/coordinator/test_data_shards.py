@@ -121,9 +121,9 @@ class Job:
         if worker is None or self.is_over:
             return
         idle = worker.is_idle and not worker.drawn and (worker.kept is None or worker.pushed)
-        rests_after = (worker.kept[0] if worker.kept else 0) if idle else None
+        starved_since = (worker.kept[0] if worker.kept else 0) if idle else None
         report, worker.report = worker.report, None
-        action = self.core.next_action(index, worker.incarnation, worker.view, report, 0.0, rests_after)
+        action = self.core.next_action(index, worker.incarnation, worker.view, report, 0.0, starved_since)
         self.look()
         if action.kind is ActionKind.APPLY:
             assert action.closes

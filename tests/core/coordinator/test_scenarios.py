@@ -12,12 +12,12 @@ bring; `>` is a record of the rounds, `!` tells the calls that are held to look 
                                                 prepares the view of a number (`prepares=N`); it has the graphs of
                                                 both kinds of steps, or only those of `built=pushes` or
                                                 `built=rounds`, and `cannot build N: WHY`, by the
-                                                number that it was told
+                                                number that it was told, or `paused=N`; its last steps
+                                                `took=80,10,10` ms, again and again
     prepared MEMBER step=N [attempt=N]          the chief's reports
     finished MEMBER
     leave MEMBER KIND: REASON                   a farewell
     starts MEMBER                               a worker is started; `ends MEMBER KIND: REASON`: before its join
-                                                or `holds=N`; its last steps `took=80,10,10` ms, again and again
     control COMMAND                             an operator's, as typed; `control again` asks what has become of it
     turn MEMBER [DONE] [in view N]              mode sync; DONE is one of `contributed R/A batch=N examples=N [apart]`,
                                                 `closed R/A step=N`, `torn R/A REASON`, of round R and attempt A

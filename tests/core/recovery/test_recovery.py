@@ -17,18 +17,18 @@ from psruntime.core.accounting.ledger import (
     is_balanced,
 )
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
-from psruntime.core.recovery.recovery import Holding, decide
+from psruntime.core.recovery.recovery import Contents, decide
 
-F, B, P = Holding.FRESH, Holding.BEGUN, Holding.PREPARED
+F, B, P = Contents.FRESH, Contents.BEGUN, Contents.PREPARED
 
 
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("restore", [False, True])
 @pytest.mark.parametrize("same_rounds", [False, True])
 def test_whose_variables_are_replaced(partial: bool, restore: bool, same_rounds: bool) -> None:
-    for holdings in itertools.product((F, B, P), repeat=3):
-        recovery = decide(holdings, partial, restore, same_rounds)
-        lost = {ps for ps, holding in enumerate(holdings) if holding is not P}
+    for contents in itertools.product((F, B, P), repeat=3):
+        recovery = decide(contents, partial, restore, same_rounds)
+        lost = {ps for ps, content in enumerate(contents) if content is not P}
         assert lost <= recovery.ps, "what is not there is never adopted"
         assert bool(recovery.reason) == bool(recovery.ps)
         if restore or not same_rounds or len(lost) == 3:
@@ -41,9 +41,9 @@ def test_whose_variables_are_replaced(partial: bool, restore: bool, same_rounds:
 
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_ps_that_has_no_variables_loses_none(partial: bool) -> None:
-    for holdings in itertools.product((F, B, P), repeat=3):
-        recovery = decide(holdings, partial, False, True, empty={1})
-        absent = {ps for ps, holding in enumerate(holdings) if holding is not P}
+    for contents in itertools.product((F, B, P), repeat=3):
+        recovery = decide(contents, partial, False, True, empty={1})
+        absent = {ps for ps, content in enumerate(contents) if content is not P}
         assert bool(recovery.ps) == bool(recovery.reason) == bool(absent - {1})
         if absent - {1}:
             assert recovery.ps == (absent if partial else {0, 1, 2}), "an empty one is made ready with the others"

@@ -351,8 +351,8 @@ class RestingMachine(RoundsMachine):
         has_pushed = incarnation in self.rounds._contributions
         closing, unsettled = self.rounds.closing, self.rounds.unsettled
         opened = None if has_batch else self.rounds.opened if has_pushed else 0
-        voided = self.rounds.rest(incarnation, opened)
-        assert self.rounds.rest(incarnation, opened) == [], "a repeat changes nothing"
+        voided = self.rounds.set_starved(incarnation, opened)
+        assert self.rounds.set_starved(incarnation, opened) == [], "a repeat changes nothing"
         assert not (closing and voided) and self.rounds.unsettled == unsettled
         if opened == 0:
             assert self.rounds.action_of(incarnation, min(self.live) % 4).kind in (
@@ -398,23 +398,23 @@ def test_those_who_have_contributed_push_again_without_a_worker_that_has_no_batc
         rounds.enter(incarnation, incarnation)
     rounds.open_next(3)
     contributed(rounds, 1, 2, 3)
-    assert rounds.rest(3, rounds.opened) == [], "it has a gradient for this round"
+    assert rounds.set_starved(3, rounds.opened) == [], "it has a gradient for this round"
     rounds.open_next(1)
     assert rounds.round == 2 and rounds.missing == [1, 2], "the next one is without it"
     contributed(rounds, 1)
-    assert rounds.rest(2, 1) == [1], "it found no batch when it had the turn"
+    assert rounds.set_starved(2, 1) == [1], "it found no batch when it had the turn"
     again = rounds.action_of(1, chief=1)
     assert (again.kind, again.round, again.opened, again.attempt) == (ActionKind.PUSH, 2, 2, 3)
     contributed(rounds, 1)
     assert rounds.closing
     assert not rounds.being_applied, "whoever begins the next one closes it"
-    rounds.rest(1, rounds.opened)
+    rounds.set_starved(1, rounds.opened)
     assert rounds.being_applied, "nobody begins one, so the chief has the turn to close it, and the job waits for that"
     assert not rounds.open_next(1)
     assert rounds.action_of(3, chief=3).kind is ActionKind.APPLY, "the chief closes it, though it has no part in it"
     rounds.close(Applied(2, 3, 2))
     assert rounds.waits_for(3) == "round 3 waits for a worker to have a batch"
-    rounds.rest(2, None)
+    rounds.set_starved(2, None)
     assert rounds.open_next(1) and rounds.missing == [2]
     contributed(rounds, 2)
     for incarnation in (1, 2, 3):

@@ -132,7 +132,7 @@ class SteeredJob:
     def built_at_start(self) -> set[bool]:
         """The graphs of a worker that joins.  Where a change is made already it builds the other when it gets there."""
         state = self.core.state
-        if state.steering.barrier.state in (BarrierState.HOLD, BarrierState.APPLY):
+        if state.steering.barrier.state in (BarrierState.PAUSE, BarrierState.APPLY):
             return {True, False}
         modes = [stage.mode for stage in state.schedule.stages] if state.schedule else [state.mode]
         return {mode == "sync" for mode in modes}
@@ -235,11 +235,11 @@ class SteeredJob:
         if told.save and told.chief and worker.view == told.view.number:
             worker.saved = self.global_step
         stopped = told.phase is Phase.DRAINING and worker.began is None
-        holds = told.hold if worker.began is None else 0
+        paused = told.pause_epoch if worker.began is None else 0
         step = self.global_step if worker.view == told.view.number else 0
         beat = WorkerBeat(
-            worker.view, worker.steps, step, stopped, saved_step=worker.saved, asked_to_stop=told.leave, holds=holds,
-            step_s=worker.step_s, graphs=graphs,
+            worker.view, worker.steps, step, stopped, saved_step=worker.saved, asked_to_stop=told.leave,
+            paused_epoch=paused, step_s=worker.step_s, graphs=graphs,
         )  # fmt: skip
         self.core.heartbeat(Role.WORKER, index, worker.incarnation, beat, self.now_s)
 
@@ -260,7 +260,7 @@ class SteeredJob:
             worker.steps += 1
             self.global_step += 1
             self.seen.steps += 1
-        elif told.phase is Phase.TRAINING and not told.hold and not told.leave and self.opens(worker, told):
+        elif told.phase is Phase.TRAINING and not told.pause_epoch and not told.leave and self.opens(worker, told):
             worker.began, worker.pulled = self.written(), self.seen.steps
             worker.mode = told.settings.mode
             self.check_mode(worker)

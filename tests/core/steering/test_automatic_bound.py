@@ -86,12 +86,12 @@ def test_an_operator_who_wants_another_bound_is_not_kept_waiting_by_what_the_job
     tell(job, is_late=True)
     job.run(STEPS_BETWEEN)
     for beat in range(4 * STEPS_BETWEEN):
-        if job.core.state.steering.held:
+        if job.core.state.steering.revocable:
             break
         job.now_s += 0.5
         job.beat_worker(beat % 2)
         job.beat_ps(beat % 2)
-    assert job.core.state.steering.held, "no choice was met while workers hold for it"
+    assert job.core.state.steering.revocable, "no choice was met while workers hold for it"
     wanted = job.ask(Kind.BOUND, bound=5)
     job.run(4)
     assert job.reply(wanted).outcome is Outcome.DONE and bound(job) == 5

@@ -22,7 +22,7 @@ def changed(**change: object) -> Barrier:
 
 def test_a_change_goes_through_hold_and_apply() -> None:
     barrier = changed(bound=2)
-    assert (barrier.state, barrier.hold, barrier.for_ps) == (BarrierState.HOLD, 1, START)
+    assert (barrier.state, barrier.pause_epoch, barrier.for_ps) == (BarrierState.PAUSE, 1, START)
     assert barrier.decide(replace(READY, stepping="waits for worker 1")) == Decision("", "waits for worker 1")
     assert barrier.decide(READY) == Decision("tell")
     barrier.tell(8, 30)
@@ -31,18 +31,18 @@ def test_a_change_goes_through_hold_and_apply() -> None:
     assert barrier.decide(replace(READY, written=8)) == Decision("release")
     barrier.release(31)
     assert barrier.in_force == barrier.for_ps == Settings(1, 31, 2)
-    assert (barrier.state, barrier.hold, barrier.target) == (BarrierState.OPEN, 0, None)
+    assert (barrier.state, barrier.pause_epoch, barrier.target) == (BarrierState.OPEN, 0, None)
 
 
 def test_nobody_holds_while_workers_build_the_graph_of_the_steps_that_come() -> None:
     barrier = Barrier(Settings(mode="async"))
     barrier.begin(Settings(mode="sync"), builds=True)
-    assert (barrier.state, barrier.hold, barrier.to_build) == (BarrierState.BUILD, 0, "sync")
+    assert (barrier.state, barrier.pause_epoch, barrier.to_build) == (BarrierState.BUILD, 0, "sync")
     late = replace(READY, unbuilt="waits for worker 1", stepping="steps go on")
     assert barrier.decide(late) == Decision("", "waits for worker 1")
     assert barrier.decide(replace(late, unbuilt="")) == Decision("halt")
     barrier.halt()
-    assert (barrier.state, barrier.hold, barrier.to_build) == (BarrierState.HOLD, 1, "")
+    assert (barrier.state, barrier.pause_epoch, barrier.to_build) == (BarrierState.PAUSE, 1, "")
 
 
 def test_nothing_moves_while_nobody_trains() -> None:
@@ -56,24 +56,29 @@ def test_a_pause_keeps_its_hold_over_other_changes_and_ends_with_the_resume() ->
     barrier = changed(paused=True)
     barrier.tell(8, 30)
     barrier.release(30)
-    assert barrier.hold == 1
+    assert barrier.pause_epoch == 1
     barrier.begin(replace(barrier.in_force, learning_rate_scale=0.5))
     barrier.tell(9, 30)
     barrier.release(30)
-    assert barrier.hold == 1 and barrier.in_force == Settings(2, 30, 4, 0.5, True)
+    assert barrier.pause_epoch == 1 and barrier.in_force == Settings(2, 30, 4, 0.5, True)
     barrier.begin(replace(barrier.in_force, paused=False))
-    assert barrier.hold == 1, "until every ps has written it"
+    assert barrier.pause_epoch == 1, "until every ps has written it"
     barrier.tell(10, 30)
     barrier.release(30)
-    assert barrier.hold == 0
+    assert barrier.pause_epoch == 0
     barrier.begin(replace(barrier.in_force, bound=9))
-    assert barrier.hold == 2, "a number is not used twice"
+    assert barrier.pause_epoch == 2, "a number is not used twice"
 
 
 def test_what_was_given_up_leaves_no_trace() -> None:
     barrier = changed(bound=2)
     barrier.give_up()
-    assert (barrier.in_force, barrier.for_ps, barrier.hold, barrier.state) == (START, START, 0, BarrierState.OPEN)
+    assert (barrier.in_force, barrier.for_ps, barrier.pause_epoch, barrier.state) == (
+        START,
+        START,
+        0,
+        BarrierState.OPEN,
+    )
 
 
 def test_the_settings_of_an_earlier_coordinator_are_taken_if_they_are_newer() -> None:
@@ -83,7 +88,7 @@ def test_the_settings_of_an_earlier_coordinator_are_taken_if_they_are_newer() ->
     known = Settings(3, 50, 2, 0.1, paused=True)
     barrier.learn(known)
     barrier.learn(Settings(2, 40, 8))
-    assert barrier.in_force == known and barrier.hold == 1
+    assert barrier.in_force == known and barrier.pause_epoch == 1
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,7 @@ def test_the_settings_of_an_earlier_coordinator_are_taken_if_they_are_newer() ->
     [
         (BarrierState.OPEN, {"begin", "learn", "note"}),
         (BarrierState.BUILD, {"halt", "give_up"}),
-        (BarrierState.HOLD, {"tell", "give_up"}),
+        (BarrierState.PAUSE, {"tell", "give_up"}),
         (BarrierState.APPLY, {"release"}),
     ],
 )

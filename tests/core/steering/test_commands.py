@@ -73,11 +73,11 @@ def test_a_new_bound_is_told_to_the_ps_before_anybody_steps_under_it() -> None:
     job.beat_workers()
     job.beat_workers()
     assert job.ps_told(0).max_staleness == 3, "nobody is in a step, so the ps are told"
-    assert job.worker_told(0).settings.bound == 4 and job.worker_told(0).hold, "and nobody steps yet"
+    assert job.worker_told(0).settings.bound == 4 and job.worker_told(0).pause_epoch, "and nobody steps yet"
     job.beat_ps(0)
-    assert job.worker_told(0).hold, "one of two has written it"
+    assert job.worker_told(0).pause_epoch, "one of two has written it"
     job.beat_ps(1)
-    assert job.worker_told(0).settings.bound == 1 and not job.worker_told(0).hold
+    assert job.worker_told(0).settings.bound == 1 and not job.worker_told(0).pause_epoch
     assert job.core.state.pace.clocks.bound == 1
 
 
@@ -102,7 +102,7 @@ def test_who_joins_a_paused_job_is_held_from_its_beginning() -> None:
     job.run(3)
     before = job.global_step
     job.join(Role.WORKER, 2)
-    assert job.worker_told(2).hold
+    assert job.worker_told(2).pause_epoch
     job.run(20)
     assert job.global_step == before
 
@@ -319,7 +319,7 @@ def test_resume_withdraws_a_change_that_somebody_keeps_from_taking_effect() -> N
     job.run(10)
     assert (job.reply(pause).outcome, job.reply(pause).text) == (Outcome.GIVEN_UP, "withdrawn by resume")
     assert job.reply(resume).outcome is Outcome.DONE
-    assert job.global_step > before and not job.worker_told(1).hold
+    assert job.global_step > before and not job.worker_told(1).pause_epoch
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_change_that_is_not_due_any_more_is_given_up() -> None:
     job.steppers[0].stuck = True
     run_until(job, 20)
     job.run(3)
-    assert job.core.state.steering.barrier.state is BarrierState.HOLD
+    assert job.core.state.steering.barrier.state is BarrierState.PAUSE
     job.lose(Role.PS, 1)
     job.go_back(12)
     job.join(Role.PS, 1)
@@ -130,7 +130,7 @@ def test_resume_does_not_withdraw_what_the_schedule_wants() -> None:
     job.run(3)
     resume = job.ask(Kind.RESUME)
     job.run(3)
-    assert job.core.state.steering.barrier.state is BarrierState.HOLD
+    assert job.core.state.steering.barrier.state is BarrierState.PAUSE
     job.steppers[0].stuck = False
     run_until(job, 30)
     assert job.reply(resume).outcome is Outcome.DONE and mode(job) == "bounded 2"

@@ -159,7 +159,7 @@ class SteeringMachine(RuleBasedStateMachine):
     def a_change_comes_while_workers_hold_for_a_choice(self, late: bool, kind: Kind | None, bound: int) -> None:
         self.steps_take_otherwise(late, 0)
         for beat in range(40):
-            held = self.job.core.state.steering.held
+            held = self.job.core.state.steering.revocable
             if held and held.by == ADAPTIVE_BOUND:
                 if kind is None:
                     self.job.run(4)
@@ -275,7 +275,7 @@ class SteeringMachine(RuleBasedStateMachine):
             return
         state = self.job.core.state
         barrier = state.steering.barrier
-        if state.phase is Phase.TRAINING and barrier.in_force.paused and barrier.state is not BarrierState.HOLD:
+        if state.phase is Phase.TRAINING and barrier.in_force.paused and barrier.state is not BarrierState.PAUSE:
             begun = [
                 index
                 for index, worker in self.job.steppers.items()
@@ -294,7 +294,7 @@ class SteeringMachine(RuleBasedStateMachine):
             return
         stage = state.schedule.at(state.global_step)
         is_due = (settings.mode, settings.bound) != (stage.mode, stage.bound)
-        assert not is_due or state.steering.barrier.hold, f"{settings} at global step {state.global_step}"
+        assert not is_due or state.steering.barrier.pause_epoch, f"{settings} at global step {state.global_step}"
         rounds = state.sync.rounds
         if rounds.open and not is_due:
             assert state.schedule.at(rounds.round - 1).mode == "sync", f"round {rounds.round} is one too many"

@@ -122,7 +122,7 @@ def test_one_that_was_cut_off_as_it_began_keeps_the_books_of_a_fresh_ps(tmp_path
             raise tf1.errors.UnavailableError(None, None, "cut off")
 
     class Patient(LocalControlPlane):
-        def pause(self, why: str) -> None:
+        def back_off(self, why: str) -> None:
             assert "cut off" in why
 
     monkeypatch.setattr(PreparedFlags, "begin", begin_and_end)
@@ -140,7 +140,7 @@ def test_a_chief_that_was_replaced_while_it_read_writes_nothing(tmp_path: Any, m
     read = Reader.read
 
     class Changing(LocalControlPlane):
-        def pause(self, why: str) -> None:
+        def back_off(self, why: str) -> None:
             raise StopRequested(why)
 
     def read_late(self: Reader, *args: Any) -> None:
@@ -162,7 +162,7 @@ def test_a_chief_that_was_replaced_writes_nothing() -> None:
     cluster.fence({0: INCARNATION + 1})  # its successor's
 
     class Changing(LocalControlPlane):
-        def pause(self, why: str) -> None:
+        def back_off(self, why: str) -> None:
             raise StopRequested(why)
 
     with pytest.raises(StopRequested, match="ps 0 does not admit incarnation"):
@@ -182,7 +182,7 @@ def test_a_session_on_a_ps_that_is_not_prepared_is_not_used() -> None:
         def __init__(self, view: Any, steps: int) -> None:
             super().__init__(view, steps, prepare=False)
 
-        def pause(self, why: str) -> None:
+        def back_off(self, why: str) -> None:
             raise StopRequested(why)
 
     with pytest.raises(StopRequested, match="no session on view 1: ps 1 is not prepared"):

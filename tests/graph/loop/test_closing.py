@@ -25,7 +25,7 @@ WRITE = Checkpoints.write
 class Patient(LocalControlPlane):
     """Tries again as often as it is told to."""
 
-    def pause(self, why: str) -> None:
+    def back_off(self, why: str) -> None:
         time.sleep(0.01)
 
 
@@ -58,7 +58,7 @@ def test_but_not_for_ever(tmp_path: Path, monkeypatch: Any) -> None:
 
 def test_what_fails_because_another_chief_is_at_work_is_no_failure(tmp_path: Path, monkeypatch: Any) -> None:
     class Changing(LocalControlPlane):
-        def pause(self, why: str) -> None:
+        def back_off(self, why: str) -> None:
             raise StopRequested(why)
 
     cluster = LocalCluster(2)
@@ -71,7 +71,7 @@ def test_the_first_checkpoint_neither(tmp_path: Path, monkeypatch: Any) -> None:
     """That of step 0, while the view is prepared."""
 
     class Changing(LocalControlPlane):
-        def pause(self, why: str) -> None:
+        def back_off(self, why: str) -> None:
             raise StopRequested(why)
 
     def write(self: Checkpoints, session: Any, state: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, PENDING, is_balanced
-from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Complete, Idle
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Broken, Complete, Starved
 from psruntime.errors import JobFailedError
 from psruntime.graph.loop.round_runs import RoundRuns
 from psruntime.graph.ops.ancestors import ancestors
@@ -105,9 +105,11 @@ def test_the_same_batch_is_pushed_again_when_an_attempt_became_void(cluster: Loc
             control_plane.rounds.lose(5)
 
     class Changing(RoundControlPlane):
-        def next_action(self, assignment: Any, done: Any, idle: Idle | None = None) -> Action | None:
-            action = super().next_action(assignment, done, idle)
-            return super().next_action(assignment, None, idle) if action and action.kind is ActionKind.WAIT else action
+        def next_action(self, assignment: Any, done: Any, starved: Starved | None = None) -> Action | None:
+            action = super().next_action(assignment, done, starved)
+            return (
+                super().next_action(assignment, None, starved) if action and action.kind is ActionKind.WAIT else action
+            )
 
     run = sync(cluster, tmp_path, make_control_plane=partial(Changing, on_action=lose_another))
     assert isinstance(run.control_plane, RoundControlPlane)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import STALE
 from psruntime.core.members.messages import Assignment, Prepared
-from psruntime.core.rounds.round_messages import Action, ActionKind, Idle
+from psruntime.core.rounds.round_messages import Action, ActionKind, Starved
 from psruntime.core.shards.shard_messages import Position, Sharding
 from psruntime.core.shards.shards import Shards
 from psruntime.graph.loop import push_steps
@@ -54,7 +54,7 @@ class InRounds(RoundControlPlane):
         super().__init__(*args)
         self.shards = LocalShards(shards, self.incarnation)
         self.prepared: list[Prepared] = []
-        self.idle: list[str] = []
+        self.starved: list[str] = []
 
     def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
         self.prepared.append(prepared)
@@ -62,10 +62,10 @@ class InRounds(RoundControlPlane):
             self.shards.shards.restore(prepared.position)
         super().report_prepared(assignment, prepared)
 
-    def next_action(self, assignment: Assignment, done: Any, idle: Idle | None = None) -> Action | None:
-        if idle:
-            self.idle.append(idle.reason)
-        action = super().next_action(assignment, done, idle)
+    def next_action(self, assignment: Assignment, done: Any, starved: Starved | None = None) -> Action | None:
+        if starved:
+            self.starved.append(starved.reason)
+        action = super().next_action(assignment, done, starved)
         return None if self.shards.shards.over and action and action.kind is not ActionKind.APPLY else action
 
     def _record(self, past: Any) -> None:
@@ -200,21 +200,21 @@ def test_a_worker_without_a_shard_waits_and_goes_on_when_there_is_one(
             super().report_prepared(assignment, prepared)
             assert shards.take(99, 0).shard
 
-        def waits_for_shard(self, reason: str, at_rest: bool = False) -> None:
-            assert at_rest or not reason
-            super().waits_for_shard(reason, at_rest)
+        def waits_for_shard(self, reason: str, no_step_under_way: bool = False) -> None:
+            assert no_step_under_way or not reason
+            super().waits_for_shard(reason, no_step_under_way)
             shards.lose(99, "it is gone")
 
-        def next_action(self, assignment: Assignment, done: Any, idle: Idle | None = None) -> Action | None:
-            action: Action | None = super().next_action(assignment, done, idle)
-            if idle and action and action.kind is ActionKind.WAIT:
+        def next_action(self, assignment: Assignment, done: Any, starved: Starved | None = None) -> Action | None:
+            action: Action | None = super().next_action(assignment, done, starved)
+            if starved and action and action.kind is ActionKind.WAIT:
                 shards.lose(99, "it is gone")
             return action
 
     run = trained(cluster, tmp_path, mode, shards, make=Waiting)
     np.testing.assert_array_equal(counts(run), np.full(EXAMPLES, 1.0))
     assert shards.status and shards.status.again == 1
-    said = run.control_plane.idle if mode == "sync" else run.control_plane.waited
+    said = run.control_plane.starved if mode == "sync" else run.control_plane.waited
     assert said[0] == "others hold the rest of epoch 1"
     if mode == "async":
         assert "" in said

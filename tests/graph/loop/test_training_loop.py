@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, RECEIVED, REPEATED
-from psruntime.core.members.messages import Assignment, Rest
+from psruntime.core.members.messages import Assignment, Ending
 from psruntime.errors import StopRequested
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
 from psruntime.graph.session.session import callable_of
@@ -46,11 +46,11 @@ def test_a_view_that_is_replaced_between_two_steps() -> None:
 
 def test_a_view_that_is_replaced_after_the_last_step_costs_no_further_step() -> None:
     class Changing(LocalControlPlane):
-        def rest(self, assignment: Assignment) -> Rest:
+        def await_end(self, assignment: Assignment) -> Ending:
             if assignment.view.number == 1:
                 next_view(self)
-                return Rest.RESUME
-            return super().rest(assignment)
+                return Ending.RESUME
+            return super().await_end(assignment)
 
     run = train(LocalCluster(1), SGD, 4, make_control_plane=Changing)
     assert [event["view"] for event in run.named("session")] == [1, 2]

@@ -93,14 +93,14 @@ class WatchedCoordinator:
         view: int,
         report: Report | None,
         now_s: float,
-        rests_after: int | None = None,
+        starved_since: int | None = None,
     ) -> Action:
         """The model holds no rounds: a turn may change nothing."""
         relay = self._relay.at(now_s)
         relay.pass_time()
         return self._outcome(
             lambda: relay.call(
-                "next_action", None, relay.core.next_action, index, incarnation, view, report, now_s, rests_after
+                "next_action", None, relay.core.next_action, index, incarnation, view, report, now_s, starved_since
             )
         )
 

@@ -147,8 +147,8 @@ instructions = st.builds(
     save=st.booleans(),
     leave=st.booleans(),
     settings=steered,
-    hold=counts,
-    hold_reason=words,
+    pause_epoch=counts,
+    pause_reason=words,
     identity=st.none() | identities,
 )
 answers = st.builds(Answer, incarnations, instructions, st.integers(1, field_checks.COUNT_LIMIT - 1))

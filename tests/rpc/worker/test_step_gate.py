@@ -251,7 +251,7 @@ def test_after_mode_bounded_nothing_of_this_runs_any_more(job, monkeypatch):
     monkeypatch.setattr(fast.client, "report_clock", answers_at_once)
     fast.steps(BOUND + 1)
     poll_until(lambda: len(asked) > 2, 10, "it asks again")
-    fast.gate.rest()
+    fast.gate.reset()
     time.sleep(REPORT_S)
     before = len(asked)
     time.sleep(3 * REPORT_S)
@@ -343,7 +343,7 @@ def test_a_view_that_is_over_ends_the_wait_and_the_session_finds_out(job, pool):
     turn = waits(pool, fast)
     job.client.leave(Leave(Role.PS, 0, job.ps.incarnation, LeaveKind.ERROR, "disk full"))
     assert turn.result(30) is True
-    assert not fast.control.holds(fast.assignment)
+    assert not fast.control.is_current(fast.assignment)
 
 
 def test_a_session_lost_in_the_same_view_keeps_the_clock(job, pool):

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
-from psruntime.core.members.messages import Answer, Assignment, Instructions, Rest, WorkerBeat, WorkerStats
+from psruntime.core.members.messages import Answer, Assignment, Ending, Instructions, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase, PsEntry, View
-from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Idle, Pushed, Report
+from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Pushed, Report, Starved
 from psruntime.errors import JobDoneError, JobFailedError, ReplacedError, StopRequested, UnreachableError
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.worker.worker_control import QUICK_S, WorkerControl
@@ -36,7 +36,7 @@ class ScriptedMembership:
         self.replaced_for = 0  # beats
         self.turns: list[Action | Exception | None] = []  # one after the other
         self.said: list[Report | None] = []  # with each
-        self.rests_after: list[int | None] = []  # the same
+        self.starved_since: list[int | None] = []  # the same
         self.waits: list[float] = []  # of each
 
     @property
@@ -58,12 +58,12 @@ class ScriptedMembership:
         report: Report | None,
         max_wait_s: float,
         is_wanted: Callable[[], bool] | None,
-        rests_after: int | None = None,
+        starved_since: int | None = None,
     ) -> Action | None:
         assert assignment == ASSIGNMENT and max_wait_s > 0
         assert is_wanted() if is_wanted else max_wait_s == QUICK_S
         self.said.append(report)
-        self.rests_after.append(rests_after)
+        self.starved_since.append(starved_since)
         self.waits.append(max_wait_s)
         action = self.turns.pop(0)
         if isinstance(action, Exception):
@@ -133,11 +133,11 @@ def test_a_job_that_is_over_ends_the_wait(phase: Phase, error: type[Exception]) 
 
 
 def test_holds_only_the_same_view_and_incarnation() -> None:
-    assert Stage(answer(Phase.TRAINING)).control.holds(ASSIGNMENT)
-    assert Stage(answer(Phase.DRAINING)).control.holds(ASSIGNMENT)
-    assert not Stage(answer(Phase.FORMING)).control.holds(ASSIGNMENT)
-    assert not Stage(answer(Phase.TRAINING, OTHER)).control.holds(ASSIGNMENT)
-    assert not Stage(answer(Phase.TRAINING, incarnation=8)).control.holds(ASSIGNMENT)
+    assert Stage(answer(Phase.TRAINING)).control.is_current(ASSIGNMENT)
+    assert Stage(answer(Phase.DRAINING)).control.is_current(ASSIGNMENT)
+    assert not Stage(answer(Phase.FORMING)).control.is_current(ASSIGNMENT)
+    assert not Stage(answer(Phase.TRAINING, OTHER)).control.is_current(ASSIGNMENT)
+    assert not Stage(answer(Phase.TRAINING, incarnation=8)).control.is_current(ASSIGNMENT)
 
 
 def test_parts_of_the_end_are_told_to_the_coordinator() -> None:
@@ -235,12 +235,12 @@ def test_the_last_step_is_reported_at_once_even_if_nobody_hears_it() -> None:
 
 
 ENDS = {
-    "done": (answer(Phase.DONE), Rest.OVER),
-    "chief": (answer(Phase.DRAINING, chief=True, close=True), Rest.CLOSE),
-    "ps lost": (answer(Phase.FORMING), Rest.RESUME),
-    "joined again": (answer(Phase.DRAINING, incarnation=8), Rest.RESUME),
-    "new view": (answer(Phase.DRAINING, OTHER), Rest.RESUME),
-    "rolled back": (answer(Phase.TRAINING, OTHER), Rest.RESUME),
+    "done": (answer(Phase.DONE), Ending.OVER),
+    "chief": (answer(Phase.DRAINING, chief=True, close=True), Ending.CLOSE),
+    "ps lost": (answer(Phase.FORMING), Ending.RESUME),
+    "joined again": (answer(Phase.DRAINING, incarnation=8), Ending.RESUME),
+    "new view": (answer(Phase.DRAINING, OTHER), Ending.RESUME),
+    "rolled back": (answer(Phase.TRAINING, OTHER), Ending.RESUME),
 }
 
 
@@ -249,7 +249,7 @@ def test_what_comes_after_the_last_step(end: str) -> None:
     last, expected = ENDS[end]
     stage = Stage(answer(Phase.DRAINING), last)
     stage.control.entered(ASSIGNMENT)
-    assert stage.control.rest(ASSIGNMENT) is expected
+    assert stage.control.await_end(ASSIGNMENT) is expected
     if end != "joined again":
         assert stage.beat().stopped
 
@@ -258,14 +258,14 @@ def test_one_that_stops_by_itself_rests_while_the_others_train() -> None:
     trains = answer(Phase.TRAINING, fenced_in=True)
     stage = Stage(trains, trains, answer(Phase.DRAINING, chief=True, close=True))
     stage.control.entered(ASSIGNMENT)
-    assert stage.control.rest(ASSIGNMENT) is Rest.CLOSE
+    assert stage.control.await_end(ASSIGNMENT) is Ending.CLOSE
     assert stage.beat().stopped
     assert stage.events[0] == ("waiting", {"reason": "the others to stop"})
 
 
 def test_a_failed_job_is_an_error_of_the_rest() -> None:
     with pytest.raises(JobFailedError):
-        Stage(answer(Phase.FAILED)).control.rest(ASSIGNMENT)
+        Stage(answer(Phase.FAILED)).control.await_end(ASSIGNMENT)
 
 
 def test_what_was_done_is_said_until_it_is_heard_and_then_no_more() -> None:
@@ -299,12 +299,12 @@ def test_the_turn_after_a_quick_one_is_waited_for_in_a_call_that_cannot_be_calle
 def test_a_worker_without_a_batch_says_so_and_what_it_did_until_it_may_have_one() -> None:
     stage = Stage(answer(Phase.TRAINING))
     ready = [False, False, True]
-    idle = Idle(5, "others hold the rest of epoch 1", lambda: ready.pop(0) if len(ready) > 1 else ready[0])
+    starved = Starved(5, "others hold the rest of epoch 1", lambda: ready.pop(0) if len(ready) > 1 else ready[0])
     stage.membership.turns = [Action(ActionKind.WAIT, reason="round 3 waits for worker 1"), None]
     report = Pushed(2, 4, 0, 8.0)
-    assert stage.control.next_action(ASSIGNMENT, report, idle) == Action(ActionKind.WAIT)
+    assert stage.control.next_action(ASSIGNMENT, report, starved) == Action(ActionKind.WAIT)
     assert stage.membership.said == [report, None]
-    assert stage.membership.rests_after == [5, 5]
+    assert stage.membership.starved_since == [5, 5]
 
 
 def test_why_there_is_no_shard_stands_in_the_status() -> None:
@@ -320,16 +320,18 @@ def test_in_mode_bounded_a_worker_without_a_shard_rests_until_the_coordinator_kn
     stage = Stage(answer(Phase.TRAINING, fenced_in=True), mode="bounded", bound=1)
     stage.control.entered(ASSIGNMENT)
     said = stage.membership.beats
-    stage.control.waits_for_shard("others hold the rest of epoch 3", at_rest=False)
-    assert stage.membership.beats == said and stage.beat().rests == 0, "a step is under way still"
+    stage.control.waits_for_shard("others hold the rest of epoch 3", no_step_under_way=False)
+    assert stage.membership.beats == said and stage.beat().starve_count == 0, "a step is under way still"
     for _ in range(2):
-        stage.control.waits_for_shard("others hold the rest of epoch 3", at_rest=True)
-    assert stage.membership.beats == said + 1 and stage.beat().rests == 1
+        stage.control.waits_for_shard("others hold the rest of epoch 3", no_step_under_way=True)
+    assert stage.membership.beats == said + 1 and stage.beat().starve_count == 1
     for _ in range(2):
         stage.control.waits_for_shard("")
-    assert stage.membership.beats == said + 2 and stage.beat().rests == 2
-    stage.control.waits_for_shard("others hold the rest of epoch 4", at_rest=True)
-    assert stage.control.await_view() == ASSIGNMENT and stage.beat().rests == 4, "it asks for a shard there first"
+    assert stage.membership.beats == said + 2 and stage.beat().starve_count == 2
+    stage.control.waits_for_shard("others hold the rest of epoch 4", no_step_under_way=True)
+    assert stage.control.await_view() == ASSIGNMENT and stage.beat().starve_count == 4, (
+        "it asks for a shard there first"
+    )
 
 
 class NotedGate:
@@ -341,7 +343,7 @@ class NotedGate:
     def completed(self, assignment: Assignment, steps: int) -> None:
         self.told.append(assignment.clock + steps)
 
-    def rest(self) -> None:
+    def reset(self) -> None:
         self.told.append(-1)
 
 
@@ -351,7 +353,7 @@ def test_a_worker_that_has_rested_stands_at_its_new_clock_before_it_steps() -> N
     stage = Stage(answer(Phase.TRAINING), mode="bounded", bound=1, gate=gate)
     stage.control.entered(ASSIGNMENT)
     stage.control.stepped(1)
-    stage.control.waits_for_shard("others hold the rest of epoch 3", at_rest=True)
+    stage.control.waits_for_shard("others hold the rest of epoch 3", no_step_under_way=True)
     told = stage.membership.answers[0]
     stage.membership.answers[0] = replace(told, instructions=replace(told.instructions, clock=8))
     gate.told.clear()
@@ -375,14 +377,14 @@ def test_a_pause_ends_when_the_process_shall_stop() -> None:
     stage = Stage(answer(Phase.TRAINING))
     stage.stop.set()
     with pytest.raises(StopRequested):
-        stage.control.pause("no session")
+        stage.control.back_off("no session")
     assert stage.events == [("retry", {"reason": "no session"})]
 
 
 def test_a_pause_says_the_same_once() -> None:
     stage = Stage(answer(Phase.TRAINING))
     for why in ("one", "one", "other", "one"):
-        stage.control.pause(why)
+        stage.control.back_off(why)
     assert [facts["reason"] for _, facts in stage.events] == ["one", "other", "one"]
 
 
@@ -423,7 +425,7 @@ def test_who_is_asked_to_stop_does_not_wait_for_a_coordinator() -> None:
 
 def test_a_job_that_was_stopped_is_over() -> None:
     stage = Stage(answer(Phase.STOPPED))
-    assert stage.control.rest(ASSIGNMENT) is Rest.OVER
+    assert stage.control.await_end(ASSIGNMENT) is Ending.OVER
 
 
 @pytest.mark.parametrize(("mode", "prepares"), [("async", False), ("async", True), ("sync", False), ("bounded", True)])

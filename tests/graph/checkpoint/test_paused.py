@@ -37,7 +37,7 @@ def test_what_is_saved_is_what_a_copy_has(how: str, tmp_path: Path, monkeypatch:
 def test_no_table_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psruntime.graph.checkpoint.checkpoints.ROOM_BYTES", 0)
     run = trained(tmp_path, steps=0)
-    form = run.checkpoints._at_rest
+    form = run.checkpoints._when_paused
     assert form is not run.checkpoints._whole
     ran = tf1.nest.flatten([form.snapshot._take, [saving.last for saving in form._writer._sharded]])
     read = {op.inputs[0].op.name for op in ancestors(ran) if op.type == "ReadVariableOp"}
@@ -56,7 +56,7 @@ def test_if_somebody_trains_meanwhile_it_is_not_kept(tmp_path: Path, monkeypatch
     with graph.as_default():
         updated = store.version.assign_add(1, read_value=False)
     with run.cluster.session(graph) as session:
-        copied = checkpoints.copy(session, at_rest=True)
+        copied = checkpoints.copy(session, is_paused=True)
         session.run(updated)
         with pytest.raises(CheckpointError, match="somebody trained meanwhile"):
             checkpoints.write(session, copied)

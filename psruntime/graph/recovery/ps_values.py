@@ -23,7 +23,7 @@ class Portion(NamedTuple):
     rows: int
 
 
-class HeldValues:
+class PsValues:
     """Parameters, what optimizers keep beside them, the global step and ps copies.  Adds operations to the graph.
 
     writes: whether they can be written, too; behind no fence.  global_step: int64 [].

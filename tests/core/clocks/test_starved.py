@@ -23,13 +23,13 @@ class Stepper:
     me: Member
     base: int = 0
     steps: int = 0
-    rests: int = 0
+    starve_count: int = 0
     pushed_before: int | None = None
     words: list[tuple[int, int]] = field(default_factory=list)  # (steps, number) of what it said of its rests
 
     @property
-    def is_resting(self) -> bool:
-        return self.rests % 2 == 1
+    def is_starved(self) -> bool:
+        return self.starve_count % 2 == 1
 
     @property
     def clock(self) -> int:
@@ -59,26 +59,26 @@ def test_no_step_is_too_far_ahead_and_no_update_too_stale(bound: int, acts: list
             limit = pace.max_staleness(WORKERS)
             assert limit is not None
         elif act == "late" and stepper.words:
-            pace.rest(stepper.me, *stepper.words[0])  # a heartbeat that was overtaken, or is repeated
+            pace.set_starved(stepper.me, *stepper.words[0])  # a heartbeat that was overtaken, or is repeated
         elif act == "rest" and stepper.pushed_before is None:
-            stepper.rests += 1
-            stepper.words.append((stepper.steps, stepper.rests))
+            stepper.starve_count += 1
+            stepper.words.append((stepper.steps, stepper.starve_count))
             before = stepper.clock
-            pace.rest(stepper.me, stepper.steps, stepper.rests)
+            pace.set_starved(stepper.me, stepper.steps, stepper.starve_count)
             stepper.base = pace.entered_at(stepper.me.incarnation)
-            assert stepper.clock >= before and (stepper.is_resting or stepper.clock >= pace.floor)
+            assert stepper.clock >= before and (stepper.is_starved or stepper.clock >= pace.floor)
         elif act == "step" and stepper.pushed_before is not None:
             assert pushed - stepper.pushed_before <= limit, "it would be refused as stale"
             pushed, stepper.pushed_before, stepper.steps = pushed + 1, None, stepper.steps + 1
             pace.report(stepper.me, stepper.steps)
-        elif act == "step" and not stepper.is_resting and not pace.waits_for(stepper.me):
-            slowest = min(other.clock for other in steppers if not other.is_resting)
+        elif act == "step" and not stepper.is_starved and not pace.waits_for(stepper.me):
+            slowest = min(other.clock for other in steppers if not other.is_starved)
             assert stepper.clock - slowest <= bound
             stepper.pushed_before = pushed
         assert pace.floor >= floor, "it never falls"
         floor = pace.floor
-        free = [s for s in steppers if not s.is_resting and (s.pushed_before is not None or not pace.waits_for(s.me))]
-        assert free or all(s.is_resting for s in steppers), "all wait for each other"
+        free = [s for s in steppers if not s.is_starved and (s.pushed_before is not None or not pace.waits_for(s.me))]
+        assert free or all(s.is_starved for s in steppers), "all wait for each other"
 
 
 def test_nobody_waits_for_who_rests_and_it_comes_back_at_the_floor() -> None:
@@ -87,16 +87,16 @@ def test_nobody_waits_for_who_rests_and_it_comes_back_at_the_floor() -> None:
     pace.begin(workers)
     pace.report(fast, 2)
     assert pace.waits_for(fast)
-    pace.rest(slow, 0, 1)
+    pace.set_starved(slow, 0, 1)
     assert not pace.waits_for(fast) and pace.entered_at(slow.incarnation) == 0
     pace.report(fast, 9)
-    pace.rest(slow, 0, 2)
+    pace.set_starved(slow, 0, 2)
     assert pace.entered_at(slow.incarnation) == 9 and pace.clocks.clocks == {0: 9, 1: 9}
-    pace.rest(slow, 0, 1)
+    pace.set_starved(slow, 0, 1)
     assert pace.clocks.clocks == {0: 9, 1: 9}, "that was overtaken"
-    pace.rest(slow, 0, 3)
+    pace.set_starved(slow, 0, 3)
     pace.remove(slow, 0.0)
-    pace.rest(slow, 0, 4)
+    pace.set_starved(slow, 0, 4)
     assert pace.clocks.clocks == {0: 9}, "it is gone"
 
 
@@ -107,11 +107,11 @@ def test_where_all_rest_the_floor_is_at_the_furthest() -> None:
     pace.begin(workers)
     pace.report(one, 1)
     pace.report(other, 6)
-    pace.rest(other, 6, 1)
+    pace.set_starved(other, 6, 1)
     pace.rebound(1)
     pace.report(one, 3)
     assert pace.floor == 3
-    pace.rest(one, 3, 1)
+    pace.set_starved(one, 3, 1)
     assert pace.floor == 6
-    pace.rest(one, 3, 2)
+    pace.set_starved(one, 3, 2)
     assert pace.clocks.clocks == {0: 6} and not pace.waits_for(one)

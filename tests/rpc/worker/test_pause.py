@@ -24,49 +24,49 @@ def test_who_is_in_a_step_does_not_hold_before_it_has_ended() -> None:
     worker = facts()
     worker.entered(ASSIGNMENT)
     assert worker.begins(9)
-    worker.told(9, 3)
-    assert worker.beat(9).holds == 0
+    worker.instructed(9, 3)
+    assert worker.beat(9).paused_epoch == 0
     worker.stepped(1)
-    assert worker.beat(9).holds == 3
+    assert worker.beat(9).paused_epoch == 3
     assert not worker.begins(9)
-    worker.told(9, 0)
-    assert worker.beat(9).holds == 0 and worker.begins(9)
+    worker.instructed(9, 0)
+    assert worker.beat(9).paused_epoch == 0 and worker.begins(9)
 
 
 def test_with_a_pipeline_all_that_are_under_way_have_to_end() -> None:
     worker = facts()
     worker.entered(ASSIGNMENT)
     assert worker.begins(9) and worker.begins(9)
-    worker.told(9, 3)
+    worker.instructed(9, 3)
     worker.stepped(1)
-    assert worker.beat(9).holds == 0
+    assert worker.beat(9).paused_epoch == 0
     worker.stepped(2)
-    assert worker.beat(9).holds == 3
+    assert worker.beat(9).paused_epoch == 3
 
 
 def test_a_step_that_was_begun_and_came_to_nothing_is_forgotten_with_the_next() -> None:
     worker = facts()
     assert worker.begins(9)
-    worker.told(9, 3)
+    worker.instructed(9, 3)
     worker.has_under_way(0)
-    assert worker.beat(9).holds == 3
+    assert worker.beat(9).paused_epoch == 3
 
 
 def test_a_hold_of_another_incarnation_means_nothing_and_lets_nothing_begin() -> None:
     """What the next incarnation is told is not known for a moment."""
     worker = facts()
-    worker.told(9, 3)
-    assert worker.beat(8).holds == 0
-    worker.told(9, 0)
+    worker.instructed(9, 3)
+    assert worker.beat(8).paused_epoch == 0
+    worker.instructed(9, 0)
     assert not worker.begins(8)
-    worker.told(8, 0)
+    worker.instructed(8, 0)
     assert worker.begins(8)
 
 
 def test_no_session_is_needed_to_hold() -> None:
     worker = facts()
-    worker.told(9, 1)
-    assert worker.beat(9).holds == 1
+    worker.instructed(9, 1)
+    assert worker.beat(9).paused_epoch == 1
 
 
 class Holding(ScriptedMembership):
@@ -78,7 +78,7 @@ class Holding(ScriptedMembership):
         self.tell()
 
     def tell(self) -> None:
-        self._facts.told(self.answer.incarnation, self.answer.instructions.hold)
+        self._facts.instructed(self.answer.incarnation, self.answer.instructions.pause_epoch)
 
     def wait_until(self, ready: Any, timeout_s: float | None) -> Any:
         found = super().wait_until(ready, timeout_s)
@@ -94,13 +94,13 @@ def held(*answers: Any, **settings: Any) -> Stage:
     return stage
 
 
-HELD = answer(Phase.TRAINING, hold=1, hold_reason="paused by control at global step 7")
+HELD = answer(Phase.TRAINING, pause_epoch=1, pause_reason="paused by control at global step 7")
 
 
 def test_a_hold_is_waited_for_and_told_at_once() -> None:
     stage = held(HELD, HELD, answer(Phase.TRAINING))
     acted: list[str] = []
-    stage.control.while_held(lambda: acted.append(stage.beat().stats.waiting))
+    stage.control.while_paused(lambda: acted.append(stage.beat().stats.waiting))
     assert stage.control.may_step()
     assert stage.membership.beats == 1, "it says that it holds without waiting for the next heartbeat"
     assert acted and set(acted) == {"paused by control at global step 7"}
@@ -111,10 +111,10 @@ def test_a_hold_is_waited_for_and_told_at_once() -> None:
 def test_steps_under_way_end_first() -> None:
     stage = held(HELD)
     assert not stage.control.may_step(2)
-    assert stage.membership.beats == 0 and stage.beat().holds == 0
+    assert stage.membership.beats == 0 and stage.beat().paused_epoch == 0
     stage.control.stepped(1)
     stage.control.stepped(2)
-    assert stage.beat().holds == 1
+    assert stage.beat().paused_epoch == 1
 
 
 @pytest.mark.parametrize("end", [Phase.DRAINING, Phase.DONE, Phase.STOPPED])
@@ -122,7 +122,7 @@ def test_the_end_of_the_job_ends_a_hold(end: Phase) -> None:
     assert not held(HELD, answer(end)).control.may_step()
 
 
-@pytest.mark.parametrize("lost", [answer(Phase.FORMING, hold=1), answer(Phase.TRAINING, OTHER, hold=1)])
+@pytest.mark.parametrize("lost", [answer(Phase.FORMING, pause_epoch=1), answer(Phase.TRAINING, OTHER, pause_epoch=1)])
 def test_a_lost_view_ends_it_so_that_the_session_is_opened_anew(lost: Any) -> None:
     assert held(HELD, lost).control.may_step()
 
@@ -150,8 +150,8 @@ def test_a_change_that_comes_between_the_answer_and_the_step_is_taken_up_first(n
     assert stage.control.may_step()
     assert len(seen) == 2 and seen[1] != seen[0]
     stage.control.stepped(1)
-    stage.facts.told(9, 3)
-    assert stage.beat().holds == 3, "one step was begun, and has ended"
+    stage.facts.instructed(9, 3)
+    assert stage.beat().paused_epoch == 3, "one step was begun, and has ended"
 
 
 def test_who_lost_its_session_in_a_step_lets_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_who_lost_its_session_in_a_step_lets_the_others_go_on(monkeypatch: pytes
     for _ in range(4):
         stage.control.no_session(ASSIGNMENT, "ps 1 is not reached")
         now_s[0] += 6.0
-    stage.facts.told(9, 3)
+    stage.facts.instructed(9, 3)
     with pytest.raises(UnreachableError, match="no session on view 1 for 24 s"):
         stage.control.no_session(ASSIGNMENT, "ps 1 is not reached")
     stage.facts.has_under_way(0)
@@ -175,13 +175,13 @@ def test_in_rounds_the_turns_hold() -> None:
 
 
 def test_who_waits_for_its_turn_in_a_hold_acts_at_once_when_a_checkpoint_is_wanted() -> None:
-    stage = held(HELD, answer(Phase.TRAINING, hold=1, save=True), answer(Phase.TRAINING), mode="sync")
+    stage = held(HELD, answer(Phase.TRAINING, pause_epoch=1, save=True), answer(Phase.TRAINING), mode="sync")
     acted: list[bool] = []
 
     def act() -> None:
         acted.append(stage.membership.answer.instructions.save)
 
-    stage.control.while_held(act)
+    stage.control.while_paused(act)
     wanted: list[tuple[bool, bool]] = []
 
     def next_action(*arguments: Any) -> Action | None:

@@ -47,7 +47,7 @@ class Since:
         return self._now_s - self._since_s if self.is_so else 0.0
 
 
-class ChiefDuty:
+class ChiefProgress:
     """Times are those of the coordinator, in seconds; steps are global steps, but for those of `stepped`."""
 
     def __init__(self, job: JobConfig) -> None:
@@ -124,7 +124,7 @@ class ChiefDuty:
         self._owes.update((self._saved, chief) if due else None)
         self._silent.update((self._saved, chief, beat.steps, beat.saves) if due else None)
 
-    def rests(self) -> None:
+    def reset(self) -> None:
         """Nothing is to be saved now."""
         self._saved = None
         for clock in (self._saved_at, self._due, self._owes, self._silent):
@@ -132,7 +132,7 @@ class ChiefDuty:
 
     def pauses(self) -> None:
         """Nothing is trained now because somebody wants it so: that no worker steps tells nothing of its steps."""
-        self.rests()
+        self.reset()
         self._stepped = {who: (steps, self._now_s) for who, (steps, _) in self._stepped.items()}
 
     @property
