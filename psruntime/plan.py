@@ -84,7 +84,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _as_json(plan: Plan, local_steps: int) -> dict[str, Any]:
-    buckets = [asdict(bucket) for bucket in (*plan.buckets, *plan.homes)]
+    buckets = [asdict(bucket) for bucket in (*plan.buckets, *plan.copies)]
     return {"ps": plan.num_ps, **asdict(report(plan, local_steps)), "buckets": buckets}
 
 

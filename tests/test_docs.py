@@ -164,9 +164,9 @@ def test_the_model_with_everything_has_what_it_says(modules: Path, data: Path) -
         summary_steps=100,
     )
     plan = run.graph.plan
-    tables = {piece.variable for b in (*plan.buckets, *plan.homes) if b.is_table for piece in b.pieces}
+    tables = {piece.variable for b in (*plan.buckets, *plan.copies) if b.is_table for piece in b.pieces}
     assert tables == {"wide/bias", "deep/items", "deep/prices"}
-    assert [b.name for b in plan.homes if b.is_table] == ["deep/prices"]
+    assert [b.name for b in plan.copies if b.is_table] == ["deep/prices"]
     assert {"level", "deep/norm/moving_mean"} <= set(run.graph.model.worker_copies.changed)
     assert set(run.graph.model.captured.constraints) == {"deep/head"}
     saved = tf1.train.load_checkpoint(run.checkpoints.latest())

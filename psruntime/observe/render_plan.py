@@ -28,8 +28,8 @@ def _bucket_table(plan: Plan, local_steps: int) -> Table:
     for bucket in plan.buckets:
         tensors = str(tensors_of(bucket, local_steps))
         rows.add_row(Text(bucket.name), str(bucket.ps), bytes_text(bucket.size_bytes), tensors, _kind(bucket))
-    for home in plan.homes:
-        rows.add_row(Text(home.name), str(home.ps), bytes_text(home.size_bytes), "0", "not trained")
+    for copy in plan.copies:
+        rows.add_row(Text(copy.name), str(copy.ps), bytes_text(copy.size_bytes), "0", "not trained")
     return rows
 
 

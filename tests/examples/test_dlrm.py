@@ -22,7 +22,7 @@ def test_all_tables_are_one_group_with_rows_on_every_ps() -> None:
     plan = planned("psruntime.examples.dlrm", num_ps=2)
     (group,) = plan.groups
     assert [table.rows for table in group.tables] == [10_000] * 26
-    assert not plan.homes and not [bucket for bucket in plan.buckets if bucket.is_table and not bucket.is_grouped]
+    assert not plan.copies and not [bucket for bucket in plan.buckets if bucket.is_table and not bucket.is_grouped]
 
 
 @pytest.mark.parametrize("rows", [[10] * 25, [10] * 25 + [1]])

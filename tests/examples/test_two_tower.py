@@ -89,4 +89,4 @@ def test_both_tables_are_one_group_with_rows_on_every_ps() -> None:
     plan = planned("psruntime.examples.two_tower", num_ps=2)
     (group,) = plan.groups
     assert [(table.name, table.rows) for table in group.tables] == [("user/table", 1000), ("item/table", 2000)]
-    assert [bucket.name for bucket in plan.homes] == ["sampling/step", "sampling/last_step", "sampling/gap"]
+    assert [bucket.name for bucket in plan.copies] == ["sampling/step", "sampling/last_step", "sampling/gap"]

@@ -36,7 +36,7 @@ class ByHand:
             of_worker = run.graph.graph.get_collection(LASTING)
             residues = {v.op.name.removeprefix("psruntime/residue/"): v for v in of_worker}
             self._residues = {name: residues[name].read_value() for name in self._held if name in residues}
-        plan, views = run.graph.plan, run.graph.model.views
+        plan, views = run.graph.plan, run.graph.model.reads
         self._pulled = {spec.name: views[spec.name].value for spec in plan.trained if not spec.sparse}
         self.session = run.cluster.session(run.graph.graph)
 
@@ -78,7 +78,7 @@ class ByHand:
         if poison:
             batch = [*batch[:-2], np.full_like(batch[-2], np.nan), batch[-1]]
         feed = dict(zip(self._graph.model.batch, batch, strict=True))
-        feed[self._graph.header.fed] = self._graph.header.values((0, incarnation, sequence, origin))
+        feed[self._graph.request.fed] = self._graph.request.values((0, incarnation, sequence, origin))
         if behind is not None:
             versions = self._graph.model.versions
             live = self.session.run(versions)
@@ -91,8 +91,8 @@ class ByHand:
         """Closes a round, or tries to."""
         rounds = self._graph.rounds
         assert rounds is not None
-        header = rounds.header.values((0, incarnation, attempt, incarnation), members=members, factor=factor)
-        self.session.run(rounds.close, {rounds.header.fed: header})
+        request = rounds.request.values((0, incarnation, attempt, incarnation), members=members, factor=factor)
+        self.session.run(rounds.close, {rounds.request.fed: request})
 
     def update(self, number: int) -> None:
         """One more: a push that is applied, in mode sync a whole round."""

@@ -98,7 +98,7 @@ class LocalControlPlane:
         await_writes()
         return self.report + under_way < self.steps
 
-    def pushes(self) -> None:
+    def count_push(self) -> None:
         self.pushed += 1
 
     def stepped(self, global_step: int) -> None:

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.push.round_sum import RoundStore, close, contribute
-from psruntime.graph.push.step_messages import PUSH_ID_SIZE, PsHeader, Push
+from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.apply import bucket_update
@@ -52,9 +52,9 @@ class RoundBucket:
             self._optimizer = BucketOptimizer([rule], bucket, rates)
             push = Push.of(self._identity, self._finite)
             gradient = BucketGradient(self._values, self._indices)
-            header = PsHeader(push, [tf1.constant(1.0)], self._members, self._factor, self._unit)
-            self._contribute = contribute(self.rounds, control, header, gradient)
-            self._close, _ = close(self.rounds, control, header, self._update)
+            request = ReceivedPush(push, [tf1.constant(1.0)], self._members, self._factor, self._unit)
+            self._contribute = contribute(self.rounds, control, request, gradient)
+            self._close, _ = close(self.rounds, control, request, self._update)
             self._seal = self.rounds.seal(lambda section: section)
             everything = [*self.store.variables, *self.rounds.variables, *self._optimizer.variables]
             self._init = [v.initializer for v in everything]

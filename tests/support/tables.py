@@ -9,6 +9,6 @@ from pathlib import Path
 def rows_of(path: Path, columns: Sequence[str]) -> list[list[str]]:
     """The rows of the only table in a file, which must have these columns."""
     lines = [line for line in path.read_text().splitlines() if line.startswith("|")]
-    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert header == list(columns), header
+    request, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert request == list(columns), request
     return rows

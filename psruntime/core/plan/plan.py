@@ -29,7 +29,7 @@ from psruntime.errors import UsageError
 class Plan:
     """Buckets in the order of the model's variables, and within one variable by `start`; last those of table groups.
 
-    specs: of all variables.  buckets: of the trainable ones and those with an aggregation.  homes: of the others, one
+    specs: of all variables.  buckets: of the trainable ones and those with an aggregation.  copies: of the others, one
     each, in its own shape.  groups: of tables.
 
     Invariant: the pieces of a variable with buckets cover it once, without gap or overlap.
@@ -37,7 +37,7 @@ class Plan:
 
     specs: tuple[VariableSpec, ...]
     buckets: tuple[Bucket, ...]
-    homes: tuple[Bucket, ...]
+    copies: tuple[Bucket, ...]
     groups: tuple[TableGroup, ...]
     num_ps: int
     fingerprint: str
@@ -75,7 +75,7 @@ class Plan:
 
     def bytes_on(self, ps: int) -> int:
         """Of all variables there."""
-        return sum(b.size_bytes for b in (*self.buckets, *self.homes) if b.ps == ps)
+        return sum(b.size_bytes for b in (*self.buckets, *self.copies) if b.ps == ps)
 
     @property
     def marker(self) -> int:
@@ -116,10 +116,10 @@ def make_plan(
     buckets = pack((bucket for bucket in placed if bucket.variable in with_buckets), pack_bytes)
     buckets += [bucket for group in groups for bucket in group.buckets]
     _refuse_twins(bucket.name for bucket in buckets)
-    homes = [bucket for bucket in placed if bucket.variable not in with_buckets]
+    copies = [bucket for bucket in placed if bucket.variable not in with_buckets]
     sizes = [num_ps, slice_bytes, pack_bytes]
-    fingerprint = _fingerprint(specs, sizes, [*buckets, *homes])
-    return Plan(tuple(specs), tuple(buckets), tuple(homes), tuple(groups), num_ps, fingerprint)
+    fingerprint = _fingerprint(specs, sizes, [*buckets, *copies])
+    return Plan(tuple(specs), tuple(buckets), tuple(copies), tuple(groups), num_ps, fingerprint)
 
 
 def first_difference(ours: Sequence[VariableSpec], theirs: Sequence[VariableSpec]) -> str | None:

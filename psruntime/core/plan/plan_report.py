@@ -23,7 +23,7 @@ class PsReport:
 
     ps: int
     buckets: int
-    homes: int
+    copies: int
     size_bytes: int
     tensors: int
 
@@ -69,10 +69,10 @@ def tensors_of(bucket: Bucket, local_steps: int = 1, is_sparsified: bool = False
 
 def _on(plan: Plan, ps: int, local_steps: int, is_sparsified: bool) -> PsReport:
     buckets = plan.on(ps)
-    homes = sum(home.ps == ps for home in plan.homes)
+    copies = sum(copy.ps == ps for copy in plan.copies)
     tensors = sum(tensors_of(bucket, local_steps, is_sparsified) for bucket in buckets)
     if is_sparsified and any(bucket.can_be_sparsified for bucket in buckets):
         tensors += SPARSIFIED_PS_TENSORS
     if buckets or ps == STEP_PS:
         tensors += PS_TENSORS
-    return PsReport(ps, len(buckets), homes, plan.bytes_on(ps), tensors)
+    return PsReport(ps, len(buckets), copies, plan.bytes_on(ps), tensors)

@@ -174,8 +174,8 @@ def parts_of(graph: TrainGraph) -> list[CheckpointPart]:
     def slices(suffix: str, kind: Kind, variable: Any, bucket: Bucket) -> list[CheckpointPart]:
         return [_slice(suffix, kind, variable, bucket, p, specs[p.variable], graph) for p in bucket.pieces]
 
-    for home in graph.plan.homes:
-        parts += slices("", Kind.VARIABLE, graph.model.ps_copies.variables[home.name], home)
+    for copy in graph.plan.copies:
+        parts += slices("", Kind.VARIABLE, graph.model.ps_copies.variables[copy.name], copy)
     for bucket in graph.plan.buckets:
         master, optimizer = graph.model.stores[bucket.name].master, graph.optimizers.get(bucket.name)
         parts += slices("", Kind.VARIABLE, master, bucket)

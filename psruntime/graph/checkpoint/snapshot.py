@@ -61,7 +61,7 @@ class Snapshot:
         self._copied: dict[str, Any] = {}  # by bucket, an operation
         counters = [self._copy_ps(ps) for ps in self._every_ps]
         on_ps = graph.model.ps_copies.variables
-        ps_copies = [self._copy_after_stamp(home.ps, on_ps[home.name]) for home in graph.plan.homes]
+        ps_copies = [self._copy_after_stamp(copy.ps, on_ps[copy.name]) for copy in graph.plan.copies]
         stamped = [stamp.write for stamp in self._stamps]
         self._take = {
             "counters": [c for c in counters if c is not None],

@@ -105,7 +105,7 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         return fetches if merged is None else {**fetches, "merged": merged}
 
     def _learning_rates(self) -> dict[str, float]:
-        header = self._graph.rounds.header if self._graph.rounds else self._graph.header
+        header = self._graph.rounds.request if self._graph.rounds else self._graph.request
         scale = self._control_plane.learning_rate_scale
         rates = {pattern: rate * scale for pattern, rate in header.rates.items()}
         if len(rates) == 1:

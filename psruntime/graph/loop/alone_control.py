@@ -101,7 +101,7 @@ class AloneControl:
     ) -> Action | None:
         return None
 
-    def pushes(self) -> None:
+    def count_push(self) -> None:
         pass
 
     def stepped(self, global_step: int) -> None:  # noqa: ARG002

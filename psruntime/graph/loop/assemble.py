@@ -15,11 +15,11 @@ from psruntime.graph.hooks.model_hooks import StepsOnly
 from psruntime.graph.hooks.replica_hook import ReplicaHook
 from psruntime.graph.hooks.summary_hook import SummaryHook
 from psruntime.graph.hooks.trace_hook import TraceHook
+from psruntime.graph.loop.async_loop import AsyncLoop
 from psruntime.graph.loop.local_rounds import LocalRounds
 from psruntime.graph.loop.local_training import LocalTraining
 from psruntime.graph.loop.loop_graphs import LoopGraph
-from psruntime.graph.loop.push_steps import PushSteps
-from psruntime.graph.loop.round_steps import RoundSteps
+from psruntime.graph.loop.round_loop import RoundLoop
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.loop.training_loop import Steps, TrainingLoop
 from psruntime.graph.session.session import ViewSessionCreator, WorkerServer
@@ -44,7 +44,7 @@ def assemble(
 
     built: the graph of `run`, with what is in it beside the steps.
     on_step: called with the result of every step.  close: as in TrainingLoop.  saved: as in CheckpointHook.
-    on_update: as in PushSteps.  writer: of the summaries; None: there are none.
+    on_update: as in AsyncLoop.  writer: of the summaries; None: there are none.
     alone: the graph of steps by itself; None: the job has no local stage.
     """
     graph, checkpoints, replicas = run.graph, built.checkpoints, built.replicas
@@ -94,10 +94,10 @@ def assemble(
     training = LocalTraining(run, built, alone, server, runner, on_step) if alone and graph.rounds else None
     steps: Steps
     if graph.rounds is None:
-        steps = PushSteps(run, creator, runner, view, stepped, has_stopped, on_update)
+        steps = AsyncLoop(run, creator, runner, view, stepped, has_stopped, on_update)
     else:
         local = LocalRounds(training, run.inputs) if training else None
-        steps = RoundSteps(run, creator, runner, stepped, has_stopped, on_update, local)
+        steps = RoundLoop(run, creator, runner, stepped, has_stopped, on_update, local)
 
     def leave() -> None:
         steps.leave()

@@ -24,8 +24,8 @@ from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.failed_operation import users_errors
 from psruntime.graph.hooks.model_hooks import StepsOnly
 from psruntime.graph.loop.alone_control import AloneControl, TrainsNoMoreError
+from psruntime.graph.loop.async_loop import AsyncLoop
 from psruntime.graph.loop.loop_graphs import LoopGraph
-from psruntime.graph.loop.push_steps import PushSteps
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.recovery.ps_values import Portion, PsValues
 from psruntime.graph.session.session import Preparing, ViewSessionCreator, WorkerServer, open_session
@@ -49,7 +49,7 @@ class LocalTraining:
     """Of one worker; every `train` begins anew.
 
     run: the worker's in mode sync.  built: its graph.  alone: the graph of the steps by itself.  runner: of the job's
-    session.  on_step: as in PushSteps.
+    session.  on_step: as in AsyncLoop.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LocalTraining:
         ]
         own_runner = StepRunner(graph, view, self._users)
         self._hooks = [view, own_runner, *self._users]
-        self._steps = PushSteps(own, self._creator, own_runner, view, self._stepped, lambda: self.has_stopped)
+        self._steps = AsyncLoop(own, self._creator, own_runner, view, self._stepped, lambda: self.has_stopped)
 
     @property
     def has_stopped(self) -> bool:

@@ -32,19 +32,19 @@ class RoundRuns:
         self._runner = runner
 
     def push_id(self, assignment: Assignment, attempt: int) -> tuple[int, int, int, int]:
-        """As Header.values takes it."""
+        """As PushRequest.values takes it."""
         return self._index, assignment.incarnation, attempt, assignment.incarnation
 
-    def close_header(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Any:
+    def close_request(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Any:
         """The header of a run that closes this round, or none.  factor: by default, that of the mean."""
         if closes is None:
-            return self._rounds.header.nothing
+            return self._rounds.request.nothing
         push_id = self.push_id(assignment, closes.attempt)
         factor = 1.0 / closes.examples if factor is None else factor
-        header = self._rounds.header.values(push_id, closes.round - 1, members=closes.members, factor=factor)
-        if (odd := self._rounds.header.odd_rate) and factor > 0 and not closes.local:
+        request = self._rounds.request.values(push_id, closes.round - 1, members=closes.members, factor=factor)
+        if (odd := self._rounds.request.odd_rate) and factor > 0 and not closes.local:
             raise JobFailedError(f"{odd}, so round {closes.round} was not applied, and none could be after it")
-        return header
+        return request
 
     def contribute(self, session: Any, assignment: Assignment, action: Action, scale: float) -> Any:
         """Pushes what is kept; the outcomes, int64 [buckets, 3].
@@ -53,12 +53,14 @@ class RoundRuns:
         """
         push_id = self.push_id(assignment, action.attempt)
         is_chief = self._control_plane.is_chief()
-        header = self._rounds.header.values(push_id, action.round - 1, finite=scale > 0, scale=scale, is_chief=is_chief)
+        request = self._rounds.request.values(
+            push_id, action.round - 1, finite=scale > 0, scale=scale, is_chief=is_chief
+        )
 
         def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
             run = self._runner.round_run("contribute")
-            self._control_plane.pushes()
-            outcomes: list[Any] = run(header)
+            self._control_plane.count_push()
+            outcomes: list[Any] = run(request)
             return outcomes
 
         return np.concatenate(session.run_step_fn(contribute))
@@ -70,8 +72,8 @@ class RoundRuns:
             JobFailedError: the norm of the gradient is not finite, or no batch of a local round counts.
         """
         factor = self._factor(session, closes)
-        header = self.close_header(assignment, closes, factor)
-        run = ("close_local", header, [closes.round]) if closes.local else ("close", header)
+        request = self.close_request(assignment, closes, factor)
+        run = ("close_local", request, [closes.round]) if closes.local else ("close", request)
         states = np.concatenate(self._run(session, *run))
         if reason := torn(states, closes):
             return Broken(closes.round, closes.attempt, reason)

@@ -38,10 +38,10 @@ class _Taken:
         self._pulled = pulled
         self._group_of = plan.group_of
         tables = {table.name for group in plan.groups for table in group.tables}
-        views = [pulled.views[spec.name].source for spec in plan.trained if spec.name not in tables]
+        reads = [pulled.reads[spec.name].source for spec in plan.trained if spec.name not in tables]
         rows = [rows for group in plan.groups for each in pulled.lookups.fetched(group) for rows in each.results]
         handles = [handle for group in plan.groups for handle in pulled.lookups.handles(group)]
-        sources = [*views, *rows, *handles]
+        sources = [*reads, *rows, *handles]
         take_products(loss.graph.get_operations())
         at_loss = None if divisor is None else [tf1.cast(1 / divisor, loss.dtype)]
         gradients = tf1.gradients(loss, sources, at_loss, stop_gradients=rows)
@@ -56,7 +56,7 @@ class _Taken:
 
     def of(self, bucket: Bucket) -> BucketGradient | None:
         """That of a bucket which is in no table group."""
-        gradients = [self._of_source[id(self._pulled.views[piece.variable].source)] for piece in bucket.pieces]
+        gradients = [self._of_source[id(self._pulled.reads[piece.variable].source)] for piece in bucket.pieces]
         if gradients[0] is None:
             return None
         if bucket.is_table and isinstance(gradients[0], tf1.IndexedSlices):

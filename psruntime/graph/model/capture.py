@@ -25,7 +25,7 @@ from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.model.aggregated import Copy
 from psruntime.graph.model.pretrained import Pretrained, notes_pretrained, pretrained_of
 from psruntime.graph.model.variable_kinds import is_global_step, is_worker_local, spec_of
-from psruntime.graph.model.views import View
+from psruntime.graph.model.variable_reads import VariableRead
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.seeds import as_on_worker_0, model_graph
 from psruntime.graph.ops.variable_uses import inner_ops, uses_of
@@ -124,12 +124,12 @@ def record(build: Callable[[], T], sparse_of: Callable[[T], Iterable[str]]) -> R
 
 @contextmanager
 def substitute(
-    views: Mapping[str, View],
-    global_step: View,
+    variable_reads: Mapping[str, VariableRead],
+    global_step: VariableRead,
     declared: Collection[VariableSpec] | None = None,
     aggregated: Mapping[str, Copy] | None = None,
 ) -> Iterator[Captured]:
-    """While open, variables read as `views[name]`, and the model's global step as `global_step`.
+    """While open, variables read as `variable_reads[name]`, and the model's global step as `global_step`.
 
     declared: those that there may be; by default the views and any that are not trainable.
     aggregated: of those with an aggregation, what makes them the copies of this worker.
@@ -144,12 +144,12 @@ def substitute(
     initialised: dict[str, Any] = {}  # variables, in the order of their making
     reads: list[tuple[Any, Any]] = []  # (variable, identity of its initial value that another one begins with)
 
-    def at_home(op: Any) -> str:
-        view = views.get(op.name) if op.type == "VarHandleOp" else None
-        return view.home if view and view.home else op.device
+    def device_of(op: Any) -> str:
+        variable_read = variable_reads.get(op.name) if op.type == "VarHandleOp" else None
+        return variable_read.handle_device if variable_read and variable_read.handle_device else op.device
 
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        with as_on_worker_0(), tf1.device(at_home):
+        with as_on_worker_0(), tf1.device(device_of):
             variable = _made(next_creator, kwargs)
         variable.initialized_value = partial(_initialized_value, variable, reads)
         name = variable.op.name
@@ -159,11 +159,11 @@ def substitute(
         if is_global_step(variable):
             _redirect(variable, global_step)
             variable.initialized_value = lambda: global_step.value
-        elif name in views:
+        elif name in variable_reads:
             initialised[name] = variable
             if variable.constraint is not None:
                 captured.constraints[name] = variable.constraint
-            _redirect(variable, views[name])
+            _redirect(variable, variable_reads[name])
         elif aggregated and name in aggregated:
             initialised[name] = captured.aggregated[name] = variable
             _bind(variable, aggregated[name])
@@ -184,8 +184,8 @@ def substitute(
         captured.initial_values[name] = variable.initial_value
         if place := pretrained_of(variable):
             captured.pretrained[name] = place
-    for name, view in views.items():
-        if view.home and (value := captured.initial_values.get(name)) is not None:
+    for name, variable_read in variable_reads.items():
+        if variable_read.handle_device and (value := captured.initial_values.get(name)) is not None:
             _refuse_python(name, value)
     for variable, read in reads:
         read.op._update_input(0, variable.initial_value)
@@ -271,8 +271,8 @@ def _own_operations(variable: Any) -> set[str]:
     return {op.name for op in variable.handle.consumers()}
 
 
-def _redirect(variable: Any, view: View) -> None:
-    """Makes every read of `variable`, and every gradient with respect to it, go to `view`, and every write raise.
+def _redirect(variable: Any, variable_read: VariableRead) -> None:
+    """Directs every read and gradient of `variable` to `variable_read`, and makes every write raise.
 
     `_cached_value` serves value() and conversion to a tensor, `_graph_element` a fetch by session.run;
     tf.gather, read_value and gather_nd go round them, so they are replaced on the instance.  Hooks of TensorFlow
@@ -283,15 +283,15 @@ def _redirect(variable: Any, view: View) -> None:
     def refuse(*_args: Any, **_kwargs: Any) -> None:
         raise UsageError(f"model_fn assigns to variable {name}; only the optimizer on its ps may change it")
 
-    variable._cached_value = view.value
-    variable._graph_element = view.value
-    variable._read_variable_op = lambda *_args, **_kwargs: view.value
-    variable.sparse_read = view.sparse_read
-    variable.gather_nd = view.gather_nd
+    variable._cached_value = variable_read.value
+    variable._graph_element = variable_read.value
+    variable._read_variable_op = lambda *_args, **_kwargs: variable_read.value
+    variable.sparse_read = variable_read.sparse_read
+    variable.gather_nd = variable_read.gather_nd
     variable.is_initialized = lambda name=None: tf1.constant(True, name=name)
     for method in _ASSIGNS:
         setattr(variable, method, refuse)
-    variable.source_of_view = view.source
+    variable.gradient_source = variable_read.source
     kind: Any = type(variable)
     variable.__class__ = _redirected(kind)
 
@@ -299,7 +299,7 @@ def _redirect(variable: Any, view: View) -> None:
 def _bind(variable: Any, copy: Copy) -> None:
     """Makes all that the model does with `variable` wait until it has the pulled value; a fetch of it is that value."""
     variable._graph_element = copy.value
-    variable.source_of_view = copy.bind(variable.handle)
+    variable.gradient_source = copy.bind(variable.handle)
     kind: Any = type(variable)
     variable.__class__ = _redirected(kind)
 
@@ -311,7 +311,7 @@ def _redirected(kind: Any) -> type[Any]:
         f"Redirected{kind.__name__}",
         (kind,),
         {
-            "handle": property(lambda self: self.source_of_view),
+            "handle": property(lambda self: self.gradient_source),
             "op": property(lambda self: self._handle.op),
             "device": property(lambda self: self._handle.device),
         },

@@ -31,11 +31,11 @@ class PsCopies:
 
     def __init__(self, plan: Plan) -> None:
         self.variables: dict[str, Any] = {}
-        self.ps_of = {home.name: home.ps for home in plan.homes}
-        for home in plan.homes:
-            with tf1.device(ps_device(home.ps)):
-                self.variables[home.name] = ps_variable(
-                    f"home/{home.name}", home.master_shape, tf1.as_dtype(home.dtype)
+        self.ps_of = {copy.name: copy.ps for copy in plan.copies}
+        for copy in plan.copies:
+            with tf1.device(ps_device(copy.ps)):
+                self.variables[copy.name] = ps_variable(
+                    f"home/{copy.name}", copy.master_shape, tf1.as_dtype(copy.dtype)
                 )
         with tf1.device(ps_device(0)):
             self.stamp = ps_variable("home_stamp", [])

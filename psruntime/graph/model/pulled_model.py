@@ -21,7 +21,7 @@ from psruntime.graph.model.bucket_pulls import pulled_changes, pulled_whole
 from psruntime.graph.model.capture import Captured
 from psruntime.graph.model.non_trainable import PsCopies, WorkerCopies
 from psruntime.graph.model.spec_checks import check_spec
-from psruntime.graph.model.views import PulledView, View, unpacked_buckets
+from psruntime.graph.model.variable_reads import PulledRead, VariableRead, unpacked_buckets
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.push.change_log import ChangeLog
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, BucketStore, PlanStores
@@ -29,7 +29,7 @@ from psruntime.graph.store.wire import FULL, Wire
 from psruntime.graph.tables.dynamic_reader import DynamicReader
 from psruntime.graph.tables.group_lookups import TableLookups
 from psruntime.graph.tables.group_reader import GroupReader
-from psruntime.graph.tables.table_view import TableView
+from psruntime.graph.tables.table_read import TableRead
 from psruntime.graph.update.optimizers import groups_of, rules_of
 from psruntime.model import TRAIN, Model, ModelSpec
 from psruntime.usercode import blame
@@ -39,11 +39,11 @@ from psruntime.usercode import blame
 class PulledModel:
     """A model in the current graph, built on the parameters that a step pulls.
 
-    step_view: int64 [] on the worker, the global step as the model reads it.
+    step_read: int64 [] on the worker, the global step as the model reads it.
     logs: bucket name -> of its changes, where these alone are pulled.
     versions: bucket name -> int64 [], on the bucket's ps; the global step's too.
     last: ps -> the bucket there that is pulled last, if they are to be closed, and what is on this worker then.
-    views: variable name -> how the model reads it.  lookups: of the views of tables in groups.
+    reads: variable name -> how the model reads it.  lookups: of the views of tables in groups.
     id_rows: bucket name -> whose its rows are, of dynamic tables.
     ps_copies, worker_copies: of the variables that are not trainable.  aggregated: of those with an aggregation.
     captured: what the model made in the graph.
@@ -53,12 +53,12 @@ class PulledModel:
 
     spec: ModelSpec
     global_step: BucketStore
-    step_view: Any
+    step_read: Any
     stores: dict[str, BucketStore]
     logs: dict[str, ChangeLog]
     versions: dict[str, Any]
     last: dict[int, tuple[str, Any]]
-    views: dict[str, View]
+    reads: dict[str, VariableRead]
     lookups: TableLookups
     id_rows: dict[str, IdRows]
     ps_copies: PsCopies
@@ -72,9 +72,9 @@ class PulledModel:
     @property
     def pulled(self) -> list[Any]:
         """Operations after which the model begins: those that read what is on the ps."""
-        of_views = [tensor.op for view in self.views.values() for tensor in (view.value, view.source)]
+        of_reads = [tensor.op for read in self.reads.values() for tensor in (read.value, read.source)]
         others = [*self.lookups.sources, *self.aggregated.sources]
-        return [self.step_view.op, *of_views, *(tensor.op for tensor in others)]
+        return [self.step_read.op, *of_reads, *(tensor.op for tensor in others)]
 
     def pull_after(self, operations: dict[str, Any]) -> None:
         """Makes the pull of each of these buckets wait for an operation on its ps, the last one's for all there.
@@ -180,21 +180,21 @@ def build_pulled_model(
             bucket.name: IdRows(stores[bucket.name], g) for g in plan.groups if g.dynamic for bucket in g.buckets
         }
         lookups = TableLookups([_reader(group, pulls, id_rows, worker, wire) for group in plan.groups], worker)
-        views: dict[str, View] = {**lookups.views()}
+        reads: dict[str, VariableRead] = {**lookups.reads()}
         for variable in plan.trained:
             name = variable.name
-            if variable.sparse and name not in views:
-                views[name] = TableView(stores[name].bucket, pulls[name][1], worker, wire)
+            if variable.sparse and name not in reads:
+                reads[name] = TableRead(stores[name].bucket, pulls[name][1], worker, wire)
             elif not variable.sparse:
-                views[name] = PulledView(tf1.reshape(flat[name], variable.shape, name=f"view/{name}"))
-        for home in plan.homes:
-            if home.is_table:
-                views[home.name] = TableView(home, tf1.identity(ps_copies.variables[home.name].handle), worker)
+                reads[name] = PulledRead(tf1.reshape(flat[name], variable.shape, name=f"view/{name}"))
+        for copy in plan.copies:
+            if copy.is_table:
+                reads[copy.name] = TableRead(copy, tf1.identity(ps_copies.variables[copy.name].handle), worker)
         aggregated = Aggregated(plan.aggregated, flat, index)
         version, count = global_step.pull()
-        step = PulledView(tf1.reshape(count, [], name="view/global_step"))
+        step = PulledRead(tf1.reshape(count, [], name="view/global_step"))
         last = _last_pulled(stores, flat, pulls, step) if begins_last else {}
-        with capture.substitute(views, step, plan.specs, aggregated.copies) as captured:
+        with capture.substitute(reads, step, plan.specs, aggregated.copies) as captured:
             spec, batch = _call(model, inputs, mode, [tensor for _, tensor in last.values()])
             examples = inputs.layout.examples(batch, tf1.shape) if spec.examples is None else spec.examples
             lookups.put_together(_step_of(spec, examples), batch)
@@ -202,12 +202,12 @@ def build_pulled_model(
     return PulledModel(
         spec=spec,
         global_step=global_step,
-        step_view=step.value,
+        step_read=step.value,
         stores=stores,
         logs=logs,
         versions={**{name: pulled for name, (pulled, _) in pulls.items()}, GLOBAL_STEP.name: version},
         last=last,
-        views=views,
+        reads=reads,
         lookups=lookups,
         id_rows=id_rows,
         ps_copies=ps_copies,
@@ -236,7 +236,7 @@ def _pulled(store: BucketStore, index: int, wire: Wire) -> tuple[Any, Any]:
 
 
 def _last_pulled(
-    stores: dict[str, BucketStore], flat: dict[str, Any], pulls: dict[str, tuple[Any, Any]], step: PulledView
+    stores: dict[str, BucketStore], flat: dict[str, Any], pulls: dict[str, tuple[Any, Any]], step: PulledRead
 ) -> dict[int, tuple[str, Any]]:
     """ps -> (bucket, what is on this worker once it was pulled): the smallest that is pulled anyway, else a scalar."""
     last = {GLOBAL_STEP.ps: (GLOBAL_STEP.name, step.value)}

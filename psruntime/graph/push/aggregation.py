@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import PENDING
 from psruntime.errors import UsageError
 from psruntime.graph.push.round_sum import RoundStore
-from psruntime.graph.push.step_messages import PsHeader
+from psruntime.graph.push.step_messages import ReceivedPush
 from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.apply import Update, counting_update, setting_update, subtracting_update
@@ -33,23 +33,23 @@ class Aggregation:
     def is_first_only(self) -> bool:
         return self.kind == "ONLY_FIRST_REPLICA"
 
-    def push_update(self, store: BucketStore, header: PsHeader) -> Update:
+    def push_update(self, store: BucketStore, request: ReceivedPush) -> Update:
         """The update by one push of this header."""
         apply = self._apply(store)
 
         def update(pushed: BucketGradient) -> Any:
             if self.is_first_only:
                 nothing = store.master.read_value() if self.is_assigned else tf1.zeros_like(pushed.values)
-                pushed = pushed.map(lambda values: tf1.where(header.is_chief, values, nothing))
+                pushed = pushed.map(lambda values: tf1.where(request.is_chief, values, nothing))
             return apply(pushed)
 
         return update
 
-    def contribution(self, header: PsHeader) -> PsHeader:
+    def contribution(self, request: ReceivedPush) -> ReceivedPush:
         """The header of a contribution to a round, with the scale at which it counts: 1, or 0 if it does not."""
-        push = header.push
-        counts = tf1.logical_and(push.finite, header.is_chief) if self.is_first_only else push.finite
-        return replace(header, scale=tf1.cast(counts, tf1.float64))
+        push = request.push
+        counts = tf1.logical_and(push.finite, request.is_chief) if self.is_first_only else push.finite
+        return replace(request, scale=tf1.cast(counts, tf1.float64))
 
     def round_update(self, rounds: RoundStore) -> Update:
         """The update by the sum of a round."""

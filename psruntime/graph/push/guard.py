@@ -26,7 +26,7 @@ from psruntime.core.accounting.ledger import (
 )
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.push.push_window import is_in, with_one_more
-from psruntime.graph.push.step_messages import PsHeader, Push
+from psruntime.graph.push.step_messages import Push, ReceivedPush
 from psruntime.graph.store.bucket_store import (
     ACCEPTED,
     ARRIVED,
@@ -47,7 +47,7 @@ Section = Callable[[], tuple[Any, list[Any]]]  # builds what is done in a critic
 def guarded_update(
     store: BucketStore,
     control: PsControl,
-    header: PsHeader,
+    request: ReceivedPush,
     pulled_version: Any,
     gradient: BucketGradient,
     update: Update,
@@ -63,7 +63,7 @@ def guarded_update(
         (outcome, updated): outcome int64 [2] = (APPLIED or the cause of the drop, staleness in versions);
         updated an operation that has run when the ledger is written.
     """
-    push, numbers = header.push, control.numbers
+    push, numbers = request.push, control.numbers
 
     def decide_and_update() -> tuple[Any, list[Any]]:
         staleness = store.version.read_value() - pulled_version
@@ -92,7 +92,7 @@ def guarded_update(
         return tf1.stack([verdict, staleness]), counted
 
     with tf1.name_scope(f"guard/{store.bucket.name}/"):
-        arrived = [*push.tensors, pulled_version, *gradient.tensors, *header.learning_rates]
+        arrived = [*push.tensors, pulled_version, *gradient.tensors, *request.learning_rates]
         return locked(store, arrived, decide_and_update)
 
 

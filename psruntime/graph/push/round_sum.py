@@ -32,7 +32,7 @@ from psruntime.graph.push.guard import (
     times,
 )
 from psruntime.graph.push.row_sum import RowSum
-from psruntime.graph.push.step_messages import PsHeader
+from psruntime.graph.push.step_messages import ReceivedPush
 from psruntime.graph.store.bucket_store import BucketStore, PsControl, ps_variable
 from psruntime.graph.store.gradient import BucketGradient, GradientStore, summing
 from psruntime.graph.update.apply import Update
@@ -113,7 +113,7 @@ class RoundStore:
 def contribute(
     rounds: RoundStore,
     control: PsControl,
-    header: PsHeader,
+    request: ReceivedPush,
     gradient: BucketGradient,
     closed: Any = None,
     replaces: bool = False,
@@ -131,7 +131,7 @@ def contribute(
         int64 [3] = (PENDING, NOT_FINITE or the cause of the drop; the last attempt that the bucket had applied, after
         the close if there was one, so when it was pulled; how many contributions the sum had before this one).
     """
-    store, push, attempt = rounds.store, header.push, header.push.sequence
+    store, push, attempt = rounds.store, request.push, request.push.sequence
     numbers = control.numbers
     gradient = copied_to_ps(store, gradient, rounds.sum.dtype)
 
@@ -144,8 +144,8 @@ def contribute(
         accepted = tf1.equal(verdict, counted)
         fresh = attempt > state[ATTEMPT]
         begins = tf1.logical_and(accepted, fresh)
-        begins_sum = tf1.logical_or(fresh, header.scale > 0) if replaces else fresh
-        scale = rounds.scale.assign(rounds.add(gradient, header.scale, accepted, begins_sum), read_value=False)
+        begins_sum = tf1.logical_or(fresh, request.scale > 0) if replaces else fresh
+        scale = rounds.scale.assign(rounds.add(gradient, request.scale, accepted, begins_sum), read_value=False)
         with tf1.control_dependencies([scale]):  # so that the state never counts a sum whose scale is not known
             before = tf1.where(begins, numbers(0), state[COUNT])
             now = tf1.stack([attempt, before + numbers(1), state[INTENT], state[APPLIED_ATTEMPT]])
@@ -161,12 +161,16 @@ def contribute(
         return tf1.stack([verdict, after_close[APPLIED_ATTEMPT], before]), last
 
     with tf1.name_scope(f"contribute/{store.bucket.name}/"):
-        arrived = [*push.tensors, header.scale, *gradient.tensors, *([] if closed is None else [closed])]
+        arrived = [*push.tensors, request.scale, *gradient.tensors, *([] if closed is None else [closed])]
         return locked(store, arrived, add)[0]
 
 
 def close(
-    rounds: RoundStore, control: PsControl, closing: PsHeader, update: Update, gradient: BucketGradient | None = None
+    rounds: RoundStore,
+    control: PsControl,
+    closing: ReceivedPush,
+    update: Update,
+    gradient: BucketGradient | None = None,
 ) -> tuple[Any, Any]:
     """Builds the close of a round on one bucket: updates it from the sum of all contributions, once.
 

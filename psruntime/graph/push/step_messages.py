@@ -50,7 +50,7 @@ class Push:
 
 
 @dataclass(frozen=True)
-class PsHeader:
+class ReceivedPush:
     """The header as it arrived on one ps.
 
     push: who pushes or closes, and what.  learning_rates: float32 [] of each rule.
@@ -69,8 +69,8 @@ class PsHeader:
     is_chief: Any = None
 
     @classmethod
-    def of(cls, message: Any, num_rates: int, control: PsControl) -> PsHeader:
-        """message: int64, the fields in the order of `Header.values`; numbers that are not whole as their bits.
+    def of(cls, message: Any, num_rates: int, control: PsControl) -> ReceivedPush:
+        """message: int64, the fields in the order of `PushRequest.values`; numbers that are not whole as their bits.
 
         control: of the ps, by whose scale the rates are multiplied.  That changes only while no push is under way.
         """
@@ -93,11 +93,11 @@ class PsHeader:
         )
 
 
-class Header:
+class PushRequest:
     """The header from worker `index` to the ps of these controls, in the current graph.
 
     finite: bool [] on the worker, whether the loss is; None: it is fed, with `scale`.
-    scale: float64 [] on the worker, see PsHeader; None if no gradient is contributed.
+    scale: float64 [] on the worker, see ReceivedPush; None if no gradient is contributed.
     fed: the placeholder.  nothing: what it is if it is not fed, int64 [size]: it is fenced then.
     checked: an operation on the worker that fails if what is fed is `no_push`; the header is not sent before it.
     on: the header on each ps.
@@ -120,10 +120,10 @@ class Header:
             self.checked = tf1.raw_ops.Assert(condition=worker >= 0, data=[worker])
             with tf1.control_dependencies([self.checked]):
                 message = tf1.concat([message, computed], axis=0) if computed else tf1.identity(message)
-        self.on: list[PsHeader] = []
+        self.on: list[ReceivedPush] = []
         for ps, control in enumerate(controls):
             with tf1.device(ps_device(ps)):
-                self.on.append(PsHeader.of(tf1.identity(message, name=f"header_{ps}"), len(rules), control))
+                self.on.append(ReceivedPush.of(tf1.identity(message, name=f"header_{ps}"), len(rules), control))
 
     @property
     def no_push(self) -> Any:

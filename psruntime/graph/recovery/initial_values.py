@@ -82,7 +82,7 @@ def _made_anew(graph: TrainGraph) -> list[Assigned]:
         for variable in graph.kept_beside(name)
     ]
     pretrained, copies = graph.model.captured.pretrained, graph.model.ps_copies.variables
-    beside += [(home.ps, initialise(copies[home.name])) for home in graph.plan.homes if home.name in pretrained]
+    beside += [(copy.ps, initialise(copies[copy.name])) for copy in graph.plan.copies if copy.name in pretrained]
     buckets = [bucket for bucket in graph.plan.buckets if bucket.is_grouped or _is_pretrained(graph, bucket)]
     masters = [(bucket.ps, initialise(graph.model.stores[bucket.name].master)) for bucket in buckets]
     return [(GLOBAL_STEP.ps, initialise(graph.global_step.master)), *beside, *masters]
@@ -96,7 +96,7 @@ def _is_pretrained(graph: TrainGraph, bucket: Bucket) -> bool:
 def _levels(graph: TrainGraph) -> dict[str, int]:
     """Variable -> how many others have to be initialised one after the other before it."""
     levels: dict[str, int] = {}
-    sources = {view.source.op: {name} for name, view in graph.model.views.items()}
+    sources = {read.source.op: {name} for name, read in graph.model.reads.items()}
     for group in graph.plan.groups:
         tables = {table.name for table in group.tables}
         sources |= {handle.op: tables for handle in graph.model.lookups.handles(group)}
@@ -109,9 +109,9 @@ def _levels(graph: TrainGraph) -> dict[str, int]:
 def _assigned(graph: TrainGraph, values: Values, levels: dict[str, int], level: int) -> list[Assigned]:
     """Operations that assign the variables of one level, but for the rows of table groups."""
     assigned = [
-        (home.ps, _assign(graph.model.ps_copies.variables[home.name], values[home.name]))
-        for home in graph.plan.homes
-        if home.name in values
+        (copy.ps, _assign(graph.model.ps_copies.variables[copy.name], values[copy.name]))
+        for copy in graph.plan.copies
+        if copy.name in values
     ]
     for bucket in graph.plan.buckets:
         if not bucket.is_grouped and any(piece.variable in values for piece in bucket.pieces):
@@ -144,10 +144,10 @@ def _dealt_to(graph: TrainGraph, bucket: Bucket, values: Values) -> list[Any]:
     row_size = prod(row_shape)
     dealt: list[Any] = []
     for piece in (piece for piece in bucket.pieces if piece.variable in values):
-        value, home = values[piece.variable], graph.model.views[piece.variable].home
+        value, device = values[piece.variable], graph.model.reads[piece.variable].handle_device
         for start, rows in row_portions((piece.size // row_size, *row_shape), value.dtype.size):
             begin = piece.start // row_size + start * piece.stride
-            with tf1.control_dependencies(dealt[-1:]), tf1.device(home):
+            with tf1.control_dependencies(dealt[-1:]), tf1.device(device):
                 portion = value[begin : begin + (rows - 1) * piece.stride + 1 : piece.stride]
             portion.set_shape([rows, *row_shape])
             dealt.append(assign_rows(master.handle, piece.offset // row_size + start, portion))

@@ -421,4 +421,4 @@ def _variables_on(graph: TrainGraph, ps: int) -> list[Any]:
     variables = [v for store in graph.stores_on(ps) for v in (*graph.values_of(store), *store.counters)]
     variables += _changes_on(graph, ps)
     variables += [v for r in _rounds_on(graph, ps) for v in r.variables]
-    return variables + [graph.model.ps_copies.variables[home.name] for home in graph.plan.homes if home.ps == ps]
+    return variables + [graph.model.ps_copies.variables[copy.name] for copy in graph.plan.copies if copy.ps == ps]

@@ -39,7 +39,7 @@ class ReplicaBuffer:
         self._own: dict[str, VariableCopy] = {}  # by the name of the variable's handle
         self._on_next: dict[str, VariableCopy] = {}
         self.names = [store.bucket.name for store in self._stores]
-        ps_copies = [graph.model.ps_copies.variables[home.name] for home in graph.plan.homes if home.ps == ps]
+        ps_copies = [graph.model.ps_copies.variables[copy.name] for copy in graph.plan.copies if copy.ps == ps]
         self._values = [*(v for store in self._stores for v in graph.values_of(store)), *ps_copies]
         alone = [self._copy(copy) for copy in ps_copies]
         graph.fence.guard(ps, alone)

@@ -98,7 +98,7 @@ class ControlPlane(Protocol):
         once that is over the answer is a turn of the duty WAIT, and `done` is to be reported again.
         """
 
-    def pushes(self) -> None:
+    def count_push(self) -> None:
         """Counts a push that is about to be sent, whether it arrives or not."""
 
     def stepped(self, global_step: int) -> None:

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.guard import copied_to_ps, guarded_update
-from psruntime.graph.push.step_messages import Header, Outcomes, PsHeader
+from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPush
 from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
@@ -23,13 +23,13 @@ def build_push_step(setup: StepSetup) -> TrainGraph:
     gradients = setup.clipped(pulled, computed)
     aggregated = setup.aggregated(pulled)
     finite = setup.is_finite(pulled, [*gradients.values(), *(bucket.pushed for bucket in aggregated)])
-    header = Header(setup.rules(pulled), setup.index, setup.controls, finite)
-    trained = setup.trained_buckets(pulled, gradients, header)
-    outcomes, global_step = _push(setup, pulled, trained, aggregated, header, finite)
+    request = PushRequest(setup.rules(pulled), setup.index, setup.controls, finite)
+    trained = setup.trained_buckets(pulled, gradients, request)
+    outcomes, global_step = _push(setup, pulled, trained, aggregated, request, finite)
     step = {"outcomes": outcomes, "global_step": global_step}
     if setup.has_local_rounds:
         step["examples"] = setup.weight(pulled, finite)
-    return setup.handles(pulled, header, trained, step, computed, finite)
+    return setup.handles(pulled, request, trained, step, computed, finite)
 
 
 def _push(
@@ -37,7 +37,7 @@ def _push(
     pulled: PulledModel,
     trained: list[TrainedBucket],
     aggregated: list[AggregatedBucket],
-    header: Header,
+    request: PushRequest,
     finite: Any,
 ) -> tuple[list[Any], Any]:
     """Pushes what a step of this worker made; (outcomes per ps, global step after it)."""
@@ -47,24 +47,24 @@ def _push(
         gradient = copied_to_ps(store, setup.sent(bucket, finite), store.master.dtype.base_dtype)
         version = pulled.versions[bucket.name]
         control, by_staleness = setup.controls[ps], bucket.by_staleness
-        outcome, _ = guarded_update(store, control, header.on[ps], version, gradient, bucket.update, by_staleness)
+        outcome, _ = guarded_update(store, control, request.on[ps], version, gradient, bucket.update, by_staleness)
         outcomes.add(ps, outcome)
     for store, pushed, aggregation in aggregated:
         ps = store.bucket.ps
         arrived = copied_to_ps(store, pushed, store.master.dtype.base_dtype)
         version = pulled.versions[store.bucket.name]
-        update = aggregation.push_update(store, header.on[ps])
-        outcomes.add(ps, guarded_update(store, setup.controls[ps], header.on[ps], version, arrived, update)[0])
-    outcome, global_step = _count_step(pulled.global_step, setup.controls[0], header.on[0])
+        update = aggregation.push_update(store, request.on[ps])
+        outcomes.add(ps, guarded_update(store, setup.controls[ps], request.on[ps], version, arrived, update)[0])
+    outcome, global_step = _count_step(pulled.global_step, setup.controls[0], request.on[0])
     outcomes.add(0, outcome)
     return outcomes.bring(global_step, setup.index)
 
 
-def _count_step(store: BucketStore, control: PsControl, header: PsHeader) -> tuple[Any, Any]:
+def _count_step(store: BucketStore, control: PsControl, request: ReceivedPush) -> tuple[Any, Any]:
     """Counts the update in the global step, by the rule of every bucket; (outcome, global step after it)."""
     with tf1.device(ps_device(store.bucket.ps)):
         one = BucketGradient(tf1.ones([1], tf1.int64))
         version, _ = store.pull()
-        outcome, counted = guarded_update(store, control, header, version, one, counting_update(store))
+        outcome, counted = guarded_update(store, control, request, version, one, counting_update(store))
         with tf1.control_dependencies([counted]):
             return outcome, store.master.read_value()[0]

@@ -24,7 +24,7 @@ from psruntime.graph.base.devices import ps_device, worker_device
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
-from psruntime.graph.push.step_messages import Header, Outcomes, PsHeader
+from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPush
 from psruntime.graph.step.mean_divisor import gradient_scale, make_divisor
 from psruntime.graph.step.setup import AggregatedBucket, StepSetup, TrainedBucket
 from psruntime.graph.step.train_graph import LocalRoundGraph, RoundGraph, TrainGraph
@@ -51,10 +51,10 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     aggregated = setup.aggregated(pulled)
     finite = setup.is_finite(pulled, [*gradients.values(), *(bucket.pushed for bucket in aggregated)])
     examples, scale = _weight_and_scale(setup, pulled, divisor, finite)
-    step_header = Header([], setup.index, setup.controls, finite, scale)
-    close_header = Header(setup.rules(pulled), setup.index, setup.controls)
-    trained = setup.trained_buckets(pulled, gradients, close_header)
-    rounds = _Rounds(setup, pulled, step_header, close_header)
+    step_request = PushRequest([], setup.index, setup.controls, finite, scale)
+    close_request = PushRequest(setup.rules(pulled), setup.index, setup.controls)
+    trained = setup.trained_buckets(pulled, gradients, close_request)
+    rounds = _Rounds(setup, pulled, step_request, close_request)
     for bucket in trained:
         rounds.add(bucket, examples)
     for of_model in aggregated:
@@ -63,7 +63,7 @@ def build_round_step(setup: StepSetup) -> TrainGraph:
     graph = rounds.graph()
     pulled.pull_after(graph.after_close)  # the one back edge: the pull, which was built first, waits for the close
     step = {"examples": examples, **rounds.step()}
-    return setup.handles(pulled, step_header, trained, step, gradients, finite, graph, divisor)
+    return setup.handles(pulled, step_request, trained, step, gradients, finite, graph, divisor)
 
 
 def _require_no_dynamic_table(setup: StepSetup) -> None:
@@ -85,11 +85,13 @@ def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Any, finit
 class _Rounds:
     """The rounds of all buckets, while they are built.  The limits are those of the joint gradient, see ModelSpec."""
 
-    def __init__(self, setup: StepSetup, pulled: PulledModel, step_header: Header, close_header: Header) -> None:
+    def __init__(
+        self, setup: StepSetup, pulled: PulledModel, step_request: PushRequest, close_request: PushRequest
+    ) -> None:
         self._setup = setup
         self._pulled = pulled
-        self._step_header = step_header
-        self._close_header = close_header
+        self._step_request = step_request
+        self._close_request = close_request
         every_ps = range(setup.plan.num_ps)
         self._stores: list[list[RoundStore]] = [[] for _ in every_ps]  # per ps, like the next three
         self._contribute: list[list[Any]] = [[] for _ in every_ps]
@@ -98,7 +100,7 @@ class _Rounds:
         self._keep: list[Any] = []
         self._after_close: dict[str, Any] = {}
         self._outcomes = Outcomes(setup.plan.num_ps)
-        self._local = _LocalRounds(setup, close_header) if setup.has_local_rounds else None
+        self._local = _LocalRounds(setup, close_request) if setup.has_local_rounds else None
 
     def add(self, bucket: TrainedBucket, examples: Any) -> None:
         """A bucket that is trained.  examples: what the batch weighs, float64 []."""
@@ -106,7 +108,7 @@ class _Rounds:
         sent = setup.sent(bucket, examples > 0)
         rounds = RoundStore(store, sent.indices is not None)
         kept = self._kept(store, sent)
-        closing = self._close_header.on[ps]
+        closing = self._close_request.on[ps]
         is_dynamic = bucket.name in self._pulled.id_rows
         update = _joint_update(rounds, closing, self._pulled.spec.clip_value, bucket.update, is_dynamic)
         state, self._after_close[bucket.name] = close(rounds, setup.controls[ps], closing, update)
@@ -124,12 +126,16 @@ class _Rounds:
         """A bucket of a variable with an aggregation."""
         (store, pushed, aggregation), control = bucket, self._setup.controls[bucket.store.bucket.ps]
         ps, name = store.bucket.ps, store.bucket.name
-        rounds, kept, closing = RoundStore(store, is_sparse=False), self._kept(store, pushed), self._close_header.on[ps]
+        rounds, kept, closing = (
+            RoundStore(store, is_sparse=False),
+            self._kept(store, pushed),
+            self._close_request.on[ps],
+        )
         state, self._after_close[name] = close(rounds, control, closing, aggregation.round_update(rounds))
         self._outcomes.add(ps, self._outcome(rounds, ps, pushed, state, aggregation))
         self._stores[ps].append(rounds)
-        header, replaces = aggregation.contribution(closing), aggregation.is_first_only
-        self._contribute[ps].append(contribute(rounds, control, header, self._again(kept), replaces=replaces))
+        request, replaces = aggregation.contribution(closing), aggregation.is_first_only
+        self._contribute[ps].append(contribute(rounds, control, request, self._again(kept), replaces=replaces))
         self._close[ps].append(state)
         if self._local:
             self._local.add_change(rounds, kept, aggregation.local_update(rounds))
@@ -152,7 +158,7 @@ class _Rounds:
         rounds = RoundStore(store, is_sparse=False)
         with tf1.device(ps_device(store.bucket.ps)):
             one = BucketGradient(tf1.ones([1], tf1.int64))
-        closing = self._close_header.on[0]
+        closing = self._close_request.on[0]
         self._stores[0].append(rounds)
         self._contribute[0].append(contribute(rounds, control, closing, one))
         state, self._after_close[store.bucket.name] = close(rounds, control, closing, counting_update(store), one)
@@ -174,11 +180,11 @@ class _Rounds:
         if self._setup.job.backup_workers:
             with tf1.device(ps_device(ps)):
                 return tf1.stack([control.numbers(PENDING), closed[APPLIED_ATTEMPT], control.numbers(0)])
-        header = self._step_header.on[ps]
+        request = self._step_request.on[ps]
         if aggregation is None:
-            return contribute(rounds, control, header, gradient, closed)
+            return contribute(rounds, control, request, gradient, closed)
         return contribute(
-            rounds, control, aggregation.contribution(header), gradient, closed, replaces=aggregation.is_first_only
+            rounds, control, aggregation.contribution(request), gradient, closed, replaces=aggregation.is_first_only
         )
 
     def step(self) -> dict[str, Any]:
@@ -192,7 +198,7 @@ class _Rounds:
     def graph(self) -> RoundGraph:
         return RoundGraph(
             stores=[rounds for of_ps in self._stores for rounds in of_ps],
-            header=self._close_header,
+            request=self._close_request,
             contribute=_each(tf1.stack, self._contribute),
             squares=_each(tf1.add_n, self._squares),
             close=_each(tf1.stack, self._close),
@@ -204,7 +210,7 @@ class _Rounds:
 class _LocalRounds:
     """The runs of local rounds, while they are built."""
 
-    def __init__(self, setup: StepSetup, closing: Header) -> None:
+    def __init__(self, setup: StepSetup, closing: PushRequest) -> None:
         self._index, self._controls, self._closing = setup.index, setup.controls, closing
         self._change: dict[str, BucketGradient] = {}
         self._keep: dict[str, Any] = {}
@@ -245,7 +251,7 @@ class _LocalRounds:
 
 
 def _joint_update(
-    rounds: RoundStore, closing: PsHeader, clip_value: float | None, update: Update, is_dynamic: bool = False
+    rounds: RoundStore, closing: ReceivedPush, clip_value: float | None, update: Update, is_dynamic: bool = False
 ) -> Update:
     """The update of a bucket from the sum of a round: first the joint gradient is made of it, in the master's dtype.
 

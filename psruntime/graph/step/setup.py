@@ -20,7 +20,7 @@ from psruntime.graph.model.pulled_model import PulledModel, build_pulled_model
 from psruntime.graph.model.towers import Towers
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.push.aggregation import Aggregation
-from psruntime.graph.push.step_messages import Header
+from psruntime.graph.push.step_messages import PushRequest
 from psruntime.graph.step.error_feedback import packed_gradient
 from psruntime.graph.step.step_marks import step_marks
 from psruntime.graph.step.top_k import largest_entries
@@ -139,21 +139,21 @@ class StepSetup:
             examples = tf1.cast(pulled.examples, tf1.float64)
             return tf1.where(finite, examples, tf1.zeros_like(examples))
 
-    def trained_buckets(self, pulled: PulledModel, gradients: Gradients, header: Header) -> list[TrainedBucket]:
+    def trained_buckets(self, pulled: PulledModel, gradients: Gradients, request: PushRequest) -> list[TrainedBucket]:
         """The buckets that have gradients, with their updates.  header: brings the learning rates to each ps."""
         rules = self.rules(pulled)
         trained = []
         for bucket in self.plan.buckets:
             if bucket.name in gradients:
                 store = pulled.stores[bucket.name]
-                rates = header.on[bucket.ps].learning_rates
+                rates = request.on[bucket.ps].learning_rates
                 by_staleness = self._by_staleness(bucket, rules, rates)
                 rates = by_staleness.rates if by_staleness else rates
                 optimizer = BucketOptimizer(rules, bucket, rates, self.wire.sparsifies(bucket))
                 if by_staleness:
                     by_staleness.of_gradient = optimizer.is_of_sums
                 gradient, constraint = gradients[bucket.name], pulled.captured.constraints.get(bucket.variable)
-                update = bucket_update(optimizer, store, constraint, pulled.step_view)
+                update = bucket_update(optimizer, store, constraint, pulled.step_read)
                 by_row = gradient.indices is not None and optimizer.is_by_row and constraint is None
                 flags = _row_flags(pulled, store) if self.job.delta_every and by_row else ()
                 update = _noted(pulled, store, optimizer, update, flags)
@@ -177,7 +177,7 @@ class StepSetup:
     def handles(
         self,
         pulled: PulledModel,
-        header: Header,
+        request: PushRequest,
         trained: list[TrainedBucket],
         step: dict[str, Any],
         gradients: Gradients,
@@ -196,7 +196,7 @@ class StepSetup:
             graph=tf1.get_default_graph(),
             plan=self.plan,
             model=pulled,
-            header=header,
+            request=request,
             controls=self.controls,
             fence=WriteFence(self.controls, self.index),
             step=step,

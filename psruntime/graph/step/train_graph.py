@@ -12,7 +12,7 @@ from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.round_sum import RoundStore
-from psruntime.graph.push.step_messages import Header
+from psruntime.graph.push.step_messages import PushRequest
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.write_fence import WriteFence
@@ -48,7 +48,7 @@ class RoundGraph:
     """
 
     stores: list[RoundStore]
-    header: Header
+    request: PushRequest
     contribute: list[Any]
     squares: list[Any]
     close: list[Any]
@@ -58,14 +58,14 @@ class RoundGraph:
     @property
     def runs(self) -> dict[str, tuple[Any, list[Any]]]:
         """Of each run that it has: (what is fetched, the tensors that are fed)."""
-        header = self.header.fed
+        request = self.request.fed
         runs = {
-            "contribute": (self.contribute, [header]),
+            "contribute": (self.contribute, [request]),
             "squares": (self.squares, []),
-            "close": (self.close, [header]),
+            "close": (self.close, [request]),
         }
         if self.local:
-            runs["close_local"] = self.local.close, [header, self.local.end]
+            runs["close_local"] = self.local.close, [request, self.local.end]
         return runs
 
 
@@ -95,7 +95,7 @@ class TrainGraph:
     graph: Any
     plan: Plan
     model: PulledModel
-    header: Header
+    request: PushRequest
     controls: list[PsControl]
     fence: WriteFence
     step: dict[str, Any]
@@ -118,9 +118,9 @@ class TrainGraph:
     @property
     def fed(self) -> list[Any]:
         """The tensors that a step is fed."""
-        of_rounds = [self.rounds.header.fed] if self.rounds else []
+        of_rounds = [self.rounds.request.fed] if self.rounds else []
         divisor = [] if self.mean_divisor is None else [self.mean_divisor]
-        return [*self.model.batch, self.header.fed, *of_rounds, *divisor]
+        return [*self.model.batch, self.request.fed, *of_rounds, *divisor]
 
     def values_of(self, store: BucketStore) -> list[Any]:
         """The variables of a bucket, but for its counters: its master, and what is kept beside it."""
@@ -139,7 +139,7 @@ class TrainGraph:
     @property
     def empty_ps(self) -> frozenset[int]:
         """The ps on which the plan puts no variables."""
-        with_copies = {home.ps for home in self.plan.homes}
+        with_copies = {copy.ps for copy in self.plan.copies}
         every_ps = range(self.plan.num_ps)
         return frozenset(ps for ps in every_ps if ps not in with_copies and not self.stores_on(ps))
 

@@ -29,24 +29,24 @@ class StepWarmUp:
     """
 
     def __init__(self, graph: TrainGraph) -> None:
-        headers = [graph.header, *([graph.rounds.header] if graph.rounds else [])]
+        requests = [graph.request, *([graph.rounds.request] if graph.rounds else [])]
         self._runs = [(graph.step, graph.fed)]
         if graph.rounds:
             self._runs += [graph.rounds.runs["contribute"], graph.rounds.runs["close"]]
-        self._headers = {header.fed: header.no_push for header in headers}
-        needed = ancestors(header.checked for header in headers)
+        self._requests = {request.fed: request.no_push for request in requests}
+        needed = ancestors(request.checked for request in requests)
         run = ancestors(tf1.nest.flatten(graph.step)) - needed
         leaving = [op for op in run if not _is_on_ps(op) and _leaves_a_trace(op)]
         self.is_possible = not any(map(_is_in_loop, leaving))
         for op in leaving if self.is_possible else ():
-            op._add_control_input(graph.header.checked)
+            op._add_control_input(graph.request.checked)
 
     def run(self, session: Any) -> None:
         """Makes the session ready, as far as that is possible."""
         if not self.is_possible:
             return
         for fetches, fed in self._runs:
-            values = [self._headers.get(tensor, _any_value(tensor)) for tensor in fed]
+            values = [self._requests.get(tensor, _any_value(tensor)) for tensor in fed]
             with suppress(tf1.errors.OpError):
                 session.calling(fetches, fed)(*values)
                 raise AssertionError("a run that is no push has ended well")

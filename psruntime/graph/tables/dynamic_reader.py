@@ -45,7 +45,7 @@ class DynamicReader(GroupReader):
     def _group_rows(self, _table: GroupedTable, ids: Any, /) -> Any:
         return tf1.reshape(ids, [-1])
 
-    def _homes(self, unique: Any) -> tuple[Any, Any]:
+    def _ps_and_bucket_rows(self, unique: Any) -> tuple[Any, Any]:
         return tf1.cast(sets_of(unique, self.group.rows) % self.group.num_ps, tf1.int32), unique
 
     def _gathered(self, ps: int, ids: Any) -> Any:

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.ops.ancestors import ancestors
-from psruntime.graph.tables.group_reader import Asked, Fetched, GroupReader
+from psruntime.graph.tables.group_reader import Fetched, GroupReader, LookupRequest
 from psruntime.graph.tables.lookup_notes import is_outermost
 from psruntime.graph.tables.reading import uncolocated
 
@@ -26,7 +26,7 @@ class _Lookup:
     """result: identity of what is to be connected."""
 
     group: GroupReader
-    asked: Asked
+    request: LookupRequest
     result: Any
 
 
@@ -43,10 +43,10 @@ class TableLookups:
         self._lookups: list[_Lookup] = []
         self._is_connected = False
 
-    def views(self) -> dict[str, GroupedTableView]:
+    def reads(self) -> dict[str, GroupedTableRead]:
         """Table -> how the model reads it."""
         return {
-            table.name: GroupedTableView(self, reader, table)
+            table.name: GroupedTableRead(self, reader, table)
             for reader in self._readers.values()
             for table in reader.group.tables
         }
@@ -55,13 +55,13 @@ class TableLookups:
         """The rows of a lookup; those in loops, branches and functions are fetched there."""
         if self._is_connected or not is_outermost(self._graph):
             reader.require_outermost(table)
-            return reader.fetch([Asked(table, ids, reader.check(table, ids))]).results[0]
+            return reader.fetch([LookupRequest(table, ids, reader.check(table, ids))]).results[0]
         with tf1.device(self._worker):
             shape = ids.shape.concatenate(reader.row_shape)
             result = tf1.identity(tf1.placeholder(reader.dtype, shape, name="to_be_connected"))
         with tf1.control_dependencies(None):  # whatever the result waits for, the fetch waits for the ids alone
             in_range = reader.check(table, ids)
-        self._lookups.append(_Lookup(reader, Asked(table, ids, in_range), result))
+        self._lookups.append(_Lookup(reader, LookupRequest(table, ids, in_range), result))
         return result
 
     def put_together(self, step: Iterable[Any], batch: Iterable[Any]) -> None:
@@ -86,7 +86,7 @@ class TableLookups:
     def _fetch(self, lookups: list[_Lookup]) -> None:
         """Feeds the results of lookups of one group."""
         reader = lookups[0].group
-        fetched = reader.fetch([lookup.asked for lookup in lookups])
+        fetched = reader.fetch([lookup.request for lookup in lookups])
         for lookup, rows in zip(lookups, fetched.results, strict=True):
             lookup.result.op._update_input(0, rows)
         reader.fetched.append(fetched._replace(results=[lookup.result for lookup in lookups]))
@@ -105,15 +105,15 @@ class TableLookups:
         return [handle for reader in self._readers.values() for handle in reader.handles]
 
 
-class GroupedTableView:
-    """A table of a group, see View."""
+class GroupedTableRead:
+    """A table of a group, see VariableRead."""
 
     def __init__(self, lookups: TableLookups, reader: GroupReader, table: GroupedTable) -> None:
         self._lookups, self._reader, self._table = lookups, reader, table
-        home = ps_device(table.offset % reader.group.num_ps)
-        self.home: str | None = home
+        handle_device = ps_device(table.offset % reader.group.num_ps)
+        self.handle_device: str | None = handle_device
         with tf1.name_scope(f"table/{table.name}"), uncolocated():
-            with tf1.device(home):
+            with tf1.device(handle_device):
                 self.source = tf1.identity(reader.handles[table.offset % reader.group.num_ps])
             self.value = reader.whole(table, self.source)
 
@@ -137,7 +137,7 @@ class _Order:
         self._levels: dict[_Lookup, int] = {}
         self._others: set[_Lookup] = set()  # that depend on something else than the batch
         for lookup in lookups:  # one comes after those that its ids depend on
-            operations, before = self._before([lookup.asked.ids])
+            operations, before = self._before([lookup.request.ids])
             self._levels[lookup] = max((self._levels[each] + 1 for each in before), default=0)
             if before & self._others or any(op.type == "Placeholder" and op not in fed for op in operations):
                 self._others.add(lookup)
@@ -156,7 +156,7 @@ class _Order:
         waiting = self._before(targets)[1]
         while waiting:
             needed |= waiting
-            roots = [root for each in waiting for root in (each.asked.ids, *each.result.op.control_inputs)]
+            roots = [root for each in waiting for root in (each.request.ids, *each.result.op.control_inputs)]
             waiting = self._before(roots)[1] - needed
         return needed
 

@@ -18,7 +18,7 @@ _UNIQUE = frozenset({"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCounts
 _KEEPING = frozenset({"Identity", "Reshape"})  # operations after which ids are as different as before
 
 
-class Asked(NamedTuple):
+class LookupRequest(NamedTuple):
     """A lookup.  ids: integers of any shape.  in_range: an operation that fails unless they can be looked up."""
 
     table: GroupedTable
@@ -63,9 +63,9 @@ class Fetched(NamedTuple):
             return [BucketGradient(values, ids) for values, ids in zip(parts, self.ids, strict=True)]
         used, places = tf1.unique(places)
         sums = row_sums(each, places, tf1.size(used))
-        home = tf1.searchsorted(tf1.cumsum(tf1.stack(counts)), used, side="right")
-        parts = tf1.dynamic_partition(sums, home, len(counts))
-        ids_of = tf1.dynamic_partition(tf1.gather(_joined(self.ids), used), home, len(counts))
+        ps_of_each = tf1.searchsorted(tf1.cumsum(tf1.stack(counts)), used, side="right")
+        parts = tf1.dynamic_partition(sums, ps_of_each, len(counts))
+        ids_of = tf1.dynamic_partition(tf1.gather(_joined(self.ids), used), ps_of_each, len(counts))
         return [BucketGradient(values, ids) for values, ids in zip(parts, ids_of, strict=True)]
 
 
@@ -97,7 +97,7 @@ class GroupReader:
             UsageError: this kind of table has none there.
         """
 
-    def fetch(self, lookups: Sequence[Asked]) -> Fetched:
+    def fetch(self, lookups: Sequence[LookupRequest]) -> Fetched:
         """The rows of these lookups."""
         with tf1.name_scope(f"fetch/{self.group.name}/"), uncolocated():
             with tf1.device(self._worker):
@@ -117,18 +117,18 @@ class GroupReader:
                 results = [tf1.gather(all_rows, at) for at in shaped]
                 return Fetched(ids, rows, shaped, results, order if are_unique else None)
 
-    def whole(self, table: GroupedTable, at_home: Any) -> Any:
-        """All of a table.  at_home: the handle of the ps where its first row is, as a tensor of the table's own."""
+    def whole(self, table: GroupedTable, first_handle: Any) -> Any:
+        """All rows of a table.  first_handle: the handle on the ps of its first row, as a tensor of the table's own."""
         num_ps = self.group.num_ps
-        handles = [at_home if ps == table.offset % num_ps else handle for ps, handle in enumerate(self.handles)]
-        parts = [self._strand(table, ps, handle) for ps, handle in enumerate(handles)]
+        handles = [first_handle if ps == table.offset % num_ps else handle for ps, handle in enumerate(self.handles)]
+        parts = [self._rows_on(table, ps, handle) for ps, handle in enumerate(handles)]
         with tf1.device(self._worker):
             places = [tf1.range((ps - table.offset) % num_ps, table.rows, num_ps) for ps in range(num_ps)]
             value = tf1.dynamic_stitch(places, parts)
             value.set_shape([table.rows, *self.group.row_shape])
             return value
 
-    def _strand(self, table: GroupedTable, ps: int, handle: Any) -> Any:
+    def _rows_on(self, table: GroupedTable, ps: int, handle: Any) -> Any:
         """All rows of a table that are on a ps."""
         num_ps = self.group.num_ps
         first = (ps - table.offset) % num_ps
@@ -160,10 +160,10 @@ class GroupReader:
         numbers = tf1.range(tf1.size(unique))
         if num_ps == 1:
             return [unique], [numbers]
-        home, sent = self._homes(unique)
-        return tf1.dynamic_partition(sent, home, num_ps), tf1.dynamic_partition(numbers, home, num_ps)
+        ps_of_each, sent = self._ps_and_bucket_rows(unique)
+        return tf1.dynamic_partition(sent, ps_of_each, num_ps), tf1.dynamic_partition(numbers, ps_of_each, num_ps)
 
-    def _homes(self, unique: Any) -> tuple[Any, Any]:
+    def _ps_and_bucket_rows(self, unique: Any) -> tuple[Any, Any]:
         """(the ps of each row of the group, int32 [rows]; its row there)."""
         num_ps = self.group.num_ps
         return tf1.cast(unique % num_ps, tf1.int32), unique // num_ps
@@ -187,7 +187,7 @@ def _shaped(positions: Any, ids: Any) -> Any:
     return shaped
 
 
-def _are_unique(lookups: Sequence[Asked]) -> bool:
+def _are_unique(lookups: Sequence[LookupRequest]) -> bool:
     """Whether it is known that no row is asked for twice: each table has one lookup, of ids that are unique."""
     tables = {lookup.table.name for lookup in lookups}
     return len(tables) == len(lookups) and all(_is_unique(lookup.ids) for lookup in lookups)

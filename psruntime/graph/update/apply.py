@@ -17,11 +17,11 @@ Update = Callable[[BucketGradient], Any]  # builds the operation that updates a 
 
 
 def bucket_update(
-    optimizer: BucketOptimizer, store: BucketStore, constraint: Any = None, step_view: Any = None
+    optimizer: BucketOptimizer, store: BucketStore, constraint: Any = None, step_read: Any = None
 ) -> Update:
     """The update of a bucket from a gradient, which may be dead: first the optimizer's, then the constraint's.
 
-    step_view: the global step on the worker; an update that reads it is refused.
+    step_read: the global step on the worker; an update that reads it is refused.
 
     Everything that the optimizer makes depends on the gradient, also what does not read it: a sparse update of
     AdamOptimizer decays its slots first, whole (4.7 s for two rows of a 1 GB table; that is TensorFlow's own
@@ -38,7 +38,7 @@ def bucket_update(
                 f"optimizer {optimizer.kind} cannot update variable {variable}, whose gradient is "
                 f"{'dense' if gradient.indices is None else 'sparse'}: it does not implement that"
             ) from error
-        if step_view is not None and step_view.op in _read_by(applied, [*gradient.tensors, optimizer.learning_rate]):
+        if step_read is not None and step_read.op in _read_by(applied, [*gradient.tensors, optimizer.learning_rate]):
             raise UsageError(
                 f"optimizer {optimizer.kind} reads the global step in the graph, for variable {variable}; give "
                 "ModelSpec.learning_rate a Python function of the global step, for example "

@@ -289,8 +289,8 @@ class WorkerControl:
                 poll_s = self._job.heartbeat_s
         return None
 
-    def pushes(self) -> None:
-        self._facts.pushed()
+    def count_push(self) -> None:
+        self._facts.count_push()
 
     def stepped(self, global_step: int) -> None:
         if self._job.bound_range and (step_s := self._timer.ended(time.monotonic())) is not None:

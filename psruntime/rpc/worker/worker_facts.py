@@ -188,7 +188,7 @@ class WorkerFacts:
         with self._lock:
             self._step_s.append(step_s)
 
-    def pushed(self) -> None:
+    def count_push(self) -> None:
         with self._lock:
             self._pushes += 1
 

@@ -34,7 +34,7 @@ SETTLES = 400  # turns of everybody, in which whatever is left of the job must c
 
 @dataclass
 class Worker:
-    """What round_steps.py and shard_reader.py keep.  drawn: batches that no round has had."""
+    """What round_loop.py and shard_reader.py keep.  drawn: batches that no round has had."""
 
     index: int
     incarnation: int

@@ -127,7 +127,7 @@ def test_the_fullest_ps_holds_little_more_than_its_share(
 ) -> None:
     """Graham's bound of list scheduling: max <= total / n + (1 - 1 / n) x largest."""
     plan = make_plan(model, num_ps, slice_bytes)
-    largest = max((b.size_bytes for b in (*plan.buckets, *plan.homes)), default=0)
+    largest = max((b.size_bytes for b in (*plan.buckets, *plan.copies)), default=0)
     total = sum(variable.size_bytes for variable in model)
     assert sum(loads(plan)) == total
     assert num_ps * max(loads(plan)) <= total + (num_ps - 1) * largest
@@ -208,8 +208,8 @@ def test_a_variable_that_is_not_trainable_has_one_home_in_its_own_shape(
 ) -> None:
     plan = make_plan(model, num_ps, slice_bytes)
     fixed = [variable for variable in model if not variable.trainable]
-    assert [(b.name, b.master_shape, b.dtype) for b in plan.homes] == [(v.name, v.shape, v.dtype) for v in fixed]
-    assert all(0 <= home.ps < num_ps for home in plan.homes)
+    assert [(b.name, b.master_shape, b.dtype) for b in plan.copies] == [(v.name, v.shape, v.dtype) for v in fixed]
+    assert all(0 <= home.ps < num_ps for home in plan.copies)
     assert not any(plan.pieces_of(variable.name) for variable in fixed)
 
 
@@ -341,7 +341,7 @@ def test_packing_joins_what_is_alike_and_leaves_everything_on_its_ps(
     alone, plan = (make_plan(model, num_ps, slice_bytes, size) for size in (0, pack_bytes))
     assert_covered(plan)
     assert loads(plan) == loads(alone)
-    assert plan.homes == alone.homes
+    assert plan.copies == alone.copies
     ps_of = {(piece.variable, piece.start): bucket.ps for bucket in alone.buckets for piece in bucket.pieces}
     specs = {variable.name: variable for variable in model}
     for bucket in plan.buckets:
@@ -387,7 +387,7 @@ def test_a_variable_with_an_aggregation_is_a_bucket_of_its_own(
     plan = make_plan([*model, counts], num_ps, slice_bytes, pack_bytes=1 << 20)
     ((bucket, piece),) = plan.pieces_of("counts")
     assert (bucket.aggregation, bucket.master_shape, piece.size, len(bucket.pieces)) == ("SUM", (40, 3), 120, 1)
-    assert plan.aggregated == [counts] and "counts" not in {home.name for home in plan.homes}
+    assert plan.aggregated == [counts] and "counts" not in {home.name for home in plan.copies}
     other = make_plan([*model, replace(counts, aggregation="MEAN")], num_ps, slice_bytes, pack_bytes=1 << 20)
     assert plan.fingerprint != other.fingerprint
     assert first_difference(plan.specs, other.specs) == (

@@ -114,13 +114,13 @@ def test_the_rows_that_zipf_ids_look_up_are_spread_evenly_over_the_ps(
     random = np.random.RandomState(0)
     travelled = np.zeros(num_ps, np.int64)
     for spec in specs:
-        homes = np.full(rows, -1)
+        copies = np.full(rows, -1)
         for bucket, piece in plan.pieces_of(spec.name):
-            homes[piece.start : piece.start + piece.size * piece.stride : piece.stride] = bucket.ps
-        assert homes.min() >= 0
+            copies[piece.start : piece.start + piece.size * piece.stride : piece.stride] = bucket.ps
+        assert copies.min() >= 0
         for _ in range(batches):
             ids = np.unique(np.minimum(random.zipf(exponent, batch) - 1, rows - 1))
-            travelled += np.bincount(homes[ids], minlength=num_ps)
+            travelled += np.bincount(copies[ids], minlength=num_ps)
     even = travelled.sum() / num_ps
     assert 0.9 * even <= travelled.min() and travelled.max() <= 1.1 * even
 

@@ -212,5 +212,5 @@ def test_a_chief_that_was_paused_does_not_keep_a_mix_of_two_copies(parts: int, t
 def close_a_round(session: Any, graph: Any) -> None:
     rounds = graph.rounds
     push_id = (0, INCARNATION, 4, 1)
-    session.run(rounds.contribute, {rounds.header.fed: rounds.header.values(push_id)})
-    session.run(rounds.close, {rounds.header.fed: rounds.header.values(push_id, members=1, factor=1.0)})
+    session.run(rounds.contribute, {rounds.request.fed: rounds.request.values(push_id)})
+    session.run(rounds.close, {rounds.request.fed: rounds.request.values(push_id, members=1, factor=1.0)})

@@ -15,7 +15,7 @@ from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.rounds.round_messages import Action, ActionKind, Starved
 from psruntime.core.shards.shard_messages import Position, Sharding
 from psruntime.core.shards.shards import Shards
-from psruntime.graph.loop import push_steps
+from psruntime.graph.loop import async_loop
 from psruntime.model import Model
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
 from tests.support.round_control_plane import RoundControlPlane
@@ -172,7 +172,7 @@ def test_what_was_brought_back_and_not_reported_is_told_by_the_next_chief(
 def test_a_refused_push_is_read_again(cluster: LocalCluster, tmp_path: Any, monkeypatch: Any) -> None:
     """A result says that a ps found the push stale; here it was applied all the same, so it counts twice."""
     refused: list[int] = []
-    read = push_steps._read
+    read = async_loop._read
 
     def stale_at_times(fetched: dict[str, Any], examples: int, times: Any) -> Any:
         if len(refused) < 2:
@@ -180,7 +180,7 @@ def test_a_refused_push_is_read_again(cluster: LocalCluster, tmp_path: Any, monk
             fetched = {**fetched, "outcomes": [np.array([[STALE, 0]])]}
         return read(fetched, examples, times)
 
-    monkeypatch.setattr(push_steps, "_read", stale_at_times)
+    monkeypatch.setattr(async_loop, "_read", stale_at_times)
     run = trained(cluster, tmp_path, "async", Shards(epochs=1))
     found = counts(run)
     assert found.min() == 1.0 and found.sum() == EXAMPLES + sum(refused)

@@ -13,7 +13,7 @@ from psruntime.core.rounds.rounds import Rounds
 from psruntime.core.rounds.shares import Shares
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.model import Context
-from tests.graph.loop.test_round_steps import MODEL
+from tests.graph.loop.test_round_loop import MODEL
 from tests.support.local_cluster import LocalCluster, Run, train
 from tests.support.round_control_plane import RoundControlPlane, lose_session, plain_batches
 

@@ -144,12 +144,12 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def step(self, worker: int, arrays: list[Any], sequence: int, chief: int = 0, **header: Any) -> dict[str, int]:
+    def step(self, worker: int, arrays: list[Any], sequence: int, chief: int = 0, **request: Any) -> dict[str, int]:
         """Bucket -> what became of the push of a step there."""
         graph = self.graphs[worker]
-        push_id = (worker, header.get("incarnation", WORKERS[worker]), sequence, WORKERS[worker])
+        push_id = (worker, request.get("incarnation", WORKERS[worker]), sequence, WORKERS[worker])
         feed = dict(zip(graph.model.batch, arrays, strict=True))
-        feed[graph.header.fed] = graph.header.values(push_id, is_chief=worker == chief)
+        feed[graph.request.fed] = graph.request.values(push_id, is_chief=worker == chief)
         fetched = self.sessions[worker].run(graph.step, feed)
         return self._named(fetched["outcomes"])
 
@@ -158,15 +158,15 @@ class Workers:
         rounds = self.graphs[worker].rounds
         assert rounds is not None
         push_id = (worker, WORKERS[worker], attempt, WORKERS[worker])
-        header = rounds.header.values(push_id, scale=8.0, is_chief=worker == chief)
-        return self._named(self.sessions[worker].run(rounds.contribute, {rounds.header.fed: header}))
+        request = rounds.request.values(push_id, scale=8.0, is_chief=worker == chief)
+        return self._named(self.sessions[worker].run(rounds.contribute, {rounds.request.fed: request}))
 
     def close(self, attempt: int, members: int) -> None:
         rounds = self.graphs[0].rounds
         assert rounds is not None
         push_id = (0, WORKERS[0], attempt, WORKERS[0])
-        header = rounds.header.values(push_id, members=members, factor=1 / (8 * members))
-        self.sessions[0].run(rounds.close, {rounds.header.fed: header})
+        request = rounds.request.values(push_id, members=members, factor=1 / (8 * members))
+        self.sessions[0].run(rounds.close, {rounds.request.fed: request})
 
     def values(self) -> dict[str, Any]:
         stores = self.run.graph.model.stores

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.model.capture import record, substitute
-from psruntime.graph.model.views import PulledView, View
+from psruntime.graph.model.variable_reads import PulledRead, VariableRead
 from tests.support.control_flow import control_flow
 
 VALUE = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -37,8 +37,8 @@ def learn(build: Callable[[], Any]) -> tuple[VariableSpec, ...]:
     return record(build, lambda _: ()).specs
 
 
-def substituted(views: Mapping[str, View]) -> Any:
-    return substitute(views, PulledView(tf1.constant(7, tf1.int64)))
+def substituted(views: Mapping[str, VariableRead]) -> Any:
+    return substitute(views, PulledRead(tf1.constant(7, tf1.int64)))
 
 
 READS: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -65,7 +65,7 @@ def test_every_read_gives_the_view(way: str, v2: bool) -> None:
     read, expected = READS[way]
     with control_flow(v2), tf1.Graph().as_default() as graph:
         view = tf1.placeholder(tf1.float32, [3, 2])
-        with substituted({NAME: PulledView(view)}):
+        with substituted({NAME: PulledRead(view)}):
             result = read(make())
             (gradient,) = tf1.gradients(result, [view])
         with tf1.Session(graph=graph) as session:
@@ -76,7 +76,7 @@ def test_every_read_gives_the_view(way: str, v2: bool) -> None:
 def test_a_fetch_of_the_variable_itself_gives_the_view() -> None:
     with tf1.Graph().as_default() as graph:
         view = tf1.placeholder(tf1.float32, [3, 2])
-        with substituted({NAME: PulledView(view)}):
+        with substituted({NAME: PulledRead(view)}):
             variable = make()
         with tf1.Session(graph=graph) as session:
             np.testing.assert_array_equal(session.run(variable, {view: VALUE}), VALUE)
@@ -109,21 +109,21 @@ def test_keras_layers_are_captured() -> None:
 
     specs = learn(lambda: build(tf1.zeros([1, 3])))
     assert specs == (VariableSpec("head/kernel", (3, 2), "float32"), VariableSpec("head/bias", (2,), "float32"))
-    with tf1.Graph().as_default() as graph, substituted({s.name: PulledView(tf1.ones(s.shape)) for s in specs}):
+    with tf1.Graph().as_default() as graph, substituted({s.name: PulledRead(tf1.ones(s.shape)) for s in specs}):
         result = build(tf1.ones([1, 3]))
         with tf1.Session(graph=graph) as session:
             np.testing.assert_array_equal(session.run(result), [[4, 4]])
 
 
 def test_initial_values_come_from_the_models_own_initializers() -> None:
-    with tf1.Graph().as_default() as graph, substituted({"v": PulledView(tf1.zeros([2]))}) as captured:
+    with tf1.Graph().as_default() as graph, substituted({"v": PulledRead(tf1.zeros([2]))}) as captured:
         tf1.get_variable("v", initializer=tf1.constant([3.0, 4.0]))
     with tf1.Session(graph=graph) as session:
         assert session.run(captured.initial_values["v"]).tolist() == [3.0, 4.0]
 
 
 def test_handles_that_are_never_initialised_are_not_global_variables() -> None:
-    with tf1.Graph().as_default() as graph, substituted({NAME: PulledView(tf1.zeros([3, 2]))}):
+    with tf1.Graph().as_default() as graph, substituted({NAME: PulledRead(tf1.zeros([3, 2]))}):
         variable = make()
         assert tf1.global_variables(), "model_fn itself finds them"
     assert [v is variable for v in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)] == [True]
@@ -132,7 +132,7 @@ def test_handles_that_are_never_initialised_are_not_global_variables() -> None:
 
 @pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub", "scatter_update", "scatter_nd_add"])
 def test_assigning_to_a_trainable_variable_is_refused_by_name(method: str) -> None:
-    with tf1.Graph().as_default(), substituted({NAME: PulledView(tf1.zeros([3, 2]))}):
+    with tf1.Graph().as_default(), substituted({NAME: PulledRead(tf1.zeros([3, 2]))}):
         variable = make()
         with pytest.raises(UsageError, match=r"assigns to variable scope/v"):
             getattr(variable, method)(tf1.ones([3, 2]))

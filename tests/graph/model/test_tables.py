@@ -156,17 +156,17 @@ def test_a_refused_push_changes_no_bit_of_a_table_or_its_slots(optimizer: str) -
     feed = dict(zip(graph.model.batch, inputs.draw_endlessly(), strict=True))
     with cluster.session(graph.graph) as session:
         before = session.run(held)
-        wrong_incarnation = {graph.header.fed: graph.header.values((0, 76, 100, 76))}
+        wrong_incarnation = {graph.request.fed: graph.request.values((0, 76, 100, 76))}
         outcomes = session.run(graph.step, {**feed, **wrong_incarnation})["outcomes"]
         assert APPLIED not in np.concatenate(outcomes)[:, 0]
         stale = dict.fromkeys(graph.model.versions.values(), 0)
-        header = {graph.header.fed: graph.header.values((0, 77, 101, 77))}
-        outcomes = session.run(graph.step, {**feed, **stale, **header})["outcomes"]
+        request = {graph.request.fed: graph.request.values((0, 77, 101, 77))}
+        outcomes = session.run(graph.step, {**feed, **stale, **request})["outcomes"]
         assert set(np.concatenate(outcomes)[:-1, 0]) == {STALE}
         for name, value in session.run(held).items():
             np.testing.assert_array_equal(value, before[name], err_msg=name)
-        header = {graph.header.fed: graph.header.values((0, 77, 102, 77))}
-        outcomes = session.run(graph.step, {**feed, **header})["outcomes"]
+        request = {graph.request.fed: graph.request.values((0, 77, 102, 77))}
+        outcomes = session.run(graph.step, {**feed, **request})["outcomes"]
         assert set(np.concatenate(outcomes)[:, 0]) == {APPLIED}
         after = session.run(held)
         assert all(np.any(after[f"psruntime/master/{name}"] != before[f"psruntime/master/{name}"]) for name in stores)

@@ -9,15 +9,15 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.model.capture import substitute
-from psruntime.graph.model.views import PulledView
+from psruntime.graph.model.variable_reads import PulledRead
 from psruntime.graph.ops.seeds import WorkerGraph
 
 
 def draws(index: int, graph_seed: int | None, op_seed: int | None) -> tuple[Any, Any]:
     """(what the model draws, its initial value) on worker `index`."""
     with WorkerGraph(index).as_default() as graph:
-        step = PulledView(tf1.constant(0, tf1.int64))
-        with substitute({"v": PulledView(tf1.zeros([4]))}, step) as captured:
+        step = PulledRead(tf1.constant(0, tf1.int64))
+        with substitute({"v": PulledRead(tf1.zeros([4]))}, step) as captured:
             if graph_seed is not None:
                 tf1.set_random_seed(graph_seed)
             variable = tf1.get_variable("v", [4], initializer=tf1.random_uniform_initializer(seed=5))

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, FENCED, MAX_STALENESS, NOT_FINITE, RECEIVED, REPEATED, STALE
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.push.guard import guarded_update
-from psruntime.graph.push.step_messages import PUSH_ID_SIZE, PsHeader, Push
+from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
@@ -36,9 +36,9 @@ class GuardedBucket:
                 self.pulled = tf1.placeholder(tf1.int64, [])
                 self.gradient = tf1.placeholder(tf1.float32, [SIZE])
                 optimizer = make_optimizer(0.1)
-            header = PsHeader(Push.of(self.identity, self.finite), learning_rates=[], members=None, factor=None)
+            request = ReceivedPush(Push.of(self.identity, self.finite), learning_rates=[], members=None, factor=None)
             self.outcome, _ = guarded_update(
-                self.store, control, header, self.pulled, BucketGradient(self.gradient),
+                self.store, control, request, self.pulled, BucketGradient(self.gradient),
                 lambda gradient: optimizer.apply_gradients([(gradient.values, self.store.master)]),
             )  # fmt: skip
             self.optimizer_variables = list(optimizer.variables())

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, FENCED, NOT_FINITE, REPEATED, STALE
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.push.guard import guarded_update
-from psruntime.graph.push.step_messages import PUSH_ID_SIZE, PsHeader, Push
+from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.apply import bucket_update
@@ -40,11 +40,13 @@ class GuardedTable:
                 self._values = tf1.placeholder(tf1.float32, [None, WIDTH])
                 self._indices = tf1.placeholder(tf1.int64, [None])
                 rate = tf1.constant(RATE)
-            header = PsHeader(Push.of(self._identity, self._finite), learning_rates=[rate], members=None, factor=None)
+            request = ReceivedPush(
+                Push.of(self._identity, self._finite), learning_rates=[rate], members=None, factor=None
+            )
             optimizer = BucketOptimizer([Rule("*", make_optimizer, RATE)], bucket, [rate])
             update = bucket_update(optimizer, store)
             gradient = BucketGradient(self._values, self._indices)
-            self._outcome, _ = guarded_update(store, control, header, self._pulled, gradient, update)
+            self._outcome, _ = guarded_update(store, control, request, self._pulled, gradient, update)
             init = [store.master.assign(initial), *(v.initializer for v in [*store.counters, *optimizer.variables])]
             limited = control.max_staleness.assign(limit)
             slots = [v.read_value() for v in optimizer.variables if optimizer.is_slot(v, store.master)]

@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Complete, Pushed
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.loop.round_loop import RoundLoop
 from psruntime.graph.loop.round_runs import RoundRuns
-from psruntime.graph.loop.round_steps import RoundSteps
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.replay.rounds import ReplayedPart
 from psruntime.graph.session.view_hook import ViewHook
@@ -96,7 +96,7 @@ def test_rounds_of_two_workers_equal_one_process(
         return False
 
     runner = StepRunner(run.graph, AnyView(), [])
-    workers = [RoundSteps(worker_run(worker), creator, runner, run.results.append, never) for worker in range(2)]
+    workers = [RoundLoop(worker_run(worker), creator, runner, run.results.append, never) for worker in range(2)]
     assignments = [Assignment(cluster.view, INCARNATION + worker, prepare=False) for worker in range(2)]
     with run.graph.graph.as_default(), cluster.session(run.graph.graph) as session:
         runner.after_create_session(session, None)
@@ -166,11 +166,11 @@ def test_rows_of_constant_ids_have_the_sum_of_all_contributions() -> None:
                 me = worker, INCARNATION + worker
                 feed = {
                     graph.model.batch[0]: np.arange(10),
-                    graph.header.fed: graph.header.values((*me, attempt, worker)),
+                    graph.request.fed: graph.request.values((*me, attempt, worker)),
                 }
                 if attempt > 1:
                     last = (*me, attempt - 1, worker)
-                    feed[rounds.header.fed] = rounds.header.values(last, members=2, factor=0.05)
+                    feed[rounds.request.fed] = rounds.request.values(last, members=2, factor=0.05)
                 session.run(graph.step, feed)
         assert session.run(graph.read_step) == ROUNDS
     for name, rows in wanted.items():
@@ -181,6 +181,6 @@ def test_rows_of_constant_ids_have_the_sum_of_all_contributions() -> None:
 
 def of_worker_row(run: Run, name: str) -> list[float]:
     """The first column of a table, as its ps has it."""
-    views = run.graph.model.views
+    views = run.graph.model.reads
     with run.cluster.session(run.graph.graph) as session:
         return session.run(views[name].value)[:, 0].tolist()  # type: ignore[no-any-return]

@@ -56,7 +56,7 @@ def test_a_step_moves_each_bucket_twice_and_one_message_each_way(optimizer: str,
     run = train(LocalCluster(PS), model, 1, plan=plan)
     buckets = len(run.graph.plan.buckets)
     assert buckets == (PS if plan == "packed" else BUCKETS)
-    feed = {run.graph.header.fed: run.graph.header.values((0, INCARNATION, 100, 1))}
+    feed = {run.graph.request.fed: run.graph.request.values((0, INCARNATION, 100, 1))}
     assert counts(run, model, run.graph.step, feed, with_batch=True) == {
         "ps to worker": buckets + PS,  # and what became of the push, of each ps
         "worker to ps": buckets + PS,  # and the header
@@ -71,13 +71,13 @@ def test_the_runs_of_a_round(clip: dict[str, float]) -> None:
     rounds = run.graph.rounds
     assert rounds
     push_id = (0, INCARNATION, 100, 1)
-    feed = {run.graph.header.fed: run.graph.header.values(push_id), run.graph.mean_divisor: 2.0}
+    feed = {run.graph.request.fed: run.graph.request.values(push_id), run.graph.mean_divisor: 2.0}
     step = counts(run, model, run.graph.step, feed, with_batch=True)
     assert step == {"ps to worker": 2 * PS, "worker to ps": 3 * PS}, "a bucket each, outcomes, what to close, header"
-    header = {rounds.header.fed: rounds.header.values(push_id, members=1, factor=1.0)}
-    pushed = counts(run, model, rounds.contribute, header, with_batch=False)
+    request = {rounds.request.fed: rounds.request.values(push_id, members=1, factor=1.0)}
+    pushed = counts(run, model, rounds.contribute, request, with_batch=False)
     assert pushed == {"worker to ps": 2 * PS, "ps to worker": PS}
-    assert counts(run, model, rounds.close, header, with_batch=False) == {"worker to ps": PS, "ps to worker": PS}
+    assert counts(run, model, rounds.close, request, with_batch=False) == {"worker to ps": PS, "ps to worker": PS}
 
 
 @pytest.mark.parametrize("num_ps", [1, 4])  # of four some have nothing
@@ -100,7 +100,7 @@ def test_of_a_table_the_report_counts_one_lookup(plan: str, more: int) -> None:
 
 
 def step_of(run: Run, model: Model) -> int:
-    feed = {run.graph.header.fed: run.graph.header.values((0, INCARNATION, 100, 1))}
+    feed = {run.graph.request.fed: run.graph.request.values((0, INCARNATION, 100, 1))}
     return sum(counts(run, model, run.graph.step, feed, with_batch=True).values())
 
 

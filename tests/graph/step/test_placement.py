@@ -111,11 +111,11 @@ def test_what_a_lock_waits_for_is_on_the_ps_when_it_is_taken(make: Any, mode: st
     graph = train(cluster, model, 1, mode=mode).graph
     batch = InputStream(model, Context("train", 0, 1, 8, "", 3)).draw_endlessly()
     feed: dict[Any, Any] = dict(zip(graph.model.batch, batch, strict=True))
-    feed.update({graph.header.fed: graph.header.values((0, INCARNATION, 1000, 1))})
+    feed.update({graph.request.fed: graph.request.values((0, INCARNATION, 1000, 1))})
     fetches: Any = graph.step
     if graph.rounds:
         fetches = [graph.step, graph.rounds.contribute]
-        feed[graph.rounds.header.fed] = graph.rounds.header.values((0, INCARNATION, 1001, 1))
+        feed[graph.rounds.request.fed] = graph.rounds.request.values((0, INCARNATION, 1001, 1))
     told = tf1.RunMetadata()
     with cluster.session(graph.graph) as session:
         session.run(fetches, feed, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=told)

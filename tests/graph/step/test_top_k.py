@@ -110,9 +110,9 @@ class Worker:
         given = np.full_like(x, np.nan) if poison else x
         feed = dict(zip(self.graph.model.batch, [given, ids], strict=True))
         who = INCARNATION + self.index if incarnation is None else incarnation
-        feed[self.graph.header.fed] = self.graph.header.values((self.index, who, sequence, 5))
+        feed[self.graph.request.fed] = self.graph.request.values((self.index, who, sequence, 5))
         if self.graph.rounds:
-            feed[self.graph.rounds.header.fed] = self.graph.rounds.header.nothing
+            feed[self.graph.rounds.request.fed] = self.graph.rounds.request.nothing
         if behind:
             live = self.session.run(self.graph.model.versions)
             feed.update({tensor: live[name] - behind for name, tensor in self.graph.model.versions.items()})
@@ -203,8 +203,8 @@ def test_a_round_is_the_mean_of_what_both_have_sent(optimizer: str) -> None:
             assert {told[name] for name in ("wide", "few", "table")} == {PENDING}
             expected -= np.float32(RATE) * worker.sender.sent(gradient) / 2
             worker.assert_keeps_what_it_should()
-        closing = rounds.header.values((0, INCARNATION, step + 1, 5), members=2, factor=1 / (2 * BATCH))
-        both[0].session.run(rounds.close, {rounds.header.fed: closing})
+        closing = rounds.request.values((0, INCARNATION, step + 1, 5), members=2, factor=1 / (2 * BATCH))
+        both[0].session.run(rounds.close, {rounds.request.fed: closing})
         np.testing.assert_array_equal(both[1].masters()["wide"], expected)
 
 
@@ -228,7 +228,7 @@ def seen(run: Run) -> Seen:
     with run.cluster.session(graph.graph) as session:
         at, end = session.run([position, ended])
         assert at > 0
-        return Seen(end - at, session.run(graph.model.views["wide"].value), session.run(master)[:WIDTH])
+        return Seen(end - at, session.run(graph.model.reads["wide"].value), session.run(master)[:WIDTH])
 
 
 @pytest.mark.parametrize("mode", long_but(["async"], ["async", "sync"]))

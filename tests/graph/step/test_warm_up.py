@@ -51,7 +51,7 @@ def test_all_that_leaves_a_trace_waits_for_the_check(model: str, settings: dict[
     run = train(LocalCluster(2), MODELS[model], 0, mode=mode, **settings)
     graph = run.graph
     runs = [graph.step, *([graph.rounds.contribute, graph.rounds.close] if graph.rounds else [])]
-    checks = [graph.header.checked, *([graph.rounds.header.checked] if graph.rounds else [])]
+    checks = [graph.request.checked, *([graph.rounds.request.checked] if graph.rounds else [])]
     operations = ancestors(tf1.nest.flatten(runs)) - ancestors(checks)
     leaving = [op for op in operations if op.op_def.is_stateful and op.type not in READS]
     assert len(leaving) > 10

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import PLANS
-from psruntime.graph.model.views import parted
+from psruntime.graph.model.variable_reads import parted
 from psruntime.model import Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, linear_model, train

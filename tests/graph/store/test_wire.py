@@ -94,7 +94,7 @@ def test_no_float32_travels_in_a_step(make: Any, dtype: str) -> None:
     graph = run.graph
     batch = InputStream(model, Context("train", 0, 1, 8, "", 3)).draw_endlessly()
     feed = dict(zip(graph.model.batch, batch, strict=True))
-    feed[graph.header.fed] = graph.header.values((0, INCARNATION, 100, 1))
+    feed[graph.request.fed] = graph.request.values((0, INCARNATION, 100, 1))
     told = tf1.RunMetadata()
     with run.cluster.session(graph.graph) as session:
         session.run(graph.step, feed, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=told)

@@ -15,9 +15,9 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.model.capture import substitute
-from psruntime.graph.model.views import PulledView
+from psruntime.graph.model.variable_reads import PulledRead
 from psruntime.graph.store.bucket_store import BucketStore
-from psruntime.graph.tables.table_view import TableView
+from psruntime.graph.tables.table_read import TableRead
 from tests.support.control_flow import control_flow
 from tests.support.local_cluster import LocalCluster
 
@@ -75,8 +75,8 @@ def test_every_read_gives_rows_and_the_gradient_of_a_plain_variable(way: str, v2
             store = BucketStore(bucket, 2)
             _, handle = store.pull_handle()
             with tf1.device("/job:worker/task:0"):
-                view = TableView(store.bucket, handle, "/job:worker/task:0")
-                with substitute({"v": view}, PulledView(tf1.constant(0, tf1.int64))) as captured:
+                view = TableRead(store.bucket, handle, "/job:worker/task:0")
+                with substitute({"v": view}, PulledRead(tf1.constant(0, tf1.int64))) as captured:
                     result = read(tf1.get_variable("v", initializer=VALUE))
                 gradient = gradient_of(result, handle)
                 fill = store.master.assign(captured.initial_values["v"])

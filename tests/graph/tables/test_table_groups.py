@@ -285,7 +285,7 @@ def test_a_step_moves_the_tensors_that_the_plan_counts() -> None:
         cluster, model = LocalCluster(2), model_of(count)
         run = train(cluster, model, 1)
         batch = InputStream(model, Context("train", 0, 1, 8, "", 3)).draw_endlessly()
-        feed = {run.graph.header.fed: run.graph.header.values((0, 77, 100, 77))}
+        feed = {run.graph.request.fed: run.graph.request.values((0, 77, 100, 77))}
         told = tf1.RunMetadata()
         with cluster.session(run.graph.graph) as session:
             feed.update(zip(run.graph.model.batch, batch, strict=True))

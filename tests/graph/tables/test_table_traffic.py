@@ -49,7 +49,7 @@ def test_each_id_and_each_row_travels_once() -> None:
     ids = np.zeros([8, IDS], np.int64)
     ids[:, 1] = 7  # two distinct rows of 50
     feed = dict(zip(graph.model.batch, [ids, np.zeros([8], np.float32)], strict=True))
-    feed.update({graph.header.fed: graph.header.values((0, 77, 100, 77))})
+    feed.update({graph.request.fed: graph.request.values((0, 77, 100, 77))})
     looked_up, pushed = graph_of_rows(graph)
     with cluster.session(graph.graph) as session:
         rows, (values, indices) = session.run([looked_up, pushed], feed)

@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, DOWN_WEIGHTED, RECEIVED, STALE, is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.push.guard import guarded_update
-from psruntime.graph.push.step_messages import PUSH_ID_SIZE, PsHeader, Push
+from psruntime.graph.push.step_messages import PUSH_ID_SIZE, Push, ReceivedPush
 from psruntime.graph.store.bucket_store import BucketStore, PsControl
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.apply import bucket_update
@@ -105,9 +105,9 @@ class Guarded:
             weight = StalenessWeight(parsed, 0, control.numbers, [rate], 0)
             optimizer = BucketOptimizer([Rule("*", make, RATE)], bucket, weight.rates)
             weight.of_gradient = optimizer.is_of_sums
-            header = PsHeader(Push.of(self._identity, finite), learning_rates=[rate], members=None, factor=None)
+            request = ReceivedPush(Push.of(self._identity, finite), learning_rates=[rate], members=None, factor=None)
             gradient, update = BucketGradient(self._values, self._indices), bucket_update(optimizer, store)
-            self._outcome, _ = guarded_update(store, control, header, self._pulled, gradient, update, weight)
+            self._outcome, _ = guarded_update(store, control, request, self._pulled, gradient, update, weight)
             init = [store.master.assign(np.reshape(initial, shape))]
             init += [v.initializer for v in [*store.counters, *optimizer.variables]]
             limited = control.max_staleness.assign(LIMIT)

@@ -63,13 +63,13 @@ class _Kept:
     pushed: bool = False
 
 
-class RoundSteps:
+class RoundLoop:
     """Takes turns in the rounds of the job.
 
     A step that failed in the user's code is repeated (data_errors.py).  What it pushed and closed carries the same
     attempt, so it counts once.  Instead of a batch that is given up the next one takes part in the same round.
 
-    on_step: called with the result of every contribution.  has_stopped, on_update: as in PushSteps; an update is the
+    on_step: called with the result of every contribution.  has_stopped, on_update: as in AsyncLoop; an update is the
         gradient in a round.  local: takes the turns of local rounds; None: the job has none.
     """
 
@@ -230,21 +230,21 @@ class RoundSteps:
     def _compute(self, session: Any, assignment: Assignment, action: Action) -> Any:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
         began_s = time.monotonic()
-        headers = {
-            self._graph.header.fed: self._graph.header.values(
+        requests = {
+            self._graph.request.fed: self._graph.request.values(
                 self._runs.push_id(assignment, action.attempt), is_chief=self._control_plane.is_chief()
             ),
-            self._rounds.header.fed: self._runs.close_header(assignment, action.closes),
+            self._rounds.request.fed: self._runs.close_request(assignment, action.closes),
         }
         divisor = 1
         if self._graph.mean_divisor is not None:
             divisor = action.closes.members if action.closes else 1  # as many as now, unless some came or went
-            headers[self._graph.mean_divisor] = divisor
+            requests[self._graph.mean_divisor] = divisor
         was_late = self._was_late(assignment)
         if was_late and self._kept:
             self._tell(self._kept, self._kept.round, self._kept.opened, too_late(self._buckets))
         draws_s = time.time()
-        batch, ran = self._step(session, self._batch_for(assignment, action), headers, action.share)
+        batch, ran = self._step(session, self._batch_for(assignment, action), requests, action.share)
         fetched, times = ran.fetched, ran.times(ROUND, self._waits_s or draws_s, draws_s)
         self._waits_s = None
         taken = replace(batch.taken, seconds=time.monotonic() - began_s) if batch.taken else None
@@ -273,7 +273,7 @@ class RoundSteps:
         kept = self._kept
         return kept is not None and kept.assignment == assignment and not kept.pushed
 
-    def _step(self, session: Any, batch: Batch, headers: dict[Any, Any], share: int) -> tuple[Batch, Ran]:
+    def _step(self, session: Any, batch: Batch, requests: dict[Any, Any], share: int) -> tuple[Batch, Ran]:
         """Runs the step with a batch, or with the next if that is given up; (the one that worked, its results)."""
         failures = 0
         while True:
@@ -283,7 +283,7 @@ class RoundSteps:
                 self._batches.pass_over(batch)
                 batch, failures = self._batches.next(share), 0
                 continue
-            feed = {**headers, **dict(zip(self._graph.model.batch, batch.arrays, strict=True))}
+            feed = {**requests, **dict(zip(self._graph.model.batch, batch.arrays, strict=True))}
             try:
                 ran: Ran = session.run_step_fn(self._with(feed))
             except tf1.errors.OpError as error:
@@ -299,7 +299,7 @@ class RoundSteps:
         def step(step_context: Any) -> Ran:  # noqa: ARG001
             started = self._runner.start(feed)
             if not self._only_keeps:
-                self._control_plane.pushes()
+                self._control_plane.count_push()
             ran = started.run()
             return ran._replace(fetched=self._runner.finish(started, ran))
 

@@ -51,7 +51,7 @@ class _Step:
     view: View | None = None  # that of the session
 
 
-class PushSteps:
+class AsyncLoop:
     """Takes steps as long as training goes on, with at most `pipeline` of them under way.
 
     A step that a lost session interrupted is repeated in the next one.  The repeat carries the same origin and sequence
@@ -176,16 +176,16 @@ class PushSteps:
         assert assignment is not None
         feed = dict(zip(self._graph.model.batch, step.batch, strict=True))
         push_id = (self._index, assignment.incarnation, step.sequence, self._origin)
-        feed[self._graph.header.fed] = self._graph.header.values(
+        feed[self._graph.request.fed] = self._graph.request.values(
             push_id, self._view.global_step, is_chief=self._control_plane.is_chief()
         )
-        if (odd := self._graph.header.odd_rate) and self._stop_on_nan:
+        if (odd := self._graph.request.odd_rate) and self._stop_on_nan:
             raise JobFailedError(f"{odd}; it was not applied")
         if odd and self._told_rate != odd:
             self._told_rate = odd
             self._log("rate_not_finite", reason=f"{odd}; nothing is applied until it is finite")
         started = self._runner.start(feed)
-        self._control_plane.pushes()
+        self._control_plane.count_push()
         step.view = assignment.view
         step.run = started, self._threads.submit(started.run)
 

@@ -17,7 +17,7 @@ from psruntime.graph.store.wire import FULL, Wire
 from psruntime.graph.tables.reading import brought, uncolocated
 
 
-class TableView:
+class TableRead:
     """A variable that is looked up on its ps by the worker on device `worker`.
 
     handle: resource [], of the variable there; of a bucket's master it is there once the version is read.
@@ -27,7 +27,7 @@ class TableView:
     """
 
     def __init__(self, bucket: Bucket, handle: Any, worker: str, wire: Wire = FULL) -> None:
-        self.home: str | None = ps_device(bucket.ps)
+        self.handle_device: str | None = ps_device(bucket.ps)
         self.source = handle
         self._ps = ps_device(bucket.ps)
         self._worker = worker

@@ -15,16 +15,16 @@ from psruntime.core.plan.packing import ALIGNED_BYTES
 from psruntime.core.plan.plan import Plan
 
 
-class View(Protocol):
+class VariableRead(Protocol):
     """Reads of one variable, as operations of a worker.
 
     value: the whole variable, in its shape.  source: what the gradients are taken with respect to.
-    home: the device of the variable's own handle and initial value, None for that of the model.
+    handle_device: the device of the variable's own handle and initial value, None for that of the model.
     """
 
     value: Any
     source: Any
-    home: str | None
+    handle_device: str | None
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Any:
         """Rows: integer `indices` of any shape -> indices.shape + row shape."""
@@ -33,10 +33,10 @@ class View(Protocol):
         """Entries or slices, as tf.gather_nd gives them."""
 
 
-class PulledView:
+class PulledRead:
     """A variable whose value is on the worker."""
 
-    home: str | None = None
+    handle_device: str | None = None
 
     def __init__(self, value: Any) -> None:
         self.value = self.source = value
