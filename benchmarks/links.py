@@ -34,10 +34,10 @@ STOCK = "stock"
 WIRES = ("bfloat16", "float16")
 QUICK = {"runs": 1, "megabits": [100], "seconds": 3.0, "workers": 1, "stock": False, "accuracy": False}
 
-Settings = tuple[str, ...]
+Overrides = tuple[str, ...]
 
 
-def run_of(settings: Settings | None, work: Workload, megabits: int, seconds: float) -> Measured:
+def run_of(settings: Overrides | None, work: Workload, megabits: int, seconds: float) -> Measured:
     """Of ours with these settings; None: of stock's.
 
     Raises:
@@ -53,7 +53,7 @@ def run_of(settings: Settings | None, work: Workload, megabits: int, seconds: fl
 
 
 def measure(
-    work: Workload, speeds: list[int], sides: dict[str, Settings | None], runs: int, seconds: float, say: Progress
+    work: Workload, speeds: list[int], sides: dict[str, Overrides | None], runs: int, seconds: float, say: Progress
 ) -> dict[str, Any]:
     """One result for each speed and peer, under "each"; or why there is none, under "skipped".
 
@@ -104,8 +104,8 @@ def main() -> None:
     optimizer, model = (MOMENTUM, MOMENTUM_MODEL) if given.top_k else (ADAM, MODEL)
     work = Workload(given.variables, given.bytes, 1, given.workers, optimizer=optimizer)
     ours = {f"top-k {given.top_k}": ("--top-k", given.top_k)} if given.top_k else {given.wire: ("--wire", given.wire)}
-    both: dict[str, Settings] = {**ours, FULL: ("--wire", FULL)}
-    sides: dict[str, Settings | None] = {**both, **({STOCK: None} if given.stock else {})}
+    both: dict[str, Overrides] = {**ours, FULL: ("--wire", FULL)}
+    sides: dict[str, Overrides | None] = {**both, **({STOCK: None} if given.stock else {})}
 
     def result(say: Progress) -> dict[str, Any]:
         folder = data_dir() if given.accuracy else ""  # before the links, which take long

@@ -14,7 +14,7 @@ from typing import Any
 from psruntime import flags
 from psruntime.bound_range import AUTO
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
-from psruntime.core.steering.settings import check_bound, check_scale
+from psruntime.core.steering.overrides import check_bound, check_scale
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.modes import BOUNDED, MODES
 from psruntime.observe.outputs import entry

@@ -16,7 +16,7 @@ from psruntime.config import JobConfig, whole_path
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.evaluation.history import as_line
 from psruntime.evaluation.settings import EvaluatorConfig
-from psruntime.metric import told
+from psruntime.metric import text_of
 from psruntime.model import EVAL, Context, load_model
 from psruntime.observe.outputs import entry, reader_is_gone
 from psruntime.process import offline
@@ -88,7 +88,7 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
 
     def tell(path: str, global_step: int, values: dict[str, float]) -> None:
         facts = {"global_step": global_step, "checkpoint": path}
-        sys.stdout.write(f"{as_line(facts, values) if arguments.json else told(global_step, values)}\n")
+        sys.stdout.write(f"{as_line(facts, values) if arguments.json else text_of(global_step, values)}\n")
         sys.stdout.flush()
         if missing := lists.not_in(path):
             _tell(missing)

@@ -37,7 +37,7 @@ from psruntime.errors import (
 from psruntime.evaluation import history
 from psruntime.evaluation.early_stopping import EarlyStopping
 from psruntime.evaluation.settings import EvaluatorConfig
-from psruntime.metric import told
+from psruntime.metric import text_of
 from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
@@ -45,7 +45,7 @@ from psruntime.observe.outputs import entry
 from psruntime.process import Process, run, usage_error
 from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.wire.control_messages import ControlRequest
@@ -98,7 +98,7 @@ def _work(
     await_names(where, process.stop, process.log)
     client = CoordinatorClient(where.coordinator, security)
     process.at_exit.callback(client.close)
-    job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
+    job = fetch_job(client, given, where.connect_timeout_s, process.stop, process.log)
     end = JobEnd(client, job, process.log)
     end.watch(process.stop)
     if not job.checkpoint_dir:
@@ -189,7 +189,7 @@ class Consequences:
 
     def measured(self, _path: str, global_step: int, values: dict[str, float]) -> None:
         """Prints the metrics for the user, as worker 0 does at the end, and logs them."""
-        sys.stdout.write(f"{told(global_step, values)}\n")
+        sys.stdout.write(f"{text_of(global_step, values)}\n")
         sys.stdout.flush()
         self._log("evaluation", global_step=global_step, **values)
         if self._metrics:

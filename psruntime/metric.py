@@ -36,7 +36,7 @@ class Metric(NamedTuple):
         return best is None or (value > best if self.greatest else value < best)
 
 
-def told(global_step: int, values: Mapping[str, float]) -> str:
+def text_of(global_step: int, values: Mapping[str, float]) -> str:
     """The values at a global step, in a line for people."""
     texts = [f"{name} {value:.4f}" for name, value in values.items()]
     rest = [f"and {len(texts) - MOST_TOLD} more"] if len(texts) > MOST_TOLD else []

@@ -65,13 +65,13 @@ def _specs(worker: WorkerConfig, job: JobConfig) -> tuple[VariableSpec, ...]:
     environment.prepare(hide_gpus=True)
 
     from psruntime.graph.input.input_stream import InputStream
-    from psruntime.graph.model.pulled_model import learn_specs
+    from psruntime.graph.model.pulled_model import record_specs
 
     model = load_model(worker.model)
     context = Context(TRAIN, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed)
     inputs = InputStream(model, context)
     try:
-        return learn_specs(model, inputs, TRAIN)
+        return record_specs(model, inputs, TRAIN)
     finally:
         inputs.close()
 

@@ -39,7 +39,7 @@ from psruntime.process import Process, run, usage_error
 from psruntime.process_config import ProcessConfig, split_address
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.security.credentials import Security, load_security
@@ -112,7 +112,7 @@ def _work(
     process.at_exit.callback(server.stop, STOP_S)
     client = CoordinatorClient(coordinator_address, security)
     process.at_exit.callback(client.close)
-    job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log)
+    job = fetch_job(client, given, where.connect_timeout_s, process.stop, process.log)
     host = own_host(where)
     endpoint = process.serve_metrics("ps", where, host, security.web)
     ps = _Ps(where, job, client, host, f"{host}:{server.port}", process)
@@ -174,7 +174,7 @@ class _Ps:
         self._written: object = None  # the fence that is in force, and of which incarnation
         self._stats = PsStats()  # as the last heartbeat has it
         self._view = 0  # the prepared view, 0 while there is none
-        self._knows_model = False  # whose buckets are here; a script has none
+        self._has_model = False  # whose buckets are here; a script has none
         self._cleanup = SessionCleanup(job.lease_s)
         data_plane = all_but((client.address, health))
         self._traffic = TrafficMeter(data_plane)
@@ -247,14 +247,14 @@ class _Ps:
         if worker is not None:
             failure = self._state.clear_session(worker)
             self._process.log("session_cleared", worker=worker, **({"failure": failure} if failure else {}))
-        if self._view and not self._knows_model:
-            self._learn_model()
-        if not self._view or not self._knows_model:
+        if self._view and not self._has_model:
+            self._fetch_model()
+        if not self._view or not self._has_model:
             return PsBeat(self._fence_revision, stats=PsStats(moved=self._traffic.moved()))
         stats, global_step = self._state.read()
         return PsBeat(self._fence_revision, self._view, global_step, replace(stats, moved=self._traffic.moved()))
 
-    def _learn_model(self) -> None:
+    def _fetch_model(self) -> None:
         """Asks for the model; without an answer the next heartbeat asks again.
 
         Workers that run a script of their own tell no variables: there is no ledger then, and they report the
@@ -264,13 +264,13 @@ class _Ps:
             specs = self._client.get_model()
         except UnreachableError:
             return
-        self._knows_model = specs is not None
+        self._has_model = specs is not None
         if specs:
-            self._state.learn_plan(make_plan(specs, self._job.ps, *self._job.plan_sizes))
+            self._state.set_plan(make_plan(specs, self._job.ps, *self._job.plan_sizes))
 
     def _log_ledger(self) -> None:
         """The account of all updates, once at the end."""
-        if not self._state.knows_plan:
+        if not self._state.has_plan:
             return
         stats, _ = self._state.read()
         unbalanced = self._state.unbalanced()

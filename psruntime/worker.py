@@ -36,7 +36,7 @@ from psruntime.gpus import VISIBLE, OwnMemory, choose_gpu, gpus, smallest_memory
 from psruntime.graph.base import allocator
 from psruntime.graph.hooks.progress import Progress
 from psruntime.machine import this_machine
-from psruntime.metric import told
+from psruntime.metric import text_of
 from psruntime.model import EVAL, TRAIN, Context, input_seed, load_model
 from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
@@ -48,7 +48,7 @@ from psruntime.process import Process, run, usage_error
 from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.client.join import Registration, end_reported, report_end
 from psruntime.rpc.client.retry import retrying
 from psruntime.rpc.security.credentials import Security, load_security
@@ -142,7 +142,7 @@ def _joined(
     process: Process,
 ) -> _Trainer:  # fmt: skip
     """A worker that is a member of the job, and ready to train."""
-    job = learn_job(client, given, where.connect_timeout_s, process.stop, process.log, where.index)
+    job = fetch_job(client, given, where.connect_timeout_s, process.stop, process.log, where.index)
     if job.train_steps is None and job.epochs is None:
         process.log("endless", reason="the job has no --train-steps: it trains until it is stopped")
     host, health = serve_health(where, security)
@@ -234,7 +234,7 @@ class _Trainer:
         """
         from psruntime.graph.input.input_stream import InputStream, require_fit
         from psruntime.graph.loop.loop_graphs import LoopGraphs
-        from psruntime.graph.model.pulled_model import learn_specs
+        from psruntime.graph.model.pulled_model import record_specs
         from psruntime.graph.model.slowed import slowed
         from psruntime.graph.model.towers import find_towers
         from psruntime.graph.step.plan_log import log_plan
@@ -246,7 +246,7 @@ class _Trainer:
         minibatches, shares = job.local_steps * self._towers.count, job.batch_policy == "throughput"
         self._inputs = InputStream(self._model, self._context(TRAIN), minibatches, self._data_errors(), shares)
         require_fit(job, self._inputs)
-        self._specs = learn_specs(self._model, self._inputs, TRAIN)  # 1
+        self._specs = record_specs(self._model, self._inputs, TRAIN)  # 1
         self._plan = make_plan(self._specs, job.ps, *job.plan_sizes)
         schedule = Schedule.of(job.schedule)
         self._has_local = schedule is not None and schedule.has_local
@@ -305,7 +305,7 @@ class _Trainer:
                 links.give_up()
             process.end_within(AFTER_STOP_S if stopped else self._job.drain_timeout_s, error.exit_code)
 
-        def heard(answer: Answer) -> None:
+        def on_answer(answer: Answer) -> None:
             links.follow(answer.instructions)
             self._graphs.prepare(answer.instructions.build, answer.instructions.build_number)
             if answer.instructions.leave:
@@ -320,7 +320,7 @@ class _Trainer:
         )  # fmt: skip
         self._control_plane, self._membership = join_worker(
             context, me, self._stats, where.connect_timeout_s, process.at_exit,
-            on_answer=heard,
+            on_answer=on_answer,
             on_end=ended,
             graphs=lambda: self._graphs.built,
         )  # fmt: skip
@@ -517,7 +517,7 @@ class _Trainer:
         )
         if values is None:
             return
-        sys.stdout.write(f"{told(global_step, values)}\n")
+        sys.stdout.write(f"{text_of(global_step, values)}\n")
         sys.stdout.flush()
         self._process.log("evaluation", global_step=global_step, **values)
         self._held_out(global_step, values)

@@ -25,7 +25,7 @@ from psruntime.observe.traffic import TrafficMeter
 from psruntime.process_config import ProcessConfig
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.client.join import Registration
 from psruntime.rpc.client.membership_client import MembershipClient
 from psruntime.rpc.security.credentials import Security
@@ -56,7 +56,7 @@ class ScriptMember:
         self._at_exit.callback(self._client.close)
         atexit.register(self.leave, LeaveKind.ASKED, "the script ended without closing its session")
 
-    def learn(self) -> JobConfig:
+    def fetch_job(self) -> JobConfig:
         """The job's settings.
 
         Raises:
@@ -64,7 +64,7 @@ class ScriptMember:
                 certificates or the token, or has a setting that is not for scripts.
         """
         await_names(self._where, self._stop, self.log)
-        self.job = learn_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log, self._where.index)
+        self.job = fetch_job(self._client, {}, self._where.connect_timeout_s, self._stop, self.log, self._where.index)
         if self.job.mode == "sync":
             raise UsageError(
                 "MonitoredTrainingSession knows the modes async and bounded, and the job's is sync: a script's own "
@@ -125,7 +125,7 @@ class ScriptMember:
         self._at_exit.callback(links.close)
         traffic = TrafficMeter(links.counts)
 
-        def heard(answer: Answer) -> None:
+        def on_answer(answer: Answer) -> None:
             links.follow(answer.instructions)
             if answer.instructions.leave:
                 self._asked.set()
@@ -135,7 +135,7 @@ class ScriptMember:
             Registration(Role.WORKER, where.index, address, f"{host}:{health.port}", identity=identity),
             lambda waiting: WorkerStats(pushes=pushes(), waiting=waiting, moved=traffic.moved()),
             where.connect_timeout_s, self._at_exit,
-            on_answer=heard,
+            on_answer=on_answer,
             on_end=lambda error: None if isinstance(error, JobOverError) else links.give_up(),
         )  # fmt: skip
         self._folders = folders
@@ -153,8 +153,8 @@ class ScriptMember:
     def was_stopped(self) -> PsRuntimeError | None:
         """Why the job is STOPPED, if it is."""
         assert self._membership is not None
-        told = self._membership.answer.instructions
-        return over_error(told.phase, told.reason) if told.phase is Phase.STOPPED else None
+        instructions = self._membership.answer.instructions
+        return over_error(instructions.phase, instructions.reason) if instructions.phase is Phase.STOPPED else None
 
     @property
     def job_has_ended(self) -> bool:

@@ -176,7 +176,7 @@ def _count_steps() -> StepCounting:
 
 
 def _open(member: ScriptMember, index: int, stock: StockArguments, counting: StepCounting) -> ScriptSession:
-    graph, log, job = tf1.get_default_graph(), member.log, member.learn()
+    graph, log, job = tf1.get_default_graph(), member.log, member.fetch_job()
     check_placement(graph, job.ps, index)
     tally, folders = Tally(), OwnedFolders(stock.folders(), job, member.coordinator, log)
     identity = identity_of_script(graph, counting.counters)

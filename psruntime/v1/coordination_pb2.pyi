@@ -346,9 +346,9 @@ class Past(_message.Message):
     global_step: int
     saved_step: int
     attempt: int
-    settings: Settings
+    settings: Overrides
     identity: ModelIdentity
-    def __init__(self, began: _Optional[bool] = ..., global_step: _Optional[int] = ..., saved_step: _Optional[int] = ..., attempt: _Optional[int] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
+    def __init__(self, began: _Optional[bool] = ..., global_step: _Optional[int] = ..., saved_step: _Optional[int] = ..., attempt: _Optional[int] = ..., settings: _Optional[_Union[Overrides, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
 
 class ModelIdentity(_message.Message):
     __slots__ = ("facts", "file", "text")
@@ -368,7 +368,7 @@ class ModelFact(_message.Message):
     value: str
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
-class Settings(_message.Message):
+class Overrides(_message.Message):
     __slots__ = ("revision", "from_global_step", "bound", "learning_rate_scale", "paused", "mode", "automatic")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     FROM_GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -492,13 +492,13 @@ class Instructions(_message.Message):
     stopping: bool
     save: bool
     leave: bool
-    settings: Settings
+    settings: Overrides
     pause_epoch: int
     pause_reason: str
     build_mode: str
     build_number: int
     identity: ModelIdentity
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., pause_epoch: _Optional[int] = ..., pause_reason: _Optional[str] = ..., build_mode: _Optional[str] = ..., build_number: _Optional[int] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., reason: _Optional[str] = ..., view: _Optional[_Union[View, _Mapping]] = ..., chief: _Optional[bool] = ..., fenced_in: _Optional[bool] = ..., close: _Optional[bool] = ..., restore: _Optional[bool] = ..., admitted: _Optional[_Iterable[_Union[AdmittedWorker, _Mapping]]] = ..., fence_revision: _Optional[int] = ..., clock_steps: _Optional[int] = ..., report_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_staleness: _Optional[int] = ..., saved_step: _Optional[int] = ..., seen_step: _Optional[int] = ..., stopping: _Optional[bool] = ..., save: _Optional[bool] = ..., leave: _Optional[bool] = ..., settings: _Optional[_Union[Overrides, _Mapping]] = ..., pause_epoch: _Optional[int] = ..., pause_reason: _Optional[str] = ..., build_mode: _Optional[str] = ..., build_number: _Optional[int] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ...) -> None: ...
 
 class AdmittedWorker(_message.Message):
     __slots__ = ("index", "incarnation")
@@ -1054,11 +1054,11 @@ class SteeringStatus(_message.Message):
     PENDING_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     BOUND_REASON_FIELD_NUMBER: _ClassVar[int]
-    settings: Settings
+    settings: Overrides
     pending: _containers.RepeatedScalarFieldContainer[str]
     waits_for: str
     bound_reason: str
-    def __init__(self, settings: _Optional[_Union[Settings, _Mapping]] = ..., pending: _Optional[_Iterable[str]] = ..., waits_for: _Optional[str] = ..., bound_reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, settings: _Optional[_Union[Overrides, _Mapping]] = ..., pending: _Optional[_Iterable[str]] = ..., waits_for: _Optional[str] = ..., bound_reason: _Optional[str] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ("watches",)

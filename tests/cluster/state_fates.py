@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psruntime.core.accounting.ledger import APPLIED, DOWN_WEIGHTED, RECEIVED, ROLLED_BACK, brought_back, is_balanced
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 from psruntime.schedule import Schedule
 from psruntime.states import Event, Fate, State
 from tests.cluster.state_trial import BATCH, Seen
@@ -258,7 +258,7 @@ def _attempt(case: Case) -> Answer:
 def _settings(case: Case) -> Answer:
     """All but the mode and bound where the event is their change."""
 
-    def read(settings: Settings) -> Any:
+    def read(settings: Overrides) -> Any:
         is_change = case.event in (Event.COMMAND, Event.SCHEDULED)
         return settings.learning_rate_scale, None if is_change else (settings.mode, settings.bound)
 

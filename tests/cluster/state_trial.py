@@ -13,7 +13,7 @@ from typing import Any
 
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import UnreachableError
 from tests.support.cluster import Cluster, Zygote
 from tests.support.polling import poll_until
@@ -54,7 +54,7 @@ class Seen:
 
     held: Snapshot
     chief: int
-    settings: Settings
+    settings: Overrides
     best: dict[str, Any] | None
     diaries: dict[int, Diary]
     shards: tuple[int, int] | None

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.model import Context, Model, load_model
 
 
@@ -46,6 +46,6 @@ def planned(model: str, num_ps: int) -> Plan:
     job, loaded = JobConfig(), load_model(model)
     stream = InputStream(loaded, context())
     try:
-        return make_plan(learn_specs(loaded, stream, "train"), num_ps, *job.plan_sizes)
+        return make_plan(record_specs(loaded, stream, "train"), num_ps, *job.plan_sizes)
     finally:
         stream.close()

@@ -8,7 +8,7 @@ from psruntime.config import JobConfig
 from psruntime.core.members.messages import Departure, JobStatus, LeaveKind, PsTraffic
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.steering.commands import SteeringStatus
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 from psruntime.live.job_events import events_between
 from tests.observe.test_render import JOB, PS, STATUS, WORKER
 
@@ -74,11 +74,11 @@ def test_moves_of_phase_view_and_chief() -> None:
 
 
 def test_what_was_changed_while_it_runs() -> None:
-    bounded = SteeringStatus(Settings(1, 480, bound=4, mode="bounded"), bound_reason="steps take 0.1 to 0.4 s")
+    bounded = SteeringStatus(Overrides(1, 480, bound=4, mode="bounded"), bound_reason="steps take 0.1 to 0.4 s")
     assert [text for _, text in told(STATUS, replace(STATUS, steering=bounded))] == [
         "mode: async -> bounded, from global step 480", "bound: None -> 4, steps take 0.1 to 0.4 s",
     ]  # fmt: skip
-    paused = SteeringStatus(Settings(1, 490, paused=True, learning_rate_scale=0.5), pending=("save",))
+    paused = SteeringStatus(Overrides(1, 490, paused=True, learning_rate_scale=0.5), pending=("save",))
     assert [text for _, text in told(STATUS, replace(STATUS, steering=paused))] == [
         "control: save, to take effect", "control: paused, from global step 490",
         "control: learning rates times 0.5, from global step 490",

@@ -27,7 +27,7 @@ from psruntime.core.members.messages import (
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.shards.shard_messages import ShardsStatus
 from psruntime.core.steering.commands import SteeringStatus
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 from psruntime.observe.render import as_json, as_tables, progress_line
 
 PS_STATS = PsStats(12_345_678, 4, 110, 100, {"stale": 9, "fenced": 1, "repeated": 0}, 7)
@@ -212,7 +212,7 @@ def test_the_rows_of_a_dynamic_table_are_summed_over_the_ps() -> None:
 
 
 STEERED = SteeringStatus(
-    Settings(3, 480, 2, 0.5, paused=True), ("bound 7", "save"), "waits for worker 3 to end its step"
+    Overrides(3, 480, 2, 0.5, paused=True), ("bound 7", "save"), "waits for worker 3 to end its step"
 )
 
 
@@ -228,7 +228,7 @@ def test_what_an_operator_has_changed_is_shown_with_what_is_about_to_be() -> Non
     assert "control: bound 7, then save to take effect: waits for worker 3 to end its step\n" in text
     assert "largest lead 0 of 2" in text
     assert "control" not in head(SteeringStatus(), bounded)
-    resumed = head(SteeringStatus(Settings(4, 490, 4)), bounded)
+    resumed = head(SteeringStatus(Overrides(4, 490, 4)), bounded)
     assert "by control" not in resumed and "largest lead 0 of 4" in resumed, "it is as it was started"
     assert "paused by control" in progress_line(replace(STATUS, steering=STEERED), bounded, 3.0)
     data = json.loads(json.dumps(as_json(replace(STATUS, steering=STEERED), bounded)))["steering"]
@@ -242,13 +242,13 @@ def test_what_an_operator_has_changed_is_shown_with_what_is_about_to_be() -> Non
 def test_a_schedule_is_shown_with_what_comes_next() -> None:
     job = JobConfig(schedule="async:400, bounded 4:2000, sync")
 
-    def head(step: int, settings: Settings) -> str:
+    def head(step: int, settings: Overrides) -> str:
         out = io.StringIO()
         status = replace(STATUS, global_step=step, steering=SteeringStatus(settings))
         Console(file=out, width=160).print(as_tables(status, job))
         return out.getvalue()
 
-    followed = Settings(1, 400, 4, mode="bounded", automatic=True)
+    followed = Overrides(1, 400, 4, mode="bounded", automatic=True)
     text = head(500, followed)
     assert "mode bounded," in text and "by control" not in text
     assert "schedule: bounded 4 until global step 2400, then sync\n" in text
@@ -265,7 +265,7 @@ def test_an_adaptive_bound_is_shown_with_its_reason() -> None:
         Console(file=out, width=160).print(as_tables(replace(STATUS, steering=steering), job))
         return out.getvalue()
 
-    chosen = Settings(1, 400, 6, mode="bounded", automatic=True)
+    chosen = Overrides(1, 400, 6, mode="bounded", automatic=True)
     assert "bound: auto:1-8, 1 now\n" in head(SteeringStatus(replace(chosen, revision=0, bound=1)))
     text = head(SteeringStatus(chosen, bound_reason="by the last 50 steps of each worker"))
     assert "bound: auto:1-8, 6 now: by the last 50 steps of each worker\n" in text and "by control" not in text

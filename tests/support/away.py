@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NOBODY = "02:00:00:00:00:99"  # a hardware address: who gets a packet for it drops it
+NO_WRITER = "02:00:00:00:00:99"  # a hardware address: who gets a packet for it drops it
 
 
 class Away:
@@ -30,11 +30,11 @@ class Away:
 
     def cut_from(self) -> None:
         """What it sends does not arrive."""
-        self._inside("neigh", "replace", self.here, "lladdr", NOBODY, "dev", self._there, "nud", "permanent")
+        self._inside("neigh", "replace", self.here, "lladdr", NO_WRITER, "dev", self._there, "nud", "permanent")
 
     def cut_to(self) -> None:
         """What is sent to it does not arrive."""
-        self._ip("neigh", "replace", self.there, "lladdr", NOBODY, "dev", self._here, "nud", "permanent")
+        self._ip("neigh", "replace", self.there, "lladdr", NO_WRITER, "dev", self._here, "nud", "permanent")
 
     def unplug(self) -> None:
         """It is as if it were down."""

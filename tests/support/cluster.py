@@ -21,7 +21,7 @@ from typing import Any
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.client.job_settings import fetch_job
 from tests.support.marks import running_with
 from tests.support.polling import poll_until
 from tests.support.worlds import World
@@ -156,7 +156,7 @@ class Cluster:
             self._address = first.wait_for("READY coordinator 0 ").split()[3]
             self.coordinator = reach(self._address)
             self.client = CoordinatorClient(self._address)
-            self.settings = learn_job(self.client, {}, CONNECT_S, threading.Event(), lambda *_, **__: None)
+            self.settings = fetch_job(self.client, {}, CONNECT_S, threading.Event(), lambda *_, **__: None)
         except BaseException:
             self._kill_all()
             raise

@@ -25,7 +25,7 @@ from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.assemble import assemble
 from psruntime.graph.loop.loop_graphs import LoopGraph
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.model.towers import ONE_TOWER, Towers
 from psruntime.graph.ps.ps_state import LedgerReader, PsState
 from psruntime.graph.recovery.warm_start import WarmStart
@@ -276,7 +276,7 @@ def train(
 
     context, shares = Context("train", 0, 1, batch_size, "", 3), job.batch_policy == "throughput"
     inputs = InputStream(model, context, job.local_steps * towers.count, data_errors("input"), shares)
-    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
+    plan = make_plan(record_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
     schedule = Schedule.of(job.schedule)
     has_local = schedule is not None and schedule.has_local
     graph = built.train if built else build_training(model, inputs, plan, job, 0, towers, has_local)

@@ -25,7 +25,7 @@ LEAST_STEPS = 20  # a heartbeat tells of a step that is under way, or not: of fe
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Reported:
     """What a member told, and when."""
 
     at_s: float
@@ -41,9 +41,9 @@ class _Line:
     """
 
     member: Member
-    before: _Told
-    mark: _Told | None
-    latest: _Told
+    before: _Reported
+    mark: _Reported | None
+    latest: _Reported
     has_share: bool = True
 
 
@@ -71,9 +71,9 @@ class TrafficRates:
         self._trained &= trains
         if stats.moved is None:
             return
-        told = _Told(now_s, stats.moved, stats.pushes if isinstance(stats, WorkerStats) else 0)
-        line = self._lines.setdefault(member.incarnation, _Line(member, told, None, told))
-        line.latest = told
+        reported = _Reported(now_s, stats.moved, stats.pushes if isinstance(stats, WorkerStats) else 0)
+        line = self._lines.setdefault(member.incarnation, _Line(member, reported, None, reported))
+        line.latest = reported
         if self._some_empty and isinstance(stats, PsStats):
             line.has_share = stats.buckets > 0
 
@@ -144,7 +144,7 @@ def why_heavy(index: int, times: float, num_ps: int) -> str:
 class _Span:
     """What was told between two times."""
 
-    def __init__(self, first: _Told, last: _Told) -> None:
+    def __init__(self, first: _Reported, last: _Reported) -> None:
         self.seconds = last.at_s - first.at_s
         self.sent = max(0, last.moved.sent - first.moved.sent)
         self.received = max(0, last.moved.received - first.moved.received)

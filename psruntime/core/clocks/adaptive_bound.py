@@ -38,9 +38,9 @@ class AdaptiveBound:
     told_every_s: time from one word of a worker to the next.
     """
 
-    def __init__(self, within: BoundRange, told_every_s: float, note: Callable[..., None]) -> None:
+    def __init__(self, within: BoundRange, reported_every_s: float, note: Callable[..., None]) -> None:
         self.range = within
-        self._between_s = max(SECONDS_BETWEEN, 2 * told_every_s)  # so that everybody has said something meanwhile
+        self._between_s = max(SECONDS_BETWEEN, 2 * reported_every_s)  # so that everybody has said something meanwhile
         self._note = note
         self._now_s = 0.0
         self.forget()

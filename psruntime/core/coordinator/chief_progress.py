@@ -61,7 +61,7 @@ class ChiefProgress:
         self._silent = Since()  # what that one does
         self._stepped: dict[int, tuple[int, float]] = {}  # by incarnation: steps in its view, and when they changed
         self._longest_step_s = 0.0
-        self._told: int | None = None  # the latest checkpoint after which the next was overdue
+        self._reported: int | None = None  # the latest checkpoint after which the next was overdue
         self._passed_over: set[tuple[int, str]] = set()  # (worker index, address), since the latest duty was done
         self._patience = 1  # times the limits
 
@@ -155,8 +155,8 @@ class ChiefProgress:
 
     def is_news(self) -> bool:
         """Whether nobody has asked this since the latest checkpoint."""
-        told, self._told = self._told, self._saved
-        return told != self._saved
+        reported, self._reported = self._reported, self._saved
+        return reported != self._saved
 
     # Who was late.
 

@@ -120,7 +120,7 @@ class Coordinator:
             return NotYet(claim.reason, claim.holder.tag, claim.holder)
         if claim is None:
             claim = self._admit(join, new_incarnation, now_s)
-            state.learn(join.past)
+            state.adopt(join.past)
         self._reconsider()
         answer = self._answer(claim)
         remark = in_a_line(remarks(join.identity, state.identity, "the job")) if state.identity else ""
@@ -142,7 +142,7 @@ class Coordinator:
         else:
             beat = self._take_worker_beat(member, beat)
             if beat.saved_step is not None and index == state.chief and state.trained_in(beat.view):
-                state.knows_saved(beat.saved_step, now_s)
+                state.note_saved(beat.saved_step, now_s)
                 state.past = state.past.saved(beat.saved_step)
                 state.chief_progress.saved(beat.saved_step)
         if isinstance(beat, WorkerBeat) and beat.failure and not state.phase.over:
@@ -299,7 +299,7 @@ class Coordinator:
         chief = require_chief(state, index, incarnation)
         if state.phase is Phase.PREPARING and view == state.view.number:
             lost = max(prepared.steps_lost, state.global_step - prepared.global_step)
-            state.knows_saved(prepared.saved_step, now_s)
+            state.note_saved(prepared.saved_step, now_s)
             state.past = state.past.saw(state.global_step).prepared(prepared.global_step, prepared.saved_step)
             state.steps_lost, state.global_step = state.steps_lost + lost, prepared.global_step
             state.began_at = prepared.global_step if state.began_at is None else state.began_at

@@ -35,9 +35,9 @@ class InstructionRevisions:
         self._latest.pop(incarnation, None)
 
 
-def written_here(beat: PsBeat, told: Instructions) -> PsBeat:
+def written_here(beat: PsBeat, instructions: Instructions) -> PsBeat:
     """The beat of a ps; a fence revision above those that it was told is from an earlier coordinator, and becomes 0."""
-    return replace(beat, fence_revision=0) if beat.fence_revision > told.fence_revision else beat
+    return replace(beat, fence_revision=0) if beat.fence_revision > instructions.fence_revision else beat
 
 
 def instructions_for(state: JobState, member: Member) -> Instructions:

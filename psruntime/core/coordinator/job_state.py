@@ -36,7 +36,7 @@ from psruntime.core.rounds.past_round import Part
 from psruntime.core.rounds.shares import Shares
 from psruntime.core.rounds.sync_rounds import SyncRounds
 from psruntime.core.shards.shards import Shards
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 from psruntime.core.steering.steering import Steering
 from psruntime.schedule import Schedule
 
@@ -93,7 +93,7 @@ class JobState:
         self.schedule = Schedule.of(job.schedule)
         self.adaptive_bound = AdaptiveBound(job.bound_range, job.heartbeat_s, note) if job.bound_range else None
         is_automatic = self.schedule is not None or self.adaptive_bound is not None
-        self.steering = Steering(Settings(mode=job.mode, bound=job.bound, automatic=is_automatic), note)
+        self.steering = Steering(Overrides(mode=job.mode, bound=job.bound, automatic=is_automatic), note)
 
         # What has moved, and what became of it.
         self.accounts = Accounts()
@@ -109,7 +109,7 @@ class JobState:
         """A part of a round is in the variables."""
         self.shards.applied(part.incarnation, part.shard_batches)
 
-    def knows_saved(self, saved_step: int | None, now_s: float) -> None:
+    def note_saved(self, saved_step: int | None, now_s: float) -> None:
         """Its chief says of which global step the newest checkpoint is; None: there is none."""
         if saved_step != self.past.saved_step or self.saved_at_s is None:
             self.saved_at_s = None if saved_step is None else now_s
@@ -143,13 +143,13 @@ class JobState:
             if self.phase is Phase.DRAINING:
                 self.worker_beats.stop(member.incarnation)
 
-    def learn(self, past: Past) -> None:
+    def adopt(self, past: Past) -> None:
         """Takes what a member knows of the job's past.  From its first view on the coordinator knows it all itself."""
         if self.view.number == 0:
             self.past = self.past.and_of(past)
             self.identity = self.past.identity or self.identity
-            self.sync.rounds.heard_of(self.past.attempt)
-            self.steering.learn(self.past.settings)
+            self.sync.rounds.raise_attempt(self.past.attempt)
+            self.steering.restore(self.past.settings)
             self.pace.rebound(self.steering.settings.bound)
             if self.past.began:
                 self.grace.expect(set(range(self.job.ps)) - {ps.index for ps in self.members.live(Role.PS)})
@@ -172,7 +172,7 @@ class JobState:
         self.shards.lose(member.incarnation, f"{member.name} is gone")
         self.pace.remove(member, now_s)
         if not self.members.live(Role.WORKER):
-            self.shards.nobody_reads()
+            self.shards.release_all()
             if self.view.number == 0:
                 self.specs = None  # nothing was made from them yet: another model may come
                 self.identity = self.past.identity

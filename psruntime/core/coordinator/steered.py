@@ -19,7 +19,7 @@ from psruntime.core.members.view import Phase, listed, over_error
 from psruntime.core.rounds.rounds import NAMED
 from psruntime.core.steering.barrier import Look
 from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatus
-from psruntime.core.steering.settings import check_bound, check_scale
+from psruntime.core.steering.overrides import check_bound, check_scale
 from psruntime.core.steering.steering import Request
 from psruntime.errors import UnreachableError, UsageError
 from psruntime.modes import named
@@ -35,7 +35,7 @@ def take(state: JobState, command: Command) -> None:
         UsageError: it cannot be carried out in this job.
         JobDoneError, JobStoppedError, JobFailedError: the job is over.
     """
-    if state.steering.knows(command.request_id):
+    if state.steering.has_request(command.request_id):
         return
     if state.phase.over:
         raise over_error(state.phase, state.reason)
@@ -70,8 +70,8 @@ def steer(state: JobState) -> bool:
             break
         if move == "halt":
             barrier.halt()
-        elif move == "tell":
-            barrier.tell(state.fence.renew(), state.global_step)
+        elif move == "apply":
+            barrier.apply(state.fence.renew(), state.global_step)
             state.pace.rebound(barrier.for_ps.bound)
             if barrier.for_ps.mode != barrier.in_force.mode:
                 state.pace.level(state.members.live(Role.WORKER))

@@ -12,7 +12,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.shards.shard_messages import Position, ShardsStatus
 from psruntime.core.steering.commands import UNSTEERED, SteeringStatus
-from psruntime.core.steering.settings import UNCHANGED, Settings
+from psruntime.core.steering.overrides import UNCHANGED, Overrides
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Instructions:
     stopping: bool = False  # worker: the job was asked to stop before its end: it ends once it is saved
     save: bool = False  # chief: a checkpoint is due at once: a ps is about to leave, or an operator wants it
     leave: bool = False  # ps that was asked to stop: nothing keeps it here; worker: it is asked to leave after its step
-    settings: Settings = UNCHANGED  # in force; ps: to write, and then in force
+    settings: Overrides = UNCHANGED  # in force; ps: to write, and then in force
     pause_epoch: int = 0  # worker: no step begins while it is told this number; 0: it may
     pause_reason: str = ""  # why, for people
     build: str = ""  # worker: it gets ready for the steps of this mode, and steps on as it does; empty: for no other

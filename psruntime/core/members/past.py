@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from psruntime.core.plan.identity import ModelIdentity
-from psruntime.core.steering.settings import UNCHANGED, Settings
+from psruntime.core.steering.overrides import UNCHANGED, Overrides
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Past:
     global_step: int = 0
     saved_step: int | None = None
     attempt: int = 0
-    settings: Settings = UNCHANGED
+    settings: Overrides = UNCHANGED
     identity: ModelIdentity | None = None
 
     def and_of(self, other: Past) -> Past:
@@ -58,7 +58,7 @@ class Past:
         """This attempt at a round was begun."""
         return self if attempt <= self.attempt else replace(self, attempt=attempt)
 
-    def steered(self, settings: Settings) -> Past:
+    def steered(self, settings: Overrides) -> Past:
         """These settings are in force, or the ps are told them."""
         return self if settings == self.settings else replace(self, settings=settings)
 

@@ -43,7 +43,7 @@ class Chosen:
         return max(1, len(self.members), self._gone + len(self._live) - self._backup_workers)
 
     @property
-    def nobody(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.members and not self._live
 
     @property

@@ -72,7 +72,7 @@ class Rounds:
 
     @property
     def open(self) -> bool:
-        return not self._chosen.nobody
+        return not self._chosen.is_empty
 
     @property
     def closing(self) -> bool:
@@ -143,7 +143,7 @@ class Rounds:
         self.revision += 1
         return past if is_held else None
 
-    def heard_of(self, attempt: int) -> None:
+    def raise_attempt(self, attempt: int) -> None:
         """An earlier coordinator had got so far: numbers of attempts only go up."""
         self.attempt = max(self.attempt, attempt)
 
@@ -218,7 +218,7 @@ class Rounds:
             return None
         past = self._past(closed.global_step)
         self._late += self._chosen.late
-        self._learn()
+        self._measure_members()
         self._forget()
         self.global_step = closed.global_step
         self.revision += 1
@@ -261,7 +261,7 @@ class Rounds:
                 return False
             self._before = self._past(self.round)
             self._late += self._chosen.late
-            self._learn()
+            self._measure_members()
         elif self.unsettled and self.local_end:
             return False
         self._chosen, self._contributions = Chosen(able, self._backup_workers), {}
@@ -347,21 +347,21 @@ class Rounds:
             return None if incarnation in self._contributions else ActionKind.PUSH
         return ActionKind.COMPUTE if self._chosen.computes(incarnation) and not self.closing else None
 
-    def _learn(self) -> None:
+    def _measure_members(self) -> None:
         """The open round is complete: how fast its members are is seen from it."""
-        for incarnation, said in self._contributions.items():
-            if self.shares and said.taken and incarnation in self._present:
-                self.shares.learn(incarnation, said.taken)
+        for incarnation, pushed in self._contributions.items():
+            if self.shares and pushed.taken and incarnation in self._present:
+                self.shares.measure(incarnation, pushed.taken)
 
     def _forget(self) -> None:
         self._chosen, self._contributions, self._local = Chosen({}, 0), {}, None
 
     def _closes_on_the_way(self) -> bool:
         """Whether the open round is complete, and can be closed by those who contribute to the next."""
-        said = self._contributions.values()
+        pushed = self._contributions.values()
         last = self.limit is not None and self.round >= self.limit
         opens = not (last or self._stays_closed or self._local or self.local_end)
-        return self.closing and opens and any(c.examples for c in said) and not any(c.apart for c in said)
+        return self.closing and opens and any(c.examples for c in pushed) and not any(c.apart for c in pushed)
 
     def _settle(self) -> PastRound | None:
         """The round before is closed."""

@@ -39,7 +39,7 @@ class Shares:
         self._rounds = 0  # since the last look
         self._news: dict[int, int] | None = None
 
-    def learn(self, incarnation: int, taken: Taken) -> None:
+    def measure(self, incarnation: int, taken: Taken) -> None:
         """A member's part in a round that is complete."""
         self._measures.setdefault(incarnation, deque(maxlen=MOST_MEASURES)).append(taken)
 

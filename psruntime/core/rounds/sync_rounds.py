@@ -105,8 +105,8 @@ class SyncRounds:
         self._record_late()
         self._note_shares()
         waits = (rounds.open, rounds.attempt)
-        nobody_is_late = not rounds.active or rounds.is_wanted_closed or rounds.all_train_alone
-        if waits != self._waits or nobody_is_late:
+        none_is_late = not rounds.active or rounds.is_wanted_closed or rounds.all_train_alone
+        if waits != self._waits or none_is_late:
             self._waits, self._since_s, self._warned = waits, self._now_s, False
         waited_s = self.waited_s(self._now_s)
         if waited_s > self._warn_s and not self._warned:

@@ -135,7 +135,7 @@ class Shards:
             shard = lease.shard
             self._note("shard_again", epoch=shard.epoch, begin=shard.begin, end=shard.end, reason=why)
 
-    def nobody_reads(self) -> None:
+    def release_all(self) -> None:
         """All workers are gone: those that come may cut the input otherwise."""
         self._restored, self.sharding = self.position, None
 

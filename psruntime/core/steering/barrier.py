@@ -1,6 +1,6 @@
 """The barrier: how the settings of a running job change at one point for all.
 
-    OPEN --begin--> HOLD --tell--> APPLY --release--> OPEN
+    OPEN --begin--> HOLD --apply--> APPLY --release--> OPEN
     OPEN --begin--> BUILD --halt--> HOLD
 
 BUILD: a change is accepted, and workers make themselves ready for the steps under it; they step on meanwhile.
@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 
 
 class BarrierState(str, Enum):
@@ -37,7 +37,7 @@ class BarrierState(str, Enum):
 MOVES = {  # the one that leads on
     BarrierState.OPEN: "begin",
     BarrierState.BUILD: "halt",
-    BarrierState.PAUSE: "tell",
+    BarrierState.PAUSE: "apply",
     BarrierState.APPLY: "release",
 }
 
@@ -63,7 +63,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Decision:
-    """move: what to do now, `halt`, `tell` or `release`; empty for nothing.  reason: what is waited for, for people."""
+    """move: `halt`, `apply` or `release`; empty for none.  reason: what the change waits for, for people."""
 
     move: str
     reason: str = ""
@@ -76,10 +76,10 @@ class Barrier:
     for which workers had to build, which is the number of the latest of these.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Overrides) -> None:
         self.state = BarrierState.OPEN
         self.in_force = settings
-        self.target: Settings | None = None
+        self.target: Overrides | None = None
         self.pause_epoch = 0
         self.builds = 0
         self._pauses = 0  # how many there were
@@ -96,22 +96,22 @@ class Barrier:
         return self.state in (BarrierState.BUILD, BarrierState.PAUSE)
 
     @property
-    def for_ps(self) -> Settings:
+    def for_ps(self) -> Overrides:
         """What the ps are to write."""
         return self.target if self.target is not None and self.state is BarrierState.APPLY else self.in_force
 
-    def learn(self, settings: Settings) -> None:
+    def restore(self, settings: Overrides) -> None:
         """Takes what an earlier coordinator had put into force, before anybody trains."""
-        self._require("learn", BarrierState.OPEN)
+        self._require("restore", BarrierState.OPEN)
         self.in_force = self.in_force.newer(settings)
         self._update_pause()
 
-    def note(self, change: Settings, global_step: int) -> None:
+    def note(self, change: Overrides, global_step: int) -> None:
         """Takes settings under which steps are taken as under those in force, so nobody has to hold for them."""
         self._require("note", BarrierState.OPEN)
         self.in_force = replace(change, revision=self.in_force.revision + 1, from_global_step=global_step)
 
-    def begin(self, change: Settings, builds: bool = False) -> None:
+    def begin(self, change: Overrides, builds: bool = False) -> None:
         """A change is accepted.  Its revision and its global step are given to it here, and when it is done.
 
         builds: whether workers may lack the graph of the steps that come.
@@ -140,9 +140,9 @@ class Barrier:
             return Decision("", look.unwritten)
         return Decision(MOVES[self.state])
 
-    def tell(self, fence_revision: int, global_step: int) -> None:
+    def apply(self, fence_revision: int, global_step: int) -> None:
         """Nobody is in a step: from this revision of the fence on the ps are told the new settings."""
-        self._require("tell", BarrierState.PAUSE)
+        self._require("apply", BarrierState.PAUSE)
         assert self.target is not None
         self.target = replace(self.target, from_global_step=global_step)
         self.state, self._apply_revision = BarrierState.APPLY, fence_revision

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from psruntime.bound_range import AUTO
-from psruntime.core.steering.settings import UNCHANGED, Settings
+from psruntime.core.steering.overrides import UNCHANGED, Overrides
 from psruntime.modes import BOUNDED, named
 
 
@@ -82,13 +82,13 @@ class Command:
         """The bound that the settings have under this command for a mode."""
         return self.bound if self.mode == BOUNDED else None
 
-    def why_not(self, settings: Settings) -> str:
+    def why_not(self, settings: Overrides) -> str:
         """Why it cannot be done under these settings; empty if it can."""
         if self.kind is Kind.BOUND and settings.mode != BOUNDED:
             return f"bound is for mode bounded, and the job's mode is {settings.mode}"
         return ""
 
-    def change(self, settings: Settings) -> Settings:
+    def change(self, settings: Overrides) -> Overrides:
         """The settings as this command makes them of those."""
         if self.kind is Kind.BOUND:
             return replace(settings, bound=self.bound, automatic=self.automatic)
@@ -127,7 +127,7 @@ class SteeringStatus:
     empty while there is none.  bound_reason: why the bound is what it is, where the job chooses it.
     """
 
-    settings: Settings = UNCHANGED
+    settings: Overrides = UNCHANGED
     pending: tuple[str, ...] = ()
     waits_for: str = ""
     bound_reason: str = ""

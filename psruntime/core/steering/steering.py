@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from psruntime.core.steering.barrier import Barrier, BarrierState, Decision, Look
 from psruntime.core.steering.commands import CHANGES, Command, Kind, Outcome, Reply, SteeringStatus
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 
 REMEMBERED = 256  # requests that are over, for repeats of theirs; an operator makes a few an hour
 MOST_OPEN = 64  # requests that are not
@@ -41,7 +41,7 @@ class Steering:
     started_with: the settings of a job that nobody has steered yet.
     """
 
-    def __init__(self, started_with: Settings, note: Callable[..., None]) -> None:
+    def __init__(self, started_with: Overrides, note: Callable[..., None]) -> None:
         self.barrier = Barrier(started_with)
         self.revision = 0
         self._note = note
@@ -50,7 +50,7 @@ class Steering:
         self._under_way: Request | None = None  # the change that the barrier is at
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> Overrides:
         """In force."""
         return self.barrier.in_force
 
@@ -59,12 +59,12 @@ class Steering:
         """Whether so many have not that no more is taken."""
         return len(self._open) >= MOST_OPEN
 
-    def learn(self, settings: Settings) -> None:
+    def restore(self, settings: Overrides) -> None:
         """A member was told these by an earlier coordinator; before anybody trains."""
         if self.barrier.state is BarrierState.OPEN:
-            self.barrier.learn(settings)
+            self.barrier.restore(settings)
 
-    def knows(self, request_id: str) -> bool:
+    def has_request(self, request_id: str) -> bool:
         """Whether this request was taken."""
         return request_id in self._requests
 
@@ -75,7 +75,7 @@ class Steering:
         wants itself would come again; that is withdrawn by what an operator wants instead.  A change for which workers
         build lets others pass, and another mode withdraws it.
         """
-        if self.knows(command.request_id):
+        if self.has_request(command.request_id):
             return
         revocable = self.revocable
         if revocable and (command.is_by_hand if revocable.is_due else command.kind is Kind.RESUME):

@@ -85,7 +85,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._saved_s = time.monotonic()
         self._failed_s = -math.inf  # when the latest failure was
         self._writing: tuple[Copied, Background[Transferred]] | None = None
-        self._told_late = -1  # global step of the one of which the log says that the next waits for it
+        self._reported_late = -1  # global step of the one of which the log says that the next waits for it
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         """The next one is due as if the sessions were one, so that they may come and go faster than checkpoints."""
@@ -246,8 +246,8 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def _note_late(self, copied: Copied, writing: Background[Transferred]) -> None:
         """Once for each that takes long."""
-        if writing.age_s >= LATE_S and self._told_late != copied.global_step:
-            self._told_late = copied.global_step
+        if writing.age_s >= LATE_S and self._reported_late != copied.global_step:
+            self._reported_late = copied.global_step
             reason = f"checkpoint {copied.global_step} is still being written, and the next one is due"
             self._log("checkpoint_late", reason=reason)
 

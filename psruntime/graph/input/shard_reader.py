@@ -114,11 +114,11 @@ class ShardReader:
         shard, calls_off = None, True
         while shard is None and calls_off:
             news = self._unheard()
-            shard, heard = self._source.take(self.sharding, news, partial(self._is_all, news))
-            self.is_answered = heard
-            if heard:
+            shard, answered = self._source.take(self.sharding, news, partial(self._is_all, news))
+            self.is_answered = answered
+            if answered:
                 self._forget(news)
-            calls_off = not heard and not self._is_all(news)
+            calls_off = not answered and not self._is_all(news)
         if shard is None:
             return False
         self._shard, self._number = shard, 0
@@ -150,9 +150,9 @@ class ShardReader:
         """Whether there are no others that the coordinator has not heard."""
         return self._unheard() == news
 
-    def _forget(self, heard: Sequence[ShardNews]) -> None:
+    def _forget(self, answered: Sequence[ShardNews]) -> None:
         with self._lock:
-            for each in heard:
+            for each in answered:
                 remainder = self._news[each.ticket]
                 remainder.batches = None if each.batches is not None else remainder.batches
                 remainder.applied -= each.applied

@@ -91,7 +91,7 @@ class AsyncLoop:
         self._waited_s = 0.0  # at the gate, since an update was told last
         self._begun = 0
         self._waits_for_shard = False
-        self._log, self._told_rate = run.log, ""
+        self._log, self._warned_rate = run.log, ""
         self._origin = secrets.randbits(62)
         self._under_way: deque[_Step] = deque()  # oldest first
 
@@ -181,8 +181,8 @@ class AsyncLoop:
         )
         if (odd := self._graph.request.odd_rate) and self._stop_on_nan:
             raise JobFailedError(f"{odd}; it was not applied")
-        if odd and self._told_rate != odd:
-            self._told_rate = odd
+        if odd and self._warned_rate != odd:
+            self._warned_rate = odd
             self._log("rate_not_finite", reason=f"{odd}; nothing is applied until it is finite")
         started = self._runner.start(feed)
         self._control_plane.count_push()

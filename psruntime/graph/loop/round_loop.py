@@ -182,7 +182,7 @@ class RoundLoop:
         assert kept is not None
         if self._creator.assignment == assignment:  # else it was said to ps that are no longer those of the view
             self._kept = replace(kept, pushed=True)
-        self._tell(kept, action.round, action.attempt, contribution(self._buckets, kept.weight > 0))
+        self._record_update(kept, action.round, action.attempt, contribution(self._buckets, kept.weight > 0))
         apart = self._graph.model.spec.clip_norm is not None
         batch = kept.batch
         return Pushed(
@@ -200,9 +200,9 @@ class RoundLoop:
     def _train_alone(self, session: Any, assignment: Assignment, action: Action) -> Report | None:
         """What this worker has come to by itself, where the round is local."""
         assert self._local is not None
-        said = self._local.contribute(session, assignment, action, self._runs)
+        pushed = self._local.contribute(session, assignment, action, self._runs)
         self._waits_s = None
-        if said and self._on_update:
+        if pushed and self._on_update:
             waited_s, self._waited_s = self._waited_s, 0.0
             view, trained = word_of(assignment.view), self._local.trained
             assert trained is not None
@@ -210,9 +210,9 @@ class RoundLoop:
             self._on_update(
                 SentUpdate(action.attempt, view, action.round, outcome, trained.loss, trained.examples, waited_s)
             )
-        return said
+        return pushed
 
-    def _tell(self, kept: _Kept, number: int, attempt: int, outcome: UpdateOutcome) -> None:
+    def _record_update(self, kept: _Kept, number: int, attempt: int, outcome: UpdateOutcome) -> None:
         if self._on_update:
             waited_s, self._waited_s = self._waited_s, 0.0
             view, examples = word_of(kept.assignment.view), self._inputs.examples(kept.batch.arrays)
@@ -242,7 +242,7 @@ class RoundLoop:
             requests[self._graph.mean_divisor] = divisor
         was_late = self._was_late(assignment)
         if was_late and self._kept:
-            self._tell(self._kept, self._kept.round, self._kept.opened, too_late(self._buckets))
+            self._record_update(self._kept, self._kept.round, self._kept.opened, too_late(self._buckets))
         draws_s = time.time()
         batch, ran = self._step(session, self._batch_for(assignment, action), requests, action.share)
         fetched, times = ran.fetched, ran.times(ROUND, self._waits_s or draws_s, draws_s)

@@ -98,7 +98,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     def on_pause(self, global_step: int = 0) -> None:
         """No step comes for a while, in the session that is open.  global_step: that is known for certain."""
-        self._view.knows(global_step)
+        self._view.raise_global_step(global_step)
         for hook in self._pausing:
             hook.on_pause(self.session)
 

@@ -47,9 +47,9 @@ def pulled_changes(logs: Iterable[ChangeLog], index: int, wire: Wire) -> dict[st
         for (log, copy), position in zip(copies, arrived, strict=True):
             with tf1.device(ps_device(ps)):
                 version = log.store.version.read_value()
-                told, values = log.since(version, position)
+                changes, values = log.since(version, position)
                 packed = wire.packed(values)
-            pulled[log.store.bucket.name] = version, copy.brought_up(told, packed)
+            pulled[log.store.bucket.name] = version, copy.brought_up(changes, packed)
     return pulled
 
 
@@ -66,10 +66,10 @@ class _HeldCopy:
         with tf1.device(self._device):
             self._values = worker_variable(f"held/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
 
-    def brought_up(self, told: Any, packed: Any) -> Any:
+    def brought_up(self, changes: Any, packed: Any) -> Any:
         """The bucket with what came, see ChangeLog.since, as it travelled."""
         with tf1.device(self._cpu):
-            position, indices = tf1.bitcast(told[:2], tf1.int64), told[2:]
+            position, indices = tf1.bitcast(changes[:2], tf1.int64), changes[2:]
         with tf1.device(self._device):
             came, shape = tf1.identity(packed), self._values.shape  # a Switch would be moved to where its data is from
             values, is_all = unpacked(came, self._values.dtype), tf1.equal(tf1.size(came), shape.num_elements())

@@ -99,7 +99,7 @@ class PulledModel:
                 self.versions[last].op._add_control_input(operation)
 
 
-def learn_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableSpec, ...]:
+def record_specs(model: Model, inputs: InputStream, mode: str) -> tuple[VariableSpec, ...]:
     """The model's variables, from a build in a scratch graph.
 
     Raises:

@@ -96,13 +96,13 @@ class PsState:
             return first_line(error)
         return ""
 
-    def learn_plan(self, plan: Plan) -> None:
+    def set_plan(self, plan: Plan) -> None:
         """Takes note of the buckets that are here; the plan is known once the view is prepared."""
         if self._ledgers is None:
             self._ledgers = LedgerReader(self._target, self._index, plan, self._max_workers)
 
     @property
-    def knows_plan(self) -> bool:
+    def has_plan(self) -> bool:
         return self._ledgers is not None
 
     def read(self) -> tuple[PsStats, int]:

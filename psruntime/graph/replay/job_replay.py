@@ -10,7 +10,7 @@ from typing import Any
 
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.replay.logged_batches import LoggedBatches
 from psruntime.graph.replay.rounds import Difference, RoundReplay, joint_part, reader_of
 from psruntime.model import TRAIN, Model
@@ -95,7 +95,7 @@ class JobReplay:
     def _laid_out(self, batches: LoggedBatches, record: Record) -> RoundReplay:
         inputs = batches.inputs(record)
         num_ps, *plan_sizes = record.get("plan") or [1, *self._plan_sizes]
-        plan = make_plan(learn_specs(self._model, inputs, TRAIN), num_ps, *plan_sizes)
+        plan = make_plan(record_specs(self._model, inputs, TRAIN), num_ps, *plan_sizes)
         return RoundReplay(self._model, inputs.layout, plan, self._joint)
 
 

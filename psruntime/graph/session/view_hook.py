@@ -41,13 +41,13 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if assignment is None or not self._control_plane.is_current(assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
 
-    def knows(self, global_step: int) -> None:
+    def raise_global_step(self, global_step: int) -> None:
         """It is so far; what ran beside each other may be heard of in another order than it was counted in."""
         self._global_step = max(self._global_step, global_step)
 
     def saw(self, global_step: int) -> None:
         """A step ended."""
-        self.knows(global_step)
+        self.raise_global_step(global_step)
         if not self._stepped:
             self._stepped = True
             self._log("first_step", global_step=self._global_step)

@@ -19,7 +19,7 @@ from psruntime.graph.store.bucket_store import PsControl
 
 Built = TypeVar("Built")
 
-NOBODY = -1  # as incarnation: the run names no writer, and writes unasked
+NO_WRITER = -1  # as incarnation: the run names no writer, and writes unasked
 _ADMITTED_NOWHERE = -2  # no incarnation is negative
 
 
@@ -31,19 +31,19 @@ class WriteFence:
 
     def __init__(self, controls: Sequence[PsControl], index: int, unnamed: bool = False) -> None:
         self._controls = controls
-        self._indices, self._writers, self._is_writer, self._of_nobody = [], [], [], []
+        self._indices, self._writers, self._is_writer, self._has_no_writer = [], [], [], []
         self._admitted, self._at_once = [], []
         for ps, control in enumerate(controls):
             with tf1.device(ps_device(ps)):
-                nobody = tf1.constant(NOBODY, tf1.int64)
+                no_writer = tf1.constant(NO_WRITER, tf1.int64)
                 if unnamed:
-                    writer = tf1.placeholder_with_default(nobody, [], name=f"writer_{ps}")
+                    writer = tf1.placeholder_with_default(no_writer, [], name=f"writer_{ps}")
                 else:
                     writer = tf1.placeholder(tf1.int64, [], name=f"writer_{ps}")
                 self._indices.append(tf1.constant(index))
                 self._writers.append(writer)
-                self._is_writer.append(writer >= nobody)
-                self._of_nobody.append(tf1.equal(writer, nobody))
+                self._is_writer.append(writer >= no_writer)
+                self._has_no_writer.append(tf1.equal(writer, no_writer))
                 self._admitted.append(control.admitted.sparse_read(self._indices[ps]))
             self._at_once.append(self.passed(ps, []))
 
@@ -58,7 +58,7 @@ class WriteFence:
                 admitted = tf1.raw_ops.ResourceGather(
                     resource=self._controls[ps].admitted.handle, indices=self._indices[ps], dtype=tf1.int64
                 )
-            may_write = tf1.logical_or(self._of_nobody[ps], tf1.equal(self._writers[ps], admitted))
+            may_write = tf1.logical_or(self._has_no_writer[ps], tf1.equal(self._writers[ps], admitted))
             return tf1.raw_ops.Assert(condition=may_write, data=[self._writers[ps]])
 
     def guard(self, ps: int, operations: Sequence[Any]) -> None:

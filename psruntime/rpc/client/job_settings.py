@@ -12,7 +12,7 @@ from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.retry import retrying
 
 
-def learn_job(
+def fetch_job(
     client: CoordinatorClient,
     given: dict[str, Any],
     connect_timeout_s: float,

@@ -184,7 +184,7 @@ class MembershipClient:
         margin_s = self._margin_s if is_wanted else QUICK_MARGIN_S
         action = self._client.next_action(request, is_wanted, max_wait_s + margin_s)
         if action is not None:
-            self._learn(lambda past: past.tried(action.attempt))
+            self._update_past(lambda past: past.tried(action.attempt))
         return action
 
     def take_shard(
@@ -277,13 +277,13 @@ class MembershipClient:
         """Passes on what is new, then sends a heartbeat that waits for more."""
         answer = self._latest.last()
         if answer != self._passed_on:
-            told = answer.instructions
-            if not told.phase.over:
-                self._learn(
+            instructions = answer.instructions
+            if not instructions.phase.over:
+                self._update_past(
                     lambda past: (
-                        past.after(told.phase.prepared, told.saved_step, told.seen_step)
-                        .steered(told.settings)
-                        .of_model(told.identity if self._me.role is Role.PS else self._me.identity)
+                        past.after(instructions.phase.prepared, instructions.saved_step, instructions.seen_step)
+                        .steered(instructions.settings)
+                        .of_model(instructions.identity if self._me.role is Role.PS else self._me.identity)
                     )
                 )
             self._on_answer(answer)
@@ -321,7 +321,7 @@ class MembershipClient:
 
     # In any thread.
 
-    def _learn(self, news: Callable[[Past], Past]) -> None:
+    def _update_past(self, news: Callable[[Past], Past]) -> None:
         """What the next coordinator will be told."""
         with self._learning:
             self._past = news(self._past)
@@ -339,7 +339,7 @@ class MembershipClient:
     def _send_heartbeat(self, seen: Answer, max_wait_s: float) -> None:
         """Waits at the coordinator only while it has nothing newer than `seen`; other threads may have newer by now."""
         me, beat = self._me, self._beat(seen.incarnation)
-        self._learn(lambda past: past.saw(beat.global_step))
+        self._update_past(lambda past: past.saw(beat.global_step))
         with self._learning:
             still_s, self._stood_still_s = self._stood_still_s, 0.0
         beat = replace(beat, stood_still_s=still_s)

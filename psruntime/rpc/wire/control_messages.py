@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
-from psruntime.core.steering.settings import Settings, check_bound, check_scale
+from psruntime.core.steering.overrides import Overrides, check_bound, check_scale
 from psruntime.errors import UsageError
 from psruntime.modes import BOUNDED
 from psruntime.rpc.wire import field_checks
@@ -74,8 +74,8 @@ def control_reply_from_wire(wire: pb.ControlResponse) -> Reply:
     )
 
 
-def settings_to_wire(settings: Settings) -> pb.Settings:
-    return pb.Settings(
+def overrides_to_wire(settings: Overrides) -> pb.Overrides:
+    return pb.Overrides(
         revision=settings.revision,
         from_global_step=settings.from_global_step,
         bound=settings.bound,
@@ -86,8 +86,8 @@ def settings_to_wire(settings: Settings) -> pb.Settings:
     )
 
 
-def settings_from_wire(wire: pb.Settings) -> Settings:
-    return Settings(
+def overrides_from_wire(wire: pb.Overrides) -> Overrides:
+    return Overrides(
         field_checks.number("settings.revision", wire.revision),
         field_checks.number("settings.from_global_step", wire.from_global_step),
         check_bound("settings.bound", wire.bound) if wire.HasField("bound") else None,
@@ -105,7 +105,7 @@ def _mode_to_wire(mode: str) -> Any:
 
 def steering_to_wire(status: SteeringStatus) -> pb.SteeringStatus:
     return pb.SteeringStatus(
-        settings=settings_to_wire(status.settings),
+        settings=overrides_to_wire(status.settings),
         pending=status.pending,
         waits_for=field_checks.clipped(status.waits_for),
         bound_reason=field_checks.clipped(status.bound_reason),
@@ -116,7 +116,7 @@ def steering_from_wire(wire: pb.SteeringStatus) -> SteeringStatus:
     if len(wire.pending) > PENDING_COMMANDS:
         raise UsageError(f"steering.pending must be at most {PENDING_COMMANDS}, got {len(wire.pending)}")
     return SteeringStatus(
-        settings_from_wire(wire.settings),
+        overrides_from_wire(wire.settings),
         tuple(field_checks.words("steering.pending", command, COMMAND_CHARS) for command in wire.pending),
         field_checks.words("steering.waits_for", wire.waits_for),
         field_checks.words("steering.bound_reason", wire.bound_reason),

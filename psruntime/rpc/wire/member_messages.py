@@ -20,10 +20,10 @@ from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import DynamicRows, VariableSpec
 from psruntime.core.plan.identity import ModelIdentity
-from psruntime.core.steering.settings import UNCHANGED
+from psruntime.core.steering.overrides import UNCHANGED
 from psruntime.errors import UsageError
 from psruntime.rpc.wire import field_checks
-from psruntime.rpc.wire.control_messages import settings_from_wire, settings_to_wire
+from psruntime.rpc.wire.control_messages import overrides_from_wire, overrides_to_wire
 from psruntime.rpc.wire.shard_messages import position_from_wire
 from psruntime.v1 import coordination_pb2 as pb
 
@@ -186,7 +186,7 @@ def join_to_wire(join: Join) -> pb.JoinRequest:
             global_step=join.past.global_step,
             saved_step=join.past.saved_step,
             attempt=join.past.attempt,
-            settings=settings_to_wire(join.past.settings),
+            settings=overrides_to_wire(join.past.settings),
             identity=identity_to_wire(join.past.identity) if join.past.identity else None,
         ),
         identity=identity_to_wire(join.identity),
@@ -212,7 +212,7 @@ def join_from_wire(wire: pb.JoinRequest, read_specs: ReadSpecs = specs_from_wire
             field_checks.number("past.global_step", wire.past.global_step),
             optional_number("past.saved_step", wire.past, "saved_step"),
             field_checks.number("past.attempt", wire.past.attempt),
-            settings_from_wire(wire.past.settings) if wire.past.HasField("settings") else UNCHANGED,
+            overrides_from_wire(wire.past.settings) if wire.past.HasField("settings") else UNCHANGED,
             _known_identity(wire.past),
         ),
         identity_from_wire(wire.identity),
@@ -247,33 +247,35 @@ def join_result_from_wire(wire: pb.JoinResponse) -> Answer | NotYet:
 
 
 def answer_to_wire(answer: Answer) -> pb.Answer:
-    told = answer.instructions
+    instructions = answer.instructions
     return pb.Answer(
         incarnation=answer.incarnation,
         instructions=pb.Instructions(
-            phase=phase_to_wire(told.phase),
-            reason=told.reason,
-            view=view_to_wire(told.view),
-            chief=told.chief,
-            fenced_in=told.fenced_in,
-            close=told.close,
-            restore=told.restore,
-            admitted=[pb.AdmittedWorker(index=index, incarnation=number) for index, number in told.admitted],
-            fence_revision=told.fence_revision,
-            clock_steps=told.clock,
-            report_interval=field_checks.duration(told.report_every_s) if told.report_every_s > 0 else None,
-            max_staleness=told.max_staleness,
-            saved_step=told.saved_step,
-            seen_step=told.seen_step,
-            stopping=told.stopping,
-            save=told.save,
-            leave=told.leave,
-            settings=settings_to_wire(told.settings),
-            pause_epoch=told.pause_epoch,
-            pause_reason=field_checks.clipped(told.pause_reason),
-            build_mode=told.build,
-            build_number=told.build_number,
-            identity=identity_to_wire(told.identity) if told.identity else None,
+            phase=phase_to_wire(instructions.phase),
+            reason=instructions.reason,
+            view=view_to_wire(instructions.view),
+            chief=instructions.chief,
+            fenced_in=instructions.fenced_in,
+            close=instructions.close,
+            restore=instructions.restore,
+            admitted=[pb.AdmittedWorker(index=index, incarnation=number) for index, number in instructions.admitted],
+            fence_revision=instructions.fence_revision,
+            clock_steps=instructions.clock,
+            report_interval=field_checks.duration(instructions.report_every_s)
+            if instructions.report_every_s > 0
+            else None,
+            max_staleness=instructions.max_staleness,
+            saved_step=instructions.saved_step,
+            seen_step=instructions.seen_step,
+            stopping=instructions.stopping,
+            save=instructions.save,
+            leave=instructions.leave,
+            settings=overrides_to_wire(instructions.settings),
+            pause_epoch=instructions.pause_epoch,
+            pause_reason=field_checks.clipped(instructions.pause_reason),
+            build_mode=instructions.build,
+            build_number=instructions.build_number,
+            identity=identity_to_wire(instructions.identity) if instructions.identity else None,
         ),
         revision=answer.revision,
         remark=field_checks.clipped(answer.remark),
@@ -281,37 +283,37 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
 
 
 def answer_from_wire(wire: pb.Answer) -> Answer:
-    told = wire.instructions
+    instructions = wire.instructions
     admitted = tuple(
         (field_checks.index("admitted.index", w.index), field_checks.incarnation("admitted.incarnation", w.incarnation))
-        for w in told.admitted
+        for w in instructions.admitted
     )
     return Answer(
         field_checks.incarnation("incarnation", wire.incarnation),
         Instructions(
-            phase_from_wire(told.phase),
-            told.reason,
-            view_from_wire(told.view),
-            chief=told.chief,
-            fenced_in=told.fenced_in,
-            close=told.close,
-            restore=told.restore,
+            phase_from_wire(instructions.phase),
+            instructions.reason,
+            view_from_wire(instructions.view),
+            chief=instructions.chief,
+            fenced_in=instructions.fenced_in,
+            close=instructions.close,
+            restore=instructions.restore,
             admitted=admitted,
-            fence_revision=field_checks.number("fence_revision", told.fence_revision),
-            clock=field_checks.number("clock_steps", told.clock_steps),
-            report_every_s=field_checks.seconds("report_interval", told.report_interval),
-            max_staleness=optional_number("max_staleness", told, "max_staleness"),
-            saved_step=optional_number("saved_step", told, "saved_step"),
-            seen_step=field_checks.number("seen_step", told.seen_step),
-            stopping=told.stopping,
-            save=told.save,
-            leave=told.leave,
-            settings=settings_from_wire(told.settings) if told.HasField("settings") else UNCHANGED,
-            pause_epoch=field_checks.number("pause_epoch", told.pause_epoch),
-            pause_reason=field_checks.words("pause_reason", told.pause_reason),
-            build=field_checks.words("build_mode", told.build_mode),
-            build_number=field_checks.number("build_number", told.build_number),
-            identity=_known_identity(told),
+            fence_revision=field_checks.number("fence_revision", instructions.fence_revision),
+            clock=field_checks.number("clock_steps", instructions.clock_steps),
+            report_every_s=field_checks.seconds("report_interval", instructions.report_interval),
+            max_staleness=optional_number("max_staleness", instructions, "max_staleness"),
+            saved_step=optional_number("saved_step", instructions, "saved_step"),
+            seen_step=field_checks.number("seen_step", instructions.seen_step),
+            stopping=instructions.stopping,
+            save=instructions.save,
+            leave=instructions.leave,
+            settings=overrides_from_wire(instructions.settings) if instructions.HasField("settings") else UNCHANGED,
+            pause_epoch=field_checks.number("pause_epoch", instructions.pause_epoch),
+            pause_reason=field_checks.words("pause_reason", instructions.pause_reason),
+            build=field_checks.words("build_mode", instructions.build_mode),
+            build_number=field_checks.number("build_number", instructions.build_number),
+            identity=_known_identity(instructions),
         ),
         field_checks.number("revision", wire.revision, least=1),
         field_checks.words("remark", wire.remark),

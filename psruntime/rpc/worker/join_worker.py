@@ -36,10 +36,10 @@ def join_worker(
     at_exit.callback(gate.close)
 
     def receive(answer: Answer) -> None:
-        told = answer.instructions
-        gate.space(told.report_every_s)
-        gate.rebound(told.settings.bound)
-        facts.instructed(answer.incarnation, told.pause_epoch)  # after the bound, by which steps begin then
+        instructions = answer.instructions
+        gate.space(instructions.report_every_s)
+        gate.rebound(instructions.settings.bound)
+        facts.instructed(answer.incarnation, instructions.pause_epoch)  # after the bound, by which steps begin then
         on_answer(answer)
 
     facts = WorkerFacts(stats, context.asked, graphs)

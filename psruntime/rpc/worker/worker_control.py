@@ -68,11 +68,13 @@ class WorkerControl:
             self._without = None  # who waits for others is not without a session by itself
         answer = self._wait(_can_open)
         self._raise_if_over(answer)
-        told = answer.instructions
-        prepare = told.phase is Phase.PREPARING
-        self._facts.prepares(told.view.number if prepare else 0, answer.incarnation)
-        steps = (told.saved_step, told.seen_step)
-        return Assignment(told.view, answer.incarnation, prepare, told.restore, told.clock, *steps)
+        instructions = answer.instructions
+        prepare = instructions.phase is Phase.PREPARING
+        self._facts.prepares(instructions.view.number if prepare else 0, answer.incarnation)
+        steps = (instructions.saved_step, instructions.seen_step)
+        return Assignment(
+            instructions.view, answer.incarnation, prepare, instructions.restore, instructions.clock, *steps
+        )
 
     def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
         """The coordinator may be another one than before: what this worker read last tells what was lost with it."""
@@ -254,8 +256,10 @@ class WorkerControl:
             return starved is not None and starved.is_over()
 
         def is_wanted() -> bool:
-            told = self._membership.answer.instructions
-            is_to_save = told.pause_epoch > 0 and told.save and not saves  # no turn comes meanwhile that would
+            instructions = self._membership.answer.instructions
+            is_to_save = (
+                instructions.pause_epoch > 0 and instructions.save and not saves
+            )  # no turn comes meanwhile that would
             return not self._stop.is_set() and self.is_current(assignment) and not is_over() and not is_to_save
 
         saves, starved_since = False, starved.since if starved else None
@@ -384,13 +388,13 @@ class WorkerControl:
             self._leave_if_asked()
             self._notes.waits(self._what_for(self._membership.answer.instructions))
 
-    def _what_for(self, told: Instructions) -> str:
-        usable = told.phase.prepared or (told.phase is Phase.PREPARING and told.chief)
-        if usable and not told.fenced_in:
+    def _what_for(self, instructions: Instructions) -> str:
+        usable = instructions.phase.prepared or (instructions.phase is Phase.PREPARING and instructions.chief)
+        if usable and not instructions.fenced_in:
             return "every ps to admit this worker"
-        if self._facts.has_stopped and told.phase is Phase.TRAINING:
+        if self._facts.has_stopped and instructions.phase is Phase.TRAINING:
             return "the others to stop"
-        return f"{told.phase}: {told.reason}"
+        return f"{instructions.phase}: {instructions.reason}"
 
     def _leave_if_asked(self) -> None:
         """Raises StopRequested if this process was asked to stop, unless the job ends and this worker with it."""
@@ -409,9 +413,9 @@ class WorkerControl:
 
 def _is_of(answer: Answer, assignment: Assignment) -> bool:
     """Whether the assignment's view is prepared, and the view and incarnation are those of the answer."""
-    told = answer.instructions
-    same = (told.view, answer.incarnation) == (assignment.view, assignment.incarnation)
-    return told.phase.prepared and same
+    instructions = answer.instructions
+    same = (instructions.view, answer.incarnation) == (assignment.view, assignment.incarnation)
+    return instructions.phase.prepared and same
 
 
 def _rules_of(answer: Answer) -> tuple[int, int]:
@@ -421,12 +425,12 @@ def _rules_of(answer: Answer) -> tuple[int, int]:
 
 def _ends(answer: Answer) -> bool:
     """Whether the job ends, or is over."""
-    told = answer.instructions
-    return told.stopping or told.phase is Phase.DRAINING or told.phase.over
+    instructions = answer.instructions
+    return instructions.stopping or instructions.phase is Phase.DRAINING or instructions.phase.over
 
 
 def _can_open(answer: Answer) -> bool:
     """Whether there is a view to open a session on, or to prepare, or no hope for one."""
-    told = answer.instructions
-    usable = told.phase.prepared or (told.phase is Phase.PREPARING and told.chief)
-    return (usable and told.fenced_in) or told.phase.over
+    instructions = answer.instructions
+    usable = instructions.phase.prepared or (instructions.phase is Phase.PREPARING and instructions.chief)
+    return (usable and instructions.fenced_in) or instructions.phase.over

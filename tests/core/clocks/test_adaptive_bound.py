@@ -123,12 +123,12 @@ def test_many_workers_are_played_in_no_time() -> None:
 class Chosen:
     """A choice in a job; `look` is at a floor and a time."""
 
-    def __init__(self, told_every_s: float = 1.0) -> None:
+    def __init__(self, reported_every_s: float = 1.0) -> None:
         self.notes: list[dict[str, Any]] = []
         self.asked = 0
         self.steps = hiccups()
         self.adaptive = AdaptiveBound(
-            WITHIN, told_every_s, lambda name, **facts: self.notes.append({"name": name, **facts})
+            WITHIN, reported_every_s, lambda name, **facts: self.notes.append({"name": name, **facts})
         )
 
     def look(self, bound: int, floor: int, now_s: float, view: int = 1, revision: int = 0) -> int:
@@ -181,7 +181,7 @@ def test_after_a_hold_for_something_else_it_is_looked_anew() -> None:
 
 
 def test_who_speaks_seldom_is_heard_before_the_next_choice() -> None:
-    job = Chosen(told_every_s=20.0)
+    job = Chosen(reported_every_s=20.0)
     job.look(1, 0, 0.0)
     assert job.look(1, 9 * STEPS_BETWEEN, 39.0) == 1 and not job.asked
     assert job.look(1, 9 * STEPS_BETWEEN, 40.0) > 1

@@ -62,7 +62,7 @@ class SharesMachine(RuleBasedStateMachine):
             self.contributed[inc] += 1
             size = self.both[0].of(inc) or self.sizes[inc]
             for shares in self.both:
-                shares.learn(inc, Taken(0, size, self.sizes[inc], took_s[inc % 8]))
+                shares.measure(inc, Taken(0, size, self.sizes[inc], took_s[inc % 8]))
 
     @precondition(lambda self: self.sizes)
     @rule(took_s=st.lists(seconds, min_size=8, max_size=8))
@@ -126,7 +126,7 @@ class Simulated:
             for worker, size in enumerate(found[-1]):
                 took_s = self.time_s(worker, size) * (1 + self.noise * chance.uniform(-1, 1))
                 took_s *= 10 if chance.random() < self.pause else 1
-                shares.learn(worker, Taken(0, size, self.workers[worker][0], took_s))
+                shares.measure(worker, Taken(0, size, self.workers[worker][0], took_s))
         return found
 
     def longest_s(self, sizes: list[int]) -> float:
@@ -185,7 +185,7 @@ def test_one_pause_changes_nothing() -> None:
         shares.open({0: 0, 1: 1})
         assert (shares.of(0), shares.of(1)) in ((0, 0), (8, 8))
         for worker in (0, 1):
-            shares.learn(worker, Taken(0, 8, 8, 30.0 if (number, worker) == (20, 1) else 0.1))
+            shares.measure(worker, Taken(0, 8, 8, 30.0 if (number, worker) == (20, 1) else 0.1))
     assert shares.take_news() is None
 
 
@@ -194,7 +194,7 @@ def test_when_a_worker_goes_the_others_take_on_their_own_examples_only() -> None
     for _ in range(10):
         shares.open({0: 0, 1: 1, 2: 2})
         for worker, speed in enumerate((30.0, 30.0, 10.0)):
-            shares.learn(worker, Taken(0, shares.of(worker) or 70, 70, (shares.of(worker) or 70) / speed))
+            shares.measure(worker, Taken(0, shares.of(worker) or 70, 70, (shares.of(worker) or 70) / speed))
     assert shares.take_news() == {0: 90, 1: 90, 2: 30}
     shares.forget(0)
     shares.open({1: 1, 2: 2})

@@ -307,9 +307,9 @@ def test_workers_that_come_after_all_were_gone_may_cut_the_input_otherwise() -> 
     with pytest.raises(UsageError, match="on the other workers"):
         shards.agree(Sharding(20, 5))
     shards.lose(1, "it is gone")
-    shards.nobody_reads()
+    shards.release_all()
     shards.agree(Sharding(20, 10))
     assert len(shards.position.done) == 1 and told == [], "cut as before: it goes on"
-    shards.nobody_reads()
+    shards.release_all()
     shards.agree(Sharding(20, 5))
     assert shards.position.done == () and told == ["epoch_anew"]

@@ -29,7 +29,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import Action, ActionKind, Applied, Pushed, Report
 from psruntime.core.steering.barrier import BarrierState
 from psruntime.core.steering.commands import Command, Kind, Reply
-from psruntime.core.steering.settings import UNCHANGED, Settings
+from psruntime.core.steering.overrides import UNCHANGED, Overrides
 from psruntime.errors import PsRuntimeError, ReplacedError
 from psruntime.schedule import Schedule
 
@@ -44,7 +44,7 @@ class Ps:
     incarnation: int
     past: Past = UNKNOWN
     wrote: int = 0
-    settings: Settings | None = None
+    settings: Overrides | None = None
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Stepper:
     past: Past = UNKNOWN
     view: int = 0
     steps: int = 0
-    began: list[Settings] | None = None
+    began: list[Overrides] | None = None
     pulled: int = 0  # how many steps had ended then
     mode: str = ""
     stuck: bool = False  # in a step
@@ -322,7 +322,7 @@ class SteeredJob:
         self.seen.rounds.setdefault(number, scale)
         self.global_step = max(self.global_step, number)
 
-    def written(self) -> list[Settings]:
+    def written(self) -> list[Overrides]:
         """By the ps of the view."""
         view = {entry.incarnation for entry in self.core.state.view.ps}
         return [ps.settings or UNCHANGED for ps in self.ps.values() if ps.incarnation in view]
@@ -335,7 +335,7 @@ class SteeredJob:
         if len(worker.began) == self.job.ps:
             assert modes == {worker.mode}, f"a step of mode {worker.mode} begins where {modes} are in force"
 
-    def check_step(self, began: list[Settings]) -> None:
+    def check_step(self, began: list[Overrides]) -> None:
         """Every ps goes by the same settings while a step is under way, and they are those in force when it began."""
         now = self.written()
         if len(now) == len(began) == self.job.ps:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from psruntime.core.steering.barrier import Barrier, BarrierState, Decision, Look
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 
-START = Settings(bound=4)
+START = Overrides(bound=4)
 READY = Look(True, written=7)
 
 
@@ -24,19 +24,19 @@ def test_a_change_goes_through_hold_and_apply() -> None:
     barrier = changed(bound=2)
     assert (barrier.state, barrier.pause_epoch, barrier.for_ps) == (BarrierState.PAUSE, 1, START)
     assert barrier.decide(replace(READY, stepping="waits for worker 1")) == Decision("", "waits for worker 1")
-    assert barrier.decide(READY) == Decision("tell")
-    barrier.tell(8, 30)
-    assert barrier.for_ps == Settings(1, 30, 2) and barrier.in_force == START
+    assert barrier.decide(READY) == Decision("apply")
+    barrier.apply(8, 30)
+    assert barrier.for_ps == Overrides(1, 30, 2) and barrier.in_force == START
     assert barrier.decide(replace(READY, unwritten="waits for ps 0")) == Decision("", "waits for ps 0")
     assert barrier.decide(replace(READY, written=8)) == Decision("release")
     barrier.release(31)
-    assert barrier.in_force == barrier.for_ps == Settings(1, 31, 2)
+    assert barrier.in_force == barrier.for_ps == Overrides(1, 31, 2)
     assert (barrier.state, barrier.pause_epoch, barrier.target) == (BarrierState.OPEN, 0, None)
 
 
 def test_nobody_holds_while_workers_build_the_graph_of_the_steps_that_come() -> None:
-    barrier = Barrier(Settings(mode="async"))
-    barrier.begin(Settings(mode="sync"), builds=True)
+    barrier = Barrier(Overrides(mode="async"))
+    barrier.begin(Overrides(mode="sync"), builds=True)
     assert (barrier.state, barrier.pause_epoch, barrier.to_build) == (BarrierState.BUILD, 0, "sync")
     late = replace(READY, unbuilt="waits for worker 1", stepping="steps go on")
     assert barrier.decide(late) == Decision("", "waits for worker 1")
@@ -48,22 +48,22 @@ def test_nobody_holds_while_workers_build_the_graph_of_the_steps_that_come() -> 
 def test_nothing_moves_while_nobody_trains() -> None:
     barrier = changed(bound=2)
     assert barrier.decide(Look(False, "waiting for ps 1")) == Decision("", "waiting for ps 1")
-    barrier.tell(8, 30)
+    barrier.apply(8, 30)
     assert barrier.decide(Look(False, "waiting for ps 1", written=9)) == Decision("", "waiting for ps 1")
 
 
 def test_a_pause_keeps_its_hold_over_other_changes_and_ends_with_the_resume() -> None:
     barrier = changed(paused=True)
-    barrier.tell(8, 30)
+    barrier.apply(8, 30)
     barrier.release(30)
     assert barrier.pause_epoch == 1
     barrier.begin(replace(barrier.in_force, learning_rate_scale=0.5))
-    barrier.tell(9, 30)
+    barrier.apply(9, 30)
     barrier.release(30)
-    assert barrier.pause_epoch == 1 and barrier.in_force == Settings(2, 30, 4, 0.5, True)
+    assert barrier.pause_epoch == 1 and barrier.in_force == Overrides(2, 30, 4, 0.5, True)
     barrier.begin(replace(barrier.in_force, paused=False))
     assert barrier.pause_epoch == 1, "until every ps has written it"
-    barrier.tell(10, 30)
+    barrier.apply(10, 30)
     barrier.release(30)
     assert barrier.pause_epoch == 0
     barrier.begin(replace(barrier.in_force, bound=9))
@@ -83,20 +83,20 @@ def test_what_was_given_up_leaves_no_trace() -> None:
 
 def test_the_settings_of_an_earlier_coordinator_are_taken_if_they_are_newer() -> None:
     barrier = Barrier(START)
-    barrier.learn(Settings(0, 0, None, 3.0))
+    barrier.restore(Overrides(0, 0, None, 3.0))
     assert barrier.in_force == START
-    known = Settings(3, 50, 2, 0.1, paused=True)
-    barrier.learn(known)
-    barrier.learn(Settings(2, 40, 8))
+    known = Overrides(3, 50, 2, 0.1, paused=True)
+    barrier.restore(known)
+    barrier.restore(Overrides(2, 40, 8))
     assert barrier.in_force == known and barrier.pause_epoch == 1
 
 
 @pytest.mark.parametrize(
     ("state", "moves"),
     [
-        (BarrierState.OPEN, {"begin", "learn", "note"}),
+        (BarrierState.OPEN, {"begin", "restore", "note"}),
         (BarrierState.BUILD, {"halt", "give_up"}),
-        (BarrierState.PAUSE, {"tell", "give_up"}),
+        (BarrierState.PAUSE, {"apply", "give_up"}),
         (BarrierState.APPLY, {"release"}),
     ],
 )
@@ -105,13 +105,13 @@ def test_an_illegal_move_raises_and_changes_nothing(state: BarrierState, moves: 
     if state is not BarrierState.OPEN:
         barrier.begin(replace(START, mode="sync"), builds=state is BarrierState.BUILD)
     if state is BarrierState.APPLY:
-        barrier.tell(8, 30)
+        barrier.apply(8, 30)
     before = vars(barrier).copy()
     arguments = {
         "begin": (START,),
-        "learn": (START,),
+        "restore": (START,),
         "halt": (),
-        "tell": (1, 1),
+        "apply": (1, 1),
         "give_up": (),
         "release": (1,),
         "note": (START, 1),

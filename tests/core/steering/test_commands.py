@@ -12,7 +12,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.shards.shard_messages import START
 from psruntime.core.steering.commands import Kind, Outcome
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import JobDoneError, UnreachableError, UsageError
 from tests.core.steering.steered_job import SteeredJob
 
@@ -39,7 +39,7 @@ def test_a_pause_holds_everybody_until_it_is_resumed(mode: dict[str, Any]) -> No
     job.run(50)
     assert job.global_step == before
     status = job_status(job.core.state, job.now_s)
-    assert status.steering.settings == Settings(
+    assert status.steering.settings == Overrides(
         1, before, mode.get("bound"), paused=True, mode=mode.get("mode", "async")
     )
     assert f"paused by control at global step {before}" in status.reason and not status.steering.pending

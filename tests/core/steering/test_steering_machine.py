@@ -28,7 +28,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.barrier import BarrierState
 from psruntime.core.steering.commands import ADAPTIVE_BOUND, Kind, Outcome
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import JobOverError, UnreachableError, UsageError
 from psruntime.modes import named
 from tests.core.steering.steered_job import SteeredJob
@@ -61,7 +61,7 @@ MUST_HAPPEN = (
 )  # fmt: skip
 
 
-def of(settings_in_force: Settings) -> Settings:
+def of(settings_in_force: Overrides) -> Overrides:
     """Without the step of which they are."""
     return replace(settings_in_force, from_global_step=0)
 

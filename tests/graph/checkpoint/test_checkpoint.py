@@ -196,7 +196,7 @@ def test_more_ps_than_buckets() -> None:
     empty = [ps for ps in range(5) if not run.graph.plan.on(ps)]
     assert empty
     for ps, state in enumerate(cluster.states):
-        state.learn_plan(run.graph.plan)
+        state.set_plan(run.graph.plan)
         stats, global_step = state.read()
         assert (stats.received, global_step) == (2 * stats.buckets, 2 if ps == 0 else 0)
         assert state.unbalanced() == []
@@ -210,7 +210,7 @@ def test_a_ledger_that_does_not_balance_is_found_by_its_bucket() -> None:
         spoil = store.ledger.assign_add([1] + [0] * (LEDGER_SIZE - 1))
     with cluster.session(run.graph.graph) as session:
         session.run(spoil)
-    cluster.states[0].learn_plan(run.graph.plan)
+    cluster.states[0].set_plan(run.graph.plan)
     assert cluster.states[0].unbalanced() == [name]
 
 

@@ -14,7 +14,7 @@ from psruntime.errors import UsageError
 from psruntime.graph.dynamic.hashing import hashed, sets_of
 from psruntime.graph.dynamic.initial_rows import initial_rows
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.model import Context, Model, ModelSpec
 from tests.support import dynamic_reference
 
@@ -126,7 +126,7 @@ def learned(look_up: Any, optimizer: Any = tf1.train.AdagradOptimizer) -> Any:
     model = Model("tests.embedding", input_fn, model_fn)
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
     try:
-        return learn_specs(model, inputs, "train")
+        return record_specs(model, inputs, "train")
     finally:
         inputs.close()
 

@@ -14,7 +14,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import PulledEvaluation
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.store.bucket_store import PUSHED_SIZE
 from psruntime.model import Context, Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow
@@ -203,7 +203,7 @@ def test_a_ps_counts_the_bytes_and_updates_of_its_tables() -> None:
     others = 2 * 4 * (IDS * WIDTH + 1)
     held = []
     for state in cluster.states:
-        state.learn_plan(run.graph.plan)
+        state.set_plan(run.graph.plan)
         stats, _ = state.read()
         assert state.unbalanced() == []
         assert stats.received == stats.applied == 5 * stats.buckets
@@ -241,6 +241,6 @@ def plain_predictions(model: Model, variables: dict[str, Any], context: Context)
 def test_the_specs_say_which_variables_are_sparse() -> None:
     model = embedding_model(OPTIMIZERS["sgd"])
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
-    assert {s.name: s.sparse for s in learn_specs(model, inputs, "train")} == {
+    assert {s.name: s.sparse for s in record_specs(model, inputs, "train")} == {
         "embedding": True, "wide": True, "kernel": False, "bias": False,
     }  # fmt: skip

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.model import Context, Model, ModelSpec, load_model
 
 CONTEXT = Context("train", 0, 1, 4, "", 0)
@@ -62,7 +62,7 @@ def test_model_fn(complaint: str) -> None:
     model = Model("my.model", batches, MODELS[complaint])
     inputs = InputStream(model, CONTEXT)
     with pytest.raises(UsageError, match=complaint) as caught:
-        learn_specs(model, inputs, "train")
+        record_specs(model, inputs, "train")
     assert "my.model" in str(caught.value)
     assert "\n" not in str(caught.value)
 

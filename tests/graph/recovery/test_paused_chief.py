@@ -19,7 +19,7 @@ from psruntime.core.plan.plan import make_plan
 from psruntime.errors import ReplacedError
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.recovery.prepare import Preparation
 from psruntime.graph.recovery.replicas import Replicas
@@ -49,7 +49,7 @@ class Chief:
 
     def __init__(self, cluster: LocalCluster, job: JobConfig, model: Model = MODEL) -> None:
         inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
-        plan = make_plan(learn_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
+        plan = make_plan(record_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
         self.cluster = cluster
         self.graph = build_training(model, inputs, plan, job, 0)
         inputs.close()

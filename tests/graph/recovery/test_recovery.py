@@ -80,7 +80,7 @@ def test_a_ps_without_variables_takes_nothing_with_it(mode: str, tmp_path: Path)
     third = train(cluster, ADAM, 2, **settings)
     assert {tuple(row[[RECEIVED, APPLIED]]) for row in rows_of(third)[0]} == {(7, 7)}
     of_empty = cluster.states[1]
-    of_empty.learn_plan(third.graph.plan)
+    of_empty.set_plan(third.graph.plan)
     assert (of_empty.read()[0].buckets, of_empty.accepted(), of_empty.unbalanced()) == (0, {}, [])
 
 

@@ -12,7 +12,7 @@ from psruntime.config import JobConfig
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.backward import bucket_gradients
-from psruntime.graph.model.pulled_model import build_pulled_model, learn_specs
+from psruntime.graph.model.pulled_model import build_pulled_model, record_specs
 from psruntime.graph.store.bucket_store import PlanStores
 from psruntime.graph.store.gradient import BucketGradient, clipped
 from psruntime.model import Context, Model, ModelSpec
@@ -141,7 +141,7 @@ def test_pushed_rows_are_unique_with_the_sum_of_duplicates() -> None:
     run = train(cluster, model, 0)
     inputs = InputStream(model, CONTEXT)
     job = JobConfig(ps=1, max_workers=cluster.max_workers)
-    plan = make_plan(learn_specs(model, inputs, "train"), 1, *job.plan_sizes)
+    plan = make_plan(record_specs(model, inputs, "train"), 1, *job.plan_sizes)
     assert plan.fingerprint == run.graph.plan.fingerprint
     with tf1.Graph().as_default() as graph:
         pulled = build_pulled_model(model, inputs, "train", PlanStores(plan, job.max_workers), 0)

@@ -13,7 +13,7 @@ from psruntime.config import JobConfig
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.model import Context, Model
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_top_k import wide_model
@@ -107,4 +107,4 @@ def step_of(run: Run, model: Model) -> int:
 def report_of(model: Model, num_ps: int, plan: str = "packed") -> int:
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
     job = JobConfig(ps=num_ps, plan=plan)
-    return report(make_plan(learn_specs(model, inputs, "train"), num_ps, *job.plan_sizes)).tensors
+    return report(make_plan(record_specs(model, inputs, "train"), num_ps, *job.plan_sizes)).tensors

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.config import JobConfig
 from psruntime.core.plan.plan import make_plan
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.model.towers import Towers
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph
@@ -25,7 +25,7 @@ def graph(request: Any) -> TrainGraph:
     model = linear_model(optimizer)
     inputs = InputStream(model, Context("train", 3, 1, 8, "", 3))
     job = JobConfig(ps=3, slice_bytes=64)
-    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
+    plan = make_plan(record_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
     return build_training(model, inputs, plan, job, index=3)
 
 
@@ -56,7 +56,7 @@ def test_values_arrive_in_host_memory(make: Any, wire: str) -> None:
     model = make(tf1.train.AdamOptimizer)
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
     job = JobConfig(ps=2, wire=wire)
-    plan = make_plan(learn_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
+    plan = make_plan(record_specs(model, inputs, "train"), job.ps, *job.plan_sizes)
     built = build_training(model, inputs, plan, job, 0, Towers(("gpu:0",)))
     arrivals = [
         (tensor, op)
@@ -76,7 +76,7 @@ def test_a_step_has_its_marks_with_deterministic_operations(
     monkeypatch.setattr("psruntime.graph.step.step_marks.is_deterministic", lambda: deterministic)
     model = linear_model(tf1.train.AdamOptimizer)
     inputs = InputStream(model, Context("train", 0, 1, 8, "", 3))
-    plan = make_plan(learn_specs(model, inputs, "train"), 1, *JobConfig().plan_sizes)
+    plan = make_plan(record_specs(model, inputs, "train"), 1, *JobConfig().plan_sizes)
     built = build_training(model, inputs, plan, JobConfig(), 0)
     clocks = {mark.op.type for mark in built.step["marks"].values()}
     assert clocks == ({"EnsureShape"} if deterministic else {"Timestamp"})

@@ -104,7 +104,7 @@ def assert_accounted(run: Run, pushed: int, applied: int) -> None:
     for name, row in run.cluster.ledgers(run.graph.plan).items():
         assert (row[RECEIVED], row[APPLIED], row[REPEATED]) == (pushed, applied, pushed - applied), name
     for state in run.cluster.states:
-        state.learn_plan(run.graph.plan)
+        state.set_plan(run.graph.plan)
         assert state.read()[0].received_of == {0: pushed}
         assert state.unbalanced() == []
 

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime import optimizers
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.model.test_tables import saved_and_moved
 from tests.graph.step.test_against_tensorflow import STEPS, plain_tensorflow
@@ -128,7 +128,7 @@ def test_each_part_of_a_partitioned_table_keeps_the_slots_of_its_rows(rows: int,
 def test_dense_variables_stay_whole_under_an_optimizer_by_rows_and_tables_do_not() -> None:
     def whole(optimizer: Any) -> set[str]:
         model = tables_model(optimizer)
-        specs = learn_specs(model, InputStream(model, Context("train", 0, 1, 8, "", 3)), "train")
+        specs = record_specs(model, InputStream(model, Context("train", 0, 1, 8, "", 3)), "train")
         return {spec.name for spec in specs if spec.whole}
 
     assert whole(LAZY["LazyAdam"]) == set()

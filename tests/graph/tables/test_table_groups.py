@@ -17,7 +17,7 @@ from psruntime.core.plan.plan_report import report
 from psruntime.errors import UserCodeError
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import PulledEvaluation
-from psruntime.graph.model.pulled_model import learn_specs
+from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.model.test_tables import saved_and_moved
@@ -243,7 +243,7 @@ def test_tables_whose_gradient_the_model_takes_are_in_no_group() -> None:
         return ModelSpec(loss + 0.1 * tf1.reduce_sum(tf1.square(slices.values)), tf1.train.AdagradOptimizer, 0.1)
 
     inputs = InputStream(Model("tests.penalty", input_fn, model_fn), Context("train", 0, 1, 8, "", 3))
-    specs = learn_specs(Model("tests.penalty", input_fn, model_fn), inputs, "train")
+    specs = record_specs(Model("tests.penalty", input_fn, model_fn), inputs, "train")
     assert {spec.name: spec.group for spec in specs} == {"user": 0, "item": 1}
 
 

@@ -10,7 +10,7 @@ import pytest
 from psruntime import status
 from psruntime.errors import CredentialsError
 from psruntime.process_config import split_address
-from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.security.job_token import LOG_EVERY_S, TokenCheck
 from psruntime.rpc.server.rpc_server import RpcServer
@@ -41,7 +41,7 @@ def test_a_token_that_nobody_asks_for_is_harmless(stage):
 def test_who_has_not_is_told_so_at_once(stage, server, token, line):
     client = stage.client(server, Security(token=token))
     with pytest.raises(CredentialsError) as refused:
-        learn_job(client, {}, LONG, threading.Event(), stage.events)
+        fetch_job(client, {}, LONG, threading.Event(), stage.events)
     assert str(refused.value) == line
     assert not stage.events.named("unreachable")
 

@@ -16,7 +16,7 @@ from psruntime.core.members.messages import LeaveKind
 from psruntime.errors import CredentialsError, UnreachableError
 from psruntime.process_config import SecurityConfig
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.rpc.client.job_settings import learn_job
+from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.client.retry import retrying
 from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.wire.member_messages import Leave
@@ -134,7 +134,7 @@ def test_a_fault_ends_the_first_exchange_at_once_and_is_not_waited_for(stage, au
         stage.coordinator(PAIR, security=make_server(authority, stranger)), loaded(make_files(authority, stranger))
     )
     with pytest.raises(CredentialsError):
-        learn_job(client, {}, LONG, threading.Event(), stage.events)
+        fetch_job(client, {}, LONG, threading.Event(), stage.events)
     assert not stage.events.named("unreachable")
 
 

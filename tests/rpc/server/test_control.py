@@ -17,7 +17,7 @@ from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Prepared, PsBeat, WorkerBeat
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.server.servicer import caller_of
@@ -86,7 +86,7 @@ def test_a_command_is_held_until_it_has_taken_effect(job: TrainingJob, pool: Exe
     assert asked.result(30) == Reply(Outcome.DONE, 5, "paused at global step 5")
     status = job.client.get_status()[0]
     assert (
-        status.steering.settings == Settings(1, 5, 3, 1.0, paused=True, mode="bounded")
+        status.steering.settings == Overrides(1, 5, 3, 1.0, paused=True, mode="bounded")
         and status.phase is Phase.TRAINING
     )
 

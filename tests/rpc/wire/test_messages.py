@@ -37,7 +37,7 @@ from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.plan.buckets import AGGREGATIONS, DTYPE_BYTES, TRAINED_DTYPES, DynamicRows, VariableSpec
 from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import UsageError
 from psruntime.modes import MODES
 from psruntime.rpc.wire import (
@@ -125,7 +125,7 @@ worker_stats = st.builds(
 )
 modes = st.sampled_from(["", *MODES])
 steered = st.builds(
-    Settings, counts, counts, st.none() | counts, st.floats(1e-30, 1e30), st.booleans(), modes, st.booleans()
+    Overrides, counts, counts, st.none() | counts, st.floats(1e-30, 1e30), st.booleans(), modes, st.booleans()
 )
 instructions = st.builds(
     Instructions,

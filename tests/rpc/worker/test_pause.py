@@ -10,7 +10,7 @@ import pytest
 from psruntime.core.members.messages import WorkerStats
 from psruntime.core.members.view import Phase
 from psruntime.core.rounds.round_messages import Action, ActionKind
-from psruntime.core.steering.settings import Settings
+from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import StopRequested, UnreachableError
 from psruntime.rpc.worker.worker_facts import WorkerFacts
 from tests.rpc.worker.test_worker_control import ASSIGNMENT, OTHER, ScriptedMembership, Stage, answer
@@ -134,7 +134,7 @@ def test_a_signal_ends_it() -> None:
         stage.control.may_step()
 
 
-@pytest.mark.parametrize("news", [{"clock": 7}, {"settings": Settings(2)}])
+@pytest.mark.parametrize("news", [{"clock": 7}, {"settings": Overrides(2)}])
 def test_a_change_that_comes_between_the_answer_and_the_step_is_taken_up_first(news: dict[str, Any]) -> None:
     """The step would else be taken by rules that are over, and its clock be counted from the wrong one."""
     stage = held(answer(Phase.TRAINING))

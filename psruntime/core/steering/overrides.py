@@ -12,7 +12,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # a ps multiplies in float32, which
 
 
 @dataclass(frozen=True)
-class Settings:
+class Overrides:
     """revision: counts the changes since the job was started, over the lives of all its coordinators.
 
     from_global_step: the change before which nobody took a step under these settings, and after which nobody did under
@@ -29,21 +29,21 @@ class Settings:
     mode: str = ""
     automatic: bool = False
 
-    def same_steps(self, other: Settings) -> bool:
+    def same_steps(self, other: Overrides) -> bool:
         """Whether steps are taken alike under both."""
         return replace(self, automatic=other.automatic) == other
 
-    def same_graph(self, other: Settings) -> bool:
+    def same_graph(self, other: Overrides) -> bool:
         """Whether the steps under both are of one graph, as those of modes async and bounded are."""
         return (self.mode == "sync") == (other.mode == "sync")
 
-    def newer(self, other: Settings) -> Settings:
+    def newer(self, other: Overrides) -> Overrides:
         """Those of both that were changed more often; of the same those that were in force, not only told to the ps."""
         ours, theirs = ((each.revision, each.from_global_step) for each in (self, other))
         return other if theirs > ours else self
 
 
-UNCHANGED = Settings()  # what a process knows that was told of no change
+UNCHANGED = Overrides()  # what a process knows that was told of no change
 
 
 def check_bound(name: str, bound: int) -> int:
