@@ -21,7 +21,7 @@ from statistics import fmean
 from psruntime.bound_range import BoundRange
 
 STEPS = 50  # of each worker that are played; more would see a change later, fewer take noise for one
-FEWEST = 10  # of a worker of which less is known, nothing is
+FEWEST = 10  # a worker with fewer steps does not count
 STEPS_BETWEEN = (
     64  # that the slowest worker takes from one choice to the next; a change costs all about one of its steps
 )
@@ -35,12 +35,12 @@ Durations = Sequence[Sequence[float]]  # of each worker, in seconds, the newest 
 class AdaptiveBound:
     """Of one job.  `note(name, **facts)` takes what an operator wants to read.
 
-    told_every_s: time from one word of a worker to the next.
+    reported_every_s: seconds from one report of a worker to the next.
     """
 
     def __init__(self, within: BoundRange, reported_every_s: float, note: Callable[..., None]) -> None:
         self.range = within
-        self._between_s = max(SECONDS_BETWEEN, 2 * reported_every_s)  # so that everybody has said something meanwhile
+        self._between_s = max(SECONDS_BETWEEN, 2 * reported_every_s)  # so each worker has reported meanwhile
         self._note = note
         self._now_s = 0.0
         self.forget()
@@ -50,7 +50,7 @@ class AdaptiveBound:
         self._now_s = now_s
 
     def forget(self) -> None:
-        """Somebody else decides about the bound."""
+        """The bound is set by an operator or a schedule."""
         self._chosen: int | None = None  # under the bound that is in force; None: not looked yet
         self._of = (-1, 0, 0)  # that bound, the number of the settings and the view in which it was looked last
         self._next_floor, self._next_s = 0, 0.0  # from which on it is looked again

@@ -27,7 +27,7 @@ class ClockReport:
 
 @dataclass(frozen=True)
 class ClockAnswer:
-    """The floor of the view, and for whom the worker has to wait; empty: for nobody.
+    """The floor of the view, and the reason to wait, which names a worker; empty: none.
 
     For another view than the present one the floor is 0, which is safe in any.
     """

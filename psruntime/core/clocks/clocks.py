@@ -1,10 +1,10 @@
 """Clocks: how many steps each worker has completed in this view, and who may start another.
 
-Pure state: the caller holds the lock and performs the waiting; this file only decides.
+Pure state: the caller locks and waits; this file only decides.
 Clocks, floor and bound count training steps.
 
 Law: a worker starts a step only while its clock is at most `bound` above the floor.
-Law: the floor, the slowest live clock, never falls; so a floor that somebody remembers is safe.
+Law: the floor, the slowest live clock, never falls; so a floor that a worker remembers is safe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNBOUNDED = None  # async
 
 
 def within(bound: int | None, clock: int, floor: int) -> bool:
-    """Whether a worker at this clock may start a step.  A floor that it heard some time ago will do."""
+    """Whether a worker at this clock may start a step.  An older answer's floor will do."""
     return bound is None or clock - floor <= bound
 
 
@@ -72,7 +72,7 @@ class ClockTable:
         if clock > before:
             self._clocks[worker] = clock
             self._furthest = max(self._furthest, clock)
-            if before == self._floor:  # else somebody else is the slowest, as before
+            if before == self._floor:  # else another worker is the slowest, as before
                 self._raise_floor()
 
     def remove(self, worker: int) -> None:
@@ -82,7 +82,7 @@ class ClockTable:
         self._raise_floor()
 
     def raise_floor(self, clock: int) -> None:
-        """The floor is at this clock, or where it is if that is higher; nobody is live."""
+        """The floor is at this clock, or stays where it is if that is higher; no worker is live."""
         self._floor = max(self._floor, clock)
         self._furthest = self._floor
 

@@ -1,13 +1,13 @@
-"""The pace of a view: whose clock stands where, and how stale an update can be while all keep to the bound.
+"""The pace of a view: the clocks of its workers, and the largest staleness of an update under the bound.
 
 Steps are counted by the workers themselves, from 0 in each view and incarnation; a clock is those steps plus
 the clock at which the incarnation entered the view.
 
 Law: an incarnation enters at the floor, so with a lead of 0, and the floor of a view never falls.
-Law: nobody waits for a worker that has stopped; it has no clock until the next view.
-Law: nobody waits for a worker that rests, since it has no batch.  It comes back at the floor, or where it stood if that
-    is further: so its clock never falls, and between a pull of another worker and its push it applies no more updates
-    than one that steps all the time.
+Law: a stopped worker has no clock until the next view, so no worker waits for it.
+Law: a starved worker, which has no batch, has no clock meanwhile.  It returns at the floor, or at its former clock if
+    that is higher: so its clock never falls, and between a pull of another worker and its push it applies no more
+    updates than one that steps all the time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LARGEST_STALENESS = 2**31 - 1
 
 @dataclass
 class _Gone:
-    """A worker that left or was lost: counted for a lease, and until whoever was there has gone on.
+    """A worker that left or was lost: it counts for a lease, and until each worker of that time has made progress.
 
     may_meet: incarnation of a worker that may have pulled before -> reports of progress still to come from it.
     """
@@ -54,8 +54,8 @@ class Pace:
         # of a step that ended after it was answered, so then all steps during the loss are over.
         self._steps_since = 1 + job.pipeline
         self._base: dict[int, int] = {}  # worker that steps -> its clock when it entered the view
-        self._starved: dict[int, tuple[int, int]] = {}  # worker that rests -> (the same, its clock)
-        self._starve_counts: dict[int, int] = {}  # worker -> the highest number of `rest` that was heard of it
+        self._starved: dict[int, tuple[int, int]] = {}  # starved worker -> (the same, its clock)
+        self._starve_counts: dict[int, int] = {}  # worker -> its highest reported `starve_count`
         self._gone: list[_Gone] = []
 
     @property
@@ -63,18 +63,18 @@ class Pace:
         return self.clocks.floor
 
     def rebound(self, bound: int | None) -> None:
-        """Another bound, None for none, while nobody is in a step that began under the one before.
+        """Sets another bound, None for none, while no worker is in a step that began under the one before.
 
         Who is further ahead than a smaller one allows waits until the floor is there, so between a pull of a worker and
         its push the others still apply at most 2s+1 updates each.
         """
         if self._bound is None and bound is not None:
-            self.max_lead = 0  # what it was without a bound says nothing of this one
+            self.max_lead = 0  # a lead without a bound is not one under this bound
         self._bound = self.clocks.bound = bound
         self.stragglers.rebound(bound)
 
     def level(self, workers: Iterable[Member]) -> None:
-        """All workers stand at the furthest clock, while nobody is in a step: what was done without a bound is no lead.
+        """Sets all clocks to the furthest one, while no worker is in a step: steps without a bound are no lead.
 
         So the floor rises, and with it the clocks at which they entered.
         """
@@ -106,7 +106,7 @@ class Pace:
         return self._base.get(incarnation, self._starved.get(incarnation, (0, 0))[0])
 
     def report_every_s(self, worker: Member) -> float:
-        """Time that a worker leaves between two reports for which nobody waits; 0 in other modes."""
+        """Seconds between two reports of a worker for which no other waits; 0 in other modes."""
         if self._bound is None:
             return 0.0
         share = len(self.stragglers) if worker.index in self.stragglers else len(self._base)
@@ -115,8 +115,8 @@ class Pace:
     def report(self, worker: Member, steps: int, stopped: bool = False) -> None:
         """Takes the steps that a worker has completed in this view; `stopped`: it takes no further one there.
 
-        A report is fresh: whoever is known to be further ahead had started its last step when the reporter had
-        no more steps than it tells now.  The largest such lead is `max_lead`, a lower bound of the true one.
+        A report is fresh: a worker that is further ahead by its reports had started its last step when the reporter
+        had no more steps than it reports now.  The largest such lead is `max_lead`, a lower bound of the true one.
         """
         if worker.incarnation in self._base:
             clock = self._base[worker.incarnation] + steps
@@ -133,10 +133,10 @@ class Pace:
                 self._retire(worker)
 
     def set_starved(self, worker: Member, steps: int, number: int) -> None:
-        """Takes whether a worker rests, which it does if the number is odd; a lower one than before was overtaken.
+        """Takes a worker's `starve_count`, which is odd while it is starved; a lower one than before is out of date.
 
-        steps: that it has completed in this view.  Who says that it rests has no step under way, and begins none before
-        it has said that it goes on and knows the answer.
+        steps: that it has completed in this view.  A worker that reports to be starved has no step under way, and
+        begins none before it has reported the end of that and has the answer.
         """
         incarnation = worker.incarnation
         if number <= self._starve_counts.get(incarnation, 0):
@@ -146,7 +146,7 @@ class Pace:
             base = self._base[incarnation]
             self._retire(worker)
             self._starved[incarnation] = base, base + steps
-            if not self._base:  # nobody is in a step; a smaller bound would keep one from its next batch
+            if not self._base:  # no worker is in a step; with a smaller bound one could not take its next batch
                 self.clocks.raise_floor(max(clock for _, clock in self._starved.values()))
         elif number % 2 == 0 and incarnation in self._starved:
             clock = max(self._starved.pop(incarnation)[1], self.clocks.floor)
@@ -177,7 +177,7 @@ class Pace:
             self.stragglers.remove(worker.index)
 
     def advance(self, now_s: float, pause_s: float) -> None:
-        """Moves the time on; for `pause_s` of it nobody judged, so that counts for nothing."""
+        """Advances the time.  `pause_s` of it, when the coordinator did not run, does not count."""
         for gone in self._gone:
             gone.until_s += pause_s
         self._gone = [gone for gone in self._gone if gone.until_s > now_s or gone.may_meet]

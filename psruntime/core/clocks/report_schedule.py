@@ -4,8 +4,8 @@ The owner passes every completed step to `completed`.  It makes one call at a ti
 `begin` returns, and passes the answer to `end`.  Times are of one monotonic clock, in seconds.
 
 Law: `floor` is at most the coordinator's floor of the view, so the lead is at least the true one.
-Law: a worker that is the slowest as far as it knows, or that has to wait itself, reports at once.
-Law: where somebody may soon have to wait, the next report comes within REPORT_S: when a quarter of the bound is not
+Law: a worker that is the slowest by its last answer, or that has to wait itself, reports at once.
+Law: where another may soon have to wait, the next report comes within REPORT_S: when a quarter of the bound is not
 reported yet; and in the upper half of the bound, when an eighth of the steps that are left there is not.  Between other
 reports the coordinator may ask for more time.
 """
@@ -16,7 +16,7 @@ from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.clocks.clocks import within
 from psruntime.core.members.messages import Assignment
 
-REPORT_S = 0.010  # between two reports for which nobody can wait; 100 calls a second from each worker at most
+REPORT_S = 0.010  # between two reports for which no worker can wait; 100 calls a second from each worker at most
 FIRST_POLL_S = 0.5  # of the first call of a wait, whose answer says for whom; after a second people can read it
 PAUSE_S = 0.2  # before a call is repeated that failed, or was answered although the floor is not there
 
@@ -49,7 +49,7 @@ class ReportSchedule:
 
     @property
     def lead(self) -> int:
-        """In steps over the floor as it is known here."""
+        """In steps over the floor of the last answer."""
         return self.clock - self.floor
 
     @property
@@ -58,19 +58,19 @@ class ReportSchedule:
         return not within(self._bound, self.clock, self.floor)
 
     def completed(self, steps: int) -> bool:
-        """The worker has completed so many steps; returns whether `wait_s` is to be asked anew."""
+        """The worker has completed so many steps; returns whether `wait_s` may have changed."""
         before, was_pressing = self.clock, self._is_pressing
         self.clock = self.assignment.clock + steps
         self._urgent |= self.clock > before == self.floor or self.is_shut
         return self._urgent or before <= self._reported or self._is_pressing > was_pressing
 
     def space(self, every_s: float) -> bool:
-        """The coordinator wants this time between two reports; returns whether `wait_s` is to be asked anew."""
+        """The coordinator wants this time between two reports; returns whether `wait_s` may have changed."""
         before, self._every_s = self._every_s, max(REPORT_S, every_s)
         return self._every_s < before
 
     def rebound(self, bound: int) -> None:
-        """Another bound; `wait_s` is to be asked anew."""
+        """Sets another bound; `wait_s` may have changed."""
         self._bound, self._short = bound, -1
         self._urgent |= self.is_shut
 
@@ -100,7 +100,7 @@ class ReportSchedule:
         return self.assignment.clock + report.steps
 
     def end(self, report: ClockReport, answer: ClockAnswer | None) -> None:
-        """Takes the answer to a report; None: the call failed, or nobody needed it any more."""
+        """Takes the answer to a report; None: the call failed, or was cancelled."""
         reported = self.clock_of(report)
         if answer is not None:
             self._reported = max(self._reported, reported)

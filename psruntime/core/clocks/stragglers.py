@@ -1,11 +1,11 @@
 """How often workers report their clocks when there are many of them, and which of them report at once.
 
-The coordinator has to answer the reports of all workers, so each worker is told how much time to leave between two
-reports for which nobody waits.  A worker that falls behind is a straggler: faster ones come near their bound, and only
-its reports let them go on.  So it is told at once to report as often as there is room for, before anybody has to wait
+The coordinator has to answer the reports of all workers, so it sets the interval of each worker between two reports
+for which no other waits.  A worker that falls behind is a straggler: faster ones come near their bound, and only
+its reports let them continue.  So its interval becomes as short as there is room for at once, before another waits
 for it.
 
-Law: whoever is more than half of the bound behind the furthest, as far as reports tell, is a straggler.
+Law: a worker that is more than half of the bound behind the furthest, by their reports, is a straggler.
 Law: with a bound of LEAST_BOUND or more, stragglers together make about REPORTS_PER_S of the reports for which nobody
 waits, as all workers do.
 """
@@ -23,7 +23,7 @@ LEAST_BOUND = 8  # steps; a smaller bound is used up so soon that every report c
 
 
 def spacing_s(bound: int | None, workers: int, worker: int) -> float:
-    """Time between two reports of one of so many workers, for which nobody waits.
+    """Seconds between two reports of one of so many workers, for which no other waits.
 
     It goes in powers of two, so that one worker more or less is seldom news for all others.  Each has somewhat less of
     it, by its index: those that began to step in the same moment do not report in the same one for long.

@@ -1,9 +1,9 @@
-"""Who makes up the open round: all who are in it, or, with backup workers, the first of them that have a gradient.
+"""The members of the open round: all workers in it, or, with backup workers, the first of them that have a gradient.
 
-With b backup workers a round of W workers needs W - b gradients.  A worker computes its gradient first, and says so;
-those who are among the first push theirs, so no ps ever has one too many.  Who comes later is late: its gradient is
+With b backup workers a round of W workers needs W - b gradients.  A worker computes its gradient first, and reports
+it; the first of them push theirs, so no ps ever gets one too many.  The gradient of a later worker is late: it is
 dropped, as TensorFlow's SyncReplicasOptimizer drops one (Chen et al., Revisiting Distributed Synchronous SGD, 2016).
-A worker that is lost leaves its place to one that is late.
+A lost worker is replaced by one that is late.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from psruntime.core.rounds.round_messages import Computed
 
 
 class Late(NamedTuple):
-    """A gradient that came too late for its round, and whose it is."""
+    """A gradient that was too late for its round, and its worker."""
 
     incarnation: int
     worker: int
@@ -48,21 +48,21 @@ class Chosen:
 
     @property
     def late(self) -> list[Late]:
-        """Those whose gradients are not used, as it stands."""
+        """The gradients that are not used so far."""
         return [Late(inc, self._live[inc], computed) for inc, computed in self._late.items()]
 
     def computes(self, incarnation: int) -> bool:
-        """Whether this worker has to compute a gradient, of which it then says that it has it."""
+        """Whether this worker has to compute a gradient and report it."""
         return incarnation in self._live and incarnation not in self.members and incarnation not in self._late
 
     def computed(self, incarnation: int, computed: Computed) -> None:
-        """It has one."""
+        """Takes the report that a worker has a gradient."""
         if self.computes(incarnation):
             self._late[incarnation] = computed
             self._fill()
 
     def lose(self, incarnation: int) -> list[Late]:
-        """It is gone.  As a member it stays one; a gradient that it had otherwise is returned."""
+        """Removes a worker that is gone.  A member stays a member; the late gradient of another worker is returned."""
         if incarnation not in self._live:
             return []
         index = self._live.pop(incarnation)
@@ -71,7 +71,7 @@ class Chosen:
         return [Late(incarnation, index, computed)] if computed else []
 
     def void(self) -> None:
-        """The attempt is: those members who are left are the first of the next one."""
+        """Voids the attempt: the members that still live are the first of the next one."""
         self.members = {incarnation: index for incarnation, index in self.members.items() if incarnation in self._live}
         self._gone = 0
         self._fill()

@@ -10,8 +10,8 @@ from math import inf
 def divided(total: int, weights: Sequence[int], most: Sequence[int]) -> list[int]:
     """Whole numbers that add up to `total`, each from 1 to its `most`, in proportion to the weights, which are from 1.
 
-    What whole numbers leave over goes, one by one, to whoever has the least for its weight then, and to the first of
-    several that have: so the largest number for its weight is as small as it can be.
+    The remainder goes, one by one, to the entry with the least for its weight at that point, and to the first of
+    several: so the largest number for its weight is as small as it can be.
     It must be possible: len(weights) <= total <= sum(most).
     """
     sizes, free, left = [0] * len(weights), list(range(len(weights))), total
@@ -35,7 +35,7 @@ def divided(total: int, weights: Sequence[int], most: Sequence[int]) -> list[int
 
 
 def _give(remainder: int, sizes: list[int], weights: Sequence[int], most: Sequence[int], takers: Sequence[int]) -> None:
-    """Adds the rest to the sizes of the takers, one by one."""
+    """Adds the remainder to the sizes of the takers, one by one."""
 
     def after_one_more(i: int) -> float:
         return (sizes[i] + 1) / weights[i] if sizes[i] < most[i] else inf

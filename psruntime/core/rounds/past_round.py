@@ -1,4 +1,4 @@
-"""What is known of a round that was closed, and its line in the record of the rounds."""
+"""A closed round and its parts, and its line in the record of the rounds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PastRound:
-    """A round that was closed, or is to be, and its parts; the variables hold `global_step` updates then.
+    """A round that is or will be closed, and its parts.  global_step: updates in the variables after it.
 
     learning_rate_scale: by which every learning rate is multiplied in it.  local: as in Complete.
     """

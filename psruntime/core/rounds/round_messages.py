@@ -1,4 +1,4 @@
-"""What is said about rounds (rounds.py): a worker's duty, and what it has done."""
+"""Messages of the rounds (rounds.py): a worker's next action, and its reports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from psruntime.core.shards.shard_messages import ShardBatch
 
 
 class ActionKind(str, Enum):
-    """What a worker does now."""
+    """The kind of a worker's next action."""
 
-    WAIT = "wait"  # nothing, until its next turn
-    COMPUTE = "compute"  # with backup workers: keep the gradient of its batch, and say so before it is pushed
-    PUSH = "push"  # push the gradient of its batch for the attempt
-    APPLY = "apply"  # as chief: apply what all have pushed, by itself
-    NONE = "none"  # no rounds are held in the view that it knows
+    WAIT = "wait"  # ask again for the next action
+    COMPUTE = "compute"  # with backup workers: compute and keep a gradient, and report Computed before it is pushed
+    PUSH = "push"  # push the gradient of a batch to the attempt
+    APPLY = "apply"  # as chief: apply the sums of the complete attempt
+    NONE = "none"  # no rounds run in the view that the worker named
 
     def __str__(self) -> str:
         return self.value
@@ -38,14 +38,14 @@ class Complete:
 
 @dataclass(frozen=True)
 class Action:
-    """A worker's duty, and the round that it is about.
+    """A worker's next action, and the round and attempt that it belongs to.
 
-    opened: the round's first attempt; so a turn with another one asks for another batch.
-    closes: what has to be applied, if anything: this round where the duty is to close, the one before where it is to
-    compute or to contribute, and then before anything is read for the contribution.
-    share: how many examples it computes where rounds have shares (shares.py); 0: its own batch size.
-    local: to contribute, the worker trains by itself, from the variables as they are to the global step that is the
-    number of the round, and pushes by how much they have changed, as a gradient: what they were less what they are.
+    opened: the first attempt at the round.  An action with another one needs another batch.
+    closes: the complete attempt to apply, or None.  APPLY: that of this round.  COMPUTE, PUSH: that of the round
+    before, which is applied before anything is pulled.
+    share: the number of examples to compute where rounds have shares (shares.py); 0: the worker's own batch size.
+    local: for PUSH, the worker trains by itself from the present variables to the global step that is the number of
+    the round, and pushes the change as a gradient: old values minus new values.
     """
 
     kind: ActionKind
@@ -53,16 +53,16 @@ class Action:
     attempt: int = 0
     opened: int = 0
     closes: Complete | None = None
-    reason: str = ""  # of a wait; for people
+    reason: str = ""  # for WAIT, what it waits for; for people
     share: int = 0
     local: bool = False
 
 
 @dataclass(frozen=True)
 class Computed:
-    """A worker has closed the round before, and keeps a gradient for this one; with backup workers only.
+    """Report: the worker has applied the round before, and keeps a gradient for this one; with backup workers only.
 
-    opened: the round's first attempt.  The others are as in a contribution.
+    opened: the first attempt at the round.  The other fields are as in Pushed.
     """
 
     round: int
@@ -75,8 +75,8 @@ class Computed:
 class Taken:
     """What a worker took of its input for a batch, where rounds have shares (shares.py).
 
-    The next `size` examples after the first `first`.  batch_size: its own, without a share.  seconds: from its turn
-    until the step had run.
+    The next `size` examples after the first `first`.  batch_size: its own, without a share.  seconds: from the
+    action to the end of the step.
     """
 
     first: int
@@ -87,13 +87,13 @@ class Taken:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a member pushed: the `batch`-th of its input, counted from 0, which weighs `examples`.
+    """Report: a member has applied the round before, and has pushed the gradient of a batch.
 
-    It has closed the round before.  apart: this one has to be closed by itself, since what is applied depends on the
-    sums of all ps.  taken: only where rounds have shares.  shard_batches: of which data shards the batch is, one for
-    each mini-batch; none without any.  divisor: by which its gradient is divided.
-    positions: how many contributions the sum of each bucket had before this one, in an order of the buckets that all
-    workers have, the global step's among them; one number if they are equal, none if they are not known.
+    batch: its number in the worker's input, from 0.  examples: its weight.  apart: this round is applied by a run of
+    its own, because the update depends on the sums of all ps.  taken: only where rounds have shares.
+    shard_batches: the data shards of the batch, one for each mini-batch; or empty.  divisor: of the gradient.
+    positions: the number of contributions in the sum of each bucket before this one, in the plan's order, the global
+    step's among them; one number if all are equal, none if they are unknown.
     """
 
     round: int
@@ -109,7 +109,7 @@ class Pushed:
 
 @dataclass(frozen=True)
 class Applied:
-    """A worker has applied the attempt, all of it; the variables hold `global_step` updates now."""
+    """Report: a worker has applied the whole attempt; the variables now contain `global_step` updates."""
 
     round: int
     attempt: int
@@ -118,7 +118,7 @@ class Applied:
 
 @dataclass(frozen=True)
 class Broken:
-    """A worker found the attempt applied in part, or summed from what was, and it cannot be mended any more."""
+    """Report: the attempt is applied in part, or its sum is of variables that were, and cannot be repaired."""
 
     round: int
     attempt: int
@@ -129,8 +129,8 @@ class Broken:
 class Starved:
     """A worker has no batch at the moment.
 
-    since: it has a gradient for the rounds that were first opened at this attempt or before; 0: for none.  reason: for
-    people.  is_over: whether it may have a batch again.
+    since: the attempt since which it has had none: it has a gradient for rounds opened at this attempt or before; 0:
+    for no round.  reason: for people.  is_over: whether there may be a batch again.
     """
 
     since: int
@@ -138,4 +138,4 @@ class Starved:
     is_over: Callable[[], bool]
 
 
-Report = Computed | Pushed | Applied | Broken  # what a worker may have done in its turn
+Report = Computed | Pushed | Applied | Broken  # what a worker reports when it asks for its next action

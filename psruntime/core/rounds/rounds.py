@@ -1,24 +1,24 @@
-"""Rounds: who is in the round, who has contributed to it, and who does what next.
+"""Rounds: the members of the round, their contributions, and the next action of each worker.
 
 A round is one aggregated update; an attempt is one try at it.  The members are fixed when a round opens.
 When all of them have contributed, the attempt is complete, and what they pushed is applied: the round closes.
-As a rule the next one opens at once, and whoever begins to work for it closes the one before first; a round that has to
-be closed by itself is closed by the chief, or, where the chief is no member, by the first of those who are.  A member
+As a rule the next one opens at once, and a worker that starts to work for it closes the one before first.  A round that
+has to be closed by itself is closed by the chief, or, if the chief is no member, by the first member.  A member
 that is lost before it contributed voids the attempt, and those who are left push what they kept as the next one.  A
 member that is lost after it contributed stays counted.  With backup workers the members are the first who have a
-gradient (chosen.py), so they are fixed one after the other.  A worker that rests has no batch at the moment: it is in
+gradient (chosen.py), so they are fixed one after the other.  A starved worker has no batch at the moment: it is in
 no round that opens, and leaves the open one unless it has a gradient for it.
 
 A local round takes the variables over many global steps at once, and has the number of the last: its members train by
-themselves, and contribute what has changed.  It is closed by itself, otherwise than the others.
+themselves, and contribute the changes.  It is always closed by itself.
 
 Pure state.  Workers are named by their incarnations.
 
-Law: attempts are numbered upwards for ever, so what belongs to an older one is told by its number.
+Law: attempts are numbered upwards for ever, so a message of an older attempt is recognised by its number.
 Law: a round closes with exactly one contribution of each of its members.
-Law: an attempt that is complete cannot become void: some of it may be applied already.
-Law: a worker that contributes to a round has closed the one before, so at most one complete attempt is not known to be
-    closed.
+Law: a complete attempt cannot become void: a part of it may be applied already.
+Law: a worker that contributes to a round has closed the one before, so at most one complete attempt may still be
+    unapplied.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ NAMED = 10  # workers that a message names
 
 
 class Rounds:
-    """The rounds of one coordinator.  `revision` grows whenever some worker's turn may have changed.
+    """The rounds of one coordinator.  `revision` grows whenever a worker's next action may have changed.
 
-    limit: the global step after which no round is known to follow, if there is one: the round that reaches it is closed
-        by itself, not by the contributions to the next.
+    limit: the last global step, or None.  The round that reaches it is closed by itself, not by the contributions to
+        the next.
     backup_workers: how many of its workers a round does not wait for.  shares: of its members; None: each computes
     its own batch size.
     """
@@ -48,10 +48,10 @@ class Rounds:
         self._backup_workers = backup_workers
         self.shares = shares
         self.revision = 0
-        self.global_step = 0  # rounds that the variables are known to hold
+        self.global_step = 0  # rounds that the variables certainly contain
         self.attempt = 0  # the open one, or the last
         self.opened = 0  # its first attempt
-        self.active = False  # whether rounds are held: the view is prepared and the job trains
+        self.active = False  # whether rounds run: the view is prepared and the job trains
         self.learning_rate_scale = 1.0  # in force on the ps
         self.local_end: int | None = None  # if the round after the open one, or the next, is local, its number
         self._local: int | None = None  # if the open one is local, its number
@@ -60,10 +60,10 @@ class Rounds:
         self._late: list[Late] = []  # see `take_late`
         self._closer: tuple[tuple[int, int, int | None], int | None] | None = None  # for what it was looked up last
         self._contributions: dict[int, Pushed] = {}  # by incarnation
-        self._before: PastRound | None = None  # complete, and closed by who contributes to the next
+        self._before: PastRound | None = None  # complete; closed by the contributions to the next
         self._begun = False  # whether a round was opened in this view
-        self._present: dict[int, int] = {}  # who takes turns in this view: incarnation -> worker index
-        self._starved: dict[int, int] = {}  # of those, who has no batch: incarnation -> see `rest`
+        self._present: dict[int, int] = {}  # workers with a session on this view: incarnation -> worker index
+        self._starved: dict[int, int] = {}  # incarnation -> the attempt since which it has had no batch
 
     @property
     def round(self) -> int:
@@ -81,28 +81,28 @@ class Rounds:
 
     @property
     def is_wanted_closed(self) -> bool:
-        """Whether none is open, and none is to open."""
+        """Whether no round is open, and none will open."""
         return self._stays_closed and not self.open
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether the open round is local and waits for members: the variables stay as they are for a while."""
+        """Whether the open round is local and waits for members, so the variables do not change meanwhile."""
         return self._local is not None and self.open and not self.closing
 
     @property
     def all_train_alone(self) -> bool:
-        """Whether the open round is local and nobody has contributed to it: nobody is late."""
+        """Whether the open round is local and has no contribution yet, so no member is late."""
         return self._local is not None and self.open and not self._contributions
 
     @property
     def unsettled(self) -> bool:
-        """Whether the round before the open one is complete, and nobody has said yet that it is closed."""
+        """Whether the round before the open one is complete, and no report has shown yet that it is closed."""
         return self._before is not None
 
     @property
     def being_applied(self) -> bool:
-        """Whether somebody may be applying a round now: it has the turn to, or gets it."""
-        all_starved = 0 < len(self._present) == len(self._starved)  # then nobody closes it on the way
+        """Whether a worker may be applying a round now, or gets the action to."""
+        all_starved = 0 < len(self._present) == len(self._starved)  # then no worker closes it with a contribution
         return self.unsettled or (self.closing and (all_starved or not self._closes_on_the_way()))
 
     @property
@@ -129,9 +129,9 @@ class Rounds:
     # Inputs.
 
     def begin(self, global_step: int, attempt: int) -> PastRound | None:
-        """The view is prepared, and holds `global_step` updates; its ps have seen attempts up to `attempt`.
+        """Starts the rounds of a prepared view with `global_step` updates, whose ps have seen attempts up to `attempt`.
 
-        Returns the round that was complete when the view before ended, if it turns out that the variables hold it.
+        Returns the round that was complete when the view before ended, if the variables contain it.
         """
         past = self._past(self.round) if self.closing else self._before
         is_held = past and past.round == global_step and past.attempt <= attempt
@@ -144,35 +144,35 @@ class Rounds:
         return past if is_held else None
 
     def raise_attempt(self, attempt: int) -> None:
-        """An earlier coordinator had got so far: numbers of attempts only go up."""
+        """Continues after an attempt of an earlier coordinator: numbers of attempts only go up."""
         self.attempt = max(self.attempt, attempt)
 
     def end(self) -> None:
-        """The view is void, or the job trains no more: nobody has a turn."""
+        """Stops the rounds: the view is void, or the job trains no more."""
         if self.active:
             self.active = False
             self._present, self._starved = {}, {}
             self.revision += 1
 
     def stay_closed(self, stays: bool) -> None:
-        """Whether no round opens after the open one, which is then closed by itself."""
+        """Sets whether no round opens after the open one, which is then closed by itself."""
         if stays != self._stays_closed:
             self._stays_closed = stays
             self.revision += 1
 
     def enter(self, incarnation: int, index: int) -> None:
-        """A worker with a session on the view takes part from the next round on."""
+        """Adds a worker with a session on the view to the rounds from the next one on."""
         if self.active:
             self._present[incarnation] = index
 
     def set_starved(self, incarnation: int, opened: int | None) -> list[int]:
-        """Whether a worker has a batch.  None: it has; else it has none for a round first opened after this attempt.
+        """Sets the attempt since which a worker has had no batch, or None if it has one.
 
-        Returns the workers whose contributions became void, because the open round counted on it.
+        Returns the workers whose contributions became void, because the worker was a member of the open round.
         """
         if not self.active or incarnation not in self._present or self._starved.get(incarnation) == opened:
             return []
-        self.revision += 1  # there may be nobody left to open the next round, or somebody again
+        self.revision += 1  # the set of workers that can open the next round has changed
         if opened is None:
             del self._starved[incarnation]
             return []
@@ -180,7 +180,7 @@ class Rounds:
         return self._withdraw(incarnation) if self.open and self.opened > opened else []
 
     def computed(self, incarnation: int, index: int, computed: Computed) -> PastRound | None:
-        """A worker keeps a gradient.  It is late if the round has closed; a repeat changes nothing.
+        """Takes the report of a kept gradient.  It is late if the round has closed; a repeat changes nothing.
 
         Returns as `contribute`.
         """
@@ -198,9 +198,9 @@ class Rounds:
         return late
 
     def contribute(self, incarnation: int, contribution: Pushed) -> PastRound | None:
-        """A member has pushed.  Repeats, and what belongs to another attempt, change nothing.
+        """Takes the report of a push.  Repeats, and reports of another attempt, change nothing.
 
-        Returns the round before, if this is the first word of its having been closed.
+        Returns the round before, if this is the first report that proves it closed.
         """
         current = (contribution.round, contribution.attempt) == (self.round, self.attempt)
         if not (self.active and current and incarnation in self._members):
@@ -211,7 +211,7 @@ class Rounds:
         return self._settle()
 
     def close(self, closed: Applied) -> PastRound | None:
-        """Returns the closed round.  A repeat, or another attempt, changes nothing and returns none."""
+        """Takes the report of an applied attempt; returns the closed round, None for a repeat or another attempt."""
         if self.settles(closed):
             return self._settle()
         if not self.is_closing(closed):
@@ -225,7 +225,7 @@ class Rounds:
         return past
 
     def lose(self, incarnation: int) -> list[int]:
-        """A worker is gone; returns the workers whose contributions became void with its own."""
+        """Removes a worker that is gone; returns the workers whose contributions became void with its own."""
         self._present.pop(incarnation, None)
         self._starved.pop(incarnation, None)
         if self.shares:
@@ -236,7 +236,7 @@ class Rounds:
         """Takes a worker out of the open round; as `lose`."""
         self._late += self._chosen.lose(incarnation)
         if incarnation not in self._members or incarnation in self._contributions:
-            self.revision += self.closing  # that may be new, or somebody else has to close it now
+            self.revision += self.closing  # the round may be complete now, or another worker has to close it
             return []
         voided = sorted(self._members[inc] for inc in self._contributions)
         self._chosen.void()
@@ -246,9 +246,9 @@ class Rounds:
         return voided
 
     def open_next(self, needed: int) -> bool:
-        """Opens the next round with all who are present, if none is open, or if the open one is closed by its members.
+        """Opens the next round with all present workers, if none is open or the open one is closed by contributions.
 
-        Only the first of a view, and a local one, waits until at least `needed` are there.
+        The first round of a view, and a local one, need at least `needed` workers; returns whether a round was opened.
         """
         least = 1 if self._begun and not self.local_end else max(1, needed)
         if not self.active or self._stays_closed or len(self._present) < least:
@@ -289,21 +289,21 @@ class Rounds:
         return self._closer[1]
 
     def is_closing(self, done: Applied | Broken) -> bool:
-        """Whether it is about the open attempt, which the chief closes now."""
+        """Whether the report is of the open attempt, which the chief closes now."""
         return self.active and self.closing and (done.round, done.attempt) == (self.round, self.attempt)
 
     def settles(self, done: Applied | Broken) -> bool:
-        """Whether it is about the attempt before, which anybody closes who contributes to the open one."""
+        """Whether the report is of the attempt before, which is closed by the contributions to the open one."""
         before = self._before
         return self.active and before is not None and (done.round, done.attempt) == (before.round, before.attempt)
 
     def tears(self, torn: Broken) -> bool:
-        """Whether it is about the open attempt, or the one before."""
+        """Whether the report is of the open attempt, or of the one before."""
         is_open = self.open and (torn.round, torn.attempt) == (self.round, self.attempt)
         return (self.active and is_open) or self.settles(torn)
 
     def action_of(self, incarnation: int, chief: int | None) -> Action:
-        """What a worker does now; `chief` is the chief's index."""
+        """The next action of a worker.  chief: index of the chief, or None."""
         if not self.active or incarnation not in self._present:
             return Action(ActionKind.NONE, reason="no rounds are held in this view")
         kind, closes, reason = ActionKind.WAIT, None, ""
@@ -320,7 +320,7 @@ class Rounds:
         return Action(kind, self.round, self.attempt, self.opened, closes, reason, share, local)
 
     def waits_for(self, chief: int | None) -> str:
-        """Whom the round waits for.  A few are named, many are counted: this is asked for every one who waits."""
+        """The workers that the round waits for, for people.  Up to NAMED are named, more are counted."""
         if not self.open:
             what = "a worker to have a batch" if self._starved else "more workers to have a session"
             return f"round {self.round} waits for {what}"
@@ -342,13 +342,13 @@ class Rounds:
         return sorted(set(live) - set(self._present.values()))
 
     def _work_of(self, incarnation: int) -> ActionKind | None:
-        """Whether this worker has a gradient to compute, or to push."""
+        """COMPUTE or PUSH if this worker has a gradient to compute or push, else None."""
         if incarnation in self._members:
             return None if incarnation in self._contributions else ActionKind.PUSH
         return ActionKind.COMPUTE if self._chosen.computes(incarnation) and not self.closing else None
 
     def _measure_members(self) -> None:
-        """The open round is complete: how fast its members are is seen from it."""
+        """Measures the speed of each member of the open round, which is complete."""
         for incarnation, pushed in self._contributions.items():
             if self.shares and pushed.taken and incarnation in self._present:
                 self.shares.measure(incarnation, pushed.taken)
@@ -357,21 +357,21 @@ class Rounds:
         self._chosen, self._contributions, self._local = Chosen({}, 0), {}, None
 
     def _closes_on_the_way(self) -> bool:
-        """Whether the open round is complete, and can be closed by those who contribute to the next."""
+        """Whether the open round is complete, and can be closed by the contributions to the next."""
         pushed = self._contributions.values()
         last = self.limit is not None and self.round >= self.limit
         opens = not (last or self._stays_closed or self._local or self.local_end)
         return self.closing and opens and any(c.examples for c in pushed) and not any(c.apart for c in pushed)
 
     def _settle(self) -> PastRound | None:
-        """The round before is closed."""
+        """Marks the round before as closed, and returns it."""
         past, self._before = self._before, None
         if past:
             self.global_step = past.global_step
         return past
 
     def _past(self, global_step: int) -> PastRound:
-        """The open round, once closed."""
+        """The open round as it is once it is closed."""
         return past_round(
             self.round, self.attempt, global_step, self._members, self._contributions, self.learning_rate_scale,
             self._local is not None,

@@ -27,15 +27,15 @@ MOST_MEASURES = 11  # more would take longer to see that a worker has become slo
 ROUNDS_BETWEEN = 5  # from one look to the next, so that about half of the measures are of the shares of now
 BETTER = 0.93  # times the time of the shares of now, below which others are taken; nearer to 1 noise changes them
 SHORTEST_S = 1e-6  # of a step
-FINE = 1 << 40  # how finely speeds are told apart
+FINE = 1 << 40  # resolution of relative speeds
 
 
 class Shares:
-    """The shares of the open round, and what is known of each worker."""
+    """The shares of the open round, and the measured speed of each worker."""
 
     def __init__(self) -> None:
         self._measures: dict[int, deque[Taken]] = {}  # by incarnation, the newest last; never empty
-        self._shares: dict[int, int] = {}  # of the members whose batch size is known
+        self._shares: dict[int, int] = {}  # of the members with a reported batch size
         self._rounds = 0  # since the last look
         self._news: dict[int, int] | None = None
 
@@ -68,7 +68,7 @@ class Shares:
             self._news = {members[inc]: share for inc, share in new.items()}
 
     def of(self, incarnation: int) -> int:
-        """How many examples a member of the open round computes; 0: its own batch size, which it has not told yet."""
+        """How many examples a member of the open round computes; 0: its own batch size, not reported yet."""
         return self._shares.get(incarnation, 0)
 
     def take_news(self) -> dict[int, int] | None:
@@ -80,7 +80,7 @@ class Shares:
         return self._measures[incarnation][-1].batch_size
 
     def _speed(self, incarnation: int) -> float:
-        """Examples for each second; 0: not known."""
+        """Examples per second; 0: unknown."""
         measures = self._measures[incarnation]
         if len(measures) < LEAST_MEASURES:
             return 0.0
@@ -88,7 +88,7 @@ class Shares:
 
 
 def _longest_s(shares: Mapping[int, int], speeds: Mapping[int, float]) -> float:
-    """How long a round takes those whose speed is known."""
+    """Seconds of a round, of the members with a measured speed."""
     return max((shares[inc] / speed for inc, speed in speeds.items()), default=0.0)
 
 

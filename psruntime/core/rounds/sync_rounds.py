@@ -1,7 +1,7 @@
-"""The sync mode's side of the coordinator: takes turns, keeps the record of the rounds, names who is slow.
+"""The coordinator's part of mode sync: takes reports, keeps the record of the rounds, warns of slow rounds.
 
-The record is what somebody needs to repeat the training: each closed round with its parts, each attempt that
-became void, each gradient that came too late for its round, and where the variables began anew.
+The record is enough to repeat the training: each closed round with its parts, each void attempt, each gradient that was
+too late for its round, and each start of a view with the global step of its variables.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from psruntime.core.rounds.round_messages import Applied, Computed, Pushed, Repo
 from psruntime.core.rounds.rounds import NAMED, Rounds
 from psruntime.core.rounds.shares import Shares
 
-Record = dict[str, Any]  # JSON; "record" says of what
+Record = dict[str, Any]  # JSON; "record" names its kind
 
 
 class SyncRounds:
-    """Wraps the rounds of a coordinator.  `note(name, **facts)` tells what an operator wants to read.
+    """Wraps the rounds of a coordinator.  `note(name, **facts)` logs an event for operators.
 
-    limit: the global step that ends the training.  backup_workers, shares: as in Rounds.  on_part: is told each part of
-    a round that is closed.
+    limit: the global step that ends the training.  backup_workers, shares: as in Rounds.  on_part: is called with each
+    part of a closed round.
     late: gradients that came too late for their rounds, and were dropped.
     """
 
@@ -54,12 +54,12 @@ class SyncRounds:
             self.machines[incarnation] = machine
 
     def prepared(self, view: View, mode: str, global_step: int, attempt: int, of_rounds: Mapping[str, Any]) -> None:
-        """A view is prepared; in mode sync, rounds are held in it.  `attempt`: the highest that its ps have seen.
+        """A view is prepared; in mode sync, its rounds start.  `attempt`: the highest that its ps have seen.
 
         of_rounds: as of JobConfig.
         """
         if mode == "sync":
-            self._record_round(self.rounds.begin(global_step, attempt))  # only the word of its being applied was lost
+            self._record_round(self.rounds.begin(global_step, attempt))  # only the report that it is applied was lost
         if mode == "sync" or self.rounds.attempt:  # else there are no rounds that it could undo
             facts: Record = {"view": view.number, "mode": mode, "global_step": global_step}
             known = [(ps.index, self.machines.get(ps.incarnation)) for ps in view.ps]
@@ -68,9 +68,9 @@ class SyncRounds:
             self._records.append({"record": "prepared", **facts, **of_rounds})
 
     def take(self, incarnation: int, index: int, report: Report | None, starved_since: int | None = None) -> None:
-        """A worker says what it has done since its last turn, and asks for the next.
+        """Takes a worker's report since its last action.
 
-        starved_since: whether it has a batch, as in Rounds.set_starved.
+        starved_since: as in Rounds.set_starved.
         """
         self.rounds.enter(incarnation, index)
         if isinstance(report, Computed):
@@ -89,15 +89,15 @@ class SyncRounds:
         self.machines.pop(incarnation, None)
 
     def advance(self, now_s: float, pause_s: float) -> None:
-        """Moves the time on; for `pause_s` of it nobody looked, so that counts for nothing."""
+        """Advances the time.  `pause_s` of it, when the coordinator did not run, does not count."""
         self._now_s = max(self._now_s, now_s)
         self._since_s += pause_s
 
     def update(self, live: Callable[[], list[int]], needed: int, chief: int | None) -> None:
-        """Opens the next round if it can be; warns, once, of one that waits for long.
+        """Opens the next round if possible; warns, once, of a round that waits for more than `warn_s` seconds.
 
-        The first round of a view waits until `needed` workers take turns, and a local one, which is long, until all do,
-        but not for ever.  `live` has the indices of all.
+        The first round of a view needs `needed` workers with a session, a local one, which is long, all of them; both
+        open with fewer after `warn_s`.  `live` has the indices of all.
         """
         rounds = self.rounds
         needed = len(live()) if rounds.local_end else needed
@@ -115,13 +115,13 @@ class SyncRounds:
             self._note("slow_round", attempt=rounds.attempt, waited_s=round(waited_s, 1), reason=reason)
 
     def waits_for(self, live: Collection[int], chief: int | None) -> str:
-        """Whom the round waits for, also one that has not opened for lack of workers."""
+        """The workers that the round waits for, also before it opens; for people."""
         text = self.rounds.waits_for(chief)
         absent = self.rounds.absent(live)
         return text if self.rounds.open or not absent else f"{text}; without one: worker {listed(absent[:NAMED])}"
 
     def waited_s(self, now_s: float) -> float:
-        """For how long the round waits for the same; 0 while no rounds are held."""
+        """Seconds since the round began to wait for the same workers; 0 while no rounds run."""
         return now_s - self._since_s if self.rounds.active else 0.0
 
     def take_records(self) -> list[Record]:

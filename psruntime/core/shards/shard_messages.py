@@ -1,4 +1,4 @@
-"""What is said about data shards (shards.py): ranges, batches that were read of them, and how far an epoch is."""
+"""Messages of data shards (shards.py): ranges, the batches read of them, and the progress of an epoch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ShardBatch:
 
 @dataclass(frozen=True)
 class ShardNews:
-    """What a worker says of a shard that it holds.
+    """A worker's report on a shard that it leases.
 
     batches: how many it has; None: it is not read to its end.  applied: numbers of those that are in the variables, or
     were passed over.
@@ -58,7 +58,7 @@ class ShardNews:
 
 @dataclass(frozen=True)
 class ShardRequest:
-    """A worker asks for a shard, and says what became of those that it holds.
+    """A worker asks for a shard, and reports on those that it leases.
 
     seen: the latest ticket that it has, under this incarnation; 0: none.
     """
@@ -73,7 +73,7 @@ class ShardRequest:
 
 @dataclass(frozen=True)
 class ShardAnswer:
-    """shard: None: there is none now, and the reason says why."""
+    """shard: None if there is none now, for the reason given."""
 
     shard: Shard | None = None
     reason: str = ""

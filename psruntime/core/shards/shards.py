@@ -1,14 +1,14 @@
-"""Shards: which ranges of the input are to be read, who holds which, and which are done.
+"""Shards: the ranges of the input, which worker leases which, and which are done.
 
 A worker takes one shard after the other.  A shard is done when it was read to its end and all its batches are in the
-variables.  What a worker held that is gone is handed out again, from its beginning.  An epoch begins when the one
-before is done, so at its end who finds nothing to take waits for those who hold the rest.
+variables.  A shard of a worker that is gone is handed out again, from its beginning.  An epoch begins when the one
+before is done, so at its end a worker without a shard waits for those that lease the others.
 
 Pure state.  Workers are named by their incarnations.
 
 Law: in each epoch every shard is handed out at least once, and done once.
-Law: no shard is held by two.
-Law: a ticket is handed out once; what is said of one that is not held, or by another worker, changes nothing.
+Law: no shard is leased by two workers.
+Law: a ticket is handed out once; a report on one that is not leased, or from another worker, changes nothing.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class _Lease:
 
 
 class Shards:
-    """The shards of a job.  `revision` grows whenever somebody who waits may get one, or nobody will any more.
+    """The shards of a job.  `revision` grows whenever a waiting worker may get one, or none will any more.
 
-    epochs: after which the job ends; None: there is no end.  note(name, **facts): is told what an operator wants to
+    epochs: after which the job ends; None: there is no end.  note(name, **facts): logs what an operator wants to
     read.
     """
 
     def __init__(self, epochs: int | None = None, note: Callable[..., None] = lambda *_, **__: None) -> None:
         self.revision = 0
-        self.sharding: Sharding | None = None  # as the first worker says
+        self.sharding: Sharding | None = None  # of the first worker that reports one
         self._epochs = epochs
         self._note = note
         self._ticket = 0  # the latest
@@ -66,7 +66,7 @@ class Shards:
         self._begin(START)
 
     def _begin(self, position: Position) -> None:
-        """Goes on at a position, with nothing held."""
+        """Continues at a position, with nothing leased."""
         self.epoch = position.epoch
         self._done = Places(position.done)
         self._next = 0  # the first place that was not handed out since
@@ -98,7 +98,7 @@ class Shards:
             )
 
     def take(self, incarnation: int, seen: int) -> ShardAnswer:
-        """The next shard for a worker; again that which it does not know of yet.  seen: as in ShardRequest."""
+        """The next shard for a worker; the same one again if its answer was lost.  seen: as in ShardRequest."""
         unseen = [t for t, lease in self._leases.items() if lease.incarnation == incarnation and t > seen]
         if unseen:
             return ShardAnswer(self._leases[min(unseen)].shard)
@@ -112,7 +112,7 @@ class Shards:
         return ShardAnswer(shard)
 
     def hear(self, incarnation: int, news: Iterable[ShardNews]) -> None:
-        """A worker says what became of what it holds."""
+        """Takes a worker's report on the shards that it leases."""
         for each in news:
             lease = self._leases.get(each.ticket)
             if lease is not None and lease.incarnation == incarnation:
@@ -125,7 +125,7 @@ class Shards:
         self.hear(incarnation, [ShardNews(batch.shard.ticket, None, frozenset({batch.number})) for batch in batches])
 
     def lose(self, incarnation: int, why: str) -> None:
-        """A worker reads no further: what it holds is handed out again."""
+        """Ends the leases of a worker that reads no further: its shards are handed out again."""
         for lease in [lease for lease in self._leases.values() if lease.incarnation == incarnation]:
             del self._leases[lease.shard.ticket]
             self._again.append(lease.place)
@@ -140,7 +140,7 @@ class Shards:
         self._restored, self.sharding = self.position, None
 
     def restore(self, position: Position) -> None:
-        """The variables hold what was done at this position, and nothing else that was read in its epoch or later."""
+        """Returns to a position: the variables contain its done shards, and nothing else of its epoch or later ones."""
         self._restored, self._was_restored = position, True
         self._begin(position)
         self._fit(position)
@@ -163,12 +163,12 @@ class Shards:
 
     @property
     def waits_for(self) -> str:
-        """Why nobody is given a shard, where there is none."""
+        """Why no worker gets a shard, where there is none."""
         return self.why_over or f"others hold the rest of epoch {self.epoch}"
 
     @property
     def are_used(self) -> bool:
-        """Whether the workers' input is read by shards, as far as a chief or a worker has said."""
+        """Whether the workers' input is read by shards, as far as a chief or a worker has reported."""
         return self._was_restored or self.sharding is not None
 
     @property
@@ -207,7 +207,7 @@ class Shards:
             self._begin(Position(self.epoch + 1, (), self.sharding))
 
     def _fit(self, position: Position) -> None:
-        """Begins the epoch anew if the position is of an input that was cut otherwise."""
+        """Restarts the epoch if the position is of an input with another sharding."""
         if self.sharding is None or position.sharding in (None, self.sharding):
             return
         was, now = position.sharding, self.sharding

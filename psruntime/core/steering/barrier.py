@@ -1,19 +1,19 @@
 """The barrier: how the settings of a running job change at one point for all.
 
-    OPEN --begin--> HOLD --apply--> APPLY --release--> OPEN
-    OPEN --begin--> BUILD --halt--> HOLD
+    OPEN --begin--> PAUSE --apply--> APPLY --release--> OPEN
+    OPEN --begin--> BUILD --halt--> PAUSE
 
-BUILD: a change is accepted, and workers make themselves ready for the steps under it; they step on meanwhile.
-HOLD: workers are told to hold: each ends the steps that it has under way, or the open round, begins no other, and says
-so.  APPLY: nobody is in a step, and the ps are told the new settings.  OPEN again: every ps has written them, they are
-in force, and the workers are released, unless the job is paused by them.
+BUILD: a change is accepted, and workers build the graph of the steps under it beside their steps.
+PAUSE: workers pause: each ends the steps that it has under way, or the open round, begins no other, and reports that.
+APPLY: no worker is in a step, and the ps get the new settings.  OPEN again: every ps has written them, they are in
+force, and the workers are released, unless the settings themselves pause the job.
 
-The loss of a ps ends a view, but no change: it goes on where it was as soon as the next view trains, in which nobody
-begins a step before it is done.
+The loss of a ps ends a view, but no change: the change continues as soon as the next view trains, in which no step
+begins before the change is done.
 
 Law: no step begins under settings that some ps of the view has not written.
-Law: while the ps are told new settings, nobody is in a step that began under those before.
-Law: workers that hold go by the number of the hold; none is used twice, so what is said of an older one means nothing.
+Law: while the ps get new settings, no worker is in a step that began under those before.
+Law: a paused worker reports the epoch of its pause; no epoch is used twice, so a report of an old one changes nothing.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ MOVES = {  # the one that leads on
 class Look:
     """The job as the barrier sees it.
 
-    trains: whether a view is prepared in which steps may be taken.  why_not: why it does not, for people.  unbuilt: who
-    has no graph yet of the steps that come, for people; empty if everybody has.  stepping: who may still be in a step
-    or a round, for people; empty if nobody is.  written: the fence revision that every ps of the view has written.
-    unwritten: which ps have not written the newest, for people.
+    trains: whether a view is prepared in which steps may be taken.  why_not: why not, for people.  unbuilt: the workers
+    without the graph of the next steps, for people; empty if all have it.  stepping: the workers that may still be in a
+    step or a round, for people; empty if none is.  written: the fence revision that every ps of the view has written.
+    unwritten: the ps that have not written the newest, for people.
     """
 
     trains: bool
@@ -72,8 +72,8 @@ class Decision:
 class Barrier:
     """in_force: the settings by which steps are taken.  target: those that come; None if no change is under way.
 
-    hold: the number of the hold under which workers begin no step; 0 if they may.  builds: how many changes there were
-    for which workers had to build, which is the number of the latest of these.
+    pause_epoch: the number of the pause in which workers begin no step; 0 if they may.  builds: the number of changes
+    so far for which workers had to build, which is the number of the latest of these.
     """
 
     def __init__(self, settings: Overrides) -> None:
@@ -83,16 +83,16 @@ class Barrier:
         self.pause_epoch = 0
         self.builds = 0
         self._pauses = 0  # how many there were
-        self._apply_revision = 0  # the fence revision under which the ps were told the target
+        self._apply_revision = 0  # the fence revision with which the ps got the target
 
     @property
     def to_build(self) -> str:
-        """The mode for whose steps workers are to have the graph now; empty if for no other than they step in."""
+        """The mode whose graph workers are to build now; empty if none."""
         return self.target.mode if self.target is not None and self.state is BarrierState.BUILD else ""
 
     @property
     def may_be_given_up(self) -> bool:
-        """Whether a change is under way of which no ps was told yet."""
+        """Whether a change is under way that no ps has got yet."""
         return self.state in (BarrierState.BUILD, BarrierState.PAUSE)
 
     @property
@@ -101,18 +101,18 @@ class Barrier:
         return self.target if self.target is not None and self.state is BarrierState.APPLY else self.in_force
 
     def restore(self, settings: Overrides) -> None:
-        """Takes what an earlier coordinator had put into force, before anybody trains."""
+        """Restores the settings that an earlier coordinator had put into force, before the job trains."""
         self._require("restore", BarrierState.OPEN)
         self.in_force = self.in_force.newer(settings)
         self._update_pause()
 
     def note(self, change: Overrides, global_step: int) -> None:
-        """Takes settings under which steps are taken as under those in force, so nobody has to hold for them."""
+        """Puts settings into force under which steps are the same as before, so they need no pause."""
         self._require("note", BarrierState.OPEN)
         self.in_force = replace(change, revision=self.in_force.revision + 1, from_global_step=global_step)
 
     def begin(self, change: Overrides, builds: bool = False) -> None:
-        """A change is accepted.  Its revision and its global step are given to it here, and when it is done.
+        """Begins a change.  It gets its revision now, and its global step when it is done.
 
         builds: whether workers may lack the graph of the steps that come.
         """
@@ -123,13 +123,13 @@ class Barrier:
         self._update_pause()
 
     def halt(self) -> None:
-        """Every worker has what it needs for the steps that come: from now on they hold."""
+        """Begins the pause: every worker has the graph of the next steps."""
         self._require("halt", BarrierState.BUILD)
         self.state = BarrierState.PAUSE
         self._update_pause()
 
     def decide(self, look: Look) -> Decision:
-        """Whether the change goes on, or what it waits for."""
+        """The next move of the change, or what it waits for."""
         if self.state is BarrierState.OPEN:
             return Decision("")
         if not look.trains:
@@ -141,14 +141,14 @@ class Barrier:
         return Decision(MOVES[self.state])
 
     def apply(self, fence_revision: int, global_step: int) -> None:
-        """Nobody is in a step: from this revision of the fence on the ps are told the new settings."""
+        """Gives the ps the new settings, with this revision of the fence; no worker is in a step."""
         self._require("apply", BarrierState.PAUSE)
         assert self.target is not None
         self.target = replace(self.target, from_global_step=global_step)
         self.state, self._apply_revision = BarrierState.APPLY, fence_revision
 
     def release(self, global_step: int) -> None:
-        """Every ps has written the new settings: they are in force from this global step on."""
+        """Puts the new settings into force from this global step on; every ps has written them."""
         self._require("release", BarrierState.APPLY)
         assert self.target is not None
         self.in_force, self.target = replace(self.target, from_global_step=global_step), None
@@ -156,7 +156,7 @@ class Barrier:
         self._update_pause()
 
     def give_up(self) -> None:
-        """No ps was told anything yet, and the change does not come."""
+        """Withdraws the change, which no ps has got yet."""
         self._require("give_up", BarrierState.BUILD, BarrierState.PAUSE)
         self.target, self.state = None, BarrierState.OPEN
         self._update_pause()

@@ -15,7 +15,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # a ps multiplies in float32, which
 class Overrides:
     """revision: counts the changes since the job was started, over the lives of all its coordinators.
 
-    from_global_step: the change before which nobody took a step under these settings, and after which nobody did under
+    from_global_step: the change before which no worker took a step under these settings, and after which none did under
     those before.  bound: in mode bounded, else None.  learning_rate_scale: by which every learning rate is multiplied.
     paused: no step begins.  mode: by which steps are taken; empty where that is not known.  automatic: mode and bound
     are what the job makes them itself, by its schedule, or the bound that it chooses; else an operator's.
@@ -38,12 +38,12 @@ class Overrides:
         return (self.mode == "sync") == (other.mode == "sync")
 
     def newer(self, other: Overrides) -> Overrides:
-        """Those of both that were changed more often; of the same those that were in force, not only told to the ps."""
+        """The ones of both with the higher revision; of the same, those that were in force, not only sent to the ps."""
         ours, theirs = ((each.revision, each.from_global_step) for each in (self, other))
         return other if theirs > ours else self
 
 
-UNCHANGED = Overrides()  # what a process knows that was told of no change
+UNCHANGED = Overrides()  # of a process that has got no change
 
 
 def check_bound(name: str, bound: int) -> int:

@@ -1,6 +1,6 @@
 """The commands of operators: each is taken once, in its order, and ends as done or given up.
 
-What only the coordinator knows, whether a checkpoint is written or a worker has gone, it tells by `finish`.
+The coordinator calls `finish` for what only it sees, as that a checkpoint is written or a worker has gone.
 
 Law: a request that was taken is not taken again, however often it is repeated.
 Law: one change of settings is under way at a time, and each begins after those before it, but for one that workers
@@ -38,7 +38,7 @@ class Request:
 class Steering:
     """`note(name, **facts)` takes what an operator wants to read.  revision: grows with every change of a reply.
 
-    started_with: the settings of a job that nobody has steered yet.
+    started_with: the settings with which the job was started.
     """
 
     def __init__(self, started_with: Overrides, note: Callable[..., None]) -> None:
@@ -60,7 +60,7 @@ class Steering:
         return len(self._open) >= MOST_OPEN
 
     def restore(self, settings: Overrides) -> None:
-        """A member was told these by an earlier coordinator; before anybody trains."""
+        """Restores settings that a member got from an earlier coordinator, before the job trains."""
         if self.barrier.state is BarrierState.OPEN:
             self.barrier.restore(settings)
 
@@ -71,7 +71,7 @@ class Steering:
     def take(self, command: Command, global_step: int, incarnation: int = 0) -> None:
         """A command that can be carried out.  A repeat changes nothing.
 
-        While no ps was told of a change, and somebody does not end its step, `resume` withdraws it.  What the job
+        While no ps has got a change, and a worker does not end its step, `resume` withdraws it.  What the job
         wants itself would come again; that is withdrawn by what an operator wants instead.  A change for which workers
         build lets others pass, and another mode withdraws it.
         """
@@ -97,12 +97,12 @@ class Steering:
 
     @property
     def revocable(self) -> Command | None:
-        """The change for which workers hold, and of which no ps was told yet."""
+        """The change for which workers pause and that no ps has got yet; None if there is none."""
         return self.changing if self.barrier.state is BarrierState.PAUSE else None
 
     @property
     def is_building(self) -> bool:
-        """Whether a change is under way for which workers build; nobody holds for it yet."""
+        """Whether a change is under way for which workers build; no worker pauses for it yet."""
         return self.barrier.state is BarrierState.BUILD
 
     @property
@@ -116,12 +116,12 @@ class Steering:
         return any(request.command.kind in CHANGES for request in self._open)
 
     def withdraw(self, why: str, global_step: int) -> None:
-        """Gives up the change that is under way, of which no ps was told yet."""
+        """Withdraws the change that is under way, which no ps has got yet."""
         self.barrier.give_up()
         self.finish(self._change(), global_step, why, Outcome.GIVEN_UP)
 
     def reply(self, request_id: str) -> Reply:
-        """What has become of a request that was taken; while it is pending `waits_for` says what for."""
+        """The outcome of a request that was taken; while it is pending, `waits_for` gives the reason."""
         return self._requests[request_id].reply
 
     def open_of(self, kind: Kind) -> Iterator[Request]:
@@ -138,7 +138,7 @@ class Steering:
         self.finish(self._change(), global_step, _done(self._change().command))
 
     def finish(self, request: Request, global_step: int, text: str, outcome: Outcome = Outcome.DONE) -> None:
-        """A command has taken effect, or does not any more.  text: what is said of it, before the global step."""
+        """A command has taken effect, or does not any more.  text: of the log, before the global step."""
         at = f"{text} at global step {global_step}" if outcome is Outcome.DONE else text
         request.reply = Reply(outcome, global_step, at)
         self._open.remove(request)
@@ -151,7 +151,7 @@ class Steering:
     def end(self, why: str, global_step: int, is_done: bool) -> None:
         """The job takes no further step: what has not taken effect is given up, but for its end itself.
 
-        What the ps were told already is done: no step begins that could be under anything else.
+        A change that the ps have got is done: no step can begin under other settings.
         """
         if self.barrier.state is BarrierState.APPLY:
             self.release(global_step)
@@ -182,7 +182,7 @@ class Steering:
         return SteeringStatus(self.settings, pending, reason)
 
     def _change(self) -> Request:
-        """The change that is under way, or comes next: first those for which nobody builds."""
+        """The change that is under way, or comes next: those that need no build first."""
         changes = (request for request in self._open if request.command.kind in CHANGES)
         return self._under_way or min(changes, key=lambda request: self._may_build(request.command))
 

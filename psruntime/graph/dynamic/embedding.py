@@ -106,7 +106,7 @@ def _check(
 
 def _rows(variable: Any, ids: Any, table: DynamicTable, name: str) -> Any:
     """int64 ids of any shape -> ids.shape + [width]."""
-    if hasattr(variable, "source_of_view"):
+    if hasattr(variable, "gradient_source"):
         return variable.sparse_read(ids)
     if hasattr(variable, "is_recorded"):  # the model is built to learn its variables; any row will do
         return variable.sparse_read(tf1.zeros_like(ids))[..., 0, :]

@@ -54,13 +54,13 @@ class TrainingJob:
 
     def worker_says(self, steps: int, holds: int = 0) -> None:
         self.worker = self.client.heartbeat(
-            a_beat(self.worker, Role.WORKER, 0, WorkerBeat(1, steps, steps, holds=holds))
+            a_beat(self.worker, Role.WORKER, 0, WorkerBeat(1, steps, steps, paused_epoch=holds))
         )
 
     def everybody_answers(self) -> None:
         """The worker hears of the hold, ends its step and says so; the ps writes what it is told."""
         self.worker_says(5)
-        self.worker_says(5, self.worker.instructions.hold)
+        self.worker_says(5, self.worker.instructions.pause_epoch)
         self.ps_writes()
         self.worker_says(5)
 
@@ -79,8 +79,8 @@ def test_a_command_is_held_until_it_has_taken_effect(job: TrainingJob, pool: Exe
     poll_until(lambda: job.client.get_status()[0].steering.pending == ("pause",), 10, "it is taken")
     assert job.client.control(a_request()) == Reply(Outcome.PENDING, 0, "waits for worker 0 to end its step")
     job.worker_says(5)
-    assert job.worker.instructions.hold == 1 and not asked.done()
-    job.worker_says(5, holds=1)
+    assert job.worker.instructions.pause_epoch == 1 and not asked.done()
+    job.worker_says(5, paused_epoch=1)
     assert job.client.control(a_request()).text == "waits for ps 0 to write the new settings"
     job.ps_writes()
     assert asked.result(30) == Reply(Outcome.DONE, 5, "paused at global step 5")
@@ -96,13 +96,13 @@ def test_a_held_heartbeat_brings_the_hold_and_its_end(job: TrainingJob, pool: Ex
     held = hold(pool, job.client, a_beat(job.worker, Role.WORKER, 0, WorkerBeat(1, 5, 5)))
     job.client.control(a_request(Kind.BOUND, bound=1))
     told = held.result(30).instructions
-    assert told.hold == 1 and told.settings.bound == 3
+    assert told.pause_epoch == 1 and told.settings.bound == 3
     job.worker = held.result()
-    job.worker_says(5, holds=1)
-    held = hold(pool, job.client, a_beat(job.worker, Role.WORKER, 0, WorkerBeat(1, 5, 5, holds=1)))
+    job.worker_says(5, paused_epoch=1)
+    held = hold(pool, job.client, a_beat(job.worker, Role.WORKER, 0, WorkerBeat(1, 5, 5, paused_epoch=1)))
     job.ps_writes()
     told = held.result(30).instructions
-    assert told.hold == 0 and told.settings.bound == 1
+    assert told.pause_epoch == 0 and told.settings.bound == 1
 
 
 def test_a_request_that_is_repeated_counts_once(job: TrainingJob, stage: Stage) -> None:
