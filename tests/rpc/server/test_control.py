@@ -52,9 +52,9 @@ class TrainingJob:
             wrote = PsBeat(self.ps.instructions.fence_revision, 1, 5)
             self.ps = self.client.heartbeat(a_beat(self.ps, Role.PS, 0, wrote))
 
-    def worker_says(self, steps: int, holds: int = 0) -> None:
+    def worker_says(self, steps: int, paused_epoch: int = 0) -> None:
         self.worker = self.client.heartbeat(
-            a_beat(self.worker, Role.WORKER, 0, WorkerBeat(1, steps, steps, paused_epoch=holds))
+            a_beat(self.worker, Role.WORKER, 0, WorkerBeat(1, steps, steps, paused_epoch=paused_epoch))
         )
 
     def everybody_answers(self) -> None:
