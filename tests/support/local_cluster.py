@@ -51,7 +51,7 @@ class LocalControlPlane:
     incarnation: int = INCARNATION
     prepare: bool = True
     finished: bool = False
-    report: int = 0
+    done: int = 0
     pushed: int = 0
     prepared_at: list[int] = field(default_factory=list)
     steps_lost: int = 0
@@ -96,13 +96,13 @@ class LocalControlPlane:
 
     def may_step(self, under_way: int = 0) -> bool:
         await_writes()
-        return self.report + under_way < self.steps
+        return self.done + under_way < self.steps
 
     def count_push(self) -> None:
         self.pushed += 1
 
     def stepped(self, global_step: int) -> None:
-        self.report += 1
+        self.done += 1
 
     def waits_for_shard(self, reason: str, no_step_under_way: bool = False) -> None:
         self.waited.append(reason)

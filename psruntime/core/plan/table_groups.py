@@ -13,11 +13,12 @@ from functools import cached_property
 from math import prod
 
 from psruntime.core.plan.buckets import WAYS, Bucket, DynamicRows, Piece, VariableSpec
+from psruntime.core.plan.row_spaces import TableId, bucket_row, group_row, ids_on
 
 
 @dataclass(frozen=True)
 class GroupedTable:
-    """A table of a group: its rows are rows [offset, offset + rows) of the group."""
+    """A table of a group: its rows are the GroupRows [offset, offset + rows)."""
 
     name: str
     rows: int
@@ -26,7 +27,7 @@ class GroupedTable:
 
 @dataclass(frozen=True)
 class TableGroup:
-    """Row r of the group is row r // num_ps of its bucket on ps r % num_ps.
+    """Tables that share the rows of a bucket on each ps; row_spaces.py maps their rows.
 
     group: as VariableSpec.group.  dynamic: of one that is of a dynamic table; each of its rows is a set, which is
     WAYS rows of a bucket.
@@ -58,10 +59,9 @@ class TableGroup:
     def _pieces(self, ps: int) -> tuple[Piece, ...]:
         pieces, size = [], prod(self.row_shape)
         for table in self.tables:
-            first = (ps - table.offset) % self.num_ps  # row of the table
-            count = len(range(first, table.rows, self.num_ps))
-            start, offset = first * size, (table.offset + first) // self.num_ps * size
-            pieces.append(Piece(table.name, start, count * size, offset, self.num_ps))
+            ids = ids_on(ps, table.offset, table.rows, self.num_ps)
+            first = bucket_row(group_row(TableId(ids[0]), table.offset), self.num_ps)
+            pieces.append(Piece(table.name, ids[0] * size, len(ids) * size, first * size, self.num_ps))
         return tuple(pieces)
 
 

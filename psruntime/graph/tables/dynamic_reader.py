@@ -43,9 +43,11 @@ class DynamicReader(GroupReader):
         )
 
     def _group_rows(self, _table: GroupedTable, ids: Any, /) -> Any:
+        """The ids themselves, int64 [ids]: only the ps maps them to rows."""
         return tf1.reshape(ids, [-1])
 
     def _ps_and_bucket_rows(self, unique: Any) -> tuple[Any, Any]:
+        """(the ps of each id, int32 [ids]; the ids)."""
         return tf1.cast(sets_of(unique, self.group.rows) % self.group.num_ps, tf1.int32), unique
 
     def _gathered(self, ps: int, ids: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.plan.row_spaces import TableId, group_row, ps_of
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.ops.ancestors import ancestors
@@ -110,11 +111,12 @@ class GroupedTableRead:
 
     def __init__(self, lookups: TableLookups, reader: GroupReader, table: GroupedTable) -> None:
         self._lookups, self._reader, self._table = lookups, reader, table
-        handle_device = ps_device(table.offset % reader.group.num_ps)
+        first_ps = ps_of(group_row(TableId(0), table.offset), reader.group.num_ps)
+        handle_device = ps_device(first_ps)
         self.handle_device: str | None = handle_device
         with tf1.name_scope(f"table/{table.name}"), uncolocated():
             with tf1.device(handle_device):
-                self.source = tf1.identity(reader.handles[table.offset % reader.group.num_ps])
+                self.source = tf1.identity(reader.handles[first_ps])
             self.value = reader.whole(table, self.source)
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Any:

@@ -7,6 +7,16 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.core.plan.row_spaces import (
+    BatchPosition,
+    BucketRow,
+    GroupRow,
+    TableId,
+    bucket_row,
+    group_row,
+    ids_on,
+    ps_of,
+)
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.ops.row_sums import row_sums
@@ -29,16 +39,17 @@ class LookupRequest(NamedTuple):
 class Fetched(NamedTuple):
     """Rows of a group that travelled for some lookups, all on the worker.
 
-    ids: of each ps, integer [rows], unique, of its bucket.  rows: of each ps, [rows] + row shape.
-    places: of each lookup, int32 ids.shape: which of the rows it got, those of all ps one after the other.
+    keys: of each ps, integer [rows], unique: BucketRows, or of a dynamic table the ids.
+    rows: of each ps, [rows] + row shape.
+    positions: of each lookup, int32 ids.shape: BatchPositions among the rows of all ps, one ps after the other.
     results: of each lookup, ids.shape + row shape.
-    order: of each ps, int32 [rows]: which of the rows of all results, one after the other, each is; None unless each is
-        in them once.
+    order: of each ps, int32 [rows]: BatchPositions of its rows among those of all results, one lookup after the other;
+        None unless each row is in the results once.
     """
 
-    ids: list[Any]
+    keys: list[Any]
     rows: list[Any]
-    places: list[Any]
+    positions: list[Any]
     results: list[Any]
     order: list[Any] | None = None
 
@@ -47,26 +58,26 @@ class Fetched(NamedTuple):
 
         Rows that only such results have are left out: an optimizer may move a row whose gradient is zero.
         """
-        known = [(_dense(g), at) for g, at in zip(of_results, self.places, strict=True) if g is not None]
+        known = [(_dense(g), at) for g, at in zip(of_results, self.positions, strict=True) if g is not None]
         if not known:
             return None
-        counts = [tf1.size(ids) for ids in self.ids]
+        counts = [tf1.size(keys) for keys in self.keys]
         row_shape = self.rows[0].shape.as_list()[1:]
         each = _joined([tf1.reshape(gradient, [-1, *row_shape]) for gradient, _ in known])
-        if self.order and len(known) == len(self.places):
+        if self.order and len(known) == len(self.positions):
             parts = [tf1.gather(each, at) for at in self.order] if len(self.order) > 1 else [each]
-            return [BucketGradient(values, ids) for values, ids in zip(parts, self.ids, strict=True)]
-        places = _joined([tf1.reshape(at, [-1]) for _, at in known])
-        if len(known) == len(self.places):
-            sums = row_sums(each, places, tf1.add_n(counts))
+            return [BucketGradient(values, keys) for values, keys in zip(parts, self.keys, strict=True)]
+        positions = _joined([tf1.reshape(at, [-1]) for _, at in known])
+        if len(known) == len(self.positions):
+            sums = row_sums(each, positions, tf1.add_n(counts))
             parts = tf1.split(sums, tf1.stack(counts), num=len(counts)) if len(counts) > 1 else [sums]
-            return [BucketGradient(values, ids) for values, ids in zip(parts, self.ids, strict=True)]
-        used, places = tf1.unique(places)
-        sums = row_sums(each, places, tf1.size(used))
+            return [BucketGradient(values, keys) for values, keys in zip(parts, self.keys, strict=True)]
+        used, positions = tf1.unique(positions)
+        sums = row_sums(each, positions, tf1.size(used))
         ps_of_each = tf1.searchsorted(tf1.cumsum(tf1.stack(counts)), used, side="right")
         parts = tf1.dynamic_partition(sums, ps_of_each, len(counts))
-        ids_of = tf1.dynamic_partition(tf1.gather(_joined(self.ids), used), ps_of_each, len(counts))
-        return [BucketGradient(values, ids) for values, ids in zip(parts, ids_of, strict=True)]
+        keys = tf1.dynamic_partition(tf1.gather(_joined(self.keys), used), ps_of_each, len(counts))
+        return [BucketGradient(values, own) for values, own in zip(parts, keys, strict=True)]
 
 
 class GroupReader:
@@ -106,33 +117,33 @@ class GroupReader:
                     asked = _joined(rows_of) if len(rows_of) > 1 else tf1.identity(rows_of[0])
                 are_unique = _are_unique(lookups)
                 unique, positions = (asked, None) if are_unique else tf1.unique(asked)
-                ids, order = self._dealt(unique)
-                places = _places(order, positions)
-            rows = [self._gathered(ps, ids[ps]) for ps in range(self.group.num_ps)]
+                keys, order = self._dealt(unique)
+                fetched_at = _fetched_positions(order, positions)
+            rows = [self._gathered(ps, keys[ps]) for ps in range(self.group.num_ps)]
             with tf1.device(self._worker):
                 sizes = [tf1.size(each) for each in rows_of]
-                parts = tf1.split(places, tf1.stack(sizes), num=len(sizes)) if len(sizes) > 1 else [places]
+                parts = tf1.split(fetched_at, tf1.stack(sizes), num=len(sizes)) if len(sizes) > 1 else [fetched_at]
                 shaped = [_shaped(part, lookup.ids) for part, lookup in zip(parts, lookups, strict=True)]
                 all_rows = _joined(rows)
                 results = [tf1.gather(all_rows, at) for at in shaped]
-                return Fetched(ids, rows, shaped, results, order if are_unique else None)
+                return Fetched(keys, rows, shaped, results, order if are_unique else None)
 
     def whole(self, table: GroupedTable, first_handle: Any) -> Any:
         """All rows of a table.  first_handle: the handle on the ps of its first row, as a tensor of the table's own."""
         num_ps = self.group.num_ps
-        handles = [first_handle if ps == table.offset % num_ps else handle for ps, handle in enumerate(self.handles)]
+        first_ps = ps_of(group_row(TableId(0), table.offset), num_ps)
+        handles = [first_handle if ps == first_ps else handle for ps, handle in enumerate(self.handles)]
         parts = [self._rows_on(table, ps, handle) for ps, handle in enumerate(handles)]
         with tf1.device(self._worker):
-            places = [tf1.range((ps - table.offset) % num_ps, table.rows, num_ps) for ps in range(num_ps)]
-            value = tf1.dynamic_stitch(places, parts)
+            ids = [ids_on(ps, table.offset, table.rows, num_ps) for ps in range(num_ps)]
+            value = tf1.dynamic_stitch([tf1.range(own.start, own.stop, own.step) for own in ids], parts)
             value.set_shape([table.rows, *self.group.row_shape])
             return value
 
     def _rows_on(self, table: GroupedTable, ps: int, handle: Any) -> Any:
         """All rows of a table that are on a ps."""
-        num_ps = self.group.num_ps
-        first = (ps - table.offset) % num_ps
-        start, count = (table.offset + first) // num_ps, len(range(first, table.rows, num_ps))
+        ids = ids_on(ps, table.offset, table.rows, self.group.num_ps)
+        start, count = bucket_row(group_row(TableId(ids[0]), table.offset), self.group.num_ps), len(ids)
 
         def read() -> Any:
             return self._read_all(handle)[start : start + count]
@@ -143,41 +154,44 @@ class GroupReader:
         """All rows on a ps."""
         return tf1.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype)
 
-    def _gathered(self, ps: int, ids: Any) -> Any:
+    def _gathered(self, ps: int, keys: BucketRow) -> Any:
+        """The rows of the bucket on a ps, [keys] + row shape."""
+
         def gather() -> Any:
-            return tf1.raw_ops.ResourceGather(resource=self.handles[ps], indices=ids, dtype=self.dtype)
+            return tf1.raw_ops.ResourceGather(resource=self.handles[ps], indices=keys, dtype=self.dtype)
 
         return brought(gather, ps_device(ps), self._worker, self._wire)
 
-    def _group_rows(self, table: GroupedTable, ids: Any, /) -> Any:
-        """The rows of the group that are rows `ids` of a table, [ids]."""
+    def _group_rows(self, table: GroupedTable, ids: Any, /) -> GroupRow:
+        """The rows of the group of ids of a table, int32 or int64 [ids].  ids: TableIds of any shape."""
         flat = ids if ids.shape.rank == 1 else tf1.reshape(ids, [-1])
-        return tf1.cast(flat, self._ids_dtype) + tf1.constant(table.offset, self._ids_dtype)
+        return group_row(tf1.cast(flat, self._ids_dtype), tf1.constant(table.offset, self._ids_dtype))
 
-    def _dealt(self, unique: Any) -> tuple[list[Any], list[Any]]:
-        """Of each ps (the ids, which of the unique ones they are)."""
+    def _dealt(self, unique: GroupRow) -> tuple[list[BucketRow], list[BatchPosition]]:
+        """Of each ps (its keys, [keys]; their BatchPositions among the unique rows, int32 [keys])."""
         num_ps = self.group.num_ps
         numbers = tf1.range(tf1.size(unique))
         if num_ps == 1:
-            return [unique], [numbers]
+            return [BucketRow(unique)], [numbers]  # with one ps both spaces are the same
         ps_of_each, sent = self._ps_and_bucket_rows(unique)
         return tf1.dynamic_partition(sent, ps_of_each, num_ps), tf1.dynamic_partition(numbers, ps_of_each, num_ps)
 
-    def _ps_and_bucket_rows(self, unique: Any) -> tuple[Any, Any]:
-        """(the ps of each row of the group, int32 [rows]; its row there)."""
+    def _ps_and_bucket_rows(self, unique: GroupRow) -> tuple[Any, BucketRow]:
+        """(the ps of each row of the group, int32 [rows]; its row there, [rows])."""
         num_ps = self.group.num_ps
-        return tf1.cast(unique % num_ps, tf1.int32), unique // num_ps
+        return tf1.cast(ps_of(unique, num_ps), tf1.int32), bucket_row(unique, num_ps)
 
 
-def _places(order: list[Any], positions: Any) -> Any:
-    """Where rows are among those of all ps, one after the other, which come in this order.
+def _fetched_positions(order: list[Any], positions: Any) -> Any:
+    """BatchPositions among the fetched rows of all ps, one ps after the other, int32 [ids].
 
-    positions: of the rows that are asked for; None: all, one after the other.
+    order: of each ps, the positions of its rows among the unique ones.  positions: of each id among the unique rows;
+    None: the ids are unique themselves.
     """
     if len(order) == 1:
         return order[0] if positions is None else positions
-    places = tf1.math.invert_permutation(tf1.concat(order, axis=0))
-    return places if positions is None else tf1.gather(places, positions)
+    fetched_at = tf1.math.invert_permutation(tf1.concat(order, axis=0))
+    return fetched_at if positions is None else tf1.gather(fetched_at, positions)
 
 
 def _shaped(positions: Any, ids: Any) -> Any:

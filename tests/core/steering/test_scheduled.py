@@ -47,8 +47,8 @@ def test_a_stage_of_rounds_ends_after_as_many() -> None:
     job = job_of("sync:12, async")
     run_until(job, 30)
     assert max(job.seen.rounds) == 12
-    ((report,),) = job.take_facts("steered")
-    assert report["global_step"] == 12
+    ((done,),) = job.take_facts("steered")
+    assert done["global_step"] == 12
 
 
 @pytest.mark.parametrize(("back_to", "stage"), [(30, "bounded 2"), (3, "async")])

@@ -75,7 +75,7 @@ class SteeringMachine(RuleBasedStateMachine):
     def begin(self, began: dict[str, object]) -> None:
         self.job = SteeredJob(**began, checkpoint_dir="/c", ps_timeout_s=1e6, drain_timeout_s=1e5, min_workers=1)
         self.asked: dict[str, Kind] = {}
-        self.report: set[str] = set()
+        self.done: set[str] = set()
         self.job.run(6)
 
     @property
@@ -304,8 +304,8 @@ class SteeringMachine(RuleBasedStateMachine):
         """What became of what was asked of this coordinator."""
         for name, kind in self.asked.items():
             reply = self.job.reply(name)
-            if name not in self.report and reply.outcome is not Outcome.PENDING:
-                self.report.add(name)
+            if name not in self.done and reply.outcome is not Outcome.PENDING:
+                self.done.add(name)
                 self.seen[f"{kind} {reply.outcome}"] += 1
 
     def settle(self) -> None:
@@ -339,7 +339,7 @@ class SteeringMachine(RuleBasedStateMachine):
             self.seen["cannot build"] += "cannot train in mode" in facts["reason"]
             self.seen[f"due {facts['outcome']}"] += facts["command"].endswith(", as scheduled")
             self.seen[f"choice {facts['outcome']}"] += facts["command"].endswith(", auto")
-        left = {str(kind): job.reply(name).text for name, kind in self.asked.items() if name not in self.report}
+        left = {str(kind): job.reply(name).text for name, kind in self.asked.items() if name not in self.done}
         assert not left, f"commands hang: {left}"
         self.seen["steps"] += job.seen.steps
         self.seen["rounds"] += len(job.seen.rounds)
