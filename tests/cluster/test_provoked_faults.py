@@ -39,6 +39,7 @@ OF_PYTHON = {
 }  # fmt: skip
 ALL = {kind: [*(f"OSError-{n}" for n in ERRNOS.get(kind, ())), *OF_PYTHON[kind], *CODES[kind]] for kind in Kind}
 AT_ONCE = 4  # processes that fail beside each other
+SHARES = 4  # of the errors of one place: all of them, one after the other, take some two minutes on a busy machine
 
 IN_A_WORKER = (Place.BUILD, Place.INPUT, Place.STEP, Place.HOOK, Place.RATE)  # which need not be the chief
 OF_THE_CHIEF = (Place.INITIAL, Place.FOLDER, Place.SAVE, Place.LAST_SAVE, Place.HOOK_END, Place.EVALUATION, Place.BEST)
@@ -100,11 +101,14 @@ def test_what_ends_one_worker_leaves_the_job_alone(zygote: Zygote, tmp_path: Pat
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("place", IN_A_WORKER)
-def test_every_error_that_ends_one_worker_leaves_the_job_alone(zygote: Zygote, tmp_path: Path, place: Place) -> None:
+def test_every_error_that_ends_one_worker_leaves_the_job_alone(
+    zygote: Zygote, tmp_path: Path, place: Place, share: int
+) -> None:
     of_sessions = ("AbortedError", "UnavailableError") if place is Place.HOOK else ()  # a hook hands them on
-    fail_beside_a_job(zygote, tmp_path, [cell for cell in errors_at(place, 2, 75) if cell[2] not in of_sessions])
+    errors = [cell for cell in errors_at(place, 2, 75) if cell[2] not in of_sessions]
+    fail_beside_a_job(zygote, tmp_path, errors[share::SHARES])
 
 
 def end_a_job(zygote: Zygote, folder: Path, place: Place, kind: Kind, error: str) -> None:
@@ -185,9 +189,12 @@ def test_what_fails_in_a_command(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("place", [Place.BUILD, Place.EVALUATOR])
-def test_every_error_ends_a_command_with_its_code(zygote: Zygote, tmp_path: Path, trained: str, place: Place) -> None:
-    cells = errors_at(place, 1, 2, 75)
+def test_every_error_ends_a_command_with_its_code(
+    zygote: Zygote, tmp_path: Path, trained: str, place: Place, share: int
+) -> None:
+    cells = errors_at(place, 1, 2, 75)[share::SHARES]
     for first in range(0, len(cells), AT_ONCE):
         beside = cells[first : first + AT_ONCE]
         procs = [

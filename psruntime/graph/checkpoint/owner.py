@@ -8,9 +8,13 @@ A second job never compares clocks, which differ between machines: it looks whet
 the same for two leases of its job is dead.  It need not be waited for where
 
 - it is the writer's own;
-- it names a ps of this view: another chief of the same job wrote it.  Addresses of ps tell jobs apart also if their
-  names and coordinators are called the same, since a live ps has its port for itself;
+- it names a ps of this view, or of an earlier one that this process has seen: another chief of the same job wrote it.
+  Addresses of ps tell jobs apart also if their names and coordinators are called the same, since a live ps has its port
+  for itself;
 - its chief was on this machine and is gone, and nothing listens at its coordinator's address, or that is this job's.
+
+Another mark of the same name and coordinator may be that of a chief that was replaced together with ps 0 and has yet to
+hear of it: it ends no process unless it changes for more than two leases, and no checkpoint is published meanwhile.
 
 A job that has ended has removed its mark.  A disk that is full keeps no mark from being renewed: its time is set then.
 """
@@ -58,8 +62,10 @@ class FolderOwner:
         self._writer = secrets.token_hex(8)
         self._count = 0
         self._ps: list[str] = []
+        self._seen_ps: set[str] = set()  # of all views
         self._owns = self._fails = False
         self._first: tuple[Seen, float] | None = None  # a mark of another job, and since when it is as it is
+        self._watched_s: float | None = None  # since when there is one
         self._lock, self._ended = threading.Lock(), threading.Event()
         self.lost = ""
 
@@ -101,10 +107,11 @@ class FolderOwner:
         def renew() -> None:
             while not self._ended.wait(self._lease_s):
                 with suppress(Exception):
-                    told = instructions()
-                    is_writer = told.chief and not told.phase.over and (told.phase.prepared or self._owns)
-                    if is_writer and told.view.ps:
-                        self._renew([ps.address for ps in told.view.ps])
+                    now = instructions()
+                    ps = [each.address for each in now.view.ps]
+                    self.saw(ps)
+                    if now.chief and ps and not now.phase.over and (now.phase.prepared or self._owns):
+                        self._renew(ps)
                         continue
                 self._owns = False
 
@@ -114,16 +121,27 @@ class FolderOwner:
         """This process has left the job, which may go on: renews the mark no more."""
         self._ended.set()
 
+    def saw(self, ps: Collection[str]) -> None:
+        """A view of the job has these ps, by their addresses."""
+        self._seen_ps.update(ps)
+
     def require(self) -> None:
         """Raises FolderOwnedError if the folder has become another job's."""
         if self.lost:
             raise FolderOwnedError(self.lost)
 
     def require_now(self, ps: Collection[str] = ()) -> None:
-        """The same, after a look at the mark.  What cannot be read is no reason."""
+        """The same, after a look at the mark.  What cannot be read is no reason.
+
+        Raises:
+            CheckpointError: another chief of this job, as it seems, has marked it.
+        """
+        is_ours = True
         with suppress(OSError):
-            self._tend(ps or self._ps, renews=False)
+            is_ours = self._tend(ps or self._ps, renews=False)
         self.require()
+        if not is_ours:
+            raise CheckpointError(f"another chief has marked {self._folder} since")
 
     def release(self) -> None:
         """The job is over: removes its mark, whichever of its workers wrote it."""
@@ -150,6 +168,7 @@ class FolderOwner:
         """Looks at the mark, and writes it if it is or becomes this job's; returns whether it is."""
         with self._lock:
             self._ps = sorted(ps)
+            self.saw(ps)
             if self._ended.is_set():
                 return True  # the mark was removed, and another job may be there
             seen = self._read()
@@ -157,25 +176,33 @@ class FolderOwner:
             if seen is None or self._is_ours(facts):
                 if renews or seen is None:
                     self._write(seen)
-                self._owns, self._first = True, None
+                self._owns, self._first, self._watched_s = True, None, None
                 return True
-            if self._first is None or self._first[0] != seen:
-                if self._first is not None or self._owns:
-                    self.lost = self._said(facts)
-                self._first = seen, time.monotonic()
             dead_s = DEAD_LEASES * float(facts.get("lease_s", self._lease_s))
-            if _is_gone(facts, self._coordinator) or time.monotonic() - self._first[1] >= dead_s:
+            now_s = time.monotonic()
+            self._watched_s = now_s if self._watched_s is None else self._watched_s
+            if self._first is None or self._first[0] != seen:
+                if (self._first or self._owns) and (self._is_other(facts) or now_s - self._watched_s > dead_s):
+                    self.lost = self._said(facts)
+                self._first = seen, now_s
+            if _is_gone(facts, self._coordinator) or now_s - self._first[1] >= dead_s:
                 return self._take_over(seen)
             return False
 
     def _is_ours(self, facts: dict[str, Any]) -> bool:
-        """Whether this process wrote the mark, or one of the same job, whose view has a ps in common."""
+        """Whether this process wrote the mark, or one of the same job, with a ps that this process has seen."""
         if self._writer == facts.get("writer"):
             return True
         same_machine = facts.get("machine") == _machine()
-        shared = [each for each in facts.get("ps", []) if each in self._ps]
+        shared = [each for each in facts.get("ps", []) if each in self._seen_ps]
         same_ps = any(same_machine or not each.startswith(LOOPBACK) for each in shared)
         return same_ps and facts.get("job_id") == self._job_id  # elsewhere another job's ps may have the same name
+
+    def _is_other(self, facts: dict[str, Any]) -> bool:
+        """Whether another job wrote it, by its name or the address of its coordinator."""
+        is_elsewhere = self._coordinator.startswith(LOOPBACK) and facts.get("machine") != _machine()
+        same = (facts.get("job_id"), facts.get("coordinator")) == (self._job_id, self._coordinator)
+        return is_elsewhere or not same
 
     def _said(self, facts: dict[str, Any]) -> str:
         return (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from psruntime.errors import FolderOwnedError
+from psruntime.errors import CheckpointError, FolderOwnedError
 from psruntime.graph.checkpoint.owner import MARK, FolderOwner
 
 LEASE_S = 0.2
@@ -26,10 +26,55 @@ def test_a_live_job_keeps_its_folder(tmp_path: Path) -> None:
     """Whatever the second job is called; the line names the first one."""
     first = owner(tmp_path, lease_s=60.0)
     first.claim(PS)
-    for job in ("first", "second"):
+    for job, coordinator in (("first", "10.0.0.9:2222"), ("second", "10.0.0.1:2222")):
         with pytest.raises(FolderOwnedError, match="belongs to job first of coordinator 10"):
-            owner(tmp_path, job).claim(OTHER_PS, lambda: first._renew(PS))
+            owner(tmp_path, job, coordinator).claim(OTHER_PS, lambda: first._renew(PS))
     first.require_now()
+
+
+def test_a_live_job_of_the_same_name_and_coordinator_keeps_its_folder_too(tmp_path: Path) -> None:
+    """As in two networks that do not know each other; it is known by a mark that changes for longer than two leases."""
+    first = owner(tmp_path)
+    first.claim(PS)
+    with pytest.raises(FolderOwnedError, match="belongs to job first of coordinator 10"):
+        owner(tmp_path).claim(OTHER_PS, lambda: first._renew(PS))
+    first.require_now()
+
+
+def test_a_worker_knows_the_mark_of_every_view_that_it_has_seen(tmp_path: Path) -> None:
+    """ps 0 comes back under a new address, and another worker than before becomes the chief."""
+    first, next_chief = owner(tmp_path, lease_s=60.0), owner(tmp_path, lease_s=60.0)
+    first.claim(PS[:1])
+    next_chief.saw(PS[:1])
+    next_chief.claim(OTHER_PS, never)
+
+
+def test_a_chief_that_was_replaced_meanwhile_ends_nothing(tmp_path: Path) -> None:
+    """It was paused while ps 0 and the chief were replaced, and renews the mark before it hears of that."""
+    first, next_chief = owner(tmp_path), owner(tmp_path)
+    first.claim(PS[:1])
+    next_chief.saw(PS[:1])
+    next_chief.claim(OTHER_PS, never)
+    first._renew(PS[:1])
+    first.require()
+    with pytest.raises(CheckpointError, match="another chief has marked") as refused:
+        first.require_now(PS[:1])
+    assert not isinstance(refused.value, FolderOwnedError)
+    first.claim(OTHER_PS, never)
+    next_chief.require_now(OTHER_PS)
+
+
+def test_a_new_process_waits_for_a_chief_that_has_yet_to_hear_that_it_was_replaced(tmp_path: Path) -> None:
+    first, looks = owner(tmp_path), []
+
+    def renew_once() -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            first._renew(PS[:1])
+
+    first.claim(PS[:1])
+    owner(tmp_path).claim(OTHER_PS, renew_once)
+    assert len(looks) > 1
 
 
 def test_an_ended_job_frees_it_and_a_dead_one_after_two_leases(tmp_path: Path) -> None:
