@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
+
+from psruntime.config import whole_path
+from psruntime.graph.base.literal_paths import is_pattern, readable
+from psruntime.graph.checkpoint.listing import is_remote
 
 USE_DEFAULT = object()  # not given; None turns a hook off
 SAVE_CHECKPOINT_SECS = 600
@@ -61,6 +66,7 @@ class StockArguments:
         hooks += [hook for hook in self.hooks if _saves(hook)]
         for hook in filter(_saves, hooks):
             hook._listeners = [listener, *hook._listeners]
+            _take_literally(hook)
         return hooks
 
     def worker_hooks(self) -> list[Any]:
@@ -70,6 +76,23 @@ class StockArguments:
 
 def _saves(hook: Any) -> bool:
     return isinstance(hook, tf1.train.CheckpointSaverHook)
+
+
+def _take_literally(hook: Any) -> None:
+    """Gives a hook another path to its folder where TensorFlow takes the name for a pattern, by which its Saver would
+    not find the old checkpoints that it removes."""
+    folder = whole_path(hook._checkpoint_dir)
+    if is_pattern(folder) and not is_remote(folder):
+        os.makedirs(folder, exist_ok=True)
+        hook._checkpoint_dir = readable(folder)
+        hook._save_path = os.path.join(hook._checkpoint_dir, os.path.basename(hook._save_path))
+        if hook._saver:
+            list_by_name(hook._saver)
+
+
+def list_by_name(saver: Any) -> None:
+    """Lets a Saver list its checkpoints without their folder, of which it may have a path of this process alone."""
+    saver._save_relative_paths = True
 
 
 def _choice(steps: Any, secs: Any, defaults: tuple[int | None, int | None]) -> tuple[int | None, int | None]:

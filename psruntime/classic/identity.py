@@ -29,9 +29,11 @@ from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.variable_uses import uses_of
 
 GRADIENT = "gradient"
+OF = "{of}"  # in the name of a fact, for the variables of its rule
 _OF_GRADIENTS = re.compile(r"(^|/)gradients(_\d+)?/")
 _KERNEL = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]")  # an operation with which TensorFlow's optimizers update
 _WRITE = re.compile(r"(Resource)?(Assign|Scatter)")
+_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _NOT_DESCRIBED = ("indices",)
 
 Fact = tuple[str, str]
@@ -74,18 +76,16 @@ _KEYS = (*_COLLECTIONS, tf1.GraphKeys.GLOBAL_STEP)
 
 def _facts(graph: Any, names: dict[str, list[str]], counters: Collection[Any]) -> Iterator[Fact]:
     """names: of the variables of each of _COLLECTIONS."""
-    variables, trainable = ({name: graph.get_operation_by_name(name) for name in names[key]} for key in _COLLECTIONS)
-    for name, variable in sorted(variables.items()):
-        shape, dtype = variable.get_attr("shape"), tf1.as_dtype(variable.get_attr("dtype"))
-        dims = "" if shape.unknown_rank else ", ".join(str(dim.size) for dim in shape.dim)
-        yield f"variable {name}", f"{dtype.name}[{dims}]"
+    known = {name: graph.get_operation_by_name(name) for key in _COLLECTIONS for name in names[key]}
+    variables = {name: op for name, op in known.items() if op.type in _VARIABLES}
+    trainable = {name: variables[name] for name in names[_COLLECTIONS[1]] if name in variables}
     in_step = ancestors(counters)
     writes = {name: [op for op in _writes(graph, variable) if op in in_step] for name, variable in variables.items()}
     for name, variable in trainable.items():
         writes[name] += [op for op in _writes(graph, variable) if _KERNEL.match(op.type) and op not in in_step]
-    scopes: dict[str, list[Any]] = {}
+    scopes: dict[str, set[Any]] = {}
     for op in (op for ops in writes.values() for op in ops):
-        scopes.setdefault(posixpath.dirname(op.name), []).append(op)
+        scopes.setdefault(posixpath.dirname(op.name), set()).add(op)
     expressions = Expressions(lambda op: GRADIENT if _OF_GRADIENTS.search(op.name) else "")
     rules: dict[tuple[Fact, ...], list[str]] = {}
     for name in sorted(trainable):
@@ -93,10 +93,16 @@ def _facts(graph: Any, names: dict[str, list[str]], counters: Collection[Any]) -
         updates = sorted((op for scope in of_scopes for op in scopes[scope]), key=lambda op: str(op.name))
         if updates:
             rules.setdefault(tuple(_of_rule(updates, name, expressions)), []).append(name)
+    updates_of: dict[str, list[str]] = {}
     for rule, updated in sorted(rules.items(), key=lambda each: each[0][0][1].count(",")):  # the simplest first
         of = "" if len(rules) == 1 else f" of {updated[0]}" + (f" and {len(updated) - 1} more" if updated[1:] else "")
-        yield f"variables of the optimizer{of}", ", ".join(updated)
-        yield from ((name.format(of=of), value) for name, value in rule)
+        updates_of[of] = updated
+        yield from ((name.replace(OF, of), value) for name, value in rule)
+    for name, variable in sorted(variables.items()):
+        shape, dtype = variable.get_attr("shape"), tf1.as_dtype(variable.get_attr("dtype"))
+        dims = "" if shape.unknown_rank else ", ".join(str(dim.size) for dim in shape.dim)
+        yield f"variable {name}", f"{dtype.name}[{dims}]"
+    yield from ((f"variables of the optimizer{of}", ", ".join(updated)) for of, updated in updates_of.items())
 
 
 def _writes(graph: Any, variable: Any) -> Iterator[Any]:
@@ -106,12 +112,12 @@ def _writes(graph: Any, variable: Any) -> Iterator[Any]:
 
 
 def _of_rule(updates: list[Any], variable: str, expressions: Expressions) -> Iterator[Fact]:
-    """The facts of the operations that update one variable; `{of}` in a name stands for the variables of the rule."""
+    """The facts of the operations that update one variable; OF in a name stands for the variables of the rule."""
     kinds = [op.type for op in updates]
-    yield "optimizer{of}", ", ".join(kinds)
+    yield f"optimizer{OF}", ", ".join(kinds)
     slots = dict.fromkeys(name for op in updates for name in _variables_of(op) if name != variable)
     if slots:
-        yield "slots of the optimizer{of}", ", ".join(sorted(name.removeprefix(f"{variable}/") for name in slots))
+        yield f"slots of the optimizer{OF}", ", ".join(sorted(name.removeprefix(f"{variable}/") for name in slots))
     for number, op in enumerate(updates):
         again = kinds[:number].count(op.type)
         kind = f"{op.type} {again + 1}" if again else op.type
@@ -120,9 +126,9 @@ def _of_rule(updates: list[Any], variable: str, expressions: Expressions) -> Ite
                 continue
             text = expressions.of(given)
             if argument.name == "grad" and text != GRADIENT:
-                yield f"gradient{{of}} for {kind}", text
+                yield f"gradient{OF} for {kind}", text
             elif argument.name != "grad":
-                yield f"optimizer {kind}{{of}}, {argument.name}", text
+                yield f"optimizer {kind}{OF}, {argument.name}", text
 
 
 def _variables_of(op: Any) -> Iterable[str]:

@@ -18,6 +18,8 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 
+_SAVES = ("SaveV2", "SaveSlices", "Save")
+
 
 @contextmanager
 def outside_scopes() -> Iterator[None]:
@@ -89,7 +91,8 @@ def place_rest(graph: Any, index: int) -> int:
 
 
 def _follows(operation: Any) -> bool:
-    if any(t.dtype == tf1.resource or t.dtype._is_ref_dtype for t in operation.inputs):
+    is_save = operation.type in _SAVES  # which takes values, also of variables of the old kind
+    if not is_save and any(t.dtype == tf1.resource or t.dtype._is_ref_dtype for t in operation.inputs):
         return True
     own = f"loc:@{operation.name}".encode()
     return any(group != own for group in operation.colocation_groups())

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.classic.arguments import list_by_name
 from psruntime.classic.counting import StepCounting
 from psruntime.classic.identity import unlike
 from psruntime.classic.owned_folders import OwnedFolders
@@ -25,7 +26,7 @@ from psruntime.errors import CheckpointError, JobFailedError, UsageError
 from psruntime.faults import Place
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.errors import LOST_SESSION
-from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.literal_paths import is_pattern, readable
 from psruntime.graph.checkpoint.checkpoints import contents, failing
 from psruntime.graph.checkpoint.listing import CheckpointList
 from psruntime.graph.ops.ancestors import ancestors
@@ -192,8 +193,10 @@ def remember_checkpoints(saver: Any, folder: str, log: Callable[..., None]) -> N
     except CheckpointError as error:
         log("checkpoints_forgotten", reason=error)
         return
+    if is_pattern(folder):
+        list_by_name(saver)
     if listed:
-        saver.recover_last_checkpoints(listed)
+        saver.recover_last_checkpoints([readable(path) for path in listed])
 
 
 def _entries(restore: Any) -> Iterator[Entry]:

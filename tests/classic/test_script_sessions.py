@@ -20,8 +20,9 @@ from tests.support.paused import Paused
 from tests.support.script import Script
 
 
-def test_what_has_no_device_runs_on_the_worker_that_opened_the_session(tmp_path: Path) -> None:
-    script = Script(LocalCluster(2), str(tmp_path))
+@pytest.mark.parametrize("resource", [False, True])
+def test_what_has_no_device_runs_on_the_worker_that_opened_the_session(resource: bool, tmp_path: Path) -> None:
+    script = Script(LocalCluster(2), str(tmp_path), variable={"use_resource": resource})
     script.prepare()
     with script.session() as session:
         for fetches in (script.free, script.saver.saver_def.save_tensor_name):

@@ -12,6 +12,9 @@ tf.flags.DEFINE_string("checkpoint_dir", "", "")
 tf.flags.DEFINE_integer("last_step", 0, "")
 tf.flags.DEFINE_float("step_s", 0.005, "what a step takes beside the ps")
 tf.flags.DEFINE_float("max_wait", 7200, "")
+tf.flags.DEFINE_float("rate", 0.01, "")
+tf.flags.DEFINE_bool("momentum", False, "whether the optimizer is another one")
+tf.flags.DEFINE_integer("size", 10, "of the variable")
 tf.flags.DEFINE_integer("fail_after", 0, "steps after which it fails; 0: never")
 FLAGS = tf.flags.FLAGS
 
@@ -36,15 +39,18 @@ def main(_):
     numbers = tf.data.make_one_shot_iterator(tf.data.Dataset.range(1 << 20).repeat()).get_next()  # on no device
     with tf.device(tf.train.replica_device_setter(worker_device=f"/job:worker/task:{index}", cluster=cluster)):
         slow = tf.numpy_function(lambda n: (time.sleep(FLAGS.step_s), np.float32(n % 7))[1], [numbers], tf.float32)
-        weights = tf.get_variable("weights", [10], initializer=tf.zeros_initializer())
+        weights = tf.get_variable("weights", [FLAGS.size], initializer=tf.zeros_initializer())
         loss = tf.reduce_sum(tf.square(weights - tf.reshape(slow, [])))
-        given = tf.placeholder(tf.float32, [10])
+        given = tf.placeholder(tf.float32, [FLAGS.size])
         set_weights = weights.assign(given)
         step = tf.train.get_or_create_global_step()
-        train_op = tf.train.AdamOptimizer(0.01).minimize(loss, global_step=step)
+        optimizer = (
+            tf.train.MomentumOptimizer(FLAGS.rate, 0.9) if FLAGS.momentum else tf.train.AdamOptimizer(FLAGS.rate)
+        )
+        train_op = optimizer.minimize(loss, global_step=step)
 
     def init_fn(scaffold, session):
-        session.run(set_weights, {given: np.full(10, 3.0)})
+        session.run(set_weights, {given: np.full(FLAGS.size, 3.0)})
         print("init_fn ran", flush=True)
 
     with MonitoredTrainingSession(

@@ -32,7 +32,7 @@ from contextlib import suppress
 from typing import Any
 
 from psruntime.core.members.messages import Instructions
-from psruntime.errors import CheckpointError, FolderOwnedError
+from psruntime.errors import CheckpointError, FolderOwnedError, PsRuntimeError
 
 MARK = ".owner"
 DEAD_LEASES = 2
@@ -64,6 +64,7 @@ class FolderOwner:
         self._ps: list[str] = []
         self._seen_ps: set[str] = set()  # of all views
         self._owns = self._fails = False
+        self._instructions: Callable[[], Instructions] | None = None
         self._first: tuple[Seen, float] | None = None  # a mark of another job, and since when it is as it is
         self._watched_s: float | None = None  # since when there is one
         self._lock, self._ended = threading.Lock(), threading.Event()
@@ -103,12 +104,13 @@ class FolderOwner:
     def keep(self, instructions: Callable[[], Instructions]) -> None:
         """Renews the mark once a lease, in a thread, while this process writes the next checkpoint: as the chief of
         variables that may be used, or that it prepares."""
+        self._instructions = instructions
 
         def renew() -> None:
             while not self._ended.wait(self._lease_s):
                 with suppress(Exception):
                     now = instructions()
-                    ps = [each.address for each in now.view.ps]
+                    ps = _ps_of(now)
                     self.saw(ps)
                     if now.chief and ps and not now.phase.over and (now.phase.prepared or self._owns):
                         self._renew(ps)
@@ -130,15 +132,17 @@ class FolderOwner:
         if self.lost:
             raise FolderOwnedError(self.lost)
 
-    def require_now(self, ps: Collection[str] = ()) -> None:
+    def require_now(self) -> None:
         """The same, after a look at the mark.  What cannot be read is no reason.
+
+        A chief that has just followed another one knows by the ps of its view that the mark is its own job's.
 
         Raises:
             CheckpointError: another chief of this job, as it seems, has marked it.
         """
         is_ours = True
-        with suppress(OSError):
-            is_ours = self._tend(ps or self._ps, renews=False)
+        with suppress(OSError, PsRuntimeError):
+            is_ours = self._tend(_ps_of(self._instructions()) if self._instructions else self._ps, renews=False)
         self.require()
         if not is_ours:
             raise CheckpointError(f"another chief has marked {self._folder} since")
@@ -174,8 +178,8 @@ class FolderOwner:
             seen = self._read()
             facts = _facts(seen)
             if seen is None or self._is_ours(facts):
-                if renews or seen is None:
-                    self._write(seen)
+                if (renews or seen is None) and not self._write(seen):
+                    return False  # another was faster, and the next look finds its mark
                 self._owns, self._first, self._watched_s = True, None, None
                 return True
             dead_s = DEAD_LEASES * float(facts.get("lease_s", self._lease_s))
@@ -218,8 +222,9 @@ class FolderOwner:
         except FileNotFoundError:
             return None
 
-    def _write(self, seen: Seen | None) -> None:
-        """Writes the mark in place of one of this job, or where there is none; another may be faster there."""
+    def _write(self, seen: Seen | None) -> bool:
+        """Writes the mark in place of one of this job, or where there is none; returns whether it is this process's:
+        another may be faster there."""
         self._count += 1
         facts = {
             "job_id": self._job_id, "coordinator": self._coordinator, "lease_s": self._lease_s, "ps": self._ps,
@@ -231,14 +236,16 @@ class FolderOwner:
             json.dump(facts, file)
         if seen is not None:
             os.replace(new, self._path)
-            return
+            return True
         try:
             os.link(new, self._path)
             os.remove(new)
         except FileExistsError:
             os.remove(new)
+            return False
         except OSError:  # no hard links there
             os.replace(new, self._path)
+        return True
 
     def _take_over(self, seen: Seen) -> bool:
         """Moves a dead mark aside, which one process can, and looks whether it was that."""
@@ -258,6 +265,10 @@ class FolderOwner:
                 os.remove(aside)
         self._first = None
         return False  # the next look finds none, or that of who was faster
+
+
+def _ps_of(told: Instructions) -> list[str]:
+    return [ps.address for ps in told.view.ps]
 
 
 def _facts(seen: Seen | None) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from psruntime.core.members.messages import Instructions
+from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.errors import CheckpointError, FolderOwnedError
 from psruntime.graph.checkpoint.owner import MARK, FolderOwner
 
@@ -58,10 +60,10 @@ def test_a_chief_that_was_replaced_meanwhile_ends_nothing(tmp_path: Path) -> Non
     first._renew(PS[:1])
     first.require()
     with pytest.raises(CheckpointError, match="another chief has marked") as refused:
-        first.require_now(PS[:1])
+        first.require_now()
     assert not isinstance(refused.value, FolderOwnedError)
     first.claim(OTHER_PS, never)
-    next_chief.require_now(OTHER_PS)
+    next_chief.require_now()
 
 
 def test_a_new_process_waits_for_a_chief_that_has_yet_to_hear_that_it_was_replaced(tmp_path: Path) -> None:
@@ -122,3 +124,31 @@ def test_where_the_disk_is_full_the_mark_is_renewed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(first, "_write", full)
     first._renew(PS)
     assert os.stat(tmp_path / MARK).st_mtime_ns > before
+
+
+def test_of_two_jobs_that_find_no_mark_one_gets_the_folder(tmp_path: Path, monkeypatch: Any) -> None:
+    """The other one finds its mark at the next look, and does not begin."""
+    slow, fast = owner(tmp_path, "slow"), owner(tmp_path, "fast", lease_s=60.0)
+    read, looks = slow._read, iter([None])
+
+    def late() -> Any:
+        seen = next(looks, read())
+        return fast.claim(OTHER_PS) if seen is None else seen
+
+    monkeypatch.setattr(slow, "_read", late)
+    with pytest.raises(FolderOwnedError, match="belongs to job fast"):
+        slow.claim(PS, lambda: fast._renew(OTHER_PS))
+
+
+def test_a_chief_that_follows_a_killed_one_leaves_the_mark_where_it_is(tmp_path: Path) -> None:
+    """Also if it saves before it has renewed it."""
+    address = "127.0.0.1:4000"
+    killed, follower = (owner(tmp_path, coordinator="127.0.0.1:2222", lease_s=60.0) for _ in range(2))
+    killed.claim([address])
+    facts = json.loads((tmp_path / MARK).read_text())
+    (tmp_path / MARK).write_text(json.dumps({**facts, "started": "another process"}))
+    told = Instructions(Phase.TRAINING, "", View(1, (PsEntry(0, address, 1),)), chief=True)
+    follower.keep(lambda: told)
+    follower.require_now()
+    assert json.loads((tmp_path / MARK).read_text())["writer"] == facts["writer"]
+    follower.stop()
