@@ -21,9 +21,9 @@ from psruntime.core.members.messages import Machine
 from psruntime.devices import ALL_GPUS, device_names
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.machine import THREADS, this_machine
-from psruntime.model import TRAIN, Context, load_model
+from psruntime.model import TRAIN, Context, input_seed, load_model
 from psruntime.observe.outputs import entry
-from psruntime.observe.rounds_log import machines_of, rounds_of
+from psruntime.observe.rounds_log import rounds_of, workers_of
 from psruntime.process import offline
 from psruntime.process_config import WorkerConfig
 
@@ -136,7 +136,8 @@ def _replay(
     log: str, job: JobConfig, worker: WorkerConfig, sizes: Mapping[int, int], joint: bool, tolerance: float | None
 ) -> Outcome:
     """TensorFlow is imported here only, after its environment is set."""
-    rounds, machines, devices = rounds_of(log), machines_of(log), _devices(worker.devices)
+    rounds, workers, devices = rounds_of(log), workers_of(log), _devices(worker.devices)
+    machines = {tag: record for tag, record in workers.items() if "processor" in record}
     from psruntime.graph.base import environment
 
     environment.prepare(hide_gpus=True)
@@ -150,9 +151,10 @@ def _replay(
     used = _between(rounds, first, last, log)
     model, own = load_model(worker.model), {part["incarnation"]: part["worker"] for r in used for part in r["parts"]}
 
-    def stream(index: int) -> InputStream:
-        size = sizes.get(index, worker.batch_size)
-        context = Context(TRAIN, index, job.min_workers, size, worker.data_dir, worker.seed + index)
+    def stream(index: int, incarnation: str) -> InputStream:
+        size, began_at = sizes.get(index, worker.batch_size), workers.get(incarnation, {}).get("began_at", 0)
+        seed = input_seed(worker.seed, index, began_at)
+        context = Context(TRAIN, index, job.min_workers, size, worker.data_dir, seed)
         return InputStream(model, context, job.local_steps * devices, DataErrors(job.on_data_error == "skip"))
 
     here = this_machine(environment.tensorflow_version())

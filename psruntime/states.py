@@ -102,9 +102,7 @@ _COPIES: Mapping[Event, Cell] = {
 _OF_PROCESS: Mapping[Event, Cell] = {  # of a worker, in no checkpoint
     Event.CHIEF: _SURVIVORS, Event.DRAIN: _NOT_SAVED, **dict.fromkeys((Event.WORKER, *_STARTED, Event.WARM_START), NEW),
 }  # fmt: skip
-_OTHER_ORDER = Cell(
-    Fate.NEW, "another one, by the global step at which the process began; with `--rounds-log` the same"
-)
+_OTHER_ORDER = Cell(Fate.NEW, "another one, by the global step at which the process began")
 
 # The cells that are not plainly kept.
 _EXCEPTIONS: Mapping[State, Mapping[Event, Cell]] = {

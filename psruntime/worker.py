@@ -171,14 +171,9 @@ def _joined(
 
 
 def _step_reached(client: CoordinatorClient, job: JobConfig) -> int:
-    """The global step up to which the job has trained, since this start of it or before; 0 with a rounds log.
-
-    Its replay makes the inputs of each process again, and does not know at which step one began.
-    """
+    """The global step up to which the job has trained, since this start of it or before."""
     from psruntime.graph.checkpoint.listing import newest_step
 
-    if job.rounds_log:
-        return 0
     status, _ = client.get_status()
     return max(status.global_step, status.saved_step or 0, newest_step(job.checkpoint_dir) or 0)
 
@@ -316,7 +311,7 @@ class _Trainer:
         machine = None if gpu_count() else this_machine(environment.tensorflow_version())
         me = Registration(
             Role.WORKER, where.index, self.address, health_address, self._specs, past,
-            self._graphs.of(self._job.mode).train.identity, machine,
+            self._graphs.of(self._job.mode).train.identity, machine, self.began_at,
         )  # fmt: skip
         self._control_plane, self._membership = join_worker(
             context, me, self._stats, where.connect_timeout_s, process.at_exit,

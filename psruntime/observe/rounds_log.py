@@ -100,8 +100,8 @@ def rounds_of(path: str | Path) -> list[dict[str, Any]]:
     return rounds
 
 
-def machines_of(path: str | Path) -> dict[str, dict[str, Any]]:
-    """Tag of an incarnation -> its `worker` record, of those that computed on a CPU.
+def workers_of(path: str | Path) -> dict[str, dict[str, Any]]:
+    """Tag of an incarnation -> its `worker` record.
 
     Raises:
         UsageError: the file cannot be read.

@@ -387,7 +387,7 @@ class Overrides(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., from_global_step: _Optional[int] = ..., bound: _Optional[int] = ..., learning_rate_scale: _Optional[float] = ..., paused: _Optional[bool] = ..., mode: _Optional[_Union[Mode, str]] = ..., automatic: _Optional[bool] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past", "identity", "machine")
+    __slots__ = ("role", "index", "address", "health_address", "join_id", "waited", "variables", "job_id", "past", "identity", "machine", "began_at_step")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -399,6 +399,7 @@ class JoinRequest(_message.Message):
     PAST_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_AT_STEP_FIELD_NUMBER: _ClassVar[int]
     role: Role
     index: int
     address: str
@@ -410,7 +411,8 @@ class JoinRequest(_message.Message):
     past: Past
     identity: ModelIdentity
     machine: Machine
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ..., past: _Optional[_Union[Past, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ...) -> None: ...
+    began_at_step: int
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., health_address: _Optional[str] = ..., join_id: _Optional[str] = ..., waited: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableSpec, _Mapping]]] = ..., job_id: _Optional[str] = ..., past: _Optional[_Union[Past, _Mapping]] = ..., identity: _Optional[_Union[ModelIdentity, _Mapping]] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ..., began_at_step: _Optional[int] = ...) -> None: ...
 
 class Machine(_message.Message):
     __slots__ = ("processor", "threads", "tensorflow")

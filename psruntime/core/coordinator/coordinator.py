@@ -516,7 +516,7 @@ class Coordinator:
         member = state.members.admit(Member(*who_and_where, join.join_id, incarnation, now_s, now_s, now_s), now_s)
         self._note("member_joined", member=member.name, address=member.address, incarnation=member.tag)
         state.admit(member, join.specs, join.identity)
-        state.sync.admit(incarnation, join.machine)
+        state.sync.admit(incarnation, join.machine, join.began_at)
         return member
 
     def _prefer_the_past(self, join: Join, now_s: float) -> None:

@@ -162,7 +162,7 @@ class JobState:
             self.grace.lost(member, now_s)
         if member.role is Role.PS:
             self.ps_beats.pop(member.incarnation, None)
-            self.sync.machines.pop(member.incarnation, None)
+            self.sync.processes.pop(member.incarnation, None)
             return
         self.reliefs.forget(member.incarnation)
         self.chief_progress.forget(member.incarnation)

@@ -32,7 +32,8 @@ class Join:
     `join_id` is random text, the same in every repeat of this join; `waited_s` is the time since the
     first of them.  `job_id` names the job that the process serves.  `specs` are the variables of a worker's model, in
     its order, without local ones and the global step, `identity` is what else the model is.
-    `machine` is that of a ps, or of a worker that computes on the CPU.
+    `machine` is that of a ps, or of a worker that computes on the CPU.  `began_at` is the global step that the job had
+    reached when a worker's process was started, on which its input depends.
     """
 
     role: Role
@@ -46,6 +47,7 @@ class Join:
     past: Past = UNKNOWN
     identity: ModelIdentity = UNSAID
     machine: Machine | None = None
+    began_at: int = 0
 
 
 @dataclass(frozen=True)

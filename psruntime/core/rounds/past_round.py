@@ -85,10 +85,15 @@ def past_round(
     return PastRound(number, attempt, global_step, parts, learning_rate_scale, local)
 
 
-def record_of_worker(part: Part, machine: Machine) -> dict[str, Any]:
-    """Its line in the record, as JSON."""
+def record_of_worker(part: Part, machine: Machine | None, began_at: int) -> dict[str, Any]:
+    """Its line in the record, as JSON.  machine, began_at: as in Join."""
     who = {"worker": part.worker, "incarnation": tag_of(part.incarnation)}
-    return {"record": "worker", **who, **vars(machine)}
+    return {
+        "record": "worker",
+        **who,
+        **(vars(machine) if machine else {}),
+        **({"began_at": began_at} if began_at else {}),
+    }
 
 
 def _record_of(part: Part, members: int, order_matters: bool) -> dict[str, Any]:

@@ -46,12 +46,13 @@ class SyncRounds:
         self._now_s = self._since_s = 0.0  # when that began
         self._warned = False  # of it
         self._records: list[Record] = []
-        self.machines: dict[int, Machine] = {}  # incarnation -> of a live ps, or a worker whose record is not made yet
+        # Incarnation -> machine and began_at, of a live ps, or a worker whose record is not made yet.
+        self.processes: dict[int, tuple[Machine | None, int]] = {}
 
-    def admit(self, incarnation: int, machine: Machine | None) -> None:
-        """A member is admitted.  machine: as in Join."""
-        if machine:
-            self.machines[incarnation] = machine
+    def admit(self, incarnation: int, machine: Machine | None, began_at: int = 0) -> None:
+        """A member is admitted.  machine, began_at: as in Join."""
+        if machine or began_at:
+            self.processes[incarnation] = machine, began_at
 
     def prepared(self, view: View, mode: str, global_step: int, attempt: int, of_rounds: Mapping[str, Any]) -> None:
         """A view is prepared; in mode sync, its rounds start.  `attempt`: the highest that its ps have seen.
@@ -62,7 +63,7 @@ class SyncRounds:
             self._record_round(self.rounds.begin(global_step, attempt))  # only the report that it is applied was lost
         if mode == "sync" or self.rounds.attempt:  # else there are no rounds that it could undo
             facts: Record = {"view": view.number, "mode": mode, "global_step": global_step}
-            known = [(ps.index, self.machines.get(ps.incarnation)) for ps in view.ps]
+            known = [(ps.index, self.processes.get(ps.incarnation, (None, 0))[0]) for ps in view.ps]
             if ps := [{"ps": index, **vars(machine)} for index, machine in known if machine]:
                 facts["ps"] = ps
             self._records.append({"record": "prepared", **facts, **of_rounds})
@@ -86,7 +87,7 @@ class SyncRounds:
         """A worker is gone."""
         self._record_void("lost", index, lambda: self.rounds.lose(incarnation))
         self._late_batches.pop(incarnation, None)
-        self.machines.pop(incarnation, None)
+        self.processes.pop(incarnation, None)
 
     def advance(self, now_s: float, pause_s: float) -> None:
         """Advances the time.  `pause_s` of it, when the coordinator did not run, does not count."""
@@ -150,8 +151,8 @@ class SyncRounds:
         if past is None:
             return
         for part in past.parts:
-            if machine := self.machines.pop(part.incarnation, None):
-                self._records.append(record_of_worker(part, machine))
+            if process := self.processes.pop(part.incarnation, None):
+                self._records.append(record_of_worker(part, *process))
         self._records.append(past.record)
         for part in past.parts:
             self._on_part(part)

@@ -36,13 +36,13 @@ class Comparison:
 
 
 class JobReplay:
-    """stream: makes the input of a worker of this index.  plan_sizes: as of JobConfig, for a log that does not say.
+    """stream: as of LoggedBatches.  plan_sizes: as of JobConfig, for a log that does not say.
 
     joint: whether the joint batch of a round is computed in one piece.
     """
 
     def __init__(
-        self, model: Model, stream: Callable[[int], InputStream], plan_sizes: Sequence[int], joint: bool
+        self, model: Model, stream: Callable[[int, str], InputStream], plan_sizes: Sequence[int], joint: bool
     ) -> None:
         self._model, self._stream, self._plan_sizes, self._joint = model, stream, plan_sizes, joint
 

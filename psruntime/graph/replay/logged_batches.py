@@ -22,12 +22,12 @@ class _Batches(Protocol):
 
 
 class LoggedBatches:
-    """The batches of all workers.  Each process of a worker, an incarnation, began its input anew.
+    """The batches of all workers.  Each process of a worker began its input anew; an incarnation is of one process.
 
-    stream: makes the input of a worker of this index.
+    stream: makes the input of a worker, by its index and the tag of its incarnation.
     """
 
-    def __init__(self, stream: Callable[[int], InputStream]) -> None:
+    def __init__(self, stream: Callable[[int, str], InputStream]) -> None:
         self._stream = stream
         self._of_incarnation: dict[str, tuple[InputStream, _Batches]] = {}
 
@@ -57,7 +57,7 @@ class LoggedBatches:
 
     def _of(self, part: Part) -> tuple[InputStream, _Batches]:
         if part["incarnation"] not in self._of_incarnation:
-            inputs = self._stream(part["worker"])
+            inputs = self._stream(part["worker"], part["incarnation"])
             self._of_incarnation[part["incarnation"]] = inputs, OfShards(inputs) if inputs.shards else Numbered(inputs)
         inputs, batches = self._of_incarnation[part["incarnation"]]
         if ("shards" in part) != (inputs.shards is not None):

@@ -53,6 +53,7 @@ class Registration:
     past: Past = UNKNOWN
     identity: ModelIdentity = UNSAID
     machine: Machine | None = None
+    began_at: int = 0
 
     @property
     def name(self) -> str:
@@ -106,6 +107,7 @@ def join_until_admitted(context: ClientContext, registration: Registration, for_
         past=me.past,
         identity=me.identity,
         machine=me.machine,
+        began_at=me.began_at,
     )
     asked_s: float | None = None  # when the first try that was answered was made: before it, nobody was asked
     logged = ""  # the tag of the holder that the log has named

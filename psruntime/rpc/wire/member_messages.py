@@ -191,6 +191,7 @@ def join_to_wire(join: Join) -> pb.JoinRequest:
         ),
         identity=identity_to_wire(join.identity),
         machine=pb.Machine(**vars(join.machine)) if join.machine else None,
+        began_at_step=join.began_at,
     )
 
 
@@ -217,6 +218,7 @@ def join_from_wire(wire: pb.JoinRequest, read_specs: ReadSpecs = specs_from_wire
         ),
         identity_from_wire(wire.identity),
         _machine_from_wire(wire.machine) if wire.HasField("machine") else None,
+        field_checks.number("began_at_step", wire.began_at_step),
     )
 
 

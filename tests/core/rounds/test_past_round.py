@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from psruntime.core.members.membership import tag_of
 from psruntime.core.members.messages import Machine
 from psruntime.core.members.view import PsEntry, View
 from psruntime.core.rounds.past_round import past_round
@@ -32,23 +33,25 @@ def test_the_record_names_the_order_of_a_sum_only_where_that_decides() -> None:
     assert not any("positions" in part for part in two_count), "what weighs nothing is not in the sum"
 
 
-def test_the_record_names_the_machine_of_each_worker_before_its_first_round() -> None:
+def test_the_record_names_machine_and_first_step_of_each_worker_before_its_first_round() -> None:
     sync = SyncRounds(30.0, lambda *_args, **_facts: None)
     sync.admit(5, Machine("processor 5", 2, "2.21.0"))
     view = View(1, (PsEntry(0, "ps-0:1", 5), PsEntry(1, "ps-1:1", 6)))
     sync.prepared(view, "sync", 0, 0, {"plan": [2, 64, 32, 0]})
     for number in (1, 2):
         for incarnation in (7, 8):
-            sync.admit(incarnation, Machine(f"processor {incarnation}", 4) if number == 1 else None)
+            sync.admit(incarnation, Machine(f"processor {incarnation}", 4) if number == 1 else None, incarnation - 7)
             sync.take(incarnation, incarnation - 7, None)
         sync.update(lambda: [0, 1], 2, 0)
         for incarnation in (7, 8):
             sync.take(incarnation, incarnation - 7, Pushed(number, number, number - 1, 8.0, apart=True))
         sync.take(7, 0, Applied(number, number, number))
     records = sync.take_records()
-    assert [record["record"] for record in records] == ["prepared", "worker", "worker", "round", "round"]
+    assert [record["record"] for record in records] == ["prepared", "worker", "worker", "round", "worker", "round"]
     assert records[0]["plan"] == [2, 64, 32, 0]
     assert records[0]["ps"] == [{"ps": 0, "processor": "processor 5", "threads": 2, "tensorflow": "2.21.0"}]
     assert [(r["worker"], r["processor"], r["threads"]) for r in records[1:3]] == [
         (0, "processor 7", 4), (1, "processor 8", 4)
     ]  # fmt: skip
+    assert "began_at" not in records[1] and records[2]["began_at"] == 1
+    assert records[4] == {"record": "worker", "worker": 1, "incarnation": tag_of(8), "began_at": 1}, "on a GPU"

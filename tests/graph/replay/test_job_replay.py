@@ -55,7 +55,7 @@ def model_of(edge: float, seed: int) -> Model:
     return Model("tests.kink", input_fn, model_fn)
 
 
-def stream_of(model: Model, index: int) -> InputStream:
+def stream_of(model: Model, index: int, _incarnation: str) -> InputStream:
     return InputStream(model, Context("train", index, 2, BATCH, "", 3))
 
 

@@ -84,7 +84,7 @@ def test_a_batch_of_a_shard_is_the_same_whenever_it_is_read(stream: InputStream)
 
 
 def test_a_round_has_the_mini_batches_of_all_its_parts() -> None:
-    inputs = LoggedBatches(lambda index: a_stream(2))
+    inputs = LoggedBatches(lambda index, incarnation: a_stream(2))
     try:
         parts = [
             {**of([1, 0, 6, 0], [1, 0, 6, 1]), "examples": 6.0},
@@ -107,7 +107,7 @@ def test_a_batch_that_is_not_here_is_named(stream: InputStream) -> None:
 
 
 def test_a_log_of_another_input_is_refused() -> None:
-    inputs = LoggedBatches(lambda index: a_stream())
+    inputs = LoggedBatches(lambda index, incarnation: a_stream())
     try:
         part = {"worker": 1, "incarnation": "a", "batch": 4, "examples": 4.0}
         with pytest.raises(

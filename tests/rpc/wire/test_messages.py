@@ -166,6 +166,7 @@ joins = st.builds(
     st.builds(Past, st.booleans(), counts, st.none() | counts, counts, steered, st.none() | identities),
     identities,
     st.none() | st.builds(Machine, st.text(max_size=256), st.integers(1, 2**31 - 1), st.text(max_size=64)),
+    counts,
 )
 beats = st.builds(
     heartbeat_messages.Heartbeat,
