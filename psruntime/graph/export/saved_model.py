@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,7 +74,7 @@ def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune
     """
     config = tf1.ConfigProto(device_count={"GPU": 0})
     with serving.graph.as_default(), tf1.Session(config=config) as session:
-        restore_model(session, checkpoint)
+        restore_model(session, checkpoint, serving.of_training)
         pruned = prune_kernels(session, serving.signatures[DEFAULT][1], prune) if prune else []
         info = tf1.saved_model.build_tensor_info
         signatures = {
@@ -100,8 +100,8 @@ def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune
         return pruned
 
 
-def restore_model(session: Any, checkpoint: str) -> None:
-    """Gives the variables of the current graph the values that a checkpoint has.
+def restore_model(session: Any, checkpoint: str, of_training: Callable[[], Collection[str] | None]) -> None:
+    """Gives the variables of the current graph the values that a checkpoint has.  of_training: as of `require_fit`.
 
     Raises:
         CheckpointError: the checkpoint is damaged.
@@ -111,7 +111,7 @@ def restore_model(session: Any, checkpoint: str) -> None:
     if not variables:
         return
     try:
-        require_fit(variables, checkpoint)
+        require_fit(variables, checkpoint, of_training)
         tf1.train.Saver(variables).restore(session, readable(checkpoint))
     except (tf1.errors.OpError, OSError, ValueError) as error:
         raise CheckpointError(f"checkpoint {checkpoint}: {first_line(error)}") from error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.input.input_stream import InputStream
+from psruntime.graph.model.evaluate import training_names
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.seeds import model_graph
 from psruntime.model import EVAL, Context, Model, ModelSpec
@@ -24,12 +26,13 @@ Tensors = dict[str, Any]
 @dataclass(frozen=True)
 class ServingGraph:
     """signatures: name -> (what is given, what comes of it), tensors by name.  left_out: why there is no signature
-    for tf.Examples; empty if there is one.
+    for tf.Examples; empty if there is one.  of_training: as of `require_fit`.
     """
 
     graph: Any
     signatures: dict[str, tuple[Tensors, Tensors]]
     left_out: str
+    of_training: Callable[[], set[str] | None]
 
 
 def build_serving_graph(model: Model, context: Context) -> ServingGraph:
@@ -68,7 +71,7 @@ def _build(model: Model, inputs: InputStream, used: Container[str] | None) -> Se
             raise UsageError(
                 f"model_fn of {model.name}: the predictions depend on no feature, so there is nothing to ask"
             )
-        return ServingGraph(graph, asked, left_out)
+        return ServingGraph(graph, asked, left_out, partial(training_names, model, inputs.layout))
 
 
 def _of_user(model: Model) -> tuple[Any, Tensors]:

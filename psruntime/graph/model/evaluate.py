@@ -11,15 +11,16 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.model_metrics import Feed, ModelMetrics, OnBatch
 from psruntime.graph.model.pulled_model import build_pulled_model
 from psruntime.graph.model.rows_in_use import RowsInUse
 from psruntime.graph.model.spec_checks import check_spec
-from psruntime.graph.ops.checkpoint_fit import require_fit
+from psruntime.graph.ops.checkpoint_fit import name_of, require_fit
 from psruntime.graph.ops.seeds import model_graph
 from psruntime.graph.store.bucket_store import PlanStores
-from psruntime.model import EVAL, Context, Model
+from psruntime.model import EVAL, TRAIN, Context, Model
 from psruntime.usercode import blame
 
 
@@ -83,17 +84,21 @@ class CheckpointEvaluation:
         """
         graph, metrics, saver, rows, variables = self._built
         with graph.as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-            require_fit(variables, path)
+            require_fit(variables, path, self._of_training)
             path = readable(path)
             if saver:
                 saver.restore(session, path)
             load = partial(rows.load, session, path) if rows.variables else None
             return _over_all(metrics, session, self._model, self._context, self._on_batch, load)
 
+    def _of_training(self) -> set[str] | None:
+        return training_names(self._model, self._layout)
+
     @cached_property
     def _built(self) -> tuple[Any, ModelMetrics, Any, RowsInUse, list[Any]]:
         inputs = InputStream(self._model, self._context)
         inputs.close()
+        self._layout = inputs.layout
         with model_graph().as_default() as graph:
             features, labels, batch = inputs.layout.placeholders()
             with blame(f"model_fn of {self._model.name} (mode {EVAL})"):
@@ -103,6 +108,18 @@ class CheckpointEvaluation:
             rows = RowsInUse(variables)
             held = [variable for variable in variables if not any(variable is each for each in rows.variables)]
             return graph, metrics, tf1.train.Saver(held) if held else None, rows, variables
+
+
+def training_names(model: Model, layout: BatchLayout) -> set[str] | None:
+    """Names of the variables that the model has in mode train, with features and labels of this layout; None: it cannot
+    be built so."""
+    with model_graph().as_default():
+        features, labels, _ = layout.placeholders()
+        try:
+            model.model_fn(features, labels, TRAIN)
+        except Exception:  # noqa: BLE001 - whatever it raises, the layout is that of another mode
+            return None
+        return {name_of(variable) for variable in tf1.global_variables()}
 
 
 def _over_all(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from psruntime import evaluate
 from psruntime.evaluation import history
 from psruntime.graph.checkpoint.measured import HISTORY
 from psruntime.graph.model.evaluate import CheckpointEvaluation
+from psruntime.model import load_model
+from tests.support.local_cluster import LocalCluster, train
 
 MODEL = """
 import tensorflow.compat.v1 as tf1
@@ -70,6 +74,40 @@ def test_the_newest_is_measured(write: Write, tmp_path: Path, capsys: pytest.Cap
         (folder / file.name.replace("ckpt-20", "ckpt-20.delta-25")).write_bytes(file.read_bytes())
     assert evaluate.main(argv) == 0
     assert "the rows of the newer" in capsys.readouterr().err
+
+
+HEAD = """
+    if CONDITION:
+        head = tf1.get_variable("head", [3])
+        loss += tf1.reduce_sum(tf1.abs(head))
+    return ModelSpec("""
+
+
+@pytest.mark.parametrize(("trains", "measures", "code"), [("True", "True", 0), ("True", "mode == 'train'", 0),
+    ("True", "False", 2), ("False", "True", 2)])  # fmt: skip
+def test_a_checkpoint_of_a_model_with_more_or_fewer_variables_is_not_measured(
+    trains: str, measures: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A variable of mode train alone, as that of an auxiliary head, is not missing."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for condition in (trains, measures):
+        text = MODEL.replace("    return ModelSpec(", HEAD.replace("CONDITION", condition))
+        (tmp_path / "with_a_head.py").write_text(text)
+        monkeypatch.delitem(sys.modules, "with_a_head", raising=False)
+        importlib.invalidate_caches()
+        model = load_model("with_a_head")
+        if condition is trains:
+            job = {"checkpoint_dir": str(tmp_path / "c"), "save_steps": 2}
+            train(LocalCluster(1), model, 2, **job)
+    capsys.readouterr()
+    sys.modules.pop("with_a_head")
+    assert evaluate.main([f"--checkpoint-dir={tmp_path / 'c'}", "--model=with_a_head", "--batch-size=3"]) == code
+    out, err = capsys.readouterr()
+    if code:
+        assert out == "" and err.count("\n") == 1
+        assert "variable head is " in err and "give the --model that it was written with" in err
+    else:
+        assert out.startswith("held out, at global step 2: loss ")
 
 
 def test_one_that_is_removed_meanwhile_is_followed_by_the_next_and_a_damaged_list_is_one_line(
