@@ -19,7 +19,7 @@ def begin_next(state: JobState) -> bool:
     """Begins the next change if none is under way; returns whether one is.
 
     What is due is taken when no operator wants a change, or workers still build for another one; it is given up if
-    another is due before a ps was told of it.
+    another is due before a ps has got it.
     """
     steering, due, revocable = state.steering, _due(state), state.steering.revocable
     if revocable and revocable.is_due and state.phase is Phase.TRAINING and not (due and revocable.wants_what(due)):

@@ -1,10 +1,10 @@
-"""Whether the chief gets on with its duty, which is to prepare a view and to save what is trained.
+"""The progress of the chief, which prepares a view and saves what is trained.
 
-A chief can be stuck while its heartbeats go on: in its input, in a step of its own, on a disk that hangs.  When it is
-late, and another worker may be chief, it is cut off (whom and why is decided in lifecycle.py).
+A chief can be stuck while its heartbeats continue: in its input, in a step of its own, on a disk that hangs.  When it
+is late, and another worker may be chief, it is cut off (lifecycle.py decides on it).
 
-Law: between two duties that were done, no worker is cut off twice, and each has twice the time of the one before; so a
-preparation or a checkpoint that takes long is not begun anew for ever.
+Law: between two tasks that were done, no worker is cut off twice, and each has twice the time of the one before; so a
+preparation or a checkpoint that takes long is not restarted for ever.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from psruntime.config import JobConfig
 from psruntime.core.members.membership import Member
 from psruntime.core.members.messages import WorkerBeat
 
-BEGIN_LEASES = 3  # for a chief to begin with its duty
+BEGIN_LEASES = 3  # for a chief to begin with its task
 INTERVALS = 2  # by which a checkpoint may be overdue
 STEPS = 2  # of the longest that was seen, for a chief to end one
 
 
 class Since:
-    """How long something has been the same, in seconds."""
+    """A timer of how long a value has been the same, in seconds."""
 
     def __init__(self) -> None:
         self._what: object = None
@@ -30,12 +30,12 @@ class Since:
         self._since_s += pause_s
 
     def update(self, what: object) -> None:
-        """What it is now; None: nothing."""
+        """Sets the present value, None for none."""
         if what != self._what:
             self._what, self._since_s = what, self._now_s
 
     def begin(self, what: object) -> None:
-        """The time begins anew, also if it is what it was."""
+        """Sets the value and restarts the time, also if the value is the same."""
         self._what, self._since_s = what, self._now_s
 
     @property
@@ -62,11 +62,11 @@ class ChiefProgress:
         self._stepped: dict[int, tuple[int, float]] = {}  # by incarnation: steps in its view, and when they changed
         self._longest_step_s = 0.0
         self._reported: int | None = None  # the latest checkpoint after which the next was overdue
-        self._passed_over: set[tuple[int, str]] = set()  # (worker index, address), since the latest duty was done
+        self._passed_over: set[tuple[int, str]] = set()  # (worker index, address), since the latest task was done
         self._patience = 1  # times the limits
 
     def advance(self, now_s: float, pause_s: float) -> None:
-        """Moves the time on.  Does not count `pause_s`, during which the coordinator itself was not running."""
+        """Advances the time.  `pause_s` of it, when the coordinator did not run, does not count."""
         self._now_s = max(self._now_s, now_s)
         for clock in (self._preparing, self._saved_at, self._due, self._owes, self._silent):
             clock.advance(now_s, pause_s)
@@ -88,7 +88,7 @@ class ChiefProgress:
     # Preparing.
 
     def prepares(self, what: object) -> None:
-        """Who prepares which view, and whether it is at it; None: nobody.  Another value than before is progress."""
+        """Sets which worker prepares which view, and whether it has begun; None: none.  A change is progress."""
         self._preparing.update(what)
 
     def prepared(self, global_step: int) -> None:
@@ -97,7 +97,7 @@ class ChiefProgress:
 
     @property
     def preparing_s(self) -> float:
-        """How long nothing has been seen of the preparation."""
+        """Seconds since the last progress of the preparation."""
         return self._preparing.for_s
 
     def is_late_to_prepare(self, at_it: bool) -> bool:
@@ -112,7 +112,7 @@ class ChiefProgress:
             self._done(global_step)
 
     def trains(self, global_step: int, chief: int, beat: WorkerBeat) -> None:
-        """The job has trained so far, under the chief of this incarnation, which has said this last."""
+        """The job has trained so far, under the chief of this incarnation with this latest heartbeat."""
         if self._saved is None:
             self._saved = global_step
         self._saved_at.update(self._saved)
@@ -131,13 +131,13 @@ class ChiefProgress:
             clock.update(None)
 
     def pauses(self) -> None:
-        """Nothing is trained now because somebody wants it so: that no worker steps tells nothing of its steps."""
+        """The job is paused on command: the time until the next step is not the length of a step."""
         self.reset()
         self._stepped = {who: (steps, self._now_s) for who, (steps, _) in self._stepped.items()}
 
     @property
     def due_s(self) -> float:
-        """How long the next checkpoint has been due."""
+        """Seconds for which the next checkpoint has been due."""
         return self._due.for_s
 
     def is_overdue(self, global_step: int) -> bool:
@@ -149,12 +149,12 @@ class ChiefProgress:
         return intervals and due_s >= BEGIN_LEASES * self._job.lease_s
 
     def is_late_to_save(self, beat: WorkerBeat) -> bool:
-        """Whether the chief, which has said this last, has done nothing for too long, or failed for longer."""
+        """Whether the chief, by this latest heartbeat, has made no progress for too long, or has failed for longer."""
         at_it = beat.saves or not beat.steps
         return self._silent.for_s >= self._limit_s(at_it) or self._owes.for_s >= self._limit_s(at_it=True)
 
     def is_news(self) -> bool:
-        """Whether nobody has asked this since the latest checkpoint."""
+        """Whether this is the first call since the latest checkpoint."""
         reported, self._reported = self._reported, self._saved
         return reported != self._saved
 

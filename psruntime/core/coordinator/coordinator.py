@@ -1,7 +1,7 @@
 """The coordinator: one state machine over membership, views, phases, clocks, rounds and the fence.
 
 It has one method for each input.  A method answers what the caller shall do, and why.  Time (`now_s`) and random
-incarnation numbers are arguments.  Whoever owns the object calls it from one thread.
+incarnation numbers are arguments.  Its owner calls it from one thread.
 
 The Coordinator alone changes the state (job_state.py); what to change is decided by the rules in lifecycle.py.
 
@@ -67,7 +67,7 @@ class Effects:
     """What the inputs since the last `take_effects` mean for others than the callers.
 
     news: whether the instructions of any member may have changed.
-    actions_revision: has changed if the turn of any worker may have.
+    actions_revision: has changed if the next action of any worker may have.
     shards_revision: has changed if a worker that waits for a data shard may get one, or none will come in this phase.
     stragglers: workers, by index, that others may soon wait for; their instructions have changed.
     """
@@ -93,7 +93,7 @@ class Coordinator:
     # Membership.
 
     def join(self, join: Join, new_incarnation: int, now_s: float) -> Answer | NotYet:
-        """Admits a process, or says why not, or not yet.  A repeated join gets its first answer again.
+        """Admits a process, or refuses it, or lets it wait.  A repeated join gets its first answer again.
 
         Raises:
             OtherJobError: the process serves another job.
@@ -224,12 +224,12 @@ class Coordinator:
         now_s: float,
         starved_since: int | None = None,
     ) -> Action:
-        """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
+        """Mode sync: takes the report of a worker with a session on the view, and returns its next action.
 
-        starved_since: whether it has a batch, as in Rounds.set_starved.
+        starved_since: as in Rounds.set_starved.
 
         Raises:
-            ReplacedError: not a member, or not the one that closes the round, and says that it did so by itself.
+            ReplacedError: not a member, or it reports to have closed a round that another worker closes by itself.
         """
         state, sync = self.state, self.state.sync
         self.advance(now_s)
@@ -246,7 +246,7 @@ class Coordinator:
         return self.action_of(index, incarnation)
 
     def action_of(self, index: int, incarnation: int) -> Action:
-        """A worker's turn, for a long poll that ends.
+        """A worker's next action, for a long poll that ends.
 
         Raises:
             ReplacedError: the incarnation is not a member.
@@ -258,7 +258,7 @@ class Coordinator:
         return action
 
     def take_shard(self, request: ShardRequest, now_s: float) -> ShardAnswer:
-        """A worker says what became of its data shards, and asks for the next.
+        """Takes a worker's report on its data shards, and returns the next one.
 
         Raises:
             ReplacedError: the incarnation is not a member.
@@ -273,7 +273,7 @@ class Coordinator:
         return self.shard(request)
 
     def shard(self, request: ShardRequest) -> ShardAnswer:
-        """The next shard for a worker, for a long poll that ends.  While nobody trains there is none.
+        """The next shard for a worker, for a long poll that ends.  While the job does not train there is none.
 
         Raises:
             ReplacedError: the incarnation is not a member.
@@ -342,7 +342,7 @@ class Coordinator:
     # An operator's commands.
 
     def control(self, command: Command, now_s: float) -> Reply:
-        """Takes a command, or a repeat of it; `control_reply` says what becomes of it.
+        """Takes a command, or a repeat of it; `control_reply` has its outcome.
 
         Raises:
             UsageError: it cannot be carried out in this job.
@@ -415,7 +415,7 @@ class Coordinator:
         self._note_the_loss_of_all_workers()
 
     def _steer(self) -> None:
-        """Moves the commands of operators on.  To and from mode sync the job goes on in a view of its own."""
+        """Advances the commands of operators.  To and from mode sync the job continues in a view of its own."""
         state, was_sync = self.state, self.state.mode == "sync"
         self._news |= steered.steer(state)
         if (state.mode == "sync") != was_sync and state.phase is Phase.TRAINING:
@@ -466,10 +466,10 @@ class Coordinator:
         before, state.chief = state.chief, next_chief(state)
         if state.chief not in (None, before):
             self._note("chief", worker=state.chief)
-            state.sync.rounds.revision += 1  # what the chief before should have closed is this one's turn now
+            state.sync.rounds.revision += 1  # this chief closes what the one before should have closed
 
     def _form(self) -> None:
-        """Forms the next view, or says what it lacks."""
+        """Forms the next view, or sets the reason to what it lacks."""
         state = self.state
         if missing := what_is_missing(state):
             state.reason = missing

@@ -1,4 +1,4 @@
-"""What each member is told to do, derived from the job's state."""
+"""The instructions of each member, derived from the job's state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class InstructionRevisions:
         return revision
 
     def latest(self, incarnation: int) -> Instructions:
-        """What the member was told last."""
+        """The last instructions of the member."""
         return self._latest[incarnation][0]
 
     def forget(self, incarnation: int) -> None:
@@ -36,7 +36,7 @@ class InstructionRevisions:
 
 
 def written_here(beat: PsBeat, instructions: Instructions) -> PsBeat:
-    """The beat of a ps; a fence revision above those that it was told is from an earlier coordinator, and becomes 0."""
+    """The beat of a ps; a fence revision above its instructions is from an earlier coordinator, and becomes 0."""
     return replace(beat, fence_revision=0) if beat.fence_revision > instructions.fence_revision else beat
 
 

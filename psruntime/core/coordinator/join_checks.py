@@ -1,4 +1,4 @@
-"""Admission: what a join must be, whoever holds the index that it asks for.  Pure checks."""
+"""Admission: what a join must be, whether its index is free or not.  Pure checks."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def what_is_missing(state: JobState) -> str:
 
 
 def next_chief(state: JobState) -> int | None:
-    """The present chief, if it may remain; else whose turn it is, as a rule the lowest index; None if none may be."""
+    """The present chief, if it may remain; else the next one, as a rule the lowest index; None if none may be."""
     chief, stopped = state.chief_member, state.worker_beats.has_stopped
     if chief is not None and state.reliefs.bars(chief):
         chief = None
@@ -82,21 +82,21 @@ def require_closer(state: JobState, index: int) -> None:
 
 
 def why_not_prepared(state: JobState) -> str:
-    """Why nobody prepares the view although there are workers; empty if somebody does, or there are none."""
+    """Why no worker prepares the view although there are workers; empty if one does, or there are none."""
     if state.phase is not Phase.PREPARING or state.chief is not None or not state.members.count(Role.WORKER):
         return ""
     return f"no worker can prepare view {state.view.number}: {state.reliefs}"
 
 
 def preparation(state: JobState) -> object:
-    """Who prepares the view, and how far it says it is, as something to compare; None if nobody does."""
+    """The worker that prepares the view and its reported progress, to be compared; None if none does."""
     if state.phase is not Phase.PREPARING or state.chief_member is None:
         return None
     return state.view.number, state.chief_member.incarnation, _is_at_it(state)
 
 
 def why_relieve(state: JobState) -> str:
-    """Why the chief is cut off: it is late with its duty, and another may be chief.  Empty while it is not."""
+    """Why the chief is cut off: it is late, and another worker may be chief.  Empty while it is not."""
     why = _why_late(state)
     if not why or state.chief is None:
         return ""
@@ -193,7 +193,7 @@ def stops_short(state: JobState) -> bool:
 
 
 def why_stopped(state: JobState) -> str:
-    """Why a job that was asked to stop is over, though its chief has not ended it; empty while somebody may."""
+    """Why a job that was asked to stop is over, though its chief has not ended it; empty while a worker may."""
     stop, why = state.stop, ""
     if is_closing_failed(state):
         return ""
@@ -257,7 +257,7 @@ def drains_for(state: JobState) -> list[Member]:
 def whom_to_cut_off(state: JobState) -> list[tuple[Member, str]]:
     """The workers that have kept the drain waiting for too long, each with the reason."""
     if not state.drain_timer.is_late or (state.stop.reason and not state.worker_beats.stopped):
-        return []  # nobody would be left to save
+        return []  # no worker would be left to save
     if _evaluates(state) and state.members.count(Role.WORKER) == 1:
         return []  # no other could, and what is trained is saved: it ends its evaluation itself, after a limit
     verb = "finish" if all_stopped(state) else "stop"

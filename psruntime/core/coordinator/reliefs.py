@@ -1,4 +1,4 @@
-"""Workers that may not be chief for a while, each with what it said, for example that it does not see the checkpoint.
+"""Workers that may not be chief for a while, each with its reason, for example that it does not see the checkpoint.
 
 What is in the way may pass: a file system may be away for a moment.
 
@@ -66,7 +66,7 @@ class Reliefs:
         return now_s - self._first_s if self._latest else 0.0
 
     def __str__(self) -> str:
-        """Of each what it said last, as far as a line has room."""
+        """The latest reason of each, in at most one line; for people."""
         said = [relief.why for relief in self._latest.values()]
         more = f"; and {len(said) - NAMED} more" if len(said) > NAMED else ""
         return "; ".join(said[:NAMED]) + more

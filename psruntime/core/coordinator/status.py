@@ -22,7 +22,7 @@ def job_status(state: JobState, now_s: float) -> JobStatus:
     totals = state.accounts.totals()
     traffic = state.traffic.of_ps()
     rounds = state.sync.rounds
-    if rounds.active:  # what heartbeats say of clocks is as old as they are, and a round is shorter
+    if rounds.active:  # the clocks of heartbeats are as old as these, and a round is shorter
         done = rounds.contributed
         clocks = {member.index: state.pace.floor + (member.index in done) for member in state.members.live(Role.WORKER)}
     return JobStatus(
@@ -69,7 +69,7 @@ def _reason(state: JobState, now_s: float) -> str:
 
 
 def _gone(state: JobState, role: Role, now_s: float) -> list[str]:
-    """What became of those who had an index of this role that nobody has now."""
+    """The departures of the members of this role whose index is free now."""
     live = {member.index for member in state.members.live(role)}
     return missing(state.departures.at(now_s), role, live)
 

@@ -46,7 +46,7 @@ def take(state: JobState, command: Command) -> None:
 
 
 def steer(state: JobState) -> bool:
-    """Moves the commands on as far as they get; returns whether members have to be told."""
+    """Advances the commands as far as possible; returns whether instructions have changed."""
     steering, barrier = state.steering, state.steering.barrier
     before = (steering.revision, barrier.pause_epoch, barrier.state)
     if state.phase not in PAUSES_IN:
@@ -118,7 +118,7 @@ def mode_of(state: JobState) -> str:
 
 
 def pause_of(state: JobState) -> tuple[int, str]:
-    """The hold under which no worker begins a step, and why; 0 if there is none."""
+    """The epoch of the pause in which no worker begins a step, and its reason; 0 if there is none."""
     barrier = state.steering.barrier
     if not barrier.pause_epoch or state.phase not in PAUSES_IN:
         return 0, ""
@@ -135,17 +135,17 @@ def to_build(state: JobState) -> tuple[str, int]:
 
 
 def is_paused(state: JobState) -> bool:
-    """Whether no step is taken because somebody wants it so: nobody is late with anything then."""
+    """Whether the job is paused on command, so that no worker is late with anything."""
     return state.steering.settings.paused
 
 
 def wants_save(state: JobState) -> bool:
-    """Whether somebody waits for a checkpoint."""
+    """Whether a command waits for a checkpoint."""
     return next(state.steering.open_of(Kind.SAVE), None) is not None
 
 
 def why_drain(state: JobState) -> str:
-    """Why the job ends although it could train on; empty if nobody wants that."""
+    """The command that ends the job although it could train on, for people; empty if there is none."""
     for request in state.steering.open_of(Kind.DRAIN):
         return f"drained by control ({request.command.by}) at global step {state.global_step}"
     return ""
@@ -157,7 +157,7 @@ def is_to_leave(state: JobState, incarnation: int) -> bool:
 
 
 def _take_up(state: JobState) -> None:
-    """What the rounds go by."""
+    """Sets the rounds to the settings in force and the pause."""
     rounds, barrier = state.sync.rounds, state.steering.barrier
     rounds.stay_closed(barrier.pause_epoch > 0)
     rounds.learning_rate_scale = barrier.in_force.learning_rate_scale
@@ -165,7 +165,7 @@ def _take_up(state: JobState) -> None:
 
 
 def _stepping(state: JobState) -> str:
-    """Who may be in a step that began before the hold; empty if nobody is."""
+    """The workers that may be in a step that began before the pause, for people; empty if none is."""
     if state.mode == "sync":
         rounds = state.sync.rounds
         return rounds.waits_for(state.chief) if rounds.open or rounds.unsettled else ""
@@ -186,14 +186,14 @@ def _some(indices: list[int]) -> str:
 
 
 def _unbuilt(state: JobState) -> Unbuilt:
-    """Who has no graph yet of the steps that come."""
+    """The workers without the graph of the next steps."""
     barrier, unbuilt = state.steering.barrier, state.unbuilt
     unbuilt.look(barrier.to_build, barrier.builds, state.members, state.worker_beats)
     return unbuilt
 
 
 def _gave_up_unbuilt(state: JobState) -> bool:
-    """Gives up the change to a mode in which somebody cannot train; returns whether it did."""
+    """Withdraws the change to a mode in which a worker cannot train; returns whether it did."""
     failed, mode = _unbuilt(state).failed, state.steering.barrier.to_build
     if failed is not None:
         state.steering.withdraw(f"worker {failed[0]} cannot train in mode {mode}: {failed[1]}", state.global_step)
@@ -204,7 +204,7 @@ def _saved_since(state: JobState, request: Request) -> int | None:
     """The step of a checkpoint that a request for one may be answered with.
 
     The global step is known exactly while the job is paused, and in a local stage; else others may have been made since
-    it was heard.
+    the last heartbeat.
     """
     step, steering = state.past.saved_step, state.steering
     if step is None or not state.phase.prepared:

@@ -1,6 +1,6 @@
 """Processes that were asked to stop, and whether the job stops with them.
 
-A worker leaves after its step, and a ps when the chief has saved what it holds.  When ps 0 was asked, which has the
+A worker leaves after its step, and a ps when the chief has saved its variables.  When ps 0 was asked, which has the
 coordinator, or every worker, the job stops: it drains, the chief writes the last checkpoint, and the job is STOPPED.
 
 Law: a job that was asked to stop is over after `grace_s`, saved or not.  One that fails has so long until its workers
@@ -68,11 +68,11 @@ class StopRequests:
         return bool(self.reason) and self._now_s - self._began_s >= self._grace_s
 
     def wants_save(self, saved_step: int | None, global_step: int) -> bool:
-        """Whether a ps that was asked waits for a checkpoint of what it holds."""
+        """Whether a ps that was asked waits for a checkpoint of its variables."""
         return any(not _covers(saved_step, asked_at, global_step) for _, asked_at in self._ps.values())
 
     def lets_go(self, ps: Member, saved_step: int | None, global_step: int, can_save: bool) -> bool:
-        """Whether a ps that was asked may leave: nobody is going to save, or somebody has.
+        """Whether a ps that was asked may leave: no worker is going to save, or one has.
 
         It stays for a moment in any case: if all processes are asked, ps 0 will be too.
         """

@@ -1,4 +1,4 @@
-"""What the live workers said last, and who of them takes no further step in the view."""
+"""The latest heartbeat of each live worker, and the workers that take no further step in the view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NONE = WorkerBeat()
 class WorkerBeats:
     """By incarnation.  Every question costs the same, however many workers there are.
 
-    Law: who has stopped, or who came when the view drained already, does not step while it drains.
+    Law: a worker that has stopped, or that joined while the view drained, does not step while it drains.
     """
 
     def __init__(self) -> None:
@@ -21,9 +21,9 @@ class WorkerBeats:
         self._stopped: set[int] = set()
 
     def take(self, incarnation: int, beat: WorkerBeat, view: int, draining: bool) -> WorkerBeat:
-        """Keeps a beat, told in the view of this number, and returns what it says.
+        """Keeps a heartbeat that arrived in the view of this number, and returns it as it counts.
 
-        One that steps while the job drains, of a worker that had stopped, was overtaken on its way.
+        A heartbeat that steps while the job drains, of a worker that had stopped, is out of date.
         """
         if draining and incarnation in self._stopped:
             beat = replace(beat, stopped=True)
@@ -36,29 +36,29 @@ class WorkerBeats:
         return beat
 
     def stop(self, incarnation: int) -> None:
-        """A worker has come while the view drains."""
+        """Marks a worker as stopped, which has joined while the view drains."""
         self._stopped.add(incarnation)
 
     def get(self, incarnation: int) -> WorkerBeat:
-        """The latest one; of a worker that has not said anything, an empty one."""
+        """The latest heartbeat; an empty one of a worker that has sent none."""
         return self._beats.get(incarnation, _NONE)
 
     def has_stopped(self, incarnation: int) -> bool:
-        """Whether it takes no further step in the view; that it had stopped in an older one means nothing."""
+        """Whether the worker takes no further step in the view, whatever it did in an older one."""
         return incarnation in self._stopped
 
     @property
     def stopped(self) -> int:
-        """How many have stopped."""
+        """The number of workers that have stopped."""
         return len(self._stopped)
 
     def begin(self, view: int) -> None:
-        """A new view, in which those step again that had stopped before it."""
+        """Begins a view, in which workers step again that had stopped before it."""
         self.graphs_revision += 1
         self._stopped = {inc for inc, beat in self._beats.items() if beat.stopped and beat.view == view}
 
     def forget(self, incarnation: int) -> None:
-        """The worker is gone."""
+        """Removes a worker that is gone."""
         self._beats.pop(incarnation, None)
         self.graphs_revision += 1
         self._stopped.discard(incarnation)

@@ -1,6 +1,6 @@
 """Who is no member any more, and why: for an operator who asks where a worker is.
 
-A member that leaves because the job is over is of no interest: the phase says it.
+A member that leaves because the job is over is not kept: the phase shows that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Departures:
         self._gone: deque[tuple[float, Departure]] = deque(maxlen=KEPT)  # (when, with no time since)
 
     def add(self, role: Role, index: int, tag: str, now_s: float, reason: str, kind: LeaveKind | None = None) -> None:
-        """A process is gone; as Departure, without a `kind` it said nothing."""
+        """Keeps the departure of a process; without a `kind` it was lost."""
         if kind is not LeaveKind.OVER:
             self._gone.append((now_s, Departure(role, index, tag, kind, reason, 0.0)))
 
@@ -39,7 +39,7 @@ class Departures:
 
 
 def missing(departures: Iterable[Departure], role: Role, live: Collection[int]) -> list[str]:
-    """What there is to say of those whose index nobody has now, the latest first, as far as a line has room."""
+    """The departures whose index is free now, the latest first, in at most one line; for people."""
     latest: dict[int, str] = {}
     for departure in departures:
         if departure.role is role and departure.index not in live:

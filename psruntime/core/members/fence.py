@@ -1,7 +1,7 @@
-"""The fence: which workers' pushes the ps accept, and whether every ps knows it.
+"""The fence: the workers whose pushes the ps accept, and the revision that every ps has written.
 
-The table of admitted workers has a revision.  A ps writes what it is told, and with it the settings in force, and says
-which revision it has written; a worker is fenced in when every ps of the view has written one that contains it.
+The table of admitted workers has a revision.  A ps writes the table of its instructions, and with it the settings in
+force, and reports its revision; a worker is fenced in when every ps of the view has written one that contains it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Fence:
         self._since.pop(incarnation, None)
 
     def renew(self) -> int:
-        """What else the ps write with the table has changed; returns the revision under which they are told."""
+        """The new revision, after a change of the settings that the ps write with the table."""
         self.revision += 1
         return self.revision
 

@@ -38,7 +38,7 @@ class GracePeriods:
             self._ps_since_s.pop(member.index, None)
 
     def advance(self, now_s: float, pause_s: float) -> None:
-        """Moves the time on; for `pause_s` of it nobody judged, so that counts for nothing."""
+        """Advances the time.  `pause_s` of it, when the coordinator did not run, does not count."""
         self._began_s += pause_s
         self._ps_since_s = {index: since_s + pause_s for index, since_s in self._ps_since_s.items()}
         self._workers_until_s += pause_s

@@ -29,8 +29,8 @@ class Role(str, Enum):
 def tag_of(incarnation: int) -> str:
     """What an incarnation is called in logs, messages and the status: 10 hexadecimal digits.
 
-    An incarnation is a secret between a member and the coordinator, since whoever knows it can act as the member.
-    Its tag tells it from others and does not lead back to it.
+    An incarnation is a secret between a member and the coordinator, since a process that has it can act as the
+    member.  Its tag is different from that of others and does not lead back to it.
     """
     return hashlib.sha256(incarnation.to_bytes(8, "big")).hexdigest()[:10]
 
@@ -139,7 +139,7 @@ class Membership:
         return self.renew(replace(member, admitted_at_s=now_s), now_s)
 
     def renew(self, member: Member, now_s: float) -> Member:
-        """Begins the lease of a live member anew."""
+        """Renews the lease of a live member."""
         now_s = max(now_s, self._judged_at_s)
         renewed = replace(member, renewed_at_s=now_s, expires_at_s=now_s + self.lease_s)
         self._members[member.role][member.index] = renewed

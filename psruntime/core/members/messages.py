@@ -1,4 +1,4 @@
-"""What members tell the coordinator, and what it tells them.  Plain data; rpc/wire has the wire form."""
+"""Messages between members and coordinator.  Plain data; rpc/wire has the wire form."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class BytesMoved:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Memory of a GPU that a worker holds.
+    """Memory of a GPU that a worker has allocated.
 
     index: of the GPU on its machine, in the order of PCI addresses.  name: of its model.  total_bytes: of the GPU.
     """
@@ -123,7 +123,7 @@ class PsStats:
     pending: int = 0  # contributions to rounds that have not closed
     rolled_back: int = 0  # applied once, and undone by a return to an older state
     received_of: dict[int, int] = field(default_factory=dict)  # worker index -> pushes that each bucket has at least
-    moved: BytesMoved | None = None  # None: the system does not tell
+    moved: BytesMoved | None = None  # None: the system does not report it
     row_counts: tuple[RowCounts, ...] = ()  # of each dynamic table
     down_weighted: int = 0  # of the applied: with a learning rate that was lowered for their staleness
 
@@ -142,21 +142,21 @@ class WorkerStats:
     loss: float | None = None
     waiting: str = ""  # why it does not step now; empty while it does
     max_lead: int = 0  # mode bounded: largest lead, over the floor that it knew, at which it started a step
-    moved: BytesMoved | None = None  # None: the system does not tell
+    moved: BytesMoved | None = None  # None: the system does not report it
     step_tensors: int | None = None  # of a step, by its plan (core/plan/plan_report.py); None: no plan, or mode sync
     skipped: int = 0  # batches that it passed over, see on_data_error
     # pushes since the process started: up to each of STALENESS_LIMITS and above the one before it, then the staler ones
     staleness_counts: tuple[int, ...] = ()
-    gpus: tuple[GpuMemory, ...] = ()  # on which it holds memory, as far as the driver reports it
+    gpus: tuple[GpuMemory, ...] = ()  # on which it has memory, as far as the driver reports it
 
 
 @dataclass(frozen=True)
 class PsBeat:
     """Heartbeat of a ps.
 
-    `fence_revision` is the revision of the admitted table that it has written; `global_step` was read in
-    the prepared view `view`, on the ps that holds it.  `asked_to_stop`: the process was, by a signal.
-    `stood_still_s`: for so long no Python ran in the process, in seconds, since it last reported that; 0: it ran.
+    fence_revision: of the admitted table that it has written.  global_step: read in the prepared view `view`, on the ps
+    that has it.  asked_to_stop: the process got a signal to stop.  stood_still_s: seconds for which no Python ran in the
+    process, since it last reported that; 0: it ran.
     """
 
     fence_revision: int = 0
@@ -169,10 +169,10 @@ class PsBeat:
 
 @dataclass(frozen=True)
 class GraphsBuilt:
-    """In which graphs a worker could step now: that of rounds is for mode sync, that of pushes for the others.
+    """The graphs that a worker has built: that of rounds is for mode sync, that of pushes for the others.
 
-    failure: why it cannot build the one that it was told to; empty if nothing is wrong.  failed_build: the number that
-    it was told with that.
+    failure: why it cannot build the graph of its instructions; empty if it can.  failed_build: the build_number of
+    these.
     """
 
     rounds: bool = False
@@ -187,16 +187,16 @@ class GraphsBuilt:
 
 @dataclass(frozen=True)
 class WorkerBeat:
-    """Heartbeat of a worker.  `steps` are completed in view `view`; `stopped`: it takes no further step.
+    """Heartbeat of a worker.
 
-    `closed_parts` grows while it gets on with the end of the job as chief: a checkpoint written, a batch measured.
-    `saved_step`: of the newest checkpoint, if it has written one in this view.  `asked_to_stop`: as in PsBeat.
-    `prepares`: number of the view that it prepares as chief, 0 for none; `saves`: it is writing a checkpoint.
-    `holds`: number of the hold that it was told and under which it has no step under way, 0 for none.  `step_s`: where
-    the coordinator chooses the bound, how long its last steps took without waiting for others, the newest last.
-    `rests`: mode bounded: how often it has begun to rest, or ended that; it rests, since it has no batch and no step
-    under way, if the number is odd.  `failure`: for which the job ends once it is saved; empty: none.
-    `stood_still_s`: as in PsBeat.
+    steps: completed in view `view`.  stopped: it takes no further step in it.
+    closed_parts: parts of the end of the job that it has done as chief: a checkpoint written, a batch measured.
+    saved_step: of the newest checkpoint, if it has written one in this view.  asked_to_stop: as in PsBeat.
+    prepares: number of the view that it prepares as chief, 0 for none.  saves: it is writing a checkpoint.
+    paused_epoch: the pause in which it has no step under way and begins none, 0 for none.
+    step_s: where the coordinator chooses the bound, seconds of its last steps without waits, the newest last.
+    starve_count: mode bounded: how often it became starved, or ended that; odd while it has no batch and no step under
+    way.  failure: for which the job ends once it is saved; empty: none.  stood_still_s: as in PsBeat.
     """
 
     view: int = 0
@@ -219,19 +219,19 @@ class WorkerBeat:
 
 @dataclass(frozen=True)
 class Instructions:
-    """What a member is told: all that it needs in order to act."""
+    """The instructions of a member: all that it needs in order to act."""
 
     phase: Phase
     reason: str  # why the phase is what it is
     view: View
     chief: bool = False  # worker: it is the chief
-    restore: bool = False  # chief: it goes back to the last checkpoint, even if the ps hold something newer
+    restore: bool = False  # chief: it goes back to the last checkpoint, even if the ps have newer values
     fenced_in: bool = False  # worker: every ps of the view accepts its pushes
     close: bool = False  # chief: all others have stopped, the last checkpoint can be written
     admitted: tuple[tuple[int, int], ...] = ()  # ps: (worker index, incarnation), by index
     fence_revision: int = 0  # ps: of `admitted`
     clock: int = 0  # worker: its clock when it entered the view
-    report_every_s: float = 0.0  # worker in mode bounded: time between two reports for which nobody waits
+    report_every_s: float = 0.0  # worker in mode bounded: between two reports for which no other waits
     max_staleness: int | None = None  # ps: it refuses an update that is staler, in versions; None: no limit
     saved_step: int | None = None  # global step of the newest checkpoint; None: there is none
     seen_step: int = 0  # before the view is prepared: the highest global step that was seen
@@ -239,7 +239,7 @@ class Instructions:
     save: bool = False  # chief: a checkpoint is due at once: a ps is about to leave, or an operator wants it
     leave: bool = False  # ps that was asked to stop: nothing keeps it here; worker: it is asked to leave after its step
     settings: Overrides = UNCHANGED  # in force; ps: to write, and then in force
-    pause_epoch: int = 0  # worker: no step begins while it is told this number; 0: it may
+    pause_epoch: int = 0  # worker: the pause in which it begins no step; 0: there is none
     pause_reason: str = ""  # why, for people
     build: str = ""  # worker: it gets ready for the steps of this mode, and steps on as it does; empty: for no other
     build_number: int = 0  # of the change for which it is to; 0: there is none
@@ -248,7 +248,7 @@ class Instructions:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a member is told, and how often that has changed since its admission, from 1.
+    """The instructions of a member, and their revision since its admission, from 1.
 
     remark: to a join only: what of the worker's model differs from the job's and need not agree; empty if nothing does.
     """
@@ -263,7 +263,7 @@ class Answer:
 class PsTraffic:
     """What a ps moves; of the last 10 to 20 s, or one to two leases if those are longer.
 
-    share: its part of the bytes of all ps, 0 to 1; None while not all of them tell theirs.
+    share: its part of the bytes of all ps, 0 to 1; None while not all of them report theirs.
     heavy: it carries more than 1.5 times what each would if it were even (core/accounting/traffic.py).
     """
 
@@ -299,7 +299,7 @@ class LeaveKind(str, Enum):
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """One line of the status: a member and what it last said."""
+    """One line of the status: a member and its last report."""
 
     role: Role
     index: int
@@ -307,7 +307,7 @@ class MemberStatus:
     health_address: str
     incarnation: str  # its tag: anybody may read a status
     admitted_s: float  # seconds since admission
-    silent_s: float  # seconds since it was last heard
+    silent_s: float  # seconds since its last heartbeat
     chief: bool = False
     stopped: bool = False
     clock: int = 0
@@ -326,7 +326,7 @@ class Departure:
     role: Role
     index: int
     incarnation: str  # its tag; empty: it had not joined
-    kind: LeaveKind | None  # None: it was lost or cut off, and said nothing
+    kind: LeaveKind | None  # None: it was lost or cut off
     reason: str
     ago_s: float
 
@@ -369,7 +369,7 @@ class Event:
 class Assignment:
     """What a worker may open a session for: a view, under an incarnation.
 
-    prepare: to prepare it first.  restore: from the last checkpoint, whatever the ps hold.
+    prepare: to prepare it first.  restore: from the last checkpoint, whatever the ps contain.
     clock: the worker's when it entered the view under this incarnation.  saved_step, seen_step: as in Instructions.
     """
 
@@ -384,7 +384,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the chief made of a view: the global step that its variables hold.
+    """Report of the chief on a view that it has prepared: the global step of its variables.
 
     attempt: the highest that its ps have seen, in mode sync.  steps_lost: by what the ps lost, as far as the chief
     knows.  saved_step: of the newest checkpoint as the chief finds it; None: there is none.  position: how far the

@@ -1,8 +1,8 @@
-"""What a process knows of its job's past, so that the coordinator's death loses none of it.
+"""The past of the job as each process keeps it, so that the loss of the coordinator loses none of it.
 
-Every member is told, and remembers, what the next coordinator has to know: that the training had begun, how far it was
-seen, and which checkpoint is the newest.  It says so when it joins.  A process that starts says which checkpoint it
-finds in the folder.
+Every member gets and keeps what the next coordinator needs: that the training had begun, the highest global step seen,
+and the newest checkpoint.  It reports these when it joins.  A process that starts reports the checkpoint that it finds
+in the folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Past:
     identity: ModelIdentity | None = None
 
     def and_of(self, other: Past) -> Past:
-        """What both know together."""
+        """The union of both."""
         saved = [step for step in (self.saved_step, other.saved_step) if step is not None]
         return Past(
             self.began or other.began, max(self.global_step, other.global_step), max(saved) if saved else None,
@@ -37,7 +37,7 @@ class Past:
         )  # fmt: skip
 
     def after(self, prepared: bool, saved_step: int | None, seen_step: int) -> Past:
-        """A member was told this.  prepared: whether the view is; seen_step: 0 if it is."""
+        """The past after instructions.  prepared: whether the view is; seen_step: 0 if it is."""
         if prepared:
             return self.prepared(0, saved_step)
         return self.and_of(Past(seen_step > 0, seen_step, saved_step))
@@ -47,7 +47,7 @@ class Past:
         return replace(self, began=True, global_step=max(self.global_step, global_step), saved_step=saved_step)
 
     def saved(self, saved_step: int | None) -> Past:
-        """The newest checkpoint as the chief says it."""
+        """The past after the chief's report of the newest checkpoint."""
         return replace(self, saved_step=saved_step)
 
     def saw(self, global_step: int) -> Past:
@@ -59,11 +59,11 @@ class Past:
         return self if attempt <= self.attempt else replace(self, attempt=attempt)
 
     def steered(self, settings: Overrides) -> Past:
-        """These settings are in force, or the ps are told them."""
+        """The past with these settings in force, or sent to the ps."""
         return self if settings == self.settings else replace(self, settings=settings)
 
     def of_model(self, identity: ModelIdentity | None) -> Past:
-        """The job's model has this identity; None: that was not said."""
+        """The past with this identity of the job's model; None: it is unknown."""
         return self if identity in (None, self.identity) else replace(self, identity=identity)
 
 

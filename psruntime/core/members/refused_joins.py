@@ -41,5 +41,5 @@ class RefusedJoins:
         self._texts.pop((role, index), None)
 
     def named(self, role: Role, indices: Container[int]) -> list[str]:
-        """What there is to say of those who asked for these indices, as far as a line has room."""
+        """The refused joins for these indices, in at most one line; for people."""
         return [text for (r, index), text in sorted(self._texts.items()) if r is role and index in indices][:NAMED]

@@ -85,7 +85,7 @@ class RepeatedFailures:
         return f"{left}: worker {latest} has ended for good: {self._gone[latest]}"
 
     def why_hopeless(self) -> str:
-        """What to say of a job that starting a process anew does not help; empty while it may."""
+        """Why a restart of a process does not help this job, for people; empty while it may."""
         for_s, name = self._now_s - self._first_s, max(self._counts, key=self._counts.__getitem__, default="")
         if not name or self._counts[name] < LIMIT or for_s < self._patience_s:
             return ""

@@ -21,7 +21,7 @@ class Phase(str, Enum):
     DRAINING = "DRAINING"  # workers stop, the chief writes the last checkpoint
     DONE = "DONE"
     FAILED = "FAILED"
-    STOPPED = "STOPPED"  # somebody asked it to stop; it can go on from its last checkpoint
+    STOPPED = "STOPPED"  # it was asked to stop; it can continue from its last checkpoint
 
     def __str__(self) -> str:
         return self.value
@@ -63,7 +63,7 @@ def listed(indices: Iterable[int]) -> str:
 
 @dataclass(frozen=True)
 class PsEntry:
-    """One live ps: where TensorFlow reaches it, and which process that is; incarnation 0 where it is not told."""
+    """One live ps: where TensorFlow reaches it, and which process that is; incarnation 0 where it is kept secret."""
 
     index: int
     address: str

@@ -2,7 +2,7 @@
 
 Reading the version, deciding, updating, version += 1 and the ledger are one critical section: without the mutex, of
 345 concurrent updates 154 slipped over their limit.  It is entered only when everything that comes from
-the worker has arrived, so a worker that dies in the middle of a step holds nobody up.
+the worker has arrived, so a worker that dies in the middle of a step delays no other.
 
 A refused gradient becomes a dead tensor (Switch): the update and whatever the optimizer does after it do
 not run, an exact no-op for this bucket alone.

@@ -49,11 +49,11 @@ class RowSum:
         return summed(rows, in_order=False)
 
     def write(self, gradient: BucketGradient) -> Any:
-        """An operation that replaces what is held."""
+        """An operation that replaces the sum."""
         return self._counted([self._rows.write(gradient)], tf1.size(gradient.indices, out_type=tf1.int64))
 
     def add(self, gradient: BucketGradient, factor: Any) -> list[Any]:
-        """Operations, of which one adds the gradient times the factor, a scalar, to what is held, and the others are
+        """Operations, of which one adds the gradient times the factor, a scalar, to the sum, and the others are
         dead."""
         rooms = [tf1.raw_ops.VariableShape(input=v.handle, out_type=tf1.int64)[0] for v in self._rows.variables]
         room = tf1.minimum(*rooms)  # they differ where an operation that moves rows was cut off

@@ -73,18 +73,18 @@ class ControlPlane(Protocol):
         """Whether a checkpoint is due at once: a ps is about to leave, or an operator wants it."""
 
     def while_paused(self, act: Callable[[], None]) -> None:
-        """`act` is called now and then by the thread that steps, while no step may begin because of a hold."""
+        """Sets a callback that the thread of the steps calls now and then during a pause."""
 
     def may_step(self, under_way: int = 0) -> bool:
-        """Whether a step may begin; False once the job drains.  It blocks during a hold, and in mode bounded while
-        others are behind.
+        """Whether a step may begin; False once the job drains.  Blocks during a pause, and in mode bounded while other
+        workers are too far behind.
 
-        under_way: steps of this worker that were begun and not reported as completed.  If there are any it does not
-        block, but is False during a hold or while others are behind: the bound is for the step that would begin.
+        under_way: steps of this worker that were begun and not reported as completed.  With any of them the call does
+        not block, and is False during a pause or while others are too far behind.
         """
 
     def waits_for_shard(self, reason: str, no_step_under_way: bool = False) -> None:
-        """Shows why there is no batch, and so no step, at the moment; empty: there is one, and a step begins.
+        """Sets the reason why there is no batch, for people; empty: there is one, and a step begins.
 
         no_step_under_way: no step is under way.
         """
@@ -92,10 +92,10 @@ class ControlPlane(Protocol):
     def next_action(
         self, assignment: Assignment, report: Report | None, starved: Starved | None = None
     ) -> Action | None:
-        """Mode sync: reports what was done, and blocks until there is something to do; None: no rounds any more.
+        """Mode sync: sends a report, and blocks until there is a next action; None: no rounds run any more.
 
-        idle: this worker has no batch, so it has nothing to do but to close rounds, and to push again what it kept;
-        once that is over the answer is a turn of the duty WAIT, and `done` is to be reported again.
+        starved: this worker has no batch, so its actions are only to close rounds and to push again what it kept.  Once
+        there may be a batch again the action is of the kind WAIT, and `report` is to be sent again.
         """
 
     def count_push(self) -> None:
@@ -105,13 +105,13 @@ class ControlPlane(Protocol):
         """Counts a step that was completed; `global_step` as read after it."""
 
     def fails(self, reason: str) -> None:
-        """The job ends for what failed here, once it is saved: `await_end` is to follow, and raises when it has."""
+        """Ends the job, once it is saved, for this failure; `await_end` is to follow, and raises at the end."""
 
     def await_end(self, assignment: Assignment) -> Ending:
-        """Reports that this worker has stopped, and blocks until it is clear what comes next."""
+        """Reports that this worker has stopped, and blocks until the coordinator decides how the view ends."""
 
     def saves(self, under_way: bool) -> None:
-        """Says that a checkpoint is being written, or no longer."""
+        """Reports whether a checkpoint is being written."""
 
     def saved(self, global_step: int) -> None:
         """Reports, as the chief, that a checkpoint of this global step is written."""
@@ -119,14 +119,14 @@ class ControlPlane(Protocol):
     def closed_part(self, doing: str = "") -> None:
         """Reports progress of the shutdown, the last checkpoint or a batch evaluated; resets the drain timeout.
 
-        doing: what the status says that this worker does.
+        doing: the activity that the status shows.
         """
 
     def closes(self, doing: str) -> None:
-        """Lets the status say what this worker does for the end of the job, without progress."""
+        """Sets the activity that the status shows at the end of the job, without progress."""
 
     def report_finished(self, assignment: Assignment) -> None:
         """Reports, as the chief, that the last checkpoint is written."""
 
     def back_off(self, why: str) -> None:
-        """Waits a moment before another try; the status shows why."""
+        """Waits a moment before another try; the status shows the reason."""

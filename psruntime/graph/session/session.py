@@ -1,8 +1,8 @@
 """Sessions on a view: our SessionCreator inside MonitoredSession.
 
-It opens a session only while the coordinator's last word is that the view is prepared and this worker is
-admitted, so nobody polls for 30 s and a replaced process does not steal its successor's place; and it uses
-the session only if every ps says so too, since that word may be older than the loss of a ps.
+It opens a session only while the coordinator's last answer has a prepared view that admits this worker, so no process
+polls for 30 s and a replaced one does not take its successor's place.  It uses the session only if every ps confirms
+that, since the answer may be older than the loss of a ps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WorkerServer:
 class ViewSession(tf1.Session):  # type: ignore[misc]
     """A session whose every end by a lost ps is one of `LOST_SESSION`, which MonitoredSession recovers from.
 
-    takes_back: asked once, when it is to be closed; where it says so, somebody keeps it open.
+    takes_back: called once with the session instead of closing it; if it returns True, the session stays open.
     """
 
     takes_back: Callable[[Any], bool] | None = None
@@ -47,7 +47,7 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
             super().close()
 
     def __del__(self) -> None:
-        self.takes_back = None  # nobody can have it any more
+        self.takes_back = None  # no owner is left
         super().__del__()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:

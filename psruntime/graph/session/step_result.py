@@ -15,7 +15,7 @@ class StepResult:
 
     finite: whether loss and gradient are.  staleness: the largest of the applied updates, in versions; None if there
     are none.  dropped: buckets that refused theirs.  counted: whether none did because it was stale or its sender not
-    admitted.  times: when it did what.  weight: of the batch, where a step tells it.
+    admitted.  times: when it did what.  weight: of the batch, where a step returns it.
     """
 
     loss: float

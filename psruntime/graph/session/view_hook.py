@@ -1,4 +1,4 @@
-"""The first hook around every run of a session: ends one whose view was replaced, and knows the global step."""
+"""The first hook around every run of a session: ends one whose view was replaced, and has the global step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psruntime.graph.session.worker_run import WorkerRun
 
 
 class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
-    """Ends a session whose view was replaced, and knows the global step as this worker last saw it.
+    """Ends a session whose view was replaced, and has the global step that this worker last read.
 
     takes_copies: whether the worker copies are those on the ps of the session, where these were restored.
     """
@@ -27,7 +27,7 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
 
     @property
     def global_step(self) -> int:
-        """As this worker last saw it."""
+        """The global step that this worker last read."""
         return self._global_step
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
@@ -42,7 +42,7 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")
 
     def raise_global_step(self, global_step: int) -> None:
-        """It is so far; what ran beside each other may be heard of in another order than it was counted in."""
+        """Raises the global step to this one; concurrent steps may end in another order than they were counted in."""
         self._global_step = max(self._global_step, global_step)
 
     def saw(self, global_step: int) -> None:

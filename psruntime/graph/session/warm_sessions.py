@@ -30,7 +30,7 @@ class WarmSessions:
     def warm(self, server: WorkerServer, view: View, prepares: bool) -> None:
         """Opens those on the view that are not there, the one to prepare it only if this worker may have to.
 
-        What fails, as where a ps is lost, is left to whoever opens a session then.
+        A failure, as of a lost ps, is left to the next call that opens a session.
         """
         with suppress(tf1.errors.OpError):
             for each in (False, True) if prepares else (False,):
@@ -39,10 +39,10 @@ class WarmSessions:
                     _end(session)
 
     def open(self, server: WorkerServer, is_left: Callable[[], bool], view: View, prepares: bool) -> Any:
-        """A session on the view, for whoever closes it; a warm one if there is one.
+        """A session on the view, which the caller closes; a warm one if there is one.
 
         is_left: whether steps are to be taken in another graph.  Then what is closed is kept for the way back.  So is
-        a warm session that has prepared a view: to close it takes time in which nobody steps.
+        a warm session that has prepared a view: to close it takes time without steps.
         """
         warm = self._pop(view, prepares)
         session = warm or open_session(server, self._graph, view, runs_once=prepares)

@@ -1,4 +1,4 @@
-"""Gradients as they are pushed: rounded for the wire, if it says so with what the rounding before left over.
+"""Gradients as they are pushed: rounded for the wire, with or without the remainder of the rounding before.
 
 With that error feedback small gradients add up instead of being lost (Seide et al., 1-bit stochastic gradient descent,
 Interspeech 2014; Karimireddy et al., Error feedback fixes SignSGD, ICML 2019).

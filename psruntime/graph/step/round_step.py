@@ -175,7 +175,7 @@ class _Rounds:
         closed: Any,
         aggregation: Aggregation | None = None,
     ) -> Any:
-        """What a step says of a bucket, int64 [3] as `contribute` has it; closed: the round state after the close."""
+        """The outcome of a step on a bucket, int64 [3] as of `contribute`; closed: the round state after the close."""
         control = self._setup.controls[ps]
         if self._setup.job.backup_workers:
             with tf1.device(ps_device(ps)):

@@ -108,7 +108,7 @@ class StepSetup:
         return with_minibatches(pulled, gradients, self.inputs, self.index, self.towers)
 
     def clipped(self, pulled: PulledModel, gradients: Gradients) -> Gradients:
-        """The gradients of this worker, clipped by themselves as the model says."""
+        """The gradients of this worker, clipped by themselves by the model's `clip_norm`."""
         with tf1.device(worker_device(self.index)):
             return clipped(gradients, pulled.spec.clip_norm, pulled.spec.clip_value)
 

@@ -39,7 +39,7 @@ class RoundGraph:
     """The runs of a round that need no batch.  Lists have one entry per ps, unless said otherwise.
 
     stores: every bucket, the global step's included.
-    header: what to feed to all runs; a step is fed it too, and says with it what it closes.
+    request: fed to all runs; a step is fed it too, with the round that it closes.
     contribute: int64 [buckets, 3], outcomes; pushes what was kept.
     squares: sum of squares of the sums of all examples' gradients, float64 []; empty unless there is a clip_norm.
     close: round states int64 [buckets, ROUND_STATE_SIZE] after the update.
@@ -127,7 +127,7 @@ class TrainGraph:
         return [store.master, *self.kept_beside(store.bucket.name)]
 
     def kept_beside(self, bucket: str) -> list[Any]:
-        """The variables that say whose the rows of a dynamic table are, and those of the bucket's optimizer."""
+        """The variables with the ids of the rows of a dynamic table, and those of the bucket's optimizer."""
         id_rows, optimizer = self.model.id_rows.get(bucket), self.optimizers.get(bucket)
         return [*(id_rows.variables if id_rows else []), *(optimizer.variables if optimizer else [])]
 

@@ -39,7 +39,7 @@ LOG_AFTER_S = 1.0  # a wait shorter than this is not worth a line in the log
 class WorkerControl:
     """Acts on the answers that the membership has, and writes the facts that its heartbeats send.
 
-    `gate` is used in mode bounded; whoever made it closes it.  shards: for an input that is read shard by shard.
+    `gate` is used in mode bounded; the caller closes it.  shards: for an input that is read shard by shard.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class WorkerControl:
         self.shards = ShardTaker(context, membership)
         self._notes = WaitingNotes(facts, context.log)
         self._without: tuple[View, float] | None = None  # the view without a session, and since when
-        self._actions_are_quick = False  # mode sync: whether the last was there at once
+        self._actions_are_quick = False  # mode sync: whether the last one was answered at once
         self._while_paused: Callable[[], None] = lambda: None
         self._timer = StepTimer()
         self._goes_by = ("", 0)  # the mode, and the clock at which this worker entered it or the view
@@ -62,10 +62,10 @@ class WorkerControl:
     # The view.
 
     def await_view(self) -> Assignment:
-        self._facts.set_starved(False)  # before a clock is told
+        self._facts.set_starved(False)  # before a clock is reported
         self._refresh()
         if not _can_open(self._membership.answer):
-            self._without = None  # who waits for others is not without a session by itself
+            self._without = None  # a worker that waits for others has no trouble with its session
         answer = self._wait(_can_open)
         self._raise_if_over(answer)
         instructions = answer.instructions
@@ -77,7 +77,7 @@ class WorkerControl:
         )
 
     def report_prepared(self, assignment: Assignment, prepared: Prepared) -> None:
-        """The coordinator may be another one than before: what this worker read last tells what was lost with it."""
+        """As in ControlPlane.  The steps lost are counted from the last global step that this worker read."""
         self._without = None
         lost = max(prepared.steps_lost, self._facts.global_step - prepared.global_step)
         self._membership.report_prepared(assignment, replace(prepared, steps_lost=lost))
@@ -87,7 +87,7 @@ class WorkerControl:
         self._membership.report_obstacle(assignment, obstacle)
 
     def no_session(self, assignment: Assignment, why: str) -> None:
-        """Whoever has no session on a view holds up the rounds, and the floor: others cannot know for how long."""
+        """As in ControlPlane.  A worker without a session delays the rounds and the floor."""
         view, now_s = assignment.view, time.monotonic()
         if self._without is None or self._without[0] != view:
             self._without = (view, now_s)
@@ -181,7 +181,7 @@ class WorkerControl:
                 self._raise_if_over(answer)
             ends = phase in (Phase.DRAINING, Phase.DONE, Phase.STOPPED)
             mode = self._mode_of(answer)
-            is_free = ends or mode == "sync" or self._is_lost(answer)  # in rounds the turns have the hold
+            is_free = ends or mode == "sync" or self._is_lost(answer)  # in rounds the next action waits for the pause
             gate = None if is_free else self._gate_in(mode, answer)
             if not is_free and (pause_epoch := self._facts.pause_epoch):
                 if under_way:
@@ -190,7 +190,7 @@ class WorkerControl:
                 continue
             if is_free or gate is None or gate.opens(CHECK_S, under_way):
                 if not is_free and not self._facts.begins(answer.incarnation):
-                    continue  # it was told of a hold in this moment
+                    continue  # a pause was instructed in this moment
                 if not is_free and _rules_of(self._membership.answer) != _rules_of(answer):
                     self._facts.has_under_way(under_way)
                     continue  # a whole change came between the answer and the step
@@ -208,7 +208,7 @@ class WorkerControl:
                 self._notes.waits_at_gate(gate.reason)
 
     def _gate_in(self, mode: str, answer: Answer) -> Gate | None:
-        """The gate if the mode is bounded.  Within a view the mode may be another now: then all stand at one clock."""
+        """The gate if the mode is bounded.  Within a view the mode may have changed: then all have one clock."""
         goes_by = (mode, answer.instructions.clock)
         if goes_by != self._goes_by:
             if mode != self._goes_by[0]:
@@ -221,7 +221,7 @@ class WorkerControl:
         return self._gate if mode == "bounded" else None
 
     def _stay_paused(self, pause_epoch: int, said: int) -> int:
-        """Begins no step for a moment; says so at once, unless that was `said` already.  Returns what is said now."""
+        """Begins no step for a moment; reports the epoch at once, unless it is `said`.  Returns the reported epoch."""
         self._notes.waits(self._membership.answer.instructions.pause_reason)
         if pause_epoch != said:
             self.report_now()
@@ -233,7 +233,7 @@ class WorkerControl:
         return pause_epoch
 
     def waits_for_shard(self, reason: str, no_step_under_way: bool = False) -> None:
-        """In mode bounded others do not wait meanwhile, and this worker goes on where the coordinator says."""
+        """As in ControlPlane.  In mode bounded no worker waits for this one meanwhile."""
         self._facts.waits(f"a shard: {reason}" if reason else "")
         if reason and no_step_under_way and self.mode == "bounded" and self._facts.set_starved(True):
             self.report_now()
@@ -249,7 +249,7 @@ class WorkerControl:
     ) -> Action | None:
         began_s, poll_s = time.monotonic(), min(LOG_AFTER_S, self._job.heartbeat_s)
         if self._asked.is_set() and report is not None:
-            with suppress(ReplacedError, UnreachableError):  # this worker leaves now, and what it did shall count
+            with suppress(ReplacedError, UnreachableError):  # this worker leaves now, and its report shall count
                 self._membership.next_action(assignment, report, QUICK_S, None)
 
         def is_over() -> bool:
@@ -259,7 +259,7 @@ class WorkerControl:
             instructions = self._membership.answer.instructions
             is_to_save = (
                 instructions.pause_epoch > 0 and instructions.save and not saves
-            )  # no turn comes meanwhile that would
+            )  # no other action comes meanwhile
             return not self._stop.is_set() and self.is_current(assignment) and not is_over() and not is_to_save
 
         saves, starved_since = False, starved.since if starved else None
@@ -287,7 +287,7 @@ class WorkerControl:
                 self._actions_are_quick = time.monotonic() - began_s < QUICK_S / 2
                 return action
             if action.kind is ActionKind.NONE:
-                self.report_now()  # the answer says what has become of the view
+                self.report_now()  # the answer has the state of the view
             elif time.monotonic() - began_s >= poll_s:
                 self._notes.waits(f"a shard: {starved.reason}" if starved else action.reason)
                 poll_s = self._job.heartbeat_s
@@ -306,7 +306,7 @@ class WorkerControl:
             self.report_now()
 
     def _is_another_stage(self, global_step: int) -> bool:
-        """Whether the job's schedule has another one than at the last step: the coordinator waits for that word."""
+        """Whether the schedule has another stage than at the last step: the coordinator waits for that report."""
         number = self._schedule.number_at(global_step) if self._schedule else 0
         before, self._stage = self._stage, number
         return number != before
@@ -337,7 +337,7 @@ class WorkerControl:
     def saved(self, global_step: int) -> None:
         self._facts.saved(global_step)
         if self._membership.answer.instructions.save:
-            self.report_now()  # somebody waits for it
+            self.report_now()  # a command waits for it
 
     def closed_part(self, doing: str = "") -> None:
         self._facts.closed_part()

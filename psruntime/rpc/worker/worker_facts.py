@@ -1,4 +1,4 @@
-"""What a worker's next heartbeat says.  The training writes it, the heartbeats read it."""
+"""The facts of a worker's next heartbeat.  The training writes them, the heartbeats read them."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class WorkerFacts:
         self._pushes = 0
         self._max_lead = 0
         self._starve_count = 0  # as WorkerBeat.starve_count
-        self._pause_epoch = (0, 0)  # incarnation that was told it, and its number, 0 for none
+        self._pause_epoch = (0, 0)  # incarnation with the instruction, and the epoch, 0 for none
         self._under_way = 0  # steps that were begun and have not ended
         self._step_s: deque[float] = deque(maxlen=STEPS)  # as WorkerBeat.step_s
         self._waiting = "starting"
         self._works_since_s = 0.0  # while there is no reason to wait; monotonic
 
-    # Read by the heartbeats, and by whoever reads the worker's metrics.
+    # Read by the heartbeats, and by the worker's metrics.
 
     @property
     def stats(self) -> WorkerStats:
@@ -97,17 +97,17 @@ class WorkerFacts:
 
     @property
     def is_starved(self) -> bool:
-        """Whether it has no batch, and has said so."""
+        """Whether it has no batch, and has reported that."""
         return self._starve_count % 2 == 1
 
     @property
     def has_stopped(self) -> bool:
         return self._stopped
 
-    # The hold.  Law: who says that it holds has no step under way, and begins none before it is told another number.
+    # The pause.  Law: a worker that reports an epoch has no step under way, and begins none before it gets another.
 
     def instructed(self, incarnation: int, pause_epoch: int) -> None:
-        """The latest answer has this hold.  Written by the heartbeats, before the next of them."""
+        """Sets the pause of the latest answer.  Called by the heartbeats, before the next of them."""
         with self._lock:
             self._pause_epoch = (incarnation, pause_epoch)
             if pause_epoch:  # what comes next may be under another bound
@@ -115,7 +115,7 @@ class WorkerFacts:
 
     @property
     def pause_epoch(self) -> int:
-        """The number of the hold that this worker was told; 0: none."""
+        """The epoch of the pause in this worker's instructions; 0: none."""
         return self._pause_epoch[1]
 
     @property
@@ -124,22 +124,22 @@ class WorkerFacts:
         return self._pause_epoch[1] != 0 and self._under_way > 0
 
     def has_under_way(self, steps: int) -> None:
-        """So many steps were begun and have not ended."""
+        """Sets the number of steps that were begun and have not ended."""
         with self._lock:
             self._under_way = steps
 
     def begins(self, incarnation: int) -> bool:
-        """Counts a step as begun, unless there is a hold, or it is not known whether this incarnation has one."""
+        """Counts a step as begun and returns True, unless there is, or may be, a pause for this incarnation."""
         with self._lock:
-            told, pause_epoch = self._pause_epoch
-            if pause_epoch or told not in (0, incarnation):
+            instructed, pause_epoch = self._pause_epoch
+            if pause_epoch or instructed not in (0, incarnation):
                 return False
             self._under_way += 1
             return True
 
     def _paused_epoch(self, incarnation: int) -> int:
-        told, pause_epoch = self._pause_epoch
-        return pause_epoch if told == incarnation and not self._under_way else 0
+        instructed, pause_epoch = self._pause_epoch
+        return pause_epoch if instructed == incarnation and not self._under_way else 0
 
     # Written by the training.
 
@@ -155,14 +155,14 @@ class WorkerFacts:
             self._stopped = False
 
     def set_starved(self, does: bool) -> bool:
-        """Whether the worker rests now; returns whether that is news."""
+        """Sets whether the worker is starved now; returns whether that has changed."""
         with self._lock:
             is_news = does != self.is_starved
             self._starve_count += is_news
         return is_news
 
     def stands_at(self, clock: int) -> None:
-        """The worker stands now where it would if it had entered at `clock`: all do at one clock, or it has rested."""
+        """Sets the clock as if the worker had entered at `clock`: all have one clock now, or it was starved."""
         with self._lock:
             if self._assignment is not None:
                 self._assignment = replace(self._assignment, clock=clock)
@@ -184,7 +184,7 @@ class WorkerFacts:
             self._under_way = max(0, self._under_way - 1)
 
     def took(self, step_s: float) -> None:
-        """How long a step took without waiting for others."""
+        """Keeps the seconds of a step without the wait for others."""
         with self._lock:
             self._step_s.append(step_s)
 
@@ -197,7 +197,7 @@ class WorkerFacts:
             self._stopped = True
 
     def fails(self, reason: str) -> None:
-        """The job ends for what failed here."""
+        """Sets the failure for which the job ends."""
         with self._lock:
             self._failure = reason
 
@@ -216,7 +216,7 @@ class WorkerFacts:
             self._max_lead = max_lead
 
     def waits(self, reason: str) -> None:
-        """Why the worker waits now; empty: it goes on with its own work, a step, its input or a checkpoint."""
+        """Sets why the worker waits now; empty: it does its own work, a step, its input or a checkpoint."""
         with self._lock:
             self._waiting = reason
             self._works_since_s = time.monotonic()
@@ -226,6 +226,6 @@ class WorkerFacts:
         self._works_since_s = time.monotonic()
 
     def _long_work(self) -> str:
-        """What the worker is doing if that takes long: nothing else shows that it is busy."""
+        """The activity of a worker that takes long, for people: nothing else shows that it is busy."""
         work_s = time.monotonic() - self._works_since_s
         return f"its own work, for {work_s:.0f} s" if work_s >= WORK_S else ""
