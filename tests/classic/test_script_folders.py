@@ -134,7 +134,8 @@ def test_the_mark_of_a_dead_job_is_taken_over_and_its_chief_saves_no_more(tmp_pa
     """By hand: a chief that was paused, and is not asked by a ps any more."""
     saver = tf1.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
     stock = replace(STOCK, hooks=(saver,))
-    paused, other = (OwnedFolders(stock.folders(), JOB, "10.0.0.1:2222", lambda *_, **__: None) for _ in range(2))
+    coordinators = ("10.0.0.1:2222", "10.0.0.9:2222")
+    paused, other = (OwnedFolders(stock.folders(), JOB, address, lambda *_, **__: None) for address in coordinators)
     assert stock.chief_hooks(paused) == [saver] and saver._listeners == [paused]
     looks: list[int] = []
     paused.claim(view(1), lambda: None)

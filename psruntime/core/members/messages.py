@@ -155,8 +155,8 @@ class PsBeat:
     """Heartbeat of a ps.
 
     fence_revision: of the admitted table that it has written.  global_step: read in the prepared view `view`, on the ps
-    that has it.  asked_to_stop: the process got a signal to stop.  stood_still_s: seconds for which no Python ran in the
-    process, since it last reported that; 0: it ran.
+    that has it.  asked_to_stop: the process got a signal to stop.  stood_still_s: seconds for which no Python ran in
+    the process, since it last reported that; 0: it ran.
     """
 
     fence_revision: int = 0
