@@ -81,7 +81,8 @@ def MonitoredTrainingSession(
         master: Accepted and without effect.
         is_chief: Accepted and without effect. The coordinator chooses the chief, and may choose another one later.
         checkpoint_dir: Folder where the chief saves and restores. The default saver writes on the chief's own disk, so
-            with more than one machine the folder must be shared.
+            with more than one machine the folder must be shared. It belongs to one live job, as does that of a
+            `CheckpointSaverHook` among the hooks.
         scaffold: As in TensorFlow.
         hooks: Act on every worker; their `end` comes when it leaves its block.
         chief_only_hooks: Act on whichever worker is the chief; their `end` comes when all workers have stopped. A

@@ -238,7 +238,7 @@ MISTAKES = {
     "graph(); FLAGS.ps_hosts = '127.0.0.1:1'": "coordinator 127.0.0.1:1 was not reached for 1 s",
     "graph(); FLAGS.ps_hosts = 'nowhere'": "address 'nowhere' is not host:port",
     "import os; os.environ['PSRUNTIME_TLS_CA'] = 'ca.pem'; graph()": "--tls-ca, --tls-cert, --tls-key belong together",
-    "graph()": "ps 0 holds other variables than this worker's; start it with the job's own script",
+    "graph()": "worker 1 has another model than the job, first difference: optimizer ApplyAdam, lr: 0.001, where",
 }
 
 
