@@ -43,6 +43,7 @@ GRACE_S = 2.0
 NEWS_S = 2.0  # for the news that the job has stopped to reach every process
 PARENT_S = 1.0  # how often a process with lifeline "kill" looks whether its parent lives
 _cause: int | None = None  # the exit code of `end_because_of`
+_takes_part = False  # whether the work of this process has a part in the job, of whose end it hears itself
 _job_has_failed = False  # whether the work ended with that
 LOOK_S = 0.05  # how often the main thread looks for a signal
 
@@ -89,6 +90,8 @@ class Process:
 
     def ends_in_good_order(self, within_s: float) -> None:
         """From now on the work looks at `asked`, and ends so soon after it, or a little later; 0: it does not."""
+        global _takes_part
+        _takes_part = True
         self._grace_s = within_s + NEWS_S if within_s else 0.0
 
     def has_started(self) -> None:
@@ -199,6 +202,12 @@ def end_because_of(code: int) -> None:
     global _cause
     _cause = code
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def end_unjoined(code: int) -> None:
+    """As `end_because_of`, since the job is over; without effect on work that takes part in it."""
+    if not _takes_part:
+        end_because_of(code)
 
 
 def job_has_failed() -> bool:

@@ -28,7 +28,7 @@ from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, ColocatedPs, code_of_both
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.observe.outputs import entry
-from psruntime.process import end_because_of, job_has_failed, usage_error
+from psruntime.process import end_because_of, end_unjoined, job_has_failed, usage_error
 from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.settings import as_flags
 
@@ -151,6 +151,7 @@ def _colocated_ps(task: ClusterTask, arguments: argparse.Namespace, settings: Ma
         command_line(replace(task, role=PS), its_own, settings),
         lambda line: sys.stderr.write(f"{PROG}: {line}\n"),
         end_worker=end_because_of,
+        end_unjoined=end_unjoined,
     )
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TextIO
 
-from psruntime.errors import EXIT_RESTART, EXIT_USAGE
+from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_RESTART, EXIT_USAGE
 from psruntime.launch.backoff import Backoff, crashed, exit_code
 
 START_S = 60.0  # for ps 0 to serve its coordinator; importing TensorFlow comes after that
@@ -34,6 +34,8 @@ class ColocatedPs:
 
     words: what follows `psruntime ps`.  say: for a line about what becomes of it.  out: what it prints is repeated
     there.  command: what runs a ps.  end_worker: ends this process because its ps has; called with the exit code.
+    end_unjoined: the same, only if this process has not joined: the job is done, or failed, and the coordinator, which
+    would say so, may be gone.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class ColocatedPs:
         out: TextIO | None = None,
         command: Sequence[str] = ("-m", "psruntime.ps"),
         end_worker: Callable[[int], object] = lambda code: os.kill(os.getpid(), signal.SIGTERM),  # noqa: ARG005
+        end_unjoined: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._command = [sys.executable, *command, *words, LIFELINE]
         self._say = say
         self._out = out
         self._end_worker = end_worker
+        self._end_unjoined = end_unjoined
         self._backoff = Backoff(RESTARTS)
         self._process: subprocess.Popen[str] | None = None
         self.signal = 0  # the first that this process was sent; plain, since a signal handler must take no lock
@@ -126,13 +130,13 @@ class ColocatedPs:
             if not crashed(code) or not self._restart(code, time.monotonic() - began_s):
                 break
         self.code = code
-        ends_worker = not self._ending and (crashed(code) or code == EXIT_USAGE)
+        by_itself, is_over = not self._ending, code in (EXIT_DONE, EXIT_FAILED)
         if self._serves_coordinator and not self._serves.is_set():
-            ends_worker = False  # `await_coordinator` tells
+            by_itself = False  # `await_coordinator` tells
         self._ended.set()
         self._serves.set()
-        if ends_worker:
-            self._end_worker(exit_code(code))
+        if by_itself:
+            (self._end_unjoined if is_over else self._end_worker)(exit_code(code))
 
     def _follow(self, process: subprocess.Popen[str]) -> int:
         """Repeats what it prints; returns the code with which it ended."""

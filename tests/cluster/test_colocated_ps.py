@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from psruntime.core.members.view import Phase
+from psruntime.core.steering.commands import Command, Kind
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
+from psruntime.rpc.wire.control_messages import ControlRequest
 from tests.support.cluster import Proc, Zygote
 from tests.support.free_ports import free_ports
 from tests.support.polling import poll_until
@@ -176,6 +179,43 @@ def test_a_script_starts_a_ps_beside_it(zygote: Zygote, tmp_path: Path) -> None:
         "worker 0 stopped", "worker 1 stopped",
     ]  # fmt: skip
     assert (tmp_path / "checkpoints" / "checkpoint").exists()
+
+
+LATE = """
+import os, time
+from tests.cluster.models import input_fn, model_fn
+
+while os.path.exists("{late}"):
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.long
+def test_a_worker_that_comes_when_the_job_is_done_ends_with_its_ps(zygote: Zygote, tmp_path: Path) -> None:
+    """Its ps heard of the end; the coordinator is gone by the time at which the worker would ask it."""
+    late = tmp_path / "late"
+    (tmp_path / "late_model.py").write_text(LATE.format(late=late))
+    machines = Machines(
+        zygote, tmp_path, "task", "--colocate-ps", "--model=late_model", "--mode=async", "--train-steps=1000000",
+        "--linger=1", "--lease=2",
+    )  # fmt: skip
+    try:
+        procs = [machines.start(0), machines.start(1)]
+        procs[0].wait_for(" now=TRAINING ")
+        late.touch()
+        procs[1].kill()
+        again = machines.start(1)
+        again.wait_for("READY ps 1 ")
+        with closing(CoordinatorClient(machines.coordinator)) as client:
+            poll_until(lambda: client.get_status()[0].phase is Phase.TRAINING, END_S, "the training to go on")
+            client.control(ControlRequest(Command(Kind.DRAIN, "drain"), 5.0), 10.0)
+        assert procs[0].wait(END_S) == 0
+        late.unlink()
+        assert again.wait(END_S) == 0, again.text
+        assert " joined " not in "\n".join(line for line in again.text.splitlines() if " worker 1 " in line)
+    finally:
+        late.unlink(missing_ok=True)
+        machines.end()
 
 
 @pytest.mark.long

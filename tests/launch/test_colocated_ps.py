@@ -80,6 +80,21 @@ def test_it_ends_also_where_nobody_reads_what_it_prints() -> None:
     assert started.ps.code == 0
 
 
+@pytest.mark.parametrize(("code", "heard"), [(0, [0]), (1, [1])])
+def test_a_worker_that_has_not_joined_hears_of_the_end_of_the_job(
+    code: int, heard: list[int], terminated: list[int]
+) -> None:
+    ended: list[int] = []
+    ps = ColocatedPs([], print, io.StringIO(), ["-c", f"import sys; sys.exit({code})"], end_unjoined=ended.append)
+    ps.start(serves_coordinator=False)
+    poll_until(lambda: ended, WITHIN_S, "the end of the worker")
+    assert ended == heard and not terminated
+    asked = ColocatedPs([], print, io.StringIO(), ["-c", "import time; time.sleep(60)"], end_unjoined=ended.append)
+    asked.start(serves_coordinator=False)
+    asked.end(over=False, within_s=WITHIN_S)
+    assert ended == heard, "it ended since its worker did"
+
+
 def test_it_is_not_started_again_once_its_worker_has_ended() -> None:
     started = Started(SERVES, "import sys; sys.exit(75)")
     started.ps.end(over=True, within_s=WITHIN_S)
