@@ -42,7 +42,7 @@ def _parser() -> flags.Parser:
         first=("checkpoint_dir", "model", "data_dir", "batch_size"),
     )
     parser.add_settings(JobConfig, only=("checkpoint_dir",))
-    parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size", "seed"))
+    parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size", "seed", "eval_batches"))
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument("--follow", action="store_true", help="go on with each new one, until Ctrl-C")
     most_used.add_argument(
@@ -72,7 +72,7 @@ def _measure(folder: str, worker: WorkerConfig, wanted: EvaluatorConfig, argumen
     from psruntime.graph.model.evaluate import CheckpointEvaluation
     from psruntime.graph.model.model_metrics import logged
 
-    context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed)
+    context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed, worker.eval_batches)
     evaluation = CheckpointEvaluation(load_model(worker.model), context, logged(_log))
     metric, names = wanted.metric_of(""), evaluation.names  # a model that fails does so before anything is looked for
     if wanted.compares:

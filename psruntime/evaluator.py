@@ -117,11 +117,15 @@ def _work(
     from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
     from psruntime.graph.checkpoint.measured import FOLDER, HISTORY, MeasuredCheckpoints
     from psruntime.graph.model.evaluate import CheckpointEvaluation
-    from psruntime.graph.model.model_metrics import logged
+    from psruntime.graph.model.model_metrics import Measuring, logged, require_time
 
-    context = Context(EVAL, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed)
-    on_batch = logged(process.log, lambda _: _go_on(process.stop))
-    evaluation = CheckpointEvaluation(load_model(worker.model), context, on_batch)
+    context = Context(EVAL, 0, job.min_workers, worker.batch_size, worker.data_dir, worker.seed, worker.eval_batches)
+
+    def on_batch(measured: Measuring) -> None:
+        _go_on(process.stop)
+        require_time(measured, min(measured.seconds, end.over_for_s), job.evaluation_limit_s)
+
+    evaluation = CheckpointEvaluation(load_model(worker.model), context, logged(process.log, on_batch))
     process.log("measures", metrics=", ".join(evaluation.names), checkpoints=job.checkpoint_dir)
     metric = wanted.metric_of(job.keep_best)
     if wanted.compares:
@@ -231,7 +235,12 @@ class JobEnd:
         self._job_id = job.job_id
         self._timeout_s = job.ps_timeout_s
         self._time_s = time_s
-        self._heard_s = time_s()
+        self._heard_s = time_s()  # the last time that the coordinator answered
+
+    @property
+    def over_for_s(self) -> float:
+        """For how long it has been known that the job is over, in seconds; 0 before."""
+        return self._time_s() - self._heard_s if self.error else 0.0
 
     def watch(self, stop: threading.Event) -> None:
         """Begins to ask, until the end or `stop`."""

@@ -43,7 +43,7 @@ def _parser() -> flags.Parser:
         first=("checkpoint_dir", "model", "data_dir"),
     )
     parser.add_settings(JobConfig, only=("checkpoint_dir",))
-    parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size", "seed"))
+    parser.add_settings(WorkerConfig, only=("model", "data_dir", "batch_size", "seed", "eval_batches"))
     most_used = parser.heading(flags.MOST_USED)
     most_used.add_argument(
         "--out", required=True, metavar="FOLDER", help="where to; it must be new or empty (required)"
@@ -95,7 +95,7 @@ def _export(folder: str, worker: WorkerConfig, arguments: argparse.Namespace) ->
         require_lite_rt()
     checkpoints = CheckpointList(folder)
     checkpoints.require_newest()
-    context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed)
+    context = Context(EVAL, 0, 1, worker.batch_size, worker.data_dir, worker.seed, worker.eval_batches)
     model = load_model(worker.model)
     serving = build_serving_graph(model, context)
     if wanted.tflite:

@@ -41,6 +41,7 @@ class Context:
         data_dir: `--data-dir`; empty if the flag was not given.
         seed: of `--seed`, the worker's index and the global step at which its process began (`input_seed`), so that
             shuffles differ from worker to worker and each time that its process is started.
+        eval_batches: `--eval-batches`, the batches of an evaluation, which psruntime takes of the dataset; None: all.
         cut: what `shards` does; set by psruntime.
     """
 
@@ -50,6 +51,7 @@ class Context:
     batch_size: int
     data_dir: str
     seed: int
+    eval_batches: int | None = None
     cut: Callable[[int, int | None], tuple[Any, Any]] | None = field(default=None, repr=False, compare=False)
 
     def shards(self, examples: int, size: int | None = None) -> tuple[Any, Any]:

@@ -69,6 +69,9 @@ class WorkerConfig:
     seed: int = setting(
         "data and model", 0, "context.seed is made of this, the worker's index and the step at which it began"
     )
+    eval_batches: int | None = setting(
+        "data and model", None, "batches of the held-out data that an evaluation takes, at most", default_is="all"
+    )
     devices: str = setting(
         "data and model", "", "devices of a worker, each of which takes a mini-batch in every step, as gpu:0,gpu:1, "
         "cpu:0,cpu:1 or gpu:all; gpu:auto is one GPU for each worker of a machine, in order", metavar="DEVICES",
@@ -95,6 +98,8 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         at_least("batch_size", self.batch_size, 1)
         at_least("slowdown", self.slowdown, 1.0)
+        if self.eval_batches is not None:
+            at_least("eval_batches", self.eval_batches, 1)
         device_names(self.devices)
         GpuLimit.of(self.gpu_memory)
         if self.local_rank is not None:

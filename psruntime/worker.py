@@ -484,11 +484,15 @@ class _Trainer:
     def _best_checkpoint(self, check: bool) -> BestCheckpoint:
         from psruntime.graph.checkpoint.best import BestCheckpoint, require_metric
         from psruntime.graph.model.evaluate import CheckpointEvaluation
-        from psruntime.graph.model.model_metrics import logged
+        from psruntime.graph.model.model_metrics import Measuring, logged, require_time
 
         job, log = self._job, self._process.log
-        on_batch = logged(log, lambda _: self._control_plane.closed_part())
-        evaluation = CheckpointEvaluation(self._model, self._context(EVAL), on_batch)
+
+        def on_batch(measured: Measuring) -> None:
+            require_time(measured, measured.seconds, job.evaluation_limit_s)
+            self._control_plane.closed_part()
+
+        evaluation = CheckpointEvaluation(self._model, self._context(EVAL), logged(log, on_batch))
         if check:
             require_metric("keep_best", job.best_metric.name, evaluation.names)
         return BestCheckpoint(evaluation, job.checkpoint_dir, job.best_metric, log, self._held_out)
@@ -520,7 +524,8 @@ class _Trainer:
     def _context(self, mode: str) -> Context:
         worker, index = self._worker, self._where.index
         seed = input_seed(worker.seed, index, self.began_at if mode == TRAIN else 0)
-        return Context(mode, index, self._job.min_workers, worker.batch_size, worker.data_dir, seed)
+        size, data_dir, batches = worker.batch_size, worker.data_dir, worker.eval_batches
+        return Context(mode, index, self._job.min_workers, size, data_dir, seed, batches)
 
 
 if __name__ == "__main__":

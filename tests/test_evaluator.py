@@ -85,6 +85,18 @@ def test_the_end_of_the_job_is_heard(phase: Phase, error: type[PsRuntimeError]) 
     assert isinstance(end.error, error)
 
 
+def test_the_time_since_the_end_of_the_job_is_known() -> None:
+    now_s, coordinator = [0.0], Coordinator()
+    end = JobEnd(cast(Any, coordinator), JOB, log, lambda: now_s[0])
+    end.ask()
+    now_s[0] = 3.0
+    assert end.over_for_s == 0.0
+    coordinator.phase = Phase.DONE
+    end.ask()
+    now_s[0] = 8.0
+    assert end.over_for_s == 5.0
+
+
 def test_a_coordinator_that_is_silent_for_the_ps_timeout_is_given_up() -> None:
     now_s, coordinator = [0.0], Coordinator()
     end = JobEnd(cast(Any, coordinator), JOB, log, lambda: now_s[0])

@@ -220,6 +220,44 @@ def test_a_job_of_which_too_few_workers_can_come_fails(zygote: Zygote, tmp_path:
         assert "worker 1 has ended for good: " in job.ps[0].wait_for(" error ")
 
 
+ENDLESS = """
+import tensorflow.compat.v1 as tf1
+from tests.cluster import models
+from tests.cluster.models import model_fn
+
+def forever():
+    while True:
+        yield [1.0] * 4, 1.0
+
+def input_fn(context):
+    if context.mode == "train":
+        return models.input_fn(context)
+    of_one = tf1.data.Dataset.from_generator(forever, (tf1.float32, tf1.float32), ([4], []))
+    return of_one.batch(context.batch_size)
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--eval-batches=2"]], ids=["all batches", "two"])
+def test_held_out_data_without_an_end_do_not_keep_the_job(zygote: Zygote, tmp_path: Path, flags: list[str]) -> None:
+    (tmp_path / "endless_model.py").write_text(ENDLESS)
+    settings = {"checkpoint_dir": tmp_path / "c", "keep_best": "loss", "drain_timeout_s": 1, "train_steps": 20}
+    with cluster(zygote, tmp_path, **settings) as job:
+        worker = job.start_worker(0, "--model=endless_model", *flags)
+        argv = ["evaluator", f"--coordinator={job.coordinator}", "--model=endless_model", *flags]
+        evaluator = zygote.start("evaluator", argv, tmp_path / "evaluator.log", [str(tmp_path)])
+        job.procs.append(evaluator)
+        codes = (worker.wait(), evaluator.wait())
+        assert job.ps[0].wait() == 0
+    if flags:
+        assert codes == (0, 0)
+        assert "held out, at global step 20" in worker.text
+        return
+    assert codes == (1, 1)
+    for event in (" best_failed ", " evaluation_failed "):
+        assert "it did not end within 5 s" in worker.wait_for(event)
+    assert "do the data end? --eval-batches N ends it after N batches" in evaluator.wait_for(" error ")
+
+
 RATES = """
 from dataclasses import replace
 from tests.cluster import models

@@ -85,6 +85,8 @@ class InputStream:
             by_shards = context.mode == TRAIN and part.sharding is not None
             if context.mode == TRAIN and not by_shards:
                 dataset = dataset.repeat()  # to begin anew from outside stalls for up to a second, on a busy machine
+            if context.mode != TRAIN and context.eval_batches is not None:
+                dataset = dataset.take(context.eval_batches)
             cardinality = tf.data.experimental.cardinality(dataset)
             iterator = tf1.data.make_initializable_iterator(dataset)
             self.layout = BatchLayout(iterator.get_next(), any_size)
@@ -113,7 +115,10 @@ class InputStream:
         if by_shards:
             self._read_shards(part, cardinality, iterator.initializer)
         elif context.mode != TRAIN and self._session.run(cardinality) == tf.data.INFINITE_CARDINALITY:
-            raise UsageError(f"{self.name} gives data without an end; evaluation reads all of them: leave out repeat()")
+            raise UsageError(
+                f"{self.name} gives data without an end; an evaluation reads all of them: leave out repeat(), or "
+                "give --eval-batches"
+            )
 
     def _read_shards(self, part: ShardRange, cardinality: Any, initializer: Any) -> None:
         assert part.sharding is not None

@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from functools import cached_property
 from typing import Any
 
-from psruntime.errors import JobOverError, PsRuntimeError, ReplacedError, StopRequested, UserCodeError
+from psruntime.errors import JobOverError, PsRuntimeError, ReplacedError, StopRequested
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.model.evaluate import PulledEvaluation
-from psruntime.graph.model.model_metrics import LOGGED_EVERY_S, Measuring
+from psruntime.graph.model.model_metrics import LOGGED_EVERY_S, Measuring, require_time
 from psruntime.observe.log import first_line_of
 
 SHOWN_EVERY_S = 1.0  # while a batch takes long
@@ -77,7 +77,7 @@ class FinalEvaluation:
 
         def on_batch(measured: Measuring) -> None:
             so_far[0] = measured
-            self._require_time(measured)
+            require_time(measured, measured.seconds, self._limit_s)
             self._show(self._doing(measured))
             self._log_at_times(measured)
 
@@ -94,18 +94,11 @@ class FinalEvaluation:
             measured = so_far[0]._replace(seconds=time.monotonic() - began_s)
             self.is_stuck = measured.seconds >= self._limit_s + SHOWN_EVERY_S  # after `on_batch` could have ended it
             if self.is_stuck:
-                self._require_time(measured)
+                require_time(measured, measured.seconds, self._limit_s)
             self._wait(self._doing(measured))
             self._log_at_times(measured)
             thread.join(SHOWN_EVERY_S)
         return outcome.result()
-
-    def _require_time(self, measured: Measuring) -> None:
-        """Raises UserCodeError if the limit is reached."""
-        if measured.seconds >= self._limit_s:
-            raise UserCodeError(
-                f"it did not end within {self._limit_s:g} s (5 times --drain-timeout): {measured}; do the data end?"
-            )
 
     def _doing(self, measured: Measuring) -> str:
         return f"evaluates: {measured} of at most {self._limit_s:g} s"

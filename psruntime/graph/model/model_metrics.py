@@ -53,9 +53,18 @@ def logged(log: Callable[..., None], on_batch: OnBatch = lambda _: None) -> OnBa
             logged_s = 0.0  # another evaluation
         elif measured.seconds - logged_s >= LOGGED_EVERY_S:
             logged_s = measured.seconds
-            log("evaluating", reason=f"evaluates: {measured}")
+            log("evaluating", reason=f"evaluates: {measured}; --eval-batches N ends it after N")
 
     return after
+
+
+def require_time(measured: Measuring, took_s: float, limit_s: float) -> None:
+    """Raises UserCodeError if an evaluation has taken what the end of the job may wait for it."""
+    if took_s >= limit_s:
+        raise UserCodeError(
+            f"it did not end within {limit_s:g} s (5 times --drain-timeout): {measured}; do the data end? "
+            "--eval-batches N ends it after N batches"
+        )
 
 
 class ModelMetrics:

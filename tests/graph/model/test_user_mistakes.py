@@ -88,6 +88,14 @@ def test_evaluation_data_without_an_end_are_refused() -> None:
         InputStream(endless, replace(CONTEXT, mode="eval"))
 
 
+def test_an_evaluation_takes_the_batches_that_are_wanted() -> None:
+    endless = Model("my.model", lambda context: batches(context).repeat(), spec)
+    some = InputStream(endless, replace(CONTEXT, mode="eval", eval_batches=3))
+    assert [some.draw() is None for _ in range(4)] == [False, False, False, True]
+    training = InputStream(endless, replace(CONTEXT, eval_batches=3))
+    assert all(training.draw_endlessly() for _ in range(5))
+
+
 def test_an_error_in_the_data_names_the_function() -> None:
     def input_fn(context: Context) -> Any:
         return batches(context).map(lambda x, y: (tf1.debugging.check_numerics(x / 0.0, "bad pixel"), y))
