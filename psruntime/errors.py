@@ -5,6 +5,8 @@ Every message is one line that says what is wrong, where, and what to do about i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 EXIT_DONE = 0  # the job reached DONE
 EXIT_FAILED = 1  # the job failed
 EXIT_USAGE = 2  # bad usage or configuration
@@ -116,3 +118,9 @@ class DamagedCheckpointError(CheckpointError):
 
 class StopRequested(PsRuntimeError):
     """This process was asked to stop (SIGTERM, SIGINT) while it waited."""
+
+
+def some(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """For a message: the first of these texts, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + (separator.rstrip() if more and separator != ", " else "") + more

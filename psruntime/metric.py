@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from psruntime.errors import UsageError
+from psruntime.errors import UsageError, some
 
 MOST_TOLD = 20  # values in a line for people; a metric may have several
 
@@ -39,6 +39,4 @@ class Metric(NamedTuple):
 def text_of(global_step: int, values: Mapping[str, float]) -> str:
     """The values at a global step, in a line for people."""
     texts = [f"{name} {value:.4f}" for name, value in values.items()]
-    rest = [f"and {len(texts) - MOST_TOLD} more"] if len(texts) > MOST_TOLD else []
-    text = ", ".join([*texts[:MOST_TOLD], *rest])
-    return f"held out, at global step {global_step}: {text}"
+    return f"held out, at global step {global_step}: {some(texts, MOST_TOLD)}"

@@ -25,7 +25,7 @@ from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.recovery.session_cleanup import SessionCleanup
 from psruntime.core.rounds.sync_rounds import Record
-from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError
+from psruntime.errors import EXIT_DONE, PsRuntimeError, ReplacedError, StopRequested, UnreachableError, UsageError, some
 from psruntime.graph.base import allocator
 from psruntime.machine import this_machine
 from psruntime.network.connections import all_but
@@ -314,8 +314,7 @@ def await_empty(client: CoordinatorClient, within_s: float, stop: threading.Even
     began_s, told = time.monotonic(), False
     while members := client.get_status()[0].members:
         waited_s = time.monotonic() - began_s
-        more = f" and {len(members) - NAMED} more" if len(members) > NAMED else ""
-        names = ", ".join(f"{m.role} {m.index}" for m in members[:NAMED]) + more
+        names = some([f"{m.role} {m.index}" for m in members], NAMED)
         if waited_s >= within_s:
             log("left_behind", members=names, reason=f"the job has been over for {within_s:g} s")
             return

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from psruntime.core.members.messages import Departure, MemberStatus
-from psruntime.core.members.view import listed
 from psruntime.drawing import figure
+from psruntime.errors import some
 from psruntime.live.history import NAN, History
 from psruntime.pages.curves import soften_legend
 from psruntime.pages.lines import Lines
@@ -86,12 +86,7 @@ def waits_of(waiting: Mapping[int, str]) -> list[tuple[str, int, str]]:
     for index, why in waiting.items():
         by_reason[why].append(index)
     groups = sorted(by_reason.items(), key=lambda group: -len(group[1]))
-    return [(_named(indices), len(indices), reason) for reason, indices in groups]
-
-
-def _named(indices: list[int]) -> str:
-    more = f" and {len(indices) - NAMED} more" if len(indices) > NAMED else ""
-    return f"{listed(indices[:NAMED])}{more}"
+    return [(some(list(map(str, indices)), NAMED), len(indices), reason) for reason, indices in groups]
 
 
 def _moved(ps: MemberStatus) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from psruntime.core.members.membership import Member
+from psruntime.errors import some
 
 NAMED = 3  # in one line
 AGAIN_S = 10.0
@@ -67,6 +68,4 @@ class Reliefs:
 
     def __str__(self) -> str:
         """The latest reason of each, in at most one line; for people."""
-        said = [relief.why for relief in self._latest.values()]
-        more = f"; and {len(said) - NAMED} more" if len(said) > NAMED else ""
-        return "; ".join(said[:NAMED]) + more
+        return some([relief.why for relief in self._latest.values()], NAMED, "; ")

@@ -21,7 +21,7 @@ from psruntime.core.steering.barrier import Look
 from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatus
 from psruntime.core.steering.overrides import check_bound, check_scale
 from psruntime.core.steering.steering import Request
-from psruntime.errors import UnreachableError, UsageError
+from psruntime.errors import UnreachableError, UsageError, some
 from psruntime.modes import named
 
 JUDGED = (Kind.BOUND, Kind.MODE, Kind.LEARNING_RATE_SCALE, Kind.SAVE, Kind.DRAIN_WORKER)  # by what the job is
@@ -91,7 +91,7 @@ def look_at(state: JobState) -> Look:
     return Look(
         trains,
         f"{state.phase}: {state.reason}",
-        f"waits for worker {_some(late)} to build the steps of mode {mode}" if late else "",
+        f"waits for worker {some(list(map(str, late)), NAMED)} to build the steps of mode {mode}" if late else "",
         _stepping(state) if trains and not state.steering.is_building else "",
         least,
         f"waits for ps {listed(behind[:NAMED])} to write the new settings",
@@ -177,12 +177,7 @@ def _stepping(state: JobState) -> str:
     ]
     if not late:
         return ""
-    return f"waits for worker {_some(late)} to end its step"
-
-
-def _some(indices: list[int]) -> str:
-    """For people: some of them, if they are many."""
-    return listed(indices) if len(indices) <= NAMED else f"{listed(indices[:NAMED])} and {len(indices) - NAMED} more"
+    return f"waits for worker {some(list(map(str, late)), NAMED)} to end its step"
 
 
 def _unbuilt(state: JobState) -> Unbuilt:

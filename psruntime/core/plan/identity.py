@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from psruntime.errors import some
+
 PSRUNTIME, TENSORFLOW, PROTOCOL = "psruntime", "TensorFlow", "protocol"
 VERSIONS = (PSRUNTIME, TENSORFLOW)  # of which major and minor have to agree
 NONE = "none"  # the value of a fact that one of two has not
@@ -69,9 +71,7 @@ def remarks(ours: ModelIdentity, theirs: ModelIdentity, whose: str) -> Iterator[
 
 def in_a_line(texts: Iterator[str]) -> str:
     """The first of them, and how many more there are; empty if there is none."""
-    found = list(texts)
-    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return "; ".join(found[:NAMED]) + more
+    return some(list(texts), NAMED, "; ")
 
 
 def _minor(version: str) -> tuple[str, ...]:

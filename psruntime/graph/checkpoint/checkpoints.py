@@ -27,7 +27,7 @@ from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.core.plan.identity import differences, in_a_line, remarks
 from psruntime.core.recovery.checkpoint_names import Entry, Found, Kind, find_sources
 from psruntime.core.shards.shard_messages import Position
-from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError
+from psruntime.errors import CheckpointError, DamagedCheckpointError, FolderOwnedError, PassedRoundError, some
 from psruntime.faults import FATES, Place, kind_of, of_system
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
@@ -376,9 +376,8 @@ class Checkpoints:
     def _found(self, path: str, there: Mapping[str, Found], entries: Sequence[Entry]) -> dict[str, Source]:
         sources, misfits = find_sources(entries, there)
         if misfits:
-            more = f" and {len(misfits) - 3} more" if len(misfits) > 3 else ""
             raise CheckpointError(
-                f"checkpoint {path} does not fit the model: {'; '.join(misfits[:3])}{more}; "
+                f"checkpoint {path} does not fit the model: {some(misfits, 3, '; ')}; "
                 "give the model that it was written with, or another --checkpoint-dir"
             )
         path = readable(path)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from psruntime.errors import some
 from psruntime.graph.export.held_out import Difference, Measured
 from psruntime.graph.export.pruning import Pruned
 from psruntime.graph.export.runtimes import THREADS, Latency, Size
@@ -64,9 +65,8 @@ class Report:
         lines += [f"no {name}: {why}" for name, why in self.left_out.items()]
         if self.pruned:
             zeros, entries = (sum(getattr(each, what) for each in self.pruned) for what in ("zeros", "entries"))
-            names = ", ".join(each.name for each in self.pruned[:MOST_NAMES])
-            more = f" and {len(self.pruned) - MOST_NAMES} more" if len(self.pruned) > MOST_NAMES else ""
-            lines.append(f"pruned: {zeros} of {entries} entries are zero in {names}{more}")
+            names = some([each.name for each in self.pruned], MOST_NAMES)
+            lines.append(f"pruned: {zeros} of {entries} entries are zero in {names}")
         if self.calibrated:
             lines.append(f"int8: ranges of activations from {self.calibrated} batches of the training data")
         return "\n".join(lines) + "\n"

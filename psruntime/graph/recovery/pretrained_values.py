@@ -12,13 +12,14 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.recovery.checkpoint_names import Kind
+from psruntime.errors import some
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
 from psruntime.graph.checkpoint.transfer import Reader, Source
 from psruntime.graph.model.pretrained import Pretrained
-from psruntime.graph.recovery.warm_start import some
+from psruntime.graph.recovery.warm_start import MOST_NAMES
 from psruntime.graph.step.train_graph import TrainGraph
 
 
@@ -56,7 +57,7 @@ class PretrainedValues:
             except (tf1.errors.OpError, OSError) as error:
                 text = f"init_from_checkpoint of model_fn, {path}: {first_line(error)}"
                 raise fate_of(error, Place.INITIAL, text) from error
-            facts.append({"path": path, "variables": len(sources), "names": some(sorted(sources))})
+            facts.append({"path": path, "variables": len(sources), "names": some(sorted(sources), MOST_NAMES)})
         return facts
 
 

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
 from psruntime.core.recovery.checkpoint_names import Kind
-from psruntime.errors import CheckpointError, PassingError, UsageError
+from psruntime.errors import CheckpointError, PassingError, UsageError, some
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.literal_paths import readable
@@ -104,8 +104,8 @@ class WarmValues:
             raise
         except (tf1.errors.OpError, OSError) as error:
             raise fate_of(error, Place.INITIAL, f"warm start from {found.path}: {first_line(error)}") from error
-        return {"path": found.path, "variables": len(found.sources), "names": some(sorted(found.sources)),
-                "left": some(found.left) or "none"}  # fmt: skip
+        return {"path": found.path, "variables": len(found.sources), "names": some(sorted(found.sources), MOST_NAMES),
+                "left": some(found.left, MOST_NAMES) or "none"}  # fmt: skip
 
 
 def _find(graph: TrainGraph, job: JobConfig, place: Place) -> _Found:
@@ -118,7 +118,7 @@ def _find(graph: TrainGraph, job: JobConfig, place: Place) -> _Found:
     dynamic = {spec.name for spec in graph.plan.specs if spec.dynamic}
     entries = {part.entry.name: part for part in parts}
     if unknown := sorted(set(earlier) - set(entries)):
-        raise UsageError(f"--warm-start-names: the model has no variable {some(unknown)}")
+        raise UsageError(f"--warm-start-names: the model has no variable {some(unknown, MOST_NAMES)}")
     sources: dict[str, Source] = {}
     for name, part in entries.items():
         old = earlier.get(name, name)
@@ -141,7 +141,8 @@ def _find(graph: TrainGraph, job: JobConfig, place: Place) -> _Found:
     if not sources:
         of_pattern = f" that --warm-start-vars '{job.warm_start_vars}' matches" if job.warm_start_vars else ""
         raise UsageError(
-            f"--warm-start: {path} has no variable of the model{of_pattern}; the model has {some(sorted(entries))}"
+            f"--warm-start: {path} has no variable of the model{of_pattern}; the model has "
+            f"{some(sorted(entries), MOST_NAMES)}"
         )
     chosen = [part for part in parts if part.entry.name in sources]
     return _Found(path, chosen, sources, sorted(set(entries) - set(sources)))
@@ -174,9 +175,3 @@ def _is_checkpoint(given: str) -> bool:
         return bool(tf1.train.checkpoint_exists(readable(given)))
     except OSError:  # of a folder that is not there
         return False
-
-
-def some(names: list[str]) -> str:
-    """The first of these, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
