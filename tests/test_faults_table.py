@@ -112,6 +112,33 @@ def test_damaged_data_is_the_models_also_in_a_python_function_of_an_operation(na
     assert kind_of(within.value) is Kind.CODE
 
 
+def read_gzip(path: Path) -> None:
+    with gzip.open(path) as file:
+        file.read()
+
+
+def read_json(path: Path) -> None:
+    with path.open() as file:
+        json.load(file)
+
+
+def read_zip(path: Path) -> None:
+    zipfile.ZipFile(path)
+
+
+def read_pickle(path: Path) -> None:
+    with path.open("rb") as file:
+        pickle.load(file)
+
+
+@pytest.mark.parametrize("read", [read_gzip, read_json, read_zip, read_pickle])
+def test_a_message_names_the_damaged_file(read: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "part-3").write_bytes(b"no such thing")
+    said = rf"^input_fn failed at .*; it is of {tmp_path}/part-3$"
+    with pytest.raises(UserCodeError, match=said), blame("input_fn", place=Place.INPUT):
+        read(tmp_path / "part-3")
+
+
 def test_a_damaged_file_of_records_is_the_models(tmp_path: Path) -> None:
     (tmp_path / "x.tfrecord").write_bytes(b"no records at all, and long enough for a header")
     with tf1.Graph().as_default(), tf1.Session() as session, pytest.raises(tf1.errors.DataLossError) as raised:

@@ -27,9 +27,10 @@ from psruntime.faults import Place
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.literal_paths import is_pattern, readable
-from psruntime.graph.checkpoint.checkpoints import contents, failing
+from psruntime.graph.checkpoint.checkpoints import failing
 from psruntime.graph.checkpoint.listing import CheckpointList
 from psruntime.graph.ops.ancestors import ancestors
+from psruntime.graph.ops.checkpoint_fit import contents_of
 from psruntime.graph.recovery.prepared_flag import PreparedFlags
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.store.write_fence import FencedSession, WriteFence
@@ -154,7 +155,7 @@ class ScaffoldPreparation:
 
     def _restore(self, session: Any, path: str) -> None:
         with failing(f"checkpoint {path} cannot be restored", "; bring its files back, or give another checkpoint_dir"):
-            _, misfits = find_sources(self._entries, contents(path))
+            _, misfits = find_sources(self._entries, contents_of(path))
             if misfits:
                 raise CheckpointError(
                     f"checkpoint {path} does not fit the script: {in_a_line(iter(misfits))}; "

@@ -48,11 +48,11 @@ def find_sources(entries: Sequence[Entry], there: Mapping[str, Found]) -> tuple[
     sources, misfits = {}, []
     for entry in entries:
         source = next((name for name in _candidates(entry, scope, there) if name in there), None)
-        ours = _described((entry.shape, entry.dtype))
+        ours = described((entry.shape, entry.dtype))
         if source is None:
             misfits.append(f"{entry.name} is missing there, {ours} in the model")
         elif there[source] != (entry.shape, entry.dtype):
-            misfits.append(f"{source} {_described(there[source])} there, {ours} in the model")
+            misfits.append(f"{source} {described(there[source])} there, {ours} in the model")
         else:
             sources[entry.name] = source
     return sources, misfits
@@ -83,6 +83,7 @@ def _scoped(name: str, there: Mapping[str, Found]) -> list[str]:
     return [n for n in there if n.endswith(f"/{name}") and n.rpartition("/")[0] not in there]
 
 
-def _described(found: Found) -> str:
+def described(found: Found) -> str:
+    """As messages have it."""
     shape, dtype = found
     return f"{dtype}{list(shape)}"

@@ -41,6 +41,7 @@ from psruntime.graph.checkpoint.shared_folder import SharedFolder
 from psruntime.graph.checkpoint.snapshot import Snapshot
 from psruntime.graph.checkpoint.table_parts import table_parts
 from psruntime.graph.checkpoint.transfer import Reader, Source, Writer
+from psruntime.graph.ops.checkpoint_fit import contents_of
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
@@ -358,7 +359,7 @@ class Checkpoints:
         changes = RowChanges.of_text(Path(path + row_changes.SUFFIX).read_text(encoding="utf-8"))
         if changes.since != self._stamp_of(whole):
             raise ValueError(f"it is a delta of another {whole}")
-        there = contents(path)
+        there = contents_of(path)
         for name, rows in changes.heights(NUMBERS).items():
             if name not in there or there[name][0] != (rows,):
                 raise ValueError(f"it should have {rows} rows {name}")
@@ -366,11 +367,11 @@ class Checkpoints:
 
     def _sources(self, path: str) -> dict[str, Source]:
         """Where each entry is; what a delta does not have of tables is in its whole checkpoint."""
-        there, whole = contents(path), whole_of(path)
+        there, whole = contents_of(path), whole_of(path)
         if whole is None:
             return self._found(path, there, self._entries)
         in_whole = {e.name for e in self._entries if e.name in self._of_tables and e.name not in there}
-        of_tables = self._found(whole, contents(whole), [e for e in self._entries if e.name in in_whole])
+        of_tables = self._found(whole, contents_of(whole), [e for e in self._entries if e.name in in_whole])
         return of_tables | self._found(path, there, [e for e in self._entries if e.name not in in_whole])
 
     def _found(self, path: str, there: Mapping[str, Found], entries: Sequence[Entry]) -> dict[str, Source]:
@@ -382,13 +383,6 @@ class Checkpoints:
             )
         path = readable(path)
         return {entry: Source(path, name) for entry, name in sources.items()}
-
-
-def contents(path: str) -> dict[str, Found]:
-    """Shape and dtype of each tensor in a checkpoint, by name; raises what `failing` knows."""
-    reader = tf1.train.NewCheckpointReader(readable(path))
-    dtypes = reader.get_variable_to_dtype_map()
-    return {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
 
 
 def written(path: str) -> tuple[str, int]:

@@ -15,8 +15,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 from tensorflow.python.training import checkpoint_utils, warm_starting_util
 
+from psruntime.core.recovery.checkpoint_names import described
 from psruntime.errors import UsageError
 from psruntime.graph.dynamic.settings import noted
+from psruntime.graph.ops.checkpoint_fit import contents_of
 
 _NOTES = "takes_pretrained_value"  # marks the variables of a captured model
 
@@ -74,15 +76,13 @@ def _require_fit(variable: Any, path: str, tensor: str, slice_spec: str) -> None
         raise UsageError(f"{where}: it is a dynamic table; leave it out of the assignment map")
     if any(member is variable for member in tf1.get_collection(tf1.GraphKeys.GLOBAL_STEP)) or name == "global_step":
         raise UsageError(f"{where}: psruntime counts the global step from 0; leave it out of the assignment map")
-    reader = tf1.train.load_checkpoint(path)
-    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    if tensor not in shapes:
+    there = contents_of(path)
+    if tensor not in there:
         raise UsageError(f"{where}: the checkpoint has no such tensor")
     part = variable._get_save_slice_info() if slice_spec else None
-    expected = variable.dtype.base_dtype.name, list(part.full_shape if part else variable.shape.as_list())
-    found = dtypes[tensor].name, list(shapes[tensor])
-    if found != expected:
-        raise UsageError(f"{where}: that is {found[0]}{found[1]}, and the variable is {expected[0]}{expected[1]}")
+    expected = tuple(part.full_shape if part else variable.shape.as_list()), variable.dtype.base_dtype.name
+    if there[tensor] != expected:
+        raise UsageError(f"{where}: that is {described(there[tensor])}, and the variable is {described(expected)}")
 
 
 def _infer_var_name(variables: list[Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.saved_state import SUFFIX
+from psruntime.core.recovery.checkpoint_names import Found, described
 from psruntime.errors import UsageError
 from psruntime.graph.base.literal_paths import readable
 
@@ -27,26 +28,41 @@ def require_fit(variables: Sequence[Any], checkpoint: str, of_training: Callable
     """
     if not variables:
         return
-    reader = tf1.train.load_checkpoint(readable(checkpoint))
-    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    there = contents_of(checkpoint)
     for variable in variables:
-        part, name = variable._save_slice_info, name_of(variable)
-        shape = list(part.full_shape) if part else variable.shape.as_list()
-        wanted = f"{variable.dtype.base_dtype.name} {shape}"
-        found = f"{dtypes[name].name} {list(shapes[name])}" if name in shapes else "not there"
-        if found != wanted:
+        name, wanted = name_of(variable), found_as(variable)
+        if there.get(name) != wanted:
+            found = described(there[name]) if name in there else "not there"
             raise UsageError(
-                f"checkpoint {checkpoint} is of another model: variable {name} is {found}, and {wanted} in the model; "
+                f"checkpoint {checkpoint} is of another model: variable {name} is {found}, and {described(wanted)} in "
+                "the model; "
                 "give the --model that it was written with"
             )
-    more = _variables_in(shapes, checkpoint) - {name_of(variable) for variable in variables}
+    more = _variables_in(there, checkpoint) - {name_of(variable) for variable in variables}
     known = of_training() if more else None
     if known is not None and (unknown := sorted(more.difference(known))):
-        found = f"{dtypes[unknown[0]].name} {list(shapes[unknown[0]])}"
+        found = described(there[unknown[0]])
         raise UsageError(
             f"checkpoint {checkpoint} is of another model: variable {unknown[0]} is {found}, and the model has none of "
             "this name; give the --model that it was written with"
         )
+
+
+def contents_of(checkpoint: str) -> dict[str, Found]:
+    """Shape and dtype of each tensor of a checkpoint, by name.
+
+    Raises:
+        OpError, ValueError, OSError: it cannot be read.
+    """
+    reader = tf1.train.load_checkpoint(readable(checkpoint))
+    dtypes = reader.get_variable_to_dtype_map()
+    return {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
+
+
+def found_as(variable: Any) -> Found:
+    """Shape and dtype of a variable in a checkpoint; those of the whole for a part of a partitioner."""
+    part = variable._save_slice_info
+    return tuple(part.full_shape if part else variable.shape.as_list()), variable.dtype.base_dtype.name
 
 
 def name_of(variable: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
-from psruntime.core.recovery.checkpoint_names import Kind
+from psruntime.core.recovery.checkpoint_names import Kind, described
 from psruntime.errors import CheckpointError, PassingError, UsageError, some
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import LOST_SESSION, first_line
@@ -24,6 +24,7 @@ from psruntime.graph.base.literal_paths import readable
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
 from psruntime.graph.checkpoint.listing import CheckpointList, newest_step
 from psruntime.graph.checkpoint.transfer import Reader, Source
+from psruntime.graph.ops.checkpoint_fit import contents_of
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.warm_names import earlier_names, pattern_of
 
@@ -111,8 +112,7 @@ class WarmValues:
 def _find(graph: TrainGraph, job: JobConfig, place: Place) -> _Found:
     with _reading(job.warm_start, place):
         path = _path_of(job.warm_start)
-        reader = tf1.train.load_checkpoint(readable(path))
-    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        there = contents_of(path)
     matches, earlier = pattern_of(job.warm_start_vars).match, earlier_names(job.warm_start_names)
     parts = [part for part in parts_of(graph) if part.entry.kind is Kind.VARIABLE]
     dynamic = {spec.name for spec in graph.plan.specs if spec.dynamic}
@@ -122,20 +122,20 @@ def _find(graph: TrainGraph, job: JobConfig, place: Place) -> _Found:
     sources: dict[str, Source] = {}
     for name, part in entries.items():
         old = earlier.get(name, name)
-        if not matches(name) or (old not in shapes and name not in earlier):
+        if not matches(name) or (old not in there and name not in earlier):
             continue
-        if old not in shapes:
+        if old not in there:
             raise UsageError(f"--warm-start-names: {path} has no {old}, for {name}")
         if part.of in dynamic:
             raise UsageError(
                 f"--warm-start: {name} is a dynamic table, which a warm start cannot take; leave it out by "
                 "--warm-start-vars"
             )
-        there, ours = (dtypes[old].name, list(shapes[old])), (part.entry.dtype, list(part.entry.shape))
-        if there != ours:
+        ours = part.entry.shape, part.entry.dtype
+        if there[old] != ours:
             raise UsageError(
-                f"--warm-start: {path} has {old} as {there[0]}{there[1]}, and the model has {name} as "
-                f"{ours[0]}{ours[1]}; leave it out by --warm-start-vars"
+                f"--warm-start: {path} has {old} as {described(there[old])}, and the model has {name} as "
+                f"{described(ours)}; leave it out by --warm-start-vars"
             )
         sources[name] = Source(path, old)
     if not sources:

@@ -152,17 +152,17 @@ def test_a_checkpoint_of_another_model_writes_nothing(served: Served, capsys: py
     served.write(MODEL.replace("PREDICTIONS", "score").replace("[5, 3]", "[7, 3]"))
     assert export.main(served.argv) == 2
     err = capsys.readouterr().err
-    assert "model.ckpt-40 is of another model: variable table is float32 [5, 3], and float32 [7, 3] in the" in err
+    assert "model.ckpt-40 is of another model: variable table is float32[5, 3], and float32[7, 3] in the" in err
     served.write(MODEL.replace("PREDICTIONS", "score").replace('"weights"', '"w"'))
     assert export.main(served.argv) == 2
-    assert "variable w is not there, and float32 [2, 3] in the model" in capsys.readouterr().err
+    assert "variable w is not there, and float32[2, 3] in the model" in capsys.readouterr().err
     (served.folder / "saved" / f"model.ckpt-40{SUFFIX}").write_text(SavedState(40).text())  # as psruntime wrote it
     smaller = MODEL.replace('tf1.nn.embedding_lookup(table, features["kind"]) + ', "").replace("    table = ", "    # ")
     served.write(smaller.replace("PREDICTIONS", "score"))
     assert export.main(served.argv) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert "variable table is float32 [5, 3], and the model has none of this name; give the --model that" in err
+    assert "variable table is float32[5, 3], and the model has none of this name; give the --model that" in err
     assert list((served.folder / "out").iterdir()) == []
 
 
