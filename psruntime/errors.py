@@ -122,5 +122,6 @@ class StopRequested(PsRuntimeError):
 
 def some(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """For a message: the first of these texts, and how many more there are."""
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return separator.join(texts[:most]) + (separator.rstrip() if more and separator != ", " else "") + more
+    tail = [] if len(texts) <= most else [f"and {len(texts) - most} more"]
+    first = f"{separator}".join(texts[:most])
+    return f"{separator if separator != ', ' else ' '}".join([first, *tail])
