@@ -33,7 +33,7 @@ class CoordinationServiceStub:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
     in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
-    In mode sync, between heartbeats: NextAction, again as soon as the duty is done.
+    In mode sync, between heartbeats: NextAction, again as soon as the action is done.
     If its input has data shards: TakeShard, again as soon as one is read to its end; as chief GetPosition before each
     checkpoint.
     A ps's conversation, in order:
@@ -144,7 +144,7 @@ class CoordinationServiceServicer:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
     in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
-    In mode sync, between heartbeats: NextAction, again as soon as the duty is done.
+    In mode sync, between heartbeats: NextAction, again as soon as the action is done.
     If its input has data shards: TakeShard, again as soon as one is read to its end; as chief GetPosition before each
     checkpoint.
     A ps's conversation, in order:
@@ -237,11 +237,11 @@ class CoordinationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def NextAction(self, request, context):
-        """Mode sync: a worker with a session on the view says what it has done, and is told what to do.
+        """Mode sync: a worker with a session on the view sends its report, and gets its next action.
         Answered at once if there is something to do; else a long poll until there is, or until `max_wait` ends.
         The caller's deadline must be longer than `max_wait`.
-        FAILED_PRECONDITION: the caller is no member, or says as another than the chief that it closed a round which the chief
-        closes by itself.
+        FAILED_PRECONDITION: the caller is no member, or reports as another than the chief that it applied a round which the
+        chief closes by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -374,7 +374,7 @@ class CoordinationService:
     GetJob; Join, again while the answer is not_yet; Heartbeat for ever, the next as soon as one is answered;
     in mode bounded ReportClock as it completes steps, a long poll while it has to wait for others;
     as chief ReportPrepared once in each view, and ReportFinished at the end; Leave.
-    In mode sync, between heartbeats: NextAction, again as soon as the duty is done.
+    In mode sync, between heartbeats: NextAction, again as soon as the action is done.
     If its input has data shards: TakeShard, again as soon as one is read to its end; as chief GetPosition before each
     checkpoint.
     A ps's conversation, in order:

@@ -1,4 +1,4 @@
-"""Steps of the sync mode: a worker takes turns.  It keeps a gradient and contributes it, and closes the round before.
+"""Steps of the sync mode: a worker carries out actions.  It keeps a gradient, pushes it, and closes the round before.
 
 A batch is drawn for a round and kept until another round asks for another one.  A contribution is repeated
 with what was kept when the attempt became void, or computed again from the same batch in a new view, unless
@@ -64,13 +64,13 @@ class _Kept:
 
 
 class RoundLoop:
-    """Takes turns in the rounds of the job.
+    """Carries out a worker's actions in the rounds of the job.
 
     A step that failed in the user's code is repeated (data_errors.py).  What it pushed and closed carries the same
     attempt, so it counts once.  Instead of a batch that is given up the next one takes part in the same round.
 
     on_step: called with the result of every contribution.  has_stopped, on_update: as in AsyncLoop; an update is the
-        gradient in a round.  local: takes the turns of local rounds; None: the job has none.
+        gradient in a round.  local: for local rounds; None: the job has none.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class RoundLoop:
         self._kept: _Kept | None = None
         self._on_update = on_update
         self._buckets = len(run.graph.rounds.stores) - 1  # without the global step's
-        self._waited_s = 0.0  # for turns, since an update was told last
-        self._waits_s: float | None = None  # since when for the next turn that asks for a batch, in s since 1970
+        self._waited_s = 0.0  # for actions, since the last update was recorded
+        self._waits_s: float | None = None  # since when for the next action with a batch, in s since 1970
 
     def run(self, session: Any) -> None:
-        """Takes turns until no rounds are held; one that has stopped takes part in no further round.
+        """Carries out actions until no rounds run; a worker that has stopped takes part in no further round.
 
         Raises:
             JobFailedError: the loss is not finite, and that ends the job.
@@ -136,11 +136,11 @@ class RoundLoop:
                 else:
                     report = self._contribute(session, assignment, action)
             except NoBatchError:
-                report = None  # which is said when the next turn is asked for
+                report = None  # the next request for an action reports that
                 if self._kept and self._kept.assignment != assignment:
                     self._kept = None  # it is not wanted any more, so that was no reason to take part
             if self._creator.assignment != assignment:
-                report = None  # it was said to ps that are no longer those of the view
+                report = None  # it was pushed to ps that are no longer those of the view
 
     def leave(self) -> None:
         """The batch of a gradient that no round took is the next one."""
@@ -162,7 +162,7 @@ class RoundLoop:
         return action.kind in (ActionKind.COMPUTE, ActionKind.PUSH) and not held
 
     def _keep(self, session: Any, assignment: Assignment, action: Action) -> Report | None:
-        """A gradient for the round, which nobody knows but this worker."""
+        """Keeps a gradient for the round, which is not pushed yet."""
         if self._needs_gradient(assignment, action):
             outcomes = self._compute(session, assignment, action)
             if action.closes and not is_closed(outcomes, action.closes):
@@ -177,10 +177,10 @@ class RoundLoop:
         if action.closes and not is_closed(outcomes, action.closes):
             return self._why_not_closed(session, assignment, action, action.closes)
         if not are_accepted(outcomes):
-            return None  # void or fenced: the next turn says what follows
+            return None  # void or fenced: the next action follows from that
         kept = self._kept
         assert kept is not None
-        if self._creator.assignment == assignment:  # else it was said to ps that are no longer those of the view
+        if self._creator.assignment == assignment:  # else it was pushed to ps that are no longer those of the view
             self._kept = replace(kept, pushed=True)
         self._record_update(kept, action.round, action.attempt, contribution(self._buckets, kept.weight > 0))
         apart = self._graph.model.spec.clip_norm is not None
@@ -219,7 +219,7 @@ class RoundLoop:
             self._on_update(SentUpdate(attempt, view, number, outcome, kept.loss, examples, waited_s))
 
     def _why_not_closed(self, session: Any, assignment: Assignment, action: Action, closes: Complete) -> Broken | None:
-        """What to say after a step that pulled a bucket without the round before; None: this worker is fenced."""
+        """The report of a step that pulled a bucket without the round before; None: this worker is fenced."""
         found = self._runs.close(session, assignment, closes)
         if isinstance(found, Applied):  # by now; but the gradient may be in the sums of this round, which others know
             return Broken(

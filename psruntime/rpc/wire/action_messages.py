@@ -1,4 +1,4 @@
-"""SyncRounds of the sync mode: wire <-> core dataclasses.  Rules as in member_messages.py."""
+"""Actions and reports of mode sync: wire <-> core dataclasses.  Rules as in member_messages.py."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from psruntime.v1 import coordination_pb2 as pb
 
 @dataclass(frozen=True)
 class ActionRequest:
-    """What a worker has done since its last turn, and how long it waits for the next.
+    """A worker's report on its last action, and how long it waits for the next one, in seconds.
 
-    starved_since: it has no batch for a round that was first opened after this attempt; None: it has one.
+    starved_since: the attempt since which the worker has had no batch; None: it has one.
     """
 
     worker_index: int
@@ -99,7 +99,7 @@ def action_to_wire(action: Action) -> pb.Action:
 def action_from_wire(wire: pb.Action) -> Action:
     kind = ActionKind[field_checks.word("action.duty", pb.ActionKind, wire.kind)]
     if kind is ActionKind.APPLY and not wire.HasField("closes"):
-        raise UsageError("action.closes is missing, though the duty is to close")
+        raise UsageError("action.closes is missing, though the kind is APPLY")
     return Action(
         kind,
         field_checks.number("action.round", wire.round),

@@ -1,4 +1,4 @@
-"""SyncRounds over gRPC: held until there is something to do, and every record on file before the answer."""
+"""Actions over gRPC: held until there is something to do, and every record on file before the answer."""
 
 from __future__ import annotations
 

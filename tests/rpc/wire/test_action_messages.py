@@ -1,4 +1,4 @@
-"""SyncRounds on the wire: round trips, and what is refused, by the name of the field."""
+"""Actions and reports on the wire: round trips, and what is refused, by the name of the field."""
 
 from __future__ import annotations
 
