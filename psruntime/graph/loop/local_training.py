@@ -64,7 +64,7 @@ class LocalTraining:
         assert run.graph.rounds is not None and run.graph.rounds.local is not None
         self._run, self._rounds = run, run.graph.rounds.local
         self._alone, self._runner, self._on_step = alone, runner, on_step
-        self._carried = _Carried(alone.preparation, built.held, alone.held, runner)
+        self._carried = _Carried(alone.preparation, built.ps_values, alone.ps_values, runner)
         self._first = 0  # global step at which it begins
         self._trained = Trained(0, 0.0, 0.0)
         self._control = AloneControl(run.control_plane)
@@ -165,12 +165,12 @@ class _Carried:
     runner: has the session with the ps of the job.
     """
 
-    def __init__(self, preparation: Preparing, held: PsValues, own: PsValues, runner: StepRunner) -> None:
-        self._preparation, self._held, self._own, self._runner = preparation, held, own, runner
+    def __init__(self, preparation: Preparing, ps_values: PsValues, own: PsValues, runner: StepRunner) -> None:
+        self._preparation, self._ps_values, self._own, self._runner = preparation, ps_values, own, runner
 
     def run(self, session: Any, assignment: Assignment) -> Prepared:
         prepared = self._preparation.run(session, assignment)
-        for portion in self._held.portions():
+        for portion in self._ps_values.portions():
             self._own.write(session, portion, self._read(portion))
         return prepared
 
@@ -181,7 +181,7 @@ class _Carried:
         """What the parameters of a bucket were less what they are; by_rows: only rows that differ, and their numbers,
         int64."""
         values, numbers = [], []
-        for portion in self._held.portions(bucket):
+        for portion in self._ps_values.portions(bucket):
             change = self._read(portion) - self._own.read(own_session, portion)
             if by_rows:
                 rows = np.flatnonzero(change.reshape(len(change), -1).any(axis=1))
@@ -194,7 +194,7 @@ class _Carried:
     @property
     def global_step(self) -> int:
         """That of the job."""
-        return int(self.run_on_job(self._held.global_step))
+        return int(self.run_on_job(self._ps_values.global_step))
 
     def run_on_job(self, fetches: Any, feed: Any = None) -> Any:
         """Runs something on the ps of the job."""
@@ -202,7 +202,7 @@ class _Carried:
 
     def _read(self, portion: Portion) -> Any:
         """From the ps of the job."""
-        return _or_lost(self._held.read, self._runner.session, portion)
+        return _or_lost(self._ps_values.read, self._runner.session, portion)
 
 
 class _JobsSessionLostError(Exception):

@@ -51,7 +51,7 @@ class LoopGraph:
     sessions: WarmSessions
 
     @cached_property
-    def held(self) -> PsValues:
+    def ps_values(self) -> PsValues:
         """Reads what its ps hold, and writes it where they are a worker's own."""
         return PsValues(self.train, writes=self.train.rounds is None)
 

@@ -73,8 +73,8 @@ class RoundStore:
         fresh: bool [], whether the gradient begins a new sum.  The sum has the scale of the first gradient in it:
         gradients of the same scale are added as they are.
         """
-        held = self.scale.read_value()
-        before = tf1.where(fresh, tf1.zeros_like(held), held)
+        stored = self.scale.read_value()
+        before = tf1.where(fresh, tf1.zeros_like(stored), stored)
         is_first = tf1.equal(before, 0)
         counts = tf1.logical_and(accepted, scale > 0)
         live = gradient_if(counts, gradient)
@@ -83,7 +83,7 @@ class RoundStore:
         added = [self.sum.write(first), *self.sum.add(more, tf1.math.divide_no_nan(scale, before))]
         with tf1.control_dependencies([settled(counts, added)]):
             summed = tf1.where(tf1.logical_and(is_first, counts), scale, before)
-            return tf1.where(accepted, summed, held)
+            return tf1.where(accepted, summed, stored)
 
     def joint(self, total: BucketGradient, factor: Any) -> BucketGradient:
         """The sum of all examples' gradients times the factor, float64 [], from the sum as it was read."""
@@ -136,8 +136,8 @@ def contribute(
     gradient = copied_to_ps(store, gradient, rounds.sum.dtype)
 
     def add() -> tuple[Any, list[Any]]:
-        held, ledger = rounds.state.read_value(), store.ledger.read_value()
-        state, last_push = tf1.unstack(held), read_push(store, push)
+        stored, ledger = rounds.state.read_value(), store.ledger.read_value()
+        state, last_push = tf1.unstack(stored), read_push(store, push)
         void = tf1.logical_or(attempt < state[ATTEMPT], attempt <= state[INTENT])
         counted = tf1.where(push.finite, numbers(PENDING), numbers(NOT_FINITE))
         verdict = refusal(control, push, last_push, tf1.where(void, numbers(VOID), counted))
@@ -153,7 +153,7 @@ def contribute(
             given_up = pending * numbers.moved(PENDING, VOID)
             entries = ledger + given_up + numbers.one(RECEIVED) + numbers.one_at(verdict)
             last = [
-                rounds.state.assign(tf1.where(accepted, now, held), read_value=False),
+                rounds.state.assign(tf1.where(accepted, now, stored), read_value=False),
                 store.ledger.assign(entries, read_value=False),
                 record_push(store, control, push, last_push, accepted),
             ]
@@ -184,18 +184,18 @@ def close(
     store, attempt, numbers = rounds.store, closing.push.sequence, control.numbers
 
     def decide_and_update() -> tuple[Any, list[Any]]:
-        held, ledger = rounds.state.read_value(), store.ledger.read_value()
-        state, pending = tf1.unstack(held), tf1.unstack(ledger)[PENDING]
+        stored, ledger = rounds.state.read_value(), store.ledger.read_value()
+        state, pending = tf1.unstack(stored), tf1.unstack(ledger)[PENDING]
         complete = tf1.logical_and(tf1.equal(state[ATTEMPT], attempt), tf1.equal(state[COUNT], closing.members))
         allowed = tf1.logical_and(attempt > state[INTENT], tf1.logical_not(is_fenced(control, closing.push)))
         ready = tf1.logical_and(complete, allowed)
         anything = tf1.logical_and(pending > numbers(0), closing.factor > numbers(0, tf1.float64))
         applied = tf1.logical_and(ready, anything)
-        intent = tf1.where(ready, tf1.stack([attempt, closing.members, attempt, state[APPLIED_ATTEMPT]]), held)
+        intent = tf1.where(ready, tf1.stack([attempt, closing.members, attempt, state[APPLIED_ATTEMPT]]), stored)
         begun = rounds.state.assign(intent, read_value=False)
         with tf1.control_dependencies([begun]):
             updated = update(gradient_if(applied, rounds.sum.read() if gradient is None else gradient))
-        after = tf1.where(ready, tf1.stack([attempt, closing.members, attempt, attempt]), held)
+        after = tf1.where(ready, tf1.stack([attempt, closing.members, attempt, attempt]), stored)
         with tf1.control_dependencies([begun, settled(applied, [updated])]):  # `settled` does not wait if not applied
             fate = tf1.where(applied, numbers.moved(PENDING, APPLIED), numbers.moved(PENDING, NOT_FINITE))
             moved = tf1.where(ready, pending, numbers(0)) * fate

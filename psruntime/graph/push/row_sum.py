@@ -39,10 +39,10 @@ class RowSum:
         assigns to the variable, where that is known, as with the ids of tf.range.  The last round was closed without
         the rows of all its contributions but one.
         """
-        held, count = self._rows.read(), self._count.read_value()
-        for tensor in held.tensors:
+        stored, count = self._rows.read(), self._count.read_value()
+        for tensor in stored.tensors:
             count = tf1.shape(tensor[:count], out_type=tf1.int64)[0]
-        return held.map(lambda tensor: tensor[:count])
+        return stored.map(lambda tensor: tensor[:count])
 
     def total(self, rows: BucketGradient) -> BucketGradient:
         """The sum, from the rows as they came."""
@@ -76,10 +76,10 @@ class RowSum:
         Dead if those that come are.
         """
         with tf1.control_dependencies(more.tensors):  # what is read elsewhere cannot be changed in place
-            held = self._rows.read().map(lambda tensor: tensor[:count])
+            stored = self._rows.read().map(lambda tensor: tensor[:count])
         coming = tf1.size(more.indices, out_type=tf1.int64)
-        room = [tf1.zeros_like(tensor[: tf1.maximum(count - coming, 0)]) for tensor in held.tensors]
-        all_rows = zip(held.tensors, more.tensors, room, strict=True)
+        room = [tf1.zeros_like(tensor[: tf1.maximum(count - coming, 0)]) for tensor in stored.tensors]
+        all_rows = zip(stored.tensors, more.tensors, room, strict=True)
         together = BucketGradient(*[tf1.concat(parts, axis=0) for parts in all_rows])
         return self._counted([self._rows.write(together)], count + coming)
 

@@ -36,22 +36,22 @@ class PsValues:
         variables = [variable for store in stores for variable in graph.values_of(store)]
         variables += graph.model.ps_copies.variables.values()
         with graph.graph.as_default(), tf1.name_scope("held"):
-            self._held = {variable.op.name: _Held(variable, writes) for variable in variables}
+            self._values = {variable.op.name: _Value(variable, writes) for variable in variables}
 
     def portions(self, bucket: str = "") -> Iterator[Portion]:
         """Of all variables, or of the parameters of one bucket."""
-        for name in [self._masters[bucket]] if bucket else self._held:
-            for first, rows in self._held[name].portions:
+        for name in [self._masters[bucket]] if bucket else self._values:
+            for first, rows in self._values[name].portions:
                 yield Portion(name, first, rows)
 
     def read(self, session: Any, portion: Portion) -> Any:
-        return self._held[portion.variable].read(session, portion)
+        return self._values[portion.variable].read(session, portion)
 
     def write(self, session: Any, portion: Portion, value: Any) -> None:
-        self._held[portion.variable].write(session, portion, value)
+        self._values[portion.variable].write(session, portion, value)
 
 
-class _Held:
+class _Value:
     """One variable.  portions: (first row, rows) of each; a variable that is one portion is read as a whole."""
 
     def __init__(self, variable: Any, writes: bool) -> None:
