@@ -210,7 +210,7 @@ def test_each_id_and_each_row_travels_once_however_many_lookups_there_are() -> N
     ids[0, :, 1] = 2
     feed = dict(zip(graph.model.batch, [ids, np.zeros([BATCH], np.float32)], strict=True))
     with cluster.session(graph.graph) as session:
-        found = session.run([first.ids, first.rows, second.ids, third.ids], feed)
+        found = session.run([first.keys, first.rows, second.keys, third.keys], feed)
     rows = {(at.offset + row) % 2 for at in group.tables for row in (0, 2)}
     assert rows == {0, 1}
     sent = sorted((ps, int(i)) for ps, of_ps in enumerate(found[0]) for i in of_ps)
@@ -353,4 +353,4 @@ def test_no_lookup_waits_for_rows_that_it_does_not_need() -> None:
     graph = train(LocalCluster(2), tables_model(OPTIMIZERS["sgd"]), 0).graph
     for group in graph.plan.groups:
         first = graph.model.lookups.fetched(group)[0]
-        assert not {op.type for op in ancestors(first.ids)} & {"ResourceGather", "ReadVariableOp"}
+        assert not {op.type for op in ancestors(first.keys)} & {"ResourceGather", "ReadVariableOp"}
