@@ -240,13 +240,13 @@ def input_fn(context):
 @pytest.mark.parametrize("flags", [[], ["--eval-batches=2"]], ids=["all batches", "two"])
 def test_held_out_data_without_an_end_do_not_keep_the_job(zygote: Zygote, tmp_path: Path, flags: list[str]) -> None:
     (tmp_path / "endless_model.py").write_text(ENDLESS)
-    settings = {"checkpoint_dir": tmp_path / "c", "keep_best": "loss", "drain_timeout_s": 1, "train_steps": 20}
+    settings = {"checkpoint_dir": tmp_path / "c", "keep_best": "loss", "drain_timeout_s": 4, "train_steps": 20}
     with cluster(zygote, tmp_path, **settings) as job:
         worker = job.start_worker(0, "--model=endless_model", *flags)
         argv = ["evaluator", f"--coordinator={job.coordinator}", "--model=endless_model", *flags]
         evaluator = zygote.start("evaluator", argv, tmp_path / "evaluator.log", [str(tmp_path)])
         job.procs.append(evaluator)
-        codes = (worker.wait(), evaluator.wait())
+        codes = (worker.wait(120), evaluator.wait(120))
         assert job.ps[0].wait() == 0
     if flags:
         assert codes == (0, 0)
@@ -254,7 +254,7 @@ def test_held_out_data_without_an_end_do_not_keep_the_job(zygote: Zygote, tmp_pa
         return
     assert codes == (1, 1)
     for event in (" best_failed ", " evaluation_failed "):
-        assert "it did not end within 5 s" in worker.wait_for(event)
+        assert "it did not end within 20 s" in worker.wait_for(event)
     assert "do the data end? --eval-batches N ends it after N batches" in evaluator.wait_for(" error ")
 
 
