@@ -18,6 +18,7 @@ from psruntime.errors import PsRuntimeError
 from psruntime.faults import Place, fate_of, of_system
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.gpu_errors import device_error
+from psruntime.graph.base.types import Graph, Op
 from psruntime.usercode import users_line
 
 # What the operations of a model raise about their inputs.  All else, unless its text names an error of a file or of
@@ -32,7 +33,7 @@ MINIBATCH = re.compile(r"^(?:.*/)?minibatch_\d+/|_minibatch_\d+$")  # of a copie
 
 
 @contextmanager
-def users_errors(graph: Any, place: Place = Place.STEP) -> Iterator[None]:
+def users_errors(graph: Graph, place: Place = Place.STEP) -> Iterator[None]:
     """Turns a failure of an operation that the user made into what the table of faults makes of it, and one of a device
     into a DeviceError; all else goes through.
     """
@@ -45,7 +46,7 @@ def users_errors(graph: Any, place: Place = Place.STEP) -> Iterator[None]:
         raise found from error
 
 
-def user_error(error: tf1.errors.OpError, graph: Any, place: Place = Place.STEP) -> PsRuntimeError | None:
+def user_error(error: tf1.errors.OpError, graph: Graph, place: Place = Place.STEP) -> PsRuntimeError | None:
     """What to say if an operation failed that the user's code made; None if TensorFlow, a ps or the network did."""
     if isinstance(error, LOST_SESSION) or not (isinstance(error, OF_THE_MODEL) or of_system(error.message)):
         return None
@@ -63,7 +64,7 @@ def user_error(error: tf1.errors.OpError, graph: Any, place: Place = Place.STEP)
     return None
 
 
-def _makers(graph: Any, function: str, node: str) -> Iterator[Any]:
+def _makers(graph: Graph, function: str, node: str) -> Iterator[Any]:
     """The operations that a node may come from, the most likely one first."""
     if function:
         yield from _in_functions(graph, function, node)
@@ -73,7 +74,7 @@ def _makers(graph: Any, function: str, node: str) -> Iterator[Any]:
         yield from _in_functions(graph, "", node)
 
 
-def _with_originals(operations: Iterator[Any]) -> Iterator[Any]:
+def _with_originals(operations: Iterator[Op]) -> Iterator[Any]:
     """Each, then those that it is the gradient of."""
     for operation in operations:
         while operation is not None:
@@ -81,7 +82,7 @@ def _with_originals(operations: Iterator[Any]) -> Iterator[Any]:
             operation = operation._original_op
 
 
-def _named(graph: Any, node: str) -> Iterator[Any]:
+def _named(graph: Graph, node: str) -> Iterator[Any]:
     """Of this name; what it is a copy of; else the nearest scope that is an operation: a loop, or a condition."""
     for name in (node, MINIBATCH.sub("", node)):
         parts = name.split("/")
@@ -92,7 +93,7 @@ def _named(graph: Any, node: str) -> Iterator[Any]:
                 continue
 
 
-def _in_functions(graph: Any, function: str, node: str) -> Iterator[Any]:
+def _in_functions(graph: Graph, function: str, node: str) -> Iterator[Any]:
     """Of this name in a function, as the user's code built it; in any without its name."""
     names = (function, MINIBATCH.sub("", function)) if function else tuple(graph._functions)
     for name in names:
@@ -101,7 +102,7 @@ def _in_functions(graph: Any, function: str, node: str) -> Iterator[Any]:
             yield from _with_originals(_named(built, node))
 
 
-def _callers(graph: Any, function: str) -> Iterator[Any]:
+def _callers(graph: Graph, function: str) -> Iterator[Any]:
     """Operations with this function as an attribute, or as their type."""
     for operation in graph.get_operations():
         values = operation.node_def.attr.values()

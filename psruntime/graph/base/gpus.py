@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.gpus import EXTRA, VISIBLE, visible_names
+from psruntime.graph.base.types import Op
 
 DRIVER = "libcuda.so.1"
 # What TensorFlow 2.21, built for CUDA 12, loads before it uses a GPU.
@@ -52,7 +52,7 @@ def limit_gpus(limits_bytes: Sequence[int]) -> None:
         raise UsageError(f"--gpu-memory must be known before TensorFlow uses a GPU: {error}") from error
 
 
-def may_be_on_gpu(operation: Any) -> bool:
+def may_be_on_gpu(operation: Op) -> bool:
     """Whether TensorFlow may place the operation on a GPU: it is on no ps and no CPU, and this process sees a GPU."""
     device = tf1.DeviceSpec.from_string(operation.device)
     return bool(gpu_count()) and device.job != "ps" and device.device_type != "CPU"

@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -32,6 +31,7 @@ from psruntime.faults import FATES, Place, kind_of, of_system
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.literal_paths import is_pattern, readable
+from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of, step_part, to_read, to_write
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished
 from psruntime.graph.checkpoint.listing import newest_step, step_of, whole_of, written_ns
@@ -96,7 +96,7 @@ class _Form:
         self._rows = RowWriter(snapshot.touched, index) if snapshot.touched else None
         self._writer = Writer([step_part(graph), *to_write(parts)], index, snapshot.read)
 
-    def write(self, session: Any, new: Unfinished, sharded: bool, changes: RowChanges | None) -> None:
+    def write(self, session: Session, new: Unfinished, sharded: bool, changes: RowChanges | None) -> None:
         """Writes the files of a checkpoint, but for its counters."""
         rows: list[str] = []
         if self._rows and changes:
@@ -207,7 +207,7 @@ class Checkpoints:
         return newest_step(self._folder.path, whole) if self._folder else None
 
     def copy(
-        self, session: Any, only_touched: bool = False, is_paused: bool = False, position: Position | None = None
+        self, session: Session, only_touched: bool = False, is_paused: bool = False, position: Position | None = None
     ) -> Copied | None:
         """Copies everything on the ps, to be written by `write`; None without a folder.
 
@@ -229,7 +229,7 @@ class Checkpoints:
             state = replace(state, position=position, identity=self._identity)
             return Copied(form, state, seconds=time.monotonic() - began_s)
 
-    def _copy_touched(self, session: Any) -> Copied | None:
+    def _copy_touched(self, session: Session) -> Copied | None:
         assert self._folder is not None
         whole = self._folder.newest()
         if self._touched is None or whole is None or not (stamp := self._stamp_of(whole)):
@@ -251,7 +251,7 @@ class Checkpoints:
         except (OSError, ValueError):
             return 0
 
-    def write(self, session: Any, copied: Copied) -> Transferred:
+    def write(self, session: Session, copied: Copied) -> Transferred:
         """Writes what was copied last.  May be called in another thread than `copy`, one call at a time.
 
         Raises:
@@ -280,7 +280,7 @@ class Checkpoints:
             with suppress(tf1.errors.OpError, RuntimeError):  # RuntimeError: the session was closed
                 snapshot.release(session, self._snapshots)
 
-    def save(self, session: Any) -> Transferred | None:
+    def save(self, session: Session) -> Transferred | None:
         """`copy`, then `write`, while nobody trains."""
         copied = self.copy(session, is_paused=True)
         return None if copied is None else self.write(session, copied)
@@ -311,7 +311,7 @@ class Checkpoints:
         return in_a_line(chain(differences(*both, whose), remarks(*both, whose)))
 
     def restore(
-        self, session: Any, path: str, global_step: int, every_ps: Collection[int], incarnation: int
+        self, session: Session, path: str, global_step: int, every_ps: Collection[int], incarnation: int
     ) -> Transferred:
         """Restores masters and optimizer variables of these ps from `path`, and on ps 0 the global step, as long as
         they admit this incarnation.
@@ -336,7 +336,7 @@ class Checkpoints:
                 self._fence.run(session, incarnation, self._set_step, {self._restored_step: [global_step]})
         return Transferred(path, unshared, time.monotonic() - began_s)
 
-    def _unshared(self, session: Any) -> str:
+    def _unshared(self, session: Session) -> str:
         """Why the ps cannot read the folder themselves; empty if they can."""
         assert self._folder is not None
         if is_pattern(self._folder.path):
@@ -390,7 +390,7 @@ def written(path: str) -> tuple[str, int]:
     return path, written_ns(path)
 
 
-def _of_one_round(snapshot: Snapshot, session: Any) -> tuple[SavedState, RowChanges | None]:
+def _of_one_round(snapshot: Snapshot, session: Session) -> tuple[SavedState, RowChanges | None]:
     """Copies until no round is applied meanwhile: with backup workers none waits for the one that copies."""
     for _ in range(COPIES - 1):
         try:

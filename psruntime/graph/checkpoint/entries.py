@@ -19,6 +19,7 @@ from typing import Any
 
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece, VariableSpec
 from psruntime.core.recovery.checkpoint_names import Entry, Kind
+from psruntime.graph.base.types import Tensor, Variable
 from psruntime.graph.dynamic.id_sets import IDLE, LAST_USED
 from psruntime.graph.model.capture import Partition
 from psruntime.graph.ops.row_portions import row_portions
@@ -40,14 +41,14 @@ class CheckpointPart:
     """
 
     entry: Entry
-    variable: Any
+    variable: Variable
     ps: int
     shape: tuple[int, ...]
     begin: tuple[int, ...] = ()
     offset: int = 0
     stride: int = 1
     of: str = ""
-    clock: Any = None
+    clock: Tensor = None
     of_table: bool = False
 
     @property
@@ -171,7 +172,7 @@ def parts_of(graph: TrainGraph) -> list[CheckpointPart]:
     specs = {spec.name: spec for spec in graph.plan.specs}
     stock_names = _stock_names(graph)
 
-    def slices(suffix: str, kind: Kind, variable: Any, bucket: Bucket) -> list[CheckpointPart]:
+    def slices(suffix: str, kind: Kind, variable: Variable, bucket: Bucket) -> list[CheckpointPart]:
         return [_slice(suffix, kind, variable, bucket, p, specs[p.variable], graph) for p in bucket.pieces]
 
     for copy in graph.plan.copies:
@@ -196,7 +197,7 @@ def parts_of(graph: TrainGraph) -> list[CheckpointPart]:
     return parts
 
 
-def suffix_of(variable: Any) -> str:
+def suffix_of(variable: Variable) -> str:
     """What a variable that is kept beside a master is called in a checkpoint, after the name of the model's variable:
     as its optimizer calls it; of points of time, how long ago these are."""
     return str(variable.op.name.rpartition("/")[2]).replace(LAST_USED, IDLE)
@@ -264,14 +265,14 @@ def _woven(strands: list[CheckpointPart]) -> list[WovenPart]:
     ]
 
 
-def _shared(name: str, stock: str, variable: Any, ps: int) -> CheckpointPart:
+def _shared(name: str, stock: str, variable: Variable, ps: int) -> CheckpointPart:
     """A copy of what stock has once for all variables."""
     shape = tuple(variable.shape.as_list())
     return CheckpointPart(Entry(name, shape, variable.dtype.base_dtype.name, Kind.SHARED, stock), variable, ps, shape)
 
 
 def _slice(
-    suffix: str, kind: Kind, variable: Any, bucket: Bucket, piece: Piece, spec: VariableSpec, graph: TrainGraph
+    suffix: str, kind: Kind, variable: Variable, bucket: Bucket, piece: Piece, spec: VariableSpec, graph: TrainGraph
 ) -> CheckpointPart:
     """The piece's rows of the model's variable, or of the one that it is a part of; or those of a slot."""
     whole = Partition(spec.name, spec.shape, (0,) * len(spec.shape))
@@ -292,7 +293,7 @@ def _slice(
     )
 
 
-def _row_shape(variable: Any, rows: int, spec: VariableSpec) -> tuple[int, ...]:
+def _row_shape(variable: Variable, rows: int, spec: VariableSpec) -> tuple[int, ...]:
     """What a variable of a bucket has for each row of its table, whose bucket has so many rows."""
     first, *others = variable.shape.as_list()
     rows //= WAYS if spec.dynamic else 1  # the rows of a dynamic table are sets

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.row_changes import RowChanges, TableRange, TouchedPart
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import ps_device, worker_cpu
+from psruntime.graph.base.types import Session, Tensor
 from psruntime.graph.checkpoint.table_parts import Place, TablePart, TouchedCopy, prefix_of
 from psruntime.graph.store.write_fence import WriteFence
 
@@ -36,7 +37,7 @@ class RowWriter:
             for sharded in (True, False)
         }
 
-    def write(self, session: Any, folder: str, parts: Sequence[TouchedPart], sharded: bool) -> list[str]:
+    def write(self, session: Session, folder: str, parts: Sequence[TouchedPart], sharded: bool) -> list[str]:
         """Writes the files of all rows into `folder`; returns their prefixes.  parts: of the copies, in their order."""
         prefixes: list[str] = []
         savings = self._savings[sharded]
@@ -72,13 +73,19 @@ class RowReader:
         self._clocks = [_Advance(part, fence) for part in parts if part.clock is not None]
         self._notes = [_Note(part, fence) for part in parts if part.flags]
 
-    def begin(self, session: Any, stamp: int, every_ps: Collection[int], incarnation: int) -> None:
+    def begin(self, session: Session, stamp: int, every_ps: Collection[int], incarnation: int) -> None:
         """Notes that these ps hold the rows of the copy of this stamp; what is read after that was touched since."""
         notes = [note for note in self._notes if note.ps in every_ps]
         self._fence.run(session, incarnation, [note.begin for note in notes], {note.stamp: stamp for note in notes})
 
     def read(
-        self, session: Any, path: str, changes: RowChanges, sharded: bool, every_ps: Collection[int], incarnation: int
+        self,
+        session: Session,
+        path: str,
+        changes: RowChanges,
+        sharded: bool,
+        every_ps: Collection[int],
+        incarnation: int,
     ) -> None:
         """Writes them over the rows on these ps, which are as the checkpoint before has them.
 
@@ -181,7 +188,7 @@ class _Restoring:
             self._write = tf1.group(*writes)
         fence.guard(ps, writes)
 
-    def _own(self, rows: Any) -> tuple[Any, Any]:
+    def _own(self, rows: Tensor) -> tuple[Any, Any]:
         """(rows of the part's variables, int64 [own]; which of the given rows these are, bool [rows])."""
         per_row = self._part.per_row
         numbers = tf1.range(tf1.size(rows, out_type=tf1.int64))

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.types import Session
 
 
 class SharedFolder:
@@ -29,7 +30,7 @@ class SharedFolder:
                 self._seen[ps] = (path, tf1.io.read_file(path))
                 self._copied[ps] = (content, tf1.raw_ops.WriteFile(filename=path + f"-{ps}", contents=content))
 
-    def obstacle(self, session: Any, folder: str) -> str:
+    def obstacle(self, session: Session, folder: str) -> str:
         """Why the ps cannot use the folder, which the chief can; empty if all of them can."""
         probe, content = os.path.join(folder, "probe"), secrets.token_hex(16).encode()
         with open(probe, "wb") as file:

@@ -21,6 +21,7 @@ from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.errors import DivergedError, PassedRoundError
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Session, Variable
 from psruntime.graph.checkpoint.table_parts import MASTER, TablePart, TouchedCopy
 from psruntime.graph.ops.fills import at_run_time
 from psruntime.graph.ops.row_portions import row_portions
@@ -75,7 +76,7 @@ class Snapshot:
         self._versions = {s.bucket.name: s.version.read_value() for stores in self._stores for s in stores}
         self._since = [copy.part.flags.since()[0] for copy in self.touched if copy.part.flags]
 
-    def read(self, variable: Any, first: int = 0, rows: int | None = None) -> Any:
+    def read(self, variable: Variable, first: int = 0, rows: int | None = None) -> Any:
         """The value of a variable's copy, on its ps; or of so many of its rows from the first on."""
         if variable.handle.op.name in self._in_place:
             return _rows_of(variable, first, variable.shape.as_list()[0] if rows is None else rows)
@@ -83,7 +84,7 @@ class Snapshot:
         with tf1.device(variable.device):
             return value if rows is None else value[first : first + rows]
 
-    def take(self, session: Any) -> tuple[SavedState, RowChanges | None]:
+    def take(self, session: Session) -> tuple[SavedState, RowChanges | None]:
         """Copies everything as it is now.
 
         Returns:
@@ -117,21 +118,21 @@ class Snapshot:
         parts = [copy.described(of_copy) for copy, of_copy in zip(self.touched, facts, strict=True)]
         return state, RowChanges(stamps.pop(), tuple(parts))
 
-    def since(self, session: Any) -> int:
+    def since(self, session: Session) -> int:
         """The stamp of the copy since which all touched rows are noted; 0: not those of all tables are, since one."""
         stamps = {int(stamp) for stamp in session.run(self._since)}
         return stamps.pop() if len(stamps) == 1 else 0
 
-    def is_ours(self, session: Any) -> bool:
+    def is_ours(self, session: Session) -> bool:
         """Whether what every ps holds is the copy that was taken here last."""
         return set(session.run(self._read_stamps)) == {self._taken}
 
-    def is_current(self, session: Any, state: SavedState) -> bool:
+    def is_current(self, session: Session, state: SavedState) -> bool:
         """Whether no bucket was updated since it was copied, as it must be where tables are read in place."""
         versions = session.run(self._versions) if self._in_place else {}
         return all(state.buckets[name].version == version for name, version in versions.items())
 
-    def release(self, session: Any, others: Sequence[Snapshot] = ()) -> None:
+    def release(self, session: Session, others: Sequence[Snapshot] = ()) -> None:
         """Frees the memory of our copies, and of what a chief that was killed may have left of other forms of copy."""
         if self.is_ours(session):
             session.run([snapshot._release for snapshot in (self, *others)])
@@ -189,23 +190,23 @@ class Snapshot:
             touched = [copy for copy in self.touched if copy.part.kept.get(MASTER) is store.master]
             return tf1.reduce_all(tf1.is_finite(touched[0].read(MASTER) if touched else self.read(store.master)))
 
-    def _copy_after_stamp(self, ps: int, variable: Any) -> Any:
+    def _copy_after_stamp(self, ps: int, variable: Variable) -> Any:
         with tf1.control_dependencies([self._stamps[ps].write]):
             return self._copy(variable)
 
-    def _copy(self, variable: Any) -> Any:
+    def _copy(self, variable: Variable) -> Any:
         copy = self._copies[variable.handle.op.name] = VariableCopy(variable, "snapshot")
         return copy.take()
 
 
-def _rows_of(variable: Any, first: int, rows: int) -> Any:
+def _rows_of(variable: Variable, first: int, rows: int) -> Any:
     """Some rows of a variable.  To read all of one that is updated by rows, TensorFlow makes a copy of it."""
     with tf1.device(variable.device):
         numbers = at_run_time(first) + tf1.range(at_run_time(rows))
         return tf1.raw_ops.ResourceGather(resource=variable.handle, indices=numbers, dtype=variable.dtype.base_dtype)
 
 
-def _all_finite(variable: Any) -> Any:
+def _all_finite(variable: Variable) -> Any:
     """Whether all rows are, a portion at a time."""
     finite = tf1.constant(True)
     for start, rows in row_portions(tuple(variable.shape.as_list()), variable.dtype.base_dtype.size):

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.row_changes import TableRange, TouchedPart
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.checkpoint.entries import suffix_of
 from psruntime.graph.ops import row_portions
 from psruntime.graph.step.train_graph import TrainGraph
@@ -49,7 +50,7 @@ class TablePart:
     is_trained: bool
     of_pieces: tuple[tuple[str, int], ...]
     times: tuple[str, ...] = ()
-    clock: Any = None
+    clock: Tensor = None
 
     @property
     def rows(self) -> int:
@@ -75,12 +76,12 @@ class TablePart:
             for piece, (name, ahead) in zip(self.bucket.pieces, self.of_pieces, strict=True)
         ]  # fmt: skip
 
-    def values(self, rows: Any) -> dict[str, Any]:
+    def values(self, rows: Tensor) -> dict[str, Any]:
         """What the variables have in these rows, int64 [rows], on their ps; of points of time how long ago they are."""
         values = {name: variable.sparse_read(rows) for name, variable in self.kept.items()}
         return {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
 
-    def assign(self, rows: Any, values: dict[str, Any]) -> list[Any]:
+    def assign(self, rows: Tensor, values: dict[str, Any]) -> list[Any]:
         """Operations that give these rows of the variables the values, which are as `values` has them."""
         given = {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
         return [
@@ -158,7 +159,7 @@ class TouchedCopy:
         with tf1.device(self._device):
             return tf1.raw_ops.ReadVariableOp(resource=self._handles[name], dtype=self.part.kept[name].dtype.base_dtype)
 
-    def portion(self, begin: Any, rows: Any) -> list[Any]:
+    def portion(self, begin: Any, rows: Tensor) -> list[Any]:
         """The numbers of some of the touched rows, then their values; on the ps.  begin, rows: int64 []."""
         with tf1.device(self._device):
             numbers = tf1.raw_ops.ReadVariableOp(resource=self._rows, dtype=tf1.int64)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_cpu
+from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.entries import CheckpointPart, WovenPart
 from psruntime.graph.ops import row_portions
 from psruntime.graph.ops.fills import initialise
@@ -48,7 +49,7 @@ class Writer:
                 checkpoint_prefixes=self._written, destination_prefix=self._merged, delete_old_dirs=False
             )
 
-    def write(self, session: Any, folder: str, merged: str, sharded: bool, others: Sequence[str] = ()) -> None:
+    def write(self, session: Session, folder: str, merged: str, sharded: bool, others: Sequence[str] = ()) -> None:
         """Writes the files of all parts into `folder`, then makes them one checkpoint with the prefix `merged`.
 
         others: prefixes of files that belong to it, and are written.
@@ -76,7 +77,12 @@ class Reader:
         self._sharded = {ps: _Restoring(ps_device(ps), portions(own, True), fence, keeps) for ps, own in every_ps}
 
     def read(
-        self, session: Any, sources: Mapping[str, Source], sharded: bool, every_ps: Collection[int], incarnation: int
+        self,
+        session: Session,
+        sources: Mapping[str, Source],
+        sharded: bool,
+        every_ps: Collection[int],
+        incarnation: int,
     ) -> None:
         """Restores the parts of these ps; `sources` are those of all entries.  All of a bucket must be in one file."""
         if sharded:
@@ -87,7 +93,7 @@ class Reader:
                 self._read(session, sources, [restoring], incarnation)
 
     def _read(
-        self, session: Any, sources: Mapping[str, Source], restorings: list[_Restoring], incarnation: int
+        self, session: Session, sources: Mapping[str, Source], restorings: list[_Restoring], incarnation: int
     ) -> None:
         feed: dict[Any, Any] = {}
         for restoring in restorings:

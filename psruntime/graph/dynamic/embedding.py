@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import WAYS, DynamicRows
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Tensor, Variable
 from psruntime.graph.dynamic.hashing import sets_of
 from psruntime.graph.dynamic.id_rows import looked_up
 from psruntime.graph.dynamic.id_sets import FOR_EVER, NO_ID, IdSets
@@ -24,7 +25,7 @@ HASHES = (1 << 63) - 1  # of strings
 
 
 def embedding(
-    ids: Any,
+    ids: Tensor,
     name: str,
     width: int,
     *,
@@ -104,7 +105,7 @@ def _check(
         raise UsageError(f"dynamic table {name}: combiner must be one of {', '.join(COMBINERS)}, got {combiner!r}")
 
 
-def _rows(variable: Any, ids: Any, table: DynamicTable, name: str) -> Any:
+def _rows(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> Any:
     """int64 ids of any shape -> ids.shape + [width]."""
     if hasattr(variable, "gradient_source"):
         return variable.sparse_read(ids)
@@ -113,7 +114,7 @@ def _rows(variable: Any, ids: Any, table: DynamicTable, name: str) -> Any:
     return _rows_here(variable, ids, table, name)
 
 
-def _rows_here(variable: Any, ids: Any, table: DynamicTable, name: str) -> Any:
+def _rows_here(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> Any:
     """In plain TensorFlow: from variables of this process, which a checkpoint can be restored into.  Nothing gives rows
     to ids here."""
 
@@ -135,7 +136,7 @@ def _rows_here(variable: Any, ids: Any, table: DynamicTable, name: str) -> Any:
     return found
 
 
-def _numbered(ids: Any, table: str) -> Any:
+def _numbered(ids: Tensor, table: str) -> Any:
     """The ids as int64."""
     if ids.dtype == tf1.string:
         return tf1.strings.to_hash_bucket_fast(ids, HASHES)
@@ -144,7 +145,7 @@ def _numbered(ids: Any, table: str) -> Any:
     return tf1.cast(ids, tf1.int64)
 
 
-def _combined(look_up: Callable[[Any], Any], ids: Any, combiner: str, table: str) -> Any:
+def _combined(look_up: Callable[[Any], Any], ids: Tensor, combiner: str, table: str) -> Any:
     if isinstance(ids, tf1.SparseTensor):
         flat, examples, count = ids.values, ids.indices[:, 0], ids.dense_shape[0]
         shape = ids.shape[:1]

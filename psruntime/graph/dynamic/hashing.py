@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Tensor
+
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: its multiples are far apart
 _MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # (shift, factor)
 _LAST_SHIFT = 31
@@ -20,10 +22,10 @@ def hashed(numbers: Any) -> Any:
     return _folded(bits, _LAST_SHIFT)
 
 
-def sets_of(ids: Any, count: int) -> Any:
+def sets_of(ids: Tensor, count: int) -> Any:
     """Which of `count` sets each id belongs to, int64."""
     return tf1.cast(hashed(ids) % tf1.constant(count, tf1.uint64), tf1.int64)
 
 
-def _folded(bits: Any, shift: int) -> Any:
+def _folded(bits: Tensor, shift: int) -> Any:
     return tf1.bitwise.bitwise_xor(bits, tf1.bitwise.right_shift(bits, tf1.constant(shift, tf1.uint64)))

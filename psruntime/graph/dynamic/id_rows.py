@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import WAYS
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor, Variable
 from psruntime.graph.dynamic.hashing import sets_of
 from psruntime.graph.dynamic.id_sets import IdSets, Lookup, Placed, scattered, sets_on_ps
 from psruntime.graph.dynamic.settings import noted
@@ -71,10 +72,10 @@ class IdRows:
         """Those that have points of time, by the clock."""
         return [self.rows.used, *([self.candidates.used] if self.candidates else [])]
 
-    def look_up(self, ids: Any) -> Any:
+    def look_up(self, ids: Tensor) -> Any:
         """int64 [ids] -> [ids] + row shape, of the master; the initial row of an id that has none."""
 
-        def read(places: Any) -> Any:
+        def read(places: Tensor) -> Any:
             return self._store.master.sparse_read(_rows(places))
 
         def is_live(found: Lookup) -> Any:
@@ -108,7 +109,7 @@ class IdRows:
             values = tf1.gather(gradient.values, positions)
             return BucketGradient(values, tf1.concat([_rows(known.places), _rows(new.places)], axis=0))
 
-    def _admissible(self, unknown: Any, ids: Any, sets: Any, clock: Any) -> tuple[Any, Any]:
+    def _admissible(self, unknown: Any, ids: Tensor, sets: Tensor, clock: Tensor) -> tuple[Any, Any]:
         """(positions of the ids that may have a row now, updates that each was in), of those at `unknown`."""
         if self.candidates is None:
             return unknown, tf1.ones_like(unknown, tf1.int64)
@@ -134,7 +135,7 @@ class IdRows:
             due = tf1.boolean_mask(found.positions, is_due)
             return tf1.gather(unknown, due), tf1.boolean_mask(seen, is_due)
 
-    def _admitted(self, wanted: Any, seen: Any, ids: Any, sets: Any, clock: Any, fresh: FreshRow) -> Placed:
+    def _admitted(self, wanted: Any, seen: Any, ids: Tensor, sets: Tensor, clock: Tensor, fresh: FreshRow) -> Placed:
         """Gives rows to the ids at `wanted`, as far as there is room; positions among all ids."""
         placed = self.rows.make_room(tf1.gather(sets, wanted), clock)
         positions, rows = tf1.gather(wanted, placed.positions), _rows(placed.places)
@@ -150,7 +151,7 @@ class IdRows:
             expired, evicted = tf1.gather(wanted, placed.expired), tf1.gather(wanted, placed.evicted)
             return Placed(positions, tf1.identity(placed.places), expired, evicted)
 
-    def _count(self, sets: Any, known: Lookup, new: Placed, gone: Any, ids: Any) -> Any:
+    def _count(self, sets: Tensor, known: Lookup, new: Placed, gone: Any, ids: Tensor) -> Any:
         refused = _all_but(tf1.concat([known.positions, new.positions], axis=0), ids)
         columns = {
             FOUND: known.places[:, 0],
@@ -162,22 +163,22 @@ class IdRows:
         cells = [tf1.stack([of, tf1.fill(tf1.shape(of), tf1.constant(c, tf1.int64))], 1) for c, of in columns.items()]
         return _added(self.counts, tf1.concat(cells, axis=0))
 
-    def sets_of(self, ids: Any) -> Any:
+    def sets_of(self, ids: Tensor) -> Any:
         """The set of each id, among those on this ps."""
         return sets_of(ids, self._all_sets) // self._num_ps
 
-    def _initial(self, ids: Any) -> Any:
+    def _initial(self, ids: Tensor) -> Any:
         master = self._store.master
         return noted()[self._table].initial.of(ids, master.shape.as_list()[1:], master.dtype.base_dtype)
 
-    def _candidates_noted(self, places: Any, seen: Any) -> Any:
+    def _candidates_noted(self, places: Tensor, seen: Any) -> Any:
         return scattered(self._candidates_seen, places, seen)
 
 
 def looked_up(
     stored_ids: IdSets,
-    ids: Any,
-    sets: Any,
+    ids: Tensor,
+    sets: Tensor,
     read: Callable[[Any], Any],
     is_live: Callable[[Lookup], Any],
     initial: Callable[[Any], Any],
@@ -202,20 +203,20 @@ def of_ids(id_rows: IdRows, fresh: FreshRow, update: Update) -> Update:
     return lambda gradient: update(id_rows.with_rows(gradient, fresh))
 
 
-def _all_but(positions: Any, ids: Any) -> Any:
+def _all_but(positions: Tensor, ids: Tensor) -> Any:
     """The other positions of the ids, int32, ascending."""
     taken = tf1.scatter_nd(positions[:, None], tf1.ones_like(positions), tf1.shape(ids))
     return tf1.cast(tf1.where(tf1.equal(taken, 0))[:, 0], tf1.int32)
 
 
-def _rows(places: Any) -> Any:
+def _rows(places: Tensor) -> Any:
     return places[:, 0] * WAYS + places[:, 1]
 
 
-def _scattered(variable: Any, rows: Any, values: Any) -> Any:
+def _scattered(variable: Variable, rows: Tensor, values: Any) -> Any:
     return tf1.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)
 
 
-def _added(variable: Any, cells: Any) -> Any:
+def _added(variable: Variable, cells: Any) -> Any:
     ones = tf1.ones(tf1.shape(cells)[:1], tf1.int64)
     return tf1.raw_ops.ResourceScatterNdAdd(ref=variable.handle, indices=cells, updates=ones)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import WAYS
+from psruntime.graph.base.types import Tensor, Variable
 from psruntime.graph.store.bucket_store import ps_variable
 
 NO_ID = -(1 << 63)  # in a free place, and never an id
@@ -20,8 +21,8 @@ class Lookup(NamedTuple):
     """Ids that are in the sets.  positions: int32 [found], among those that were asked for, ascending.  places: int64
     [found, 2], (set, way) of each."""
 
-    positions: Any
-    places: Any
+    positions: Tensor
+    places: Tensor
 
 
 class Placed(NamedTuple):
@@ -31,8 +32,8 @@ class Placed(NamedTuple):
     and why.
     """
 
-    positions: Any
-    places: Any
+    positions: Tensor
+    places: Tensor
     expired: Any
     evicted: Any
 
@@ -48,43 +49,43 @@ class IdSets:
     of it is taken away.  So who reads without a lock finds the rows of an id, or nothing.
     """
 
-    def __init__(self, ids: Any, used: Any, expire_after: int) -> None:
+    def __init__(self, ids: Tensor, used: Any, expire_after: int) -> None:
         self.ids, self.used, self._expire_after = ids, used, expire_after
 
     @property
     def variables(self) -> list[Any]:
         return [self.ids, self.used]
 
-    def find(self, ids: Any, sets: Any) -> Lookup:
+    def find(self, ids: Tensor, sets: Tensor) -> Lookup:
         """Where these ids, int64 [ids], of these sets, int64 [ids], are, also those that have expired."""
         found = tf1.where(tf1.equal(self.ids.sparse_read(sets), ids[:, None]))
         positions = tf1.cast(found[:, 0], tf1.int32)
         return Lookup(positions, tf1.stack([tf1.gather(sets, positions), found[:, 1]], axis=1))
 
-    def still(self, ids: Any, found: Lookup) -> Any:
+    def still(self, ids: Tensor, found: Lookup) -> Any:
         """Whether these are still there, bool [found]."""
         return tf1.equal(self.ids.gather_nd(found.places), tf1.gather(ids, found.positions))
 
-    def is_live(self, found: Lookup, clock: Any) -> Any:
+    def is_live(self, found: Lookup, clock: Tensor) -> Any:
         """Whether these have not expired, bool [found]."""
         if not self._expire_after:
             return tf1.ones_like(found.positions, tf1.bool)
         return clock - self.used.gather_nd(found.places) <= self._expire_after
 
-    def use(self, places: Any, clock: Any) -> Any:
+    def use(self, places: Tensor, clock: Tensor) -> Any:
         """An operation that notes that these are used now."""
         return scattered(self.used, places, tf1.fill(tf1.shape(places)[:1], clock))
 
-    def free(self, places: Any) -> Any:
+    def free(self, places: Tensor) -> Any:
         """An operation that takes the ids of these places away."""
         return scattered(self.ids, places, tf1.fill(tf1.shape(places)[:1], tf1.constant(NO_ID, tf1.int64)))
 
-    def enter(self, ids: Any, places: Any, clock: Any) -> Any:
+    def enter(self, ids: Tensor, places: Tensor, clock: Tensor) -> Any:
         """An operation that enters ids, int64 [ids], into free places."""
         with tf1.control_dependencies([self.use(places, clock)]):
             return scattered(self.ids, places, ids)
 
-    def make_room(self, sets: Any, clock: Any) -> Placed:
+    def make_room(self, sets: Tensor, clock: Tensor) -> Placed:
         """Frees a place for each of some new ids, of these sets; int64 [new].
 
         Taken are, one for each in its turn, the free places of the set, then the expired ones, then those that were
@@ -114,7 +115,7 @@ def sets_on_ps(name: str, sets: int, expire_after: int) -> IdSets:
     return IdSets(ids, ps_variable(f"{name}{LAST_USED}", [sets, WAYS]), expire_after)
 
 
-def turns(sets: Any) -> Any:
+def turns(sets: Tensor) -> Any:
     """How many before each are of its set, int32 [sets]."""
     order = tf1.argsort(sets, stable=True)
     ordered = tf1.gather(sets, order)
@@ -122,10 +123,10 @@ def turns(sets: Any) -> Any:
     return tf1.gather(number, tf1.math.invert_permutation(order))
 
 
-def _at(condition: Any) -> Any:
+def _at(condition: Tensor) -> Any:
     return tf1.cast(tf1.where(condition)[:, 0], tf1.int32)
 
 
-def scattered(variable: Any, places: Any, values: Any) -> Any:
+def scattered(variable: Variable, places: Tensor, values: Any) -> Any:
     """An operation that writes values at places, [any, 2]."""
     return tf1.raw_ops.ResourceScatterNdUpdate(ref=variable.handle, indices=places, updates=values)

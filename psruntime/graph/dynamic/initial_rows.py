@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.dynamic.hashing import GOLDEN, hashed
 from psruntime.graph.ops.seeds import DEFAULT_SEED
 
@@ -42,7 +43,7 @@ class InitialRows:
     second: float = 0.0
     salt: int = 0
 
-    def of(self, ids: Any, row_shape: Sequence[int], dtype: Any) -> Any:
+    def of(self, ids: Tensor, row_shape: Sequence[int], dtype: Any) -> Any:
         """int64 [ids] -> [ids] + row_shape, on the current device."""
         shape = tf1.concat([tf1.shape(ids), tf1.constant(list(row_shape), tf1.int32)], axis=0)
         if not self.kind:

@@ -13,6 +13,8 @@ import flatbuffers
 import numpy as np
 from tensorflow.lite.python import schema_py_generated as schema
 
+from psruntime.graph.base.types import Tensor
+
 ALIGNMENT = 16  # bytes, of what a buffer holds: as the schema says, and as kernels need that read it in place
 IDENTIFIER = b"TFL3"
 
@@ -33,7 +35,7 @@ def compact(content: bytes) -> bytes:
     return bytes(builder.Output())
 
 
-def _strip(tensor: Any) -> None:
+def _strip(tensor: Tensor) -> None:
     """Leaves out the name, and of what was measured for the quantization all but the result."""
     tensor.name = None
     quantization = tensor.quantization

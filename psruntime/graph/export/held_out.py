@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.failed_operation import users_errors
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.export.runtimes import Latency, Parts, Runtime, config, latency
 from psruntime.graph.export.saved_model import restore_model
 from psruntime.graph.export.serving_graph import FEATURES, named_tensors, parts_of, predictions_of
@@ -199,7 +200,7 @@ class _Counting:
         self.difference = Difference(largest, before.unequal + unequal, before.entries + theirs.size)
 
 
-def _found(features: Any, batch: list[Any], given: Mapping[str, Any], what: str) -> tuple[dict[str, list[int]], str]:
+def _found(features: Any, batch: list[Tensor], given: Mapping[str, Any], what: str) -> tuple[dict[str, list[int]], str]:
     """(of each tensor that is given: which tensors of a batch it is; why there are none for one of them)."""
     named = named_tensors(FEATURES, features, what)
     places = {id(tensor): number for number, tensor in enumerate(batch)}

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -15,6 +14,7 @@ from psruntime.errors import CheckpointError, PsRuntimeError, UsageError
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.listing import is_remote
 from psruntime.graph.export.pruning import Pruned, prune_kernels
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
@@ -100,7 +100,7 @@ def write_saved_model(serving: ServingGraph, checkpoint: str, folder: str, prune
         return pruned
 
 
-def restore_model(session: Any, checkpoint: str, of_training: Callable[[], Collection[str] | None]) -> None:
+def restore_model(session: Session, checkpoint: str, of_training: Callable[[], Collection[str] | None]) -> None:
     """Gives the variables of the current graph the values that a checkpoint has.  of_training: as of `require_fit`.
 
     Raises:

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Graph
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import training_names
 from psruntime.graph.ops.ancestors import ancestors
@@ -29,7 +30,7 @@ class ServingGraph:
     for tf.Examples; empty if there is one.  of_training: as of `require_fit`.
     """
 
-    graph: Any
+    graph: Graph
     signatures: dict[str, tuple[Tensors, Tensors]]
     left_out: str
     of_training: Callable[[], set[str] | None]

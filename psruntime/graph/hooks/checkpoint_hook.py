@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import CheckpointError, DivergedError, FolderOwnedError, ReplacedError
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Copied, Transferred
 from psruntime.graph.session.worker_run import WorkerRun
 
@@ -87,7 +88,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._writing: tuple[Copied, Background[Transferred]] | None = None
         self._reported_late = -1  # global step of the one of which the log says that the next waits for it
 
-    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
         """The next one is due as if the sessions were one, so that they may come and go faster than checkpoints."""
         self._finish(ABANDON_S)
         global_step = self._step_there(session)
@@ -113,7 +114,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 else:
                     self._begin(run_context.session, global_step, is_whole)
 
-    def on_pause(self, session: Any) -> None:
+    def on_pause(self, session: Session) -> None:
         """No step comes after which one could be made that is wanted now, or due."""
         if self._checkpoints.owner:
             self._checkpoints.owner.require()
@@ -131,7 +132,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         if self._is_due(global_step, is_whole):
             self._begin(session, global_step, is_whole)
 
-    def end(self, session: Any) -> None:  # noqa: ARG002
+    def end(self, session: Session) -> None:  # noqa: ARG002
         self._finish()
 
     @property
@@ -143,7 +144,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         """The session is lost, and another loop goes on."""
         self._finish(ABANDON_S)
 
-    def _step_there(self, session: Any) -> int:
+    def _step_there(self, session: Session) -> int:
         return int(session.run(self._graph.read_step))
 
     def _is_due(self, global_step: int, is_whole: bool) -> bool:
@@ -157,7 +158,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             by_steps = global_step >= self._again_at
         return by_steps or (trained > 0 and soon)
 
-    def _begin(self, session: Any, global_step: int, is_whole: bool) -> None:
+    def _begin(self, session: Session, global_step: int, is_whole: bool) -> None:
         """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
         self._before = self._saved_at, self._whole_at
         self._tried_at = self._saved_at = global_step
@@ -178,7 +179,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             if self._writing is None:
                 self._report_saves(False)
 
-    def _write(self, session: Any, copied: Copied) -> Transferred:
+    def _write(self, session: Session, copied: Copied) -> Transferred:
         """Says at once what became of it, also if this worker does not take another step."""
         try:
             moved = self._checkpoints.write(session, copied)
@@ -187,7 +188,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         finally:
             self._report_saves(False)
 
-    def _save(self, session: Any) -> None:
+    def _save(self, session: Session) -> None:
         """The last one.  Nobody pushes any more, so nothing is lost while it is tried again.
 
         A delta comes before it, unless there is one: what was trained is safe then, and the whole one takes longer.
@@ -216,10 +217,10 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 self._failed(str(error), tell=tell)
                 self._back_off("the last checkpoint cannot be written")
 
-    def _require_chief(self, session: Any) -> None:
+    def _require_chief(self, session: Session) -> None:
         self._graph.fence.require_admitted(session, self._incarnation())
 
-    def _copy(self, session: Any, only_touched: bool, is_paused: bool = False) -> Copied | None:
+    def _copy(self, session: Session, only_touched: bool, is_paused: bool = False) -> Copied | None:
         write = partial(self._graph.fence.run, session, self._incarnation())
         spoilt = self._graph.model.worker_copies.bring(write)
         if spoilt:

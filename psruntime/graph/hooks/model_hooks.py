@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import PsRuntimeError
 from psruntime.faults import Place
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.types import Session
 from psruntime.usercode import blame
 
 
@@ -45,7 +46,7 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
             with blame(self._name):
                 self._hook.begin()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: Any) -> None:
         self.stop_requested = self.stop_requested and self._global_step() >= self._stopped_at
         try:
             with blame(self._name, LOST_SESSION, Place.HOOK if self._has_session else Place.BUILD):
@@ -66,7 +67,7 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
         except LOST_SESSION as error:
             self._log("hook_failed", hook=self._name, reason=first_line(error))
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         """The training is over, and saved; ps may be gone already."""
         try:
             with blame(self._name, LOST_SESSION, Place.HOOK):

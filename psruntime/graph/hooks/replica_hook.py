@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.errors import LOST_SESSION, first_line
+from psruntime.graph.base.types import Session
 from psruntime.graph.recovery.replicas import Replicas
 from psruntime.graph.session.worker_run import WorkerRun
 
@@ -47,7 +48,7 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._ahead = 0  # steps by which the next one is made earlier
         self._sending: Background[int] | None = None
 
-    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
         self._finish(ABANDON_S)
         self._made_at = None
 
@@ -69,10 +70,10 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
     def _is_due(self, next_step: int) -> bool:
         return self._made_at is None or next_step > self._made_at + self._every_steps
 
-    def end(self, session: Any) -> None:  # noqa: ARG002
+    def end(self, session: Session) -> None:  # noqa: ARG002
         self._finish()
 
-    def _begin(self, session: Any) -> None:
+    def _begin(self, session: Session) -> None:
         """The step is done and counted, so nothing that goes wrong here may make MonitoredSession repeat it."""
         incarnation = self._incarnation()
         try:

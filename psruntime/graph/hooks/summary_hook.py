@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.summary_writer import SummaryWriter
+from psruntime.graph.base.types import Session
 from psruntime.graph.session.worker_run import WorkerRun
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._next = 0  # the global step at which the next ones are due
         self._fetched: dict[str, Any] | None = None
 
-    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
         """What a lost session interrupted is due again, and what was undone."""
         if self._global_step() < self._next - self._every:
             self._starts = True

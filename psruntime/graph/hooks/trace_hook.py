@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.types import Session
 from psruntime.graph.hooks.run_spans import run_spans
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.observe.step_times import StepTimes
@@ -61,7 +62,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             with run.graph.graph.as_default():
                 self._clocks = [_clock(ps) for ps in range(run.job.ps)]
 
-    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
         self._is_ready = False
         self._asked.clear()
         self._ran = None
@@ -100,7 +101,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._finish()
         self._ends.set()
 
-    def end(self, session: Any) -> None:  # noqa: ARG002
+    def end(self, session: Session) -> None:  # noqa: ARG002
         """The training is over: what was traced up to now is written, and joined with the rest."""
         if self._last == 0:
             return
@@ -113,7 +114,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
                 time.sleep(JOIN_EVERY_S)  # the others end with the chief, and write then
             self._safely(self._join)
 
-    def _read_clocks(self, session: Any) -> None:
+    def _read_clocks(self, session: Session) -> None:
         """After D. L. Mills, RFC 5905: of several readings the one that came back soonest, taken for its middle."""
         readings = []
         try:

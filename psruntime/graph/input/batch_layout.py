@@ -12,6 +12,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Tensor
+
 
 class BatchLayout:
     """The layout of `element`, one batch as symbolic tensors.
@@ -20,7 +22,7 @@ class BatchLayout:
     tensors: the dense tensors that travel, flat.
     """
 
-    def __init__(self, element: Any, any_size: bool = False) -> None:
+    def __init__(self, element: Tensor, any_size: bool = False) -> None:
         self._element = element
         self._any_size = any_size
         self.tensors = tf.nest.flatten(element, expand_composites=True)
@@ -70,14 +72,14 @@ class BatchLayout:
         }
         return [tf1.TensorShape([None, *t.shape[1:]]) if id(t) in dense else t.shape for t in self.tensors]
 
-    def examples(self, batch: list[Any], shape: Any) -> Any:
+    def examples(self, batch: list[Tensor], shape: Any) -> Any:
         """How many examples a batch holds: the length of its first dense tensor, or else of its first tensor.
 
         batch: flat, arrays or tensors.  shape: what gives the shape of one of them.
         """
         return _first_dimension(self._first, batch, self._position, shape)
 
-    def miscounted(self, batch: list[Any]) -> str:
+    def miscounted(self, batch: list[Tensor]) -> str:
         """How the examples that the features count differ from what the labels count; without labels, from what the
         other features do.  Empty if one of those counts the same, or none counts.  batch: arrays.
         """
@@ -95,7 +97,7 @@ class BatchLayout:
         return f"the features have first dimension {count} and the {others} {', '.join(map(str, sizes))}"
 
 
-def _first_dimension(leaf: Any, batch: list[Any], position: int, shape: Any) -> Any:
+def _first_dimension(leaf: Any, batch: list[Tensor], position: int, shape: Any) -> Any:
     """Of a leaf whose dense tensors begin at this position of the batch; of a scalar 1."""
     if isinstance(leaf, tf1.SparseTensor):
         return batch[position + 2][0]
@@ -109,6 +111,6 @@ def _first_dimension(leaf: Any, batch: list[Any], position: int, shape: Any) -> 
     return [*sizes, 1][0] if isinstance(sizes, tuple) else tf1.concat([sizes, [1]], axis=0)[0]  # it may be a scalar
 
 
-def _sides(element: Any) -> tuple[Any, Any]:
+def _sides(element: Tensor) -> tuple[Any, Any]:
     """(features, labels)."""
     return element if isinstance(element, tuple) and len(element) == 2 else (element, None)

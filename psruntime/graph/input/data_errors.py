@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.base.failed_operation import user_error
+from psruntime.graph.base.types import Graph
 
 LIMIT = 10  # batches in a row that may fail; where all do it is not the batch
 REASONS = 10  # different ones that get a line each; some reasons have a number of their own for every record
@@ -59,7 +59,7 @@ class DataErrors:
             last.detail = error.detail
             raise last
 
-    def step_failed(self, error: tf1.errors.OpError, graph: Any, tries: int) -> bool:
+    def step_failed(self, error: tf1.errors.OpError, graph: Graph, tries: int) -> bool:
         """Whether a step that has failed so many times goes on with another batch; else it is tried again as it was.
 
         Raises:

@@ -21,6 +21,7 @@ from psruntime.config import AT_MOST, JobConfig
 from psruntime.core.shards.shard_messages import Shard
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.faults import Place
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.draw_ahead import DrawnAhead
@@ -152,7 +153,7 @@ class InputStream:
         """
         try:
             with blame(self.name, passing=(tf1.errors.OutOfRangeError,), place=Place.INPUT):
-                batch: list[Any] = self._next()
+                batch: list[Tensor] = self._next()
         except tf1.errors.OutOfRangeError:
             return None
         return batch
@@ -169,7 +170,7 @@ class InputStream:
     def draw_if_any(self) -> list[Any] | None:
         """As `draw_endlessly`; None if there is no shard to read now: then ask again, which waits for one a while."""
         if self._returned:
-            batch: list[Any] | None = self._returned.popleft()
+            batch: list[Tensor] | None = self._returned.popleft()
         else:
             if self._ahead is None:
                 self._ahead = DrawnAhead(self._draw_sharded_step if self.shards else self._draw_step)
@@ -182,23 +183,23 @@ class InputStream:
         """Why there was no shard to read, for people."""
         return self.shards.reason if self.shards else ""
 
-    def applied(self, batch: list[Any]) -> None:
+    def applied(self, batch: list[Tensor]) -> None:
         """What a step took is in the variables, or was passed over."""
         if self.shards:
             self.shards.applied(batch)
 
-    def put_back(self, batch: list[Any]) -> None:
+    def put_back(self, batch: list[Tensor]) -> None:
         """What a step took is not in the variables: it is drawn again, where no example shall be left out."""
         if self.shards:
             self._returned.append(batch)
 
-    def give_back(self, batch: list[Any]) -> None:
+    def give_back(self, batch: list[Tensor]) -> None:
         """No step takes it: it is the next one that is drawn."""
         self._returned.appendleft(batch)
         self.drawn -= 1
 
     def _draw_step(self) -> list[Any]:
-        batch: list[Any] = []
+        batch: list[Tensor] = []
         for _ in range(self.minibatches):
             batch += self._draw_minibatch()
         return batch
@@ -252,13 +253,13 @@ class InputStream:
         """Whether the next draw has a batch at once, or knows at once that there is none."""
         return bool(self._returned) or (self._ahead is not None and self._ahead.is_ready)
 
-    def examples(self, batch: list[Any]) -> int:
+    def examples(self, batch: list[Tensor]) -> int:
         """How many there are in what a step takes."""
         size = len(self.layout.tensors)
         minibatches = (batch[i : i + size] for i in range(0, len(batch), size))
         return sum(int(self.layout.examples(each, np.shape)) for each in minibatches)
 
-    def miscounted(self, batch: list[Any]) -> UsageError | None:
+    def miscounted(self, batch: list[Tensor]) -> UsageError | None:
         """Why it is ambiguous what a mini-batch of a step weighs among others; None if it is not."""
         size = len(self.layout.tensors)
         for i in range(0, len(batch), size):

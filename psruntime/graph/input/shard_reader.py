@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from psruntime.core.shards.shard_messages import Shard, ShardBatch, Sharding, ShardNews
 from psruntime.errors import UsageError, UserCodeError
+from psruntime.graph.base.types import Tensor
 
 
 class ShardSource(Protocol):
@@ -102,7 +103,7 @@ class ShardReader:
                 return DrawnBatch(arrays, (ShardBatch(self._shard, self._number - 1),))
             self._end(self._shard)
 
-    def applied(self, batch: list[Any]) -> None:
+    def applied(self, batch: list[Tensor]) -> None:
         """A batch is in the variables, or was passed over."""
         if isinstance(batch, DrawnBatch):
             with self._lock:

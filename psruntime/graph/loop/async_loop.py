@@ -24,6 +24,7 @@ from psruntime.core.accounting.update_outcome import SentUpdate, outcome_of, wor
 from psruntime.core.members.view import View
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
+from psruntime.graph.base.types import Session, Tensor
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
 from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.session.step_result import StepResult, require_finite
@@ -43,7 +44,7 @@ class _Step:
     """
 
     sequence: int
-    batch: list[Any]
+    batch: list[Tensor]
     waits_s: float
     draws_s: float
     run: tuple[Started, Future[Ran]] | None = None
@@ -95,7 +96,7 @@ class AsyncLoop:
         self._origin = secrets.randbits(62)
         self._under_way: deque[_Step] = deque()  # oldest first
 
-    def run(self, session: Any) -> None:
+    def run(self, session: Session) -> None:
         """Takes steps until training stops; then none is under way.
 
         Raises:

@@ -11,6 +11,7 @@ from typing import Any
 
 from psruntime.errors import JobOverError, PsRuntimeError, ReplacedError, StopRequested
 from psruntime.graph.base.errors import LOST_SESSION
+from psruntime.graph.base.types import Session
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.model_metrics import LOGGED_EVERY_S, Measuring, require_time
 from psruntime.observe.log import first_line_of
@@ -70,7 +71,7 @@ class FinalEvaluation:
             self._log("evaluation_failed", global_step=global_step, reason=self.failure)
             return None
 
-    def _measured(self, session: Any) -> dict[str, float]:
+    def _measured(self, session: Session) -> dict[str, float]:
         """Measures in a thread of its own: what a batch waits for may never come, and nothing interrupts it."""
         so_far, began_s = [Measuring(0, 0, 0.0)], time.monotonic()
         outcome: Future[dict[str, float]] = Future()

@@ -5,10 +5,9 @@ What it has kept is pushed again, as in other rounds, when the attempt became vo
 
 from __future__ import annotations
 
-from typing import Any
-
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Action, Pushed
+from psruntime.graph.base.types import Session
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.loop.local_training import LocalTraining, Trained
 from psruntime.graph.loop.round_runs import RoundRuns, are_accepted
@@ -22,7 +21,7 @@ class LocalRounds:
         self._training, self._inputs = training, inputs
         self._kept_for: tuple[Assignment, int] | None = None  # and the first attempt of the round
 
-    def contribute(self, session: Any, assignment: Assignment, action: Action, runs: RoundRuns) -> Pushed | None:
+    def contribute(self, session: Session, assignment: Assignment, action: Action, runs: RoundRuns) -> Pushed | None:
         """Does what the turn says; None: the next turn says what follows."""
         if self._kept_for != (assignment, action.opened):
             self._kept_for, self.trained = None, self._training.train(session, assignment, action.round)

@@ -22,6 +22,7 @@ from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.failed_operation import users_errors
+from psruntime.graph.base.types import Session
 from psruntime.graph.hooks.model_hooks import StepsOnly
 from psruntime.graph.loop.alone_control import AloneControl, TrainsNoMoreError
 from psruntime.graph.loop.async_loop import AsyncLoop
@@ -87,7 +88,7 @@ class LocalTraining:
         """Whether a hook of the model, in the graph of these steps, wants no further one."""
         return any(hook.stop_requested for hook in self._users)
 
-    def train(self, session: Any, assignment: Assignment, end: int) -> Trained | None:
+    def train(self, session: Session, assignment: Assignment, end: int) -> Trained | None:
         """Trains from what the ps of the job hold, in its `session`, up to global step `end`, and keeps the change.
 
         Returns None if the view, or the training of the job or of this worker, is over before.
@@ -142,7 +143,7 @@ class LocalTraining:
         self._on_step(result)
         self._runner.on_pause(self._first)
 
-    def _keep(self, own_session: Any, end: int) -> None:
+    def _keep(self, own_session: Session, end: int) -> None:
         """Keeps how every bucket has changed: of a table the rows that have, and their numbers."""
         for bucket, change in self._rounds.change.items():
             kept = self._carried.changes(own_session, bucket, by_rows=change.indices is not None)
@@ -168,16 +169,16 @@ class _Carried:
     def __init__(self, preparation: Preparing, ps_values: PsValues, own: PsValues, runner: StepRunner) -> None:
         self._preparation, self._ps_values, self._own, self._runner = preparation, ps_values, own, runner
 
-    def run(self, session: Any, assignment: Assignment) -> Prepared:
+    def run(self, session: Session, assignment: Assignment) -> Prepared:
         prepared = self._preparation.run(session, assignment)
         for portion in self._ps_values.portions():
             self._own.write(session, portion, self._read(portion))
         return prepared
 
-    def require(self, session: Any, assignment: Assignment) -> None:
+    def require(self, session: Session, assignment: Assignment) -> None:
         self._preparation.require(session, assignment)
 
-    def changes(self, own_session: Any, bucket: str, by_rows: bool) -> list[Any]:
+    def changes(self, own_session: Session, bucket: str, by_rows: bool) -> list[Any]:
         """What the parameters of a bucket were less what they are; by_rows: only rows that differ, and their numbers,
         int64."""
         values, numbers = [], []

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from psruntime.config import JobConfig
 from psruntime.core.members.messages import GraphsBuilt
 from psruntime.errors import PsRuntimeError
 from psruntime.graph.base import allocator
+from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.checkpoint.owner import FolderOwner
 from psruntime.graph.ps.private_ps import PrivatePs
@@ -79,7 +79,7 @@ class LoopGraph:
         preparation = Preparation(train, checkpoints, replicas, index, job, log, sharded, warm_start)
         initialise, step = LocalInitialiser(train.graph), StepWarmUp(train)
 
-        def warm_up(session: Any) -> None:
+        def warm_up(session: Session) -> None:
             for fetches in (preparation.flags, train.model.worker_copies.stamps, train.read_step):
                 session.run(fetches)
             initialise.warm_up(session)

@@ -33,6 +33,7 @@ from psruntime.core.rounds.round_messages import (
     Taken,
 )
 from psruntime.errors import UserCodeError
+from psruntime.graph.base.types import Session
 from psruntime.graph.loop.local_rounds import LocalRounds
 from psruntime.graph.loop.round_batches import Batch, NoBatchError, RoundBatches
 from psruntime.graph.loop.round_runs import RoundRuns, are_accepted, is_closed, positions
@@ -105,7 +106,7 @@ class RoundLoop:
         self._waited_s = 0.0  # for actions, since the last update was recorded
         self._waits_s: float | None = None  # since when for the next action with a batch, in s since 1970
 
-    def run(self, session: Any) -> None:
+    def run(self, session: Session) -> None:
         """Carries out actions until no rounds run; a worker that has stopped takes part in no further round.
 
         Raises:
@@ -161,7 +162,7 @@ class RoundLoop:
         held = kept is not None and (kept.assignment, kept.opened) == (assignment, action.opened)
         return action.kind in (ActionKind.COMPUTE, ActionKind.PUSH) and not held
 
-    def _keep(self, session: Any, assignment: Assignment, action: Action) -> Report | None:
+    def _keep(self, session: Session, assignment: Assignment, action: Action) -> Report | None:
         """Keeps a gradient for the round, which is not pushed yet."""
         if self._needs_gradient(assignment, action):
             outcomes = self._compute(session, assignment, action)
@@ -171,7 +172,7 @@ class RoundLoop:
         assert kept is not None
         return Computed(action.round, action.opened, kept.batch.number, kept.weight)
 
-    def _contribute(self, session: Any, assignment: Assignment, action: Action) -> Report | None:
+    def _contribute(self, session: Session, assignment: Assignment, action: Action) -> Report | None:
         compute = self._needs_gradient(assignment, action)
         outcomes = (self._compute if compute else self._contribute_again)(session, assignment, action)
         if action.closes and not is_closed(outcomes, action.closes):
@@ -197,7 +198,7 @@ class RoundLoop:
             positions(outcomes),
         )
 
-    def _train_alone(self, session: Any, assignment: Assignment, action: Action) -> Report | None:
+    def _train_alone(self, session: Session, assignment: Assignment, action: Action) -> Report | None:
         """What this worker has come to by itself, where the round is local."""
         assert self._local is not None
         pushed = self._local.contribute(session, assignment, action, self._runs)
@@ -218,7 +219,9 @@ class RoundLoop:
             view, examples = word_of(kept.assignment.view), self._inputs.examples(kept.batch.arrays)
             self._on_update(SentUpdate(attempt, view, number, outcome, kept.loss, examples, waited_s))
 
-    def _why_not_closed(self, session: Any, assignment: Assignment, action: Action, closes: Complete) -> Broken | None:
+    def _why_not_closed(
+        self, session: Session, assignment: Assignment, action: Action, closes: Complete
+    ) -> Broken | None:
         """The report of a step that pulled a bucket without the round before; None: this worker is fenced."""
         found = self._runs.close(session, assignment, closes)
         if isinstance(found, Applied):  # by now; but the gradient may be in the sums of this round, which others know
@@ -227,7 +230,7 @@ class RoundLoop:
             )
         return found
 
-    def _compute(self, session: Any, assignment: Assignment, action: Action) -> Any:
+    def _compute(self, session: Session, assignment: Assignment, action: Action) -> Any:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
         began_s = time.monotonic()
         requests = {
@@ -273,7 +276,7 @@ class RoundLoop:
         kept = self._kept
         return kept is not None and kept.assignment == assignment and not kept.pushed
 
-    def _step(self, session: Any, batch: Batch, requests: dict[Any, Any], share: int) -> tuple[Batch, Ran]:
+    def _step(self, session: Session, batch: Batch, requests: dict[Any, Any], share: int) -> tuple[Batch, Ran]:
         """Runs the step with a batch, or with the next if that is given up; (the one that worked, its results)."""
         failures = 0
         while True:
@@ -323,7 +326,7 @@ class RoundLoop:
             self._kept = None
         return self._batches.next(action.share)
 
-    def _contribute_again(self, session: Any, assignment: Assignment, action: Action) -> Any:
+    def _contribute_again(self, session: Session, assignment: Assignment, action: Action) -> Any:
         """What was kept, because the attempt was void; the outcomes."""
         assert self._kept is not None
         return self._runs.contribute(session, assignment, action, self._kept.weight * self._kept.divisor)

@@ -11,6 +11,7 @@ from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Action, Applied, Broken, Complete
 from psruntime.errors import JobFailedError
+from psruntime.graph.base.types import Session
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, torn
 from psruntime.graph.session.worker_run import WorkerRun
@@ -46,7 +47,7 @@ class RoundRuns:
             raise JobFailedError(f"{odd}, so round {closes.round} was not applied, and none could be after it")
         return request
 
-    def contribute(self, session: Any, assignment: Assignment, action: Action, scale: float) -> Any:
+    def contribute(self, session: Session, assignment: Assignment, action: Action, scale: float) -> Any:
         """Pushes what is kept; the outcomes, int64 [buckets, 3].
 
         scale: multiply what is kept by it to get the sum over its examples; 0: it does not count.
@@ -65,7 +66,7 @@ class RoundRuns:
 
         return np.concatenate(session.run_step_fn(contribute))
 
-    def close(self, session: Any, assignment: Assignment, closes: Complete) -> Applied | Broken | None:
+    def close(self, session: Session, assignment: Assignment, closes: Complete) -> Applied | Broken | None:
         """Applies the round by itself, also one that somebody before began to apply; None: this worker is fenced.
 
         Raises:
@@ -81,7 +82,7 @@ class RoundRuns:
             return None  # fenced: another incarnation is at work
         return Applied(closes.round, closes.attempt, closes.round if factor > 0 else closes.round - 1)
 
-    def _factor(self, session: Any, closes: Complete) -> float:
+    def _factor(self, session: Session, closes: Complete) -> float:
         """What makes the joint gradient of the sum: the mean over all examples, within clip_norm.  0: apply nothing.
 
         Of a local round it makes the mean change, which has no limit: without one the job could not go on behind it.
@@ -102,7 +103,7 @@ class RoundRuns:
             return 0.0
         return self._clip_norm / max(norm, self._clip_norm) / closes.examples
 
-    def _run(self, session: Any, name: str, *fed: Any) -> Any:
+    def _run(self, session: Session, name: str, *fed: Any) -> Any:
         def run(step_context: Any) -> Any:  # noqa: ARG001
             return self._runner.round_run(name)(*fed)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Session
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.observe.step_times import StepTimes, in_order
@@ -47,7 +48,7 @@ class Started(NamedTuple):
 class Pausing(Protocol):
     """A hook that has to do something while no step comes."""
 
-    def on_pause(self, session: Any) -> None:
+    def on_pause(self, session: Session) -> None:
         """Is called now and then between two steps that are long apart."""
 
 
@@ -70,7 +71,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         """As this worker last saw it."""
         return self._view.global_step
 
-    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
         self.session = session
         self._call = session.calling(self._step, self._fed)
         rounds = self._rounds.runs if self._rounds else {}
@@ -131,7 +132,9 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         return fetched
 
 
-def _asking(session: Any, step: dict[str, Any], feed: dict[Any, Any], requests: dict[Any, Any]) -> Callable[[], Ran]:
+def _asking(
+    session: Session, step: dict[str, Any], feed: dict[Any, Any], requests: dict[Any, Any]
+) -> Callable[[], Ran]:
     options, metadata = tf1.RunOptions(), tf1.RunMetadata()
     feeds = dict(feed)
     for request in requests.values():

@@ -11,6 +11,7 @@ from psruntime.core.members.messages import Assignment, Ending
 from psruntime.errors import CheckpointError, JobFailedError, PassingError, ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.failed_operation import users_errors
+from psruntime.graph.base.types import Session
 from psruntime.graph.session.session import ModeChangedError, ViewSessionCreator
 from psruntime.graph.session.worker_run import WorkerRun
 
@@ -18,7 +19,7 @@ from psruntime.graph.session.worker_run import WorkerRun
 class Steps(Protocol):
     """How a mode trains."""
 
-    def run(self, session: Any) -> None:
+    def run(self, session: Session) -> None:
         """Takes steps until training stops."""
 
     def leave(self) -> None:
@@ -90,7 +91,7 @@ class TrainingLoop:
                 else:
                     self._finish(session, assignment)
 
-    def _take_steps(self, session: Any) -> None:
+    def _take_steps(self, session: Session) -> None:
         """Until training stops.  After an error that ends the job this worker takes none, and helps to save."""
         if self._failure:
             return
@@ -102,7 +103,7 @@ class TrainingLoop:
             self._failure = error
             self._control_plane.fails(str(error))
 
-    def _finish(self, session: Any, assignment: Assignment) -> None:
+    def _finish(self, session: Session, assignment: Assignment) -> None:
         """Writes the last checkpoint and evaluates.  The control plane says what comes next if something is lost."""
         try:
             global_step = int(session.run(self._closing))

@@ -10,12 +10,13 @@ from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.core.plan.plan import Plan
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.store.gradient import BucketGradient, summed
 from psruntime.graph.tables.segment_gradients import take_products
 
 
-def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, divisor: Any = None) -> dict[str, BucketGradient]:
+def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, divisor: Tensor = None) -> dict[str, BucketGradient]:
     """Bucket name -> its gradient on worker `index`; a bucket that the loss does not depend on has none.
 
     divisor: float64 [], the gradient is divided by it, at the loss; None: by nothing.
@@ -33,7 +34,7 @@ def bucket_gradients(pulled: PulledModel, plan: Plan, index: int, divisor: Any =
 class _Taken:
     """The gradients of the loss with respect to all that the model reads."""
 
-    def __init__(self, pulled: PulledModel, plan: Plan, divisor: Any) -> None:
+    def __init__(self, pulled: PulledModel, plan: Plan, divisor: Tensor) -> None:
         loss = pulled.spec.loss
         self._pulled = pulled
         self._group_of = plan.group_of
@@ -87,7 +88,7 @@ def _joint(parts: list[BucketGradient], unique: bool = True) -> BucketGradient:
     return summed(BucketGradient(values, tf1.concat([part.wide.indices for part in parts], axis=0)))
 
 
-def _piece(gradient: Any, piece: Piece) -> Any:
+def _piece(gradient: Tensor, piece: Piece) -> Any:
     """The piece's entries of its variable's gradient, flat."""
     flat = tf1.reshape(tf1.convert_to_tensor(gradient), [-1])
     return flat if flat.shape == (piece.size,) else flat[piece.start : piece.start + piece.size]

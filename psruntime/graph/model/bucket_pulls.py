@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.devices import ps_device, worker_cpu, worker_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.ops.worker_variables import worker_variable
 from psruntime.graph.push.change_log import ChangeLog
 from psruntime.graph.push.guard import only_if
@@ -66,7 +67,7 @@ class _HeldCopy:
         with tf1.device(self._device):
             self._values = worker_variable(f"held/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
 
-    def brought_up(self, changes: Any, packed: Any) -> Any:
+    def brought_up(self, changes: Any, packed: Tensor) -> Any:
         """The bucket with what came, see ChangeLog.since, as it travelled."""
         with tf1.device(self._cpu):
             position, indices = tf1.bitcast(changes[:2], tf1.int64), changes[2:]

@@ -21,6 +21,7 @@ from tensorflow.python.ops import variable_scope
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Op, Variable
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.model.aggregated import Copy
 from psruntime.graph.model.pretrained import Pretrained, notes_pretrained, pretrained_of
@@ -144,7 +145,7 @@ def substitute(
     initialised: dict[str, Any] = {}  # variables, in the order of their making
     reads: list[tuple[Any, Any]] = []  # (variable, identity of its initial value that another one begins with)
 
-    def device_of(op: Any) -> str:
+    def device_of(op: Op) -> str:
         variable_read = variable_reads.get(op.name) if op.type == "VarHandleOp" else None
         return variable_read.handle_device if variable_read and variable_read.handle_device else op.device
 
@@ -213,7 +214,7 @@ def _identity(spec: VariableSpec) -> tuple[Any, ...]:
     return spec.name, spec.shape, spec.dtype, spec.trainable
 
 
-def _require_known(variable: Any, known: Collection[tuple[Any, ...]]) -> None:
+def _require_known(variable: Variable, known: Collection[tuple[Any, ...]]) -> None:
     shape = tuple(variable.shape.as_list()) if variable.shape.rank is not None else ()
     made = VariableSpec(variable.op.name, shape, variable.dtype.base_dtype.name, trainable=variable.trainable)
     if _identity(made) not in known:
@@ -260,18 +261,18 @@ def _made(next_creator: Callable[..., Any], settings: dict[str, Any]) -> Any:
     return variable
 
 
-def _initialized_value(variable: Any, reads: list[tuple[Any, Any]]) -> Any:
+def _initialized_value(variable: Variable, reads: list[tuple[Any, Any]]) -> Any:
     """What the variable begins with, which may become another value before model_fn ends; it is noted in `reads`."""
     read = tf1.identity(variable.initial_value)
     reads.append((variable, read))
     return read
 
 
-def _own_operations(variable: Any) -> set[str]:
+def _own_operations(variable: Variable) -> set[str]:
     return {op.name for op in variable.handle.consumers()}
 
 
-def _redirect(variable: Any, variable_read: VariableRead) -> None:
+def _redirect(variable: Variable, variable_read: VariableRead) -> None:
     """Directs every read and gradient of `variable` to `variable_read`, and makes every write raise.
 
     `_cached_value` serves value() and conversion to a tensor, `_graph_element` a fetch by session.run;
@@ -296,7 +297,7 @@ def _redirect(variable: Any, variable_read: VariableRead) -> None:
     variable.__class__ = _redirected(kind)
 
 
-def _bind(variable: Any, copy: Copy) -> None:
+def _bind(variable: Variable, copy: Copy) -> None:
     """Makes all that the model does with `variable` wait until it has the pulled value; a fetch of it is that value."""
     variable._graph_element = copy.value
     variable.gradient_source = copy.bind(variable.handle)
@@ -318,7 +319,7 @@ def _redirected(kind: Any) -> type[Any]:
     )
 
 
-def _leave_global_collection(variables: list[Any]) -> None:
+def _leave_global_collection(variables: list[Variable]) -> None:
     """Handles that are never initialised must not be found by code that saves or checks global variables; model_fn
     itself finds them, as it would without psruntime."""
     leave = {id(variable) for variable in variables}

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.types import Session
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.model_metrics import Feed, ModelMetrics, OnBatch
@@ -42,7 +43,7 @@ class PulledEvaluation:
             with tf1.device(worker_device(context.worker_index)):
                 self._metrics = ModelMetrics(pulled.spec, pulled.batch, where)
 
-    def measure(self, session: Any, on_batch: OnBatch = lambda _: None) -> dict[str, float]:
+    def measure(self, session: Session, on_batch: OnBatch = lambda _: None) -> dict[str, float]:
         """The model's metrics, and its mean loss as "loss", over one pass of the data.
 
         session: of `graph`, on the current view.  on_batch: called after each batch with how far the evaluation is.
@@ -124,7 +125,7 @@ def training_names(model: Model, layout: BatchLayout) -> set[str] | None:
 
 def _over_all(
     metrics: ModelMetrics,
-    session: Any,
+    session: Session,
     model: Model,
     context: Context,
     on_batch: OnBatch,

@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, TENSORFLOW, ModelIdentity
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.update.optimizers import EVERY, Rule, make_optimizer, rules_of
 from psruntime.model import Model, ModelSpec
 
@@ -116,14 +117,14 @@ class Expressions:
         self._ends = ends
         self._known: dict[tuple[Any, int], str] = {}
 
-    def of(self, tensor: Any, depth: int = MOST_DEPTH) -> str:
+    def of(self, tensor: Tensor, depth: int = MOST_DEPTH) -> str:
         """Of at most MOST_CHARS and the digest of what is beyond them."""
         key = tensor.ref(), depth
         if key not in self._known:
             self._known[key] = clipped(self._text(tensor, depth))
         return self._known[key]
 
-    def _text(self, tensor: Any, depth: int) -> str:
+    def _text(self, tensor: Tensor, depth: int) -> str:
         if end := self._ends(tensor.op):
             return end
         constant = tf.get_static_value(tensor)

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.model.towers import Towers
@@ -93,7 +94,7 @@ class _InOrder:
         self._before = copied
 
 
-def _copy(minibatch: Subgraph, number: int, batch: list[Any], after: Any, moved: Any) -> Copy:
+def _copy(minibatch: Subgraph, number: int, batch: list[Tensor], after: Any, moved: Any) -> Copy:
     try:
         return minibatch.copy(number, batch, after, moved)
     except ValueError as error:
@@ -103,13 +104,13 @@ def _copy(minibatch: Subgraph, number: int, batch: list[Any], after: Any, moved:
         ) from error
 
 
-def _weighted(tensor: Any, weight: Any) -> Any:
+def _weighted(tensor: Tensor, weight: Tensor) -> Any:
     """Times the weight, in the dtype in which sums are kept; what weighs nothing is 0, also if it is not finite."""
     wide = tf1.cast(tensor, summing(tensor.dtype))
     return tf1.math.multiply_no_nan(wide, tf1.cast(weight, wide.dtype))
 
 
-def _mean(total: Any, weight: Any, dtype: Any) -> Any:
+def _mean(total: Tensor, weight: Tensor, dtype: Any) -> Any:
     """0 if all weighs nothing."""
     return tf1.cast(tf1.math.divide_no_nan(total, tf1.cast(weight, total.dtype)), dtype)
 

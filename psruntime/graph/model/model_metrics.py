@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.base.failed_operation import users_errors
+from psruntime.graph.base.types import Session, Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.rows_in_use import BATCHES_BYTES
 from psruntime.graph.ops.ancestors import ancestors
@@ -76,7 +77,7 @@ class ModelMetrics:
         UsageError: a metric cannot be measured; `where` is the model_fn, for messages.
     """
 
-    def __init__(self, spec: ModelSpec, batch: list[Any], where: str) -> None:
+    def __init__(self, spec: ModelSpec, batch: list[Tensor], where: str) -> None:
         self._batch, self._where = batch, where
         self._examples = tf1.placeholder(tf1.float32, [], name="examples")
         given = {} if spec.metrics is None else spec.metrics
@@ -100,7 +101,7 @@ class ModelMetrics:
             found += _names(name, shape)
         return found
 
-    def scalars(self, session: Any, names: list[str] | None = None) -> dict[str, float]:
+    def scalars(self, session: Session, names: list[str] | None = None) -> dict[str, float]:
         """The values now, by name; of these metrics alone, if any are given.
 
         Raises:
@@ -117,7 +118,7 @@ class ModelMetrics:
 
     def over(
         self,
-        session: Any,
+        session: Session,
         inputs: InputStream,
         on_batch: OnBatch,
         load: Callable[[list[Feed]], None] | None = None,

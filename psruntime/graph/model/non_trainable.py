@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import ps_device, worker_device
+from psruntime.graph.base.types import Session
 from psruntime.graph.model.capture import Captured
 from psruntime.graph.ops.variable_uses import uses_of
 from psruntime.graph.ops.worker_variables import LASTING, worker_variable
@@ -86,7 +87,7 @@ class WorkerCopies:
         """
         write(self._write_stamp, {self._restored: secrets.randbelow(1 << 62) + 1})
 
-    def take(self, session: Any) -> None:
+    def take(self, session: Session) -> None:
         """At the start of a session, makes the copies those on the ps, and the worker's other lasting variables new.
 
         Only if the ps were initialised or restored since this worker did so last.

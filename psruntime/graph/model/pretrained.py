@@ -17,6 +17,7 @@ from tensorflow.python.training import checkpoint_utils, warm_starting_util
 
 from psruntime.core.recovery.checkpoint_names import described
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Variable
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.ops.checkpoint_fit import contents_of
 
@@ -36,19 +37,19 @@ class Pretrained:
     slice_spec: str
 
 
-def notes_pretrained(variable: Any) -> None:
+def notes_pretrained(variable: Variable) -> None:
     """From now on init_from_checkpoint only notes where the value of the variable is."""
     setattr(variable, _NOTES, True)
 
 
-def pretrained_of(variable: Any) -> Pretrained | None:
+def pretrained_of(variable: Variable) -> Pretrained | None:
     """Where the initial value of a marked variable is, if it is in a checkpoint."""
     found: Pretrained | None = getattr(variable, "pretrained", None)
     return found
 
 
 def _set_checkpoint_initializer(
-    variable: Any, ckpt_file: str, tensor_name: str, slice_spec: str, name: str = "checkpoint_initializer"
+    variable: Variable, ckpt_file: str, tensor_name: str, slice_spec: str, name: str = "checkpoint_initializer"
 ) -> None:
     """In place of TensorFlow's function of this name, for marked variables.  Others are TensorFlow's."""
     if not getattr(variable, _NOTES, False):
@@ -68,7 +69,7 @@ def _set_checkpoint_initializer(
     variable.pretrained = Pretrained(ckpt_file, tensor_name, slice_spec)
 
 
-def _require_fit(variable: Any, path: str, tensor: str, slice_spec: str) -> None:
+def _require_fit(variable: Variable, path: str, tensor: str, slice_spec: str) -> None:
     """Raises UsageError: a variable cannot begin with this tensor."""
     name = variable.op.name
     where = f"tf.train.init_from_checkpoint: variable {name} cannot begin with {tensor} of {path}"
@@ -85,7 +86,7 @@ def _require_fit(variable: Any, path: str, tensor: str, slice_spec: str) -> None
         raise UsageError(f"{where}: that is {described(there[tensor])}, and the variable is {described(expected)}")
 
 
-def _infer_var_name(variables: list[Any]) -> str:
+def _infer_var_name(variables: list[Variable]) -> str:
     """In place of TensorFlow's function of this name, which wants each variable to be read from its handle."""
     if not all(getattr(variable, _NOTES, False) for variable in variables):
         name: str = _original_infer(variables)
@@ -96,7 +97,7 @@ def _infer_var_name(variables: list[Any]) -> str:
     return str(names.pop())
 
 
-def _warm_start_var_with_vocab(var: Any, *args: Any, **settings: Any) -> None:
+def _warm_start_var_with_vocab(var: Variable, *args: Any, **settings: Any) -> None:
     """In place of TensorFlow's function of this name, which assigns."""
     variables = var if isinstance(var, list) else [var]
     if any(getattr(variable, _NOTES, False) for variable in variables):

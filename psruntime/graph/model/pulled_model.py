@@ -12,6 +12,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.dynamic.id_rows import IdRows
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.input.input_stream import InputStream
@@ -65,7 +66,7 @@ class PulledModel:
     worker_copies: WorkerCopies
     aggregated: Aggregated
     captured: Captured
-    batch: list[Any]
+    batch: list[Tensor]
     examples: Any
     updates: list[Any]
 
@@ -258,7 +259,7 @@ def _given_updates(spec: ModelSpec) -> Sequence[Any]:
     return tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if spec.updates is None else spec.updates
 
 
-def _updates(spec: ModelSpec, batch: list[Any]) -> list[Any]:
+def _updates(spec: ModelSpec, batch: list[Tensor]) -> list[Any]:
     """The operations of the spec's updates, without those that need another input than the batch.
 
     A Keras model that was called on tensors lists the updates for its own symbolic inputs as well.

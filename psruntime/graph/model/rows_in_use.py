@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Op, Session, Tensor, Variable
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.row_portions import row_portions
 
@@ -29,11 +30,11 @@ class RowsInUse:
     variables: those that were taken out, and have no value.
     """
 
-    def __init__(self, variables: Iterable[Any]) -> None:
+    def __init__(self, variables: Iterable[Variable]) -> None:
         self._tables = [_Table(v, lookups) for v in variables if _is_large(v) and (lookups := _lookups_of(v))]
         self.variables = [table.variable for table in self._tables]
 
-    def load(self, session: Any, path: str, feeds: Sequence[dict[Any, Any]]) -> None:
+    def load(self, session: Session, path: str, feeds: Sequence[dict[Any, Any]]) -> None:
         """Gives the lookups the rows that they need with these feeds, from the checkpoint `path`.
 
         Raises:
@@ -52,7 +53,7 @@ class RowsInUse:
 class _Table:
     """One variable, its lookups changed to find their rows among those that are loaded.  indices: what these take."""
 
-    def __init__(self, variable: Any, lookups: list[Any]) -> None:
+    def __init__(self, variable: Variable, lookups: list[Any]) -> None:
         self.variable = variable
         self.indices = [op.inputs[1] for op in lookups]
         self._dtype, (self._height, *self._row_shape) = variable.dtype.base_dtype, variable.shape.as_list()
@@ -70,7 +71,7 @@ class _Table:
         for op in lookups:
             self._redirect(op)
 
-    def load(self, session: Any, path: str, ids: Any) -> None:
+    def load(self, session: Session, path: str, ids: Tensor) -> None:
         """ids: int64 [ids], different, ascending."""
         if ids.size and not 0 <= ids[0] <= ids[-1] < self._height:
             wrong = ids[0] if ids[0] < 0 else ids[-1]
@@ -89,7 +90,7 @@ class _Table:
         axes = [f"{self._begin[0] + start},{count}", *(f"{begin},{length}" for begin, length in of_rows)]
         return f"{' '.join(map(str, self._shape))} {':'.join(axes)}"
 
-    def _redirect(self, op: Any) -> None:
+    def _redirect(self, op: Op) -> None:
         found, consumers = op.outputs[0], op.outputs[0].consumers()
         with tf1.name_scope(f"{op.name}/"):
             indices = tf1.cast(op.inputs[1], tf1.int64)
@@ -117,12 +118,12 @@ class _Loaded:
         return value
 
 
-def _is_large(variable: Any) -> bool:
+def _is_large(variable: Variable) -> bool:
     size = variable.shape.num_elements()
     return size is not None and bool(variable.shape.rank) and size * variable.dtype.base_dtype.size > LARGE_BYTES
 
 
-def _lookups_of(variable: Any) -> list[Any]:
+def _lookups_of(variable: Variable) -> list[Any]:
     """The operations that look its rows up; none if anything else reads it, or they need more than the batch."""
     lookups = []
     handle = getattr(variable, "handle", None)
@@ -136,11 +137,11 @@ def _lookups_of(variable: Any) -> list[Any]:
     return lookups
 
 
-def _is_of_batch(tensor: Any) -> bool:
+def _is_of_batch(tensor: Tensor) -> bool:
     """Whether it has the same value each time that it is computed from a batch."""
     return not any(op.op_def is None or op.op_def.is_stateful for op in ancestors([tensor]))
 
 
-def _is_read(op: Any) -> bool:
+def _is_read(op: Op) -> bool:
     """Whether anything uses what is read, other than under another name."""
     return any(used.type != "Identity" or _is_read(used) for tensor in op.outputs for used in tensor.consumers())

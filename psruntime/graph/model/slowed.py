@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Tensor
 from psruntime.model import TRAIN, Model, ModelSpec
 
 MEASURED = 9  # last steps; their median is what a step takes
@@ -45,7 +46,7 @@ class _Pause(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._own_s: deque[float] = deque(maxlen=MEASURED)  # of steps, without the pauses
         self._paused_s = 0.0
 
-    def __call__(self, _loss: Any) -> Any:
+    def __call__(self, _loss: Tensor) -> Any:
         self._paused_s = self._more * statistics.median(self._own_s) if self._own_s else 0.0
         time.sleep(self._paused_s)
         return True

@@ -17,20 +17,21 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import AGGREGATIONS, DTYPE_BYTES, TRAINED_DTYPES, VariableSpec
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Variable
 from psruntime.graph.ops.variable_uses import LOOKUPS, Use
 
 
-def is_global_step(variable: Any) -> bool:
+def is_global_step(variable: Variable) -> bool:
     """Whether it is the one that tf.train.get_global_step finds."""
     return _is_in(tf1.GraphKeys.GLOBAL_STEP, variable) or variable.op.name == "global_step"
 
 
-def is_worker_local(variable: Any) -> bool:
+def is_worker_local(variable: Variable) -> bool:
     """Whether no other process has to know it."""
     return _is_in(tf1.GraphKeys.LOCAL_VARIABLES, variable)
 
 
-def aggregation_of(variable: Any, uses: list[Use]) -> str:
+def aggregation_of(variable: Variable, uses: list[Use]) -> str:
     """How what the workers make of a variable that is not trainable is put together; empty if it is not.
 
     The layers of TensorFlow and Keras make their moving averages with aggregation MEAN, to be read as one: each worker
@@ -53,7 +54,7 @@ def aggregation_of(variable: Any, uses: list[Use]) -> str:
     return kind
 
 
-def spec_of(variable: Any, uses: list[Use]) -> VariableSpec | None:
+def spec_of(variable: Variable, uses: list[Use]) -> VariableSpec | None:
     """What the plan has to know of a variable with these uses; None if nothing.
 
     Raises:
@@ -96,7 +97,7 @@ def _refuse_changes(name: str, changes: list[Use]) -> None:
         )
 
 
-def _spec(variable: Any, dtypes: tuple[str, ...], **kinds: Any) -> VariableSpec:
+def _spec(variable: Variable, dtypes: tuple[str, ...], **kinds: Any) -> VariableSpec:
     name, dtype = variable.op.name, variable.dtype.base_dtype.name
     if not variable.shape.is_fully_defined():
         raise UsageError(f"variable {name} has shape {variable.shape}; a global variable needs a fully defined one")
@@ -106,5 +107,5 @@ def _spec(variable: Any, dtypes: tuple[str, ...], **kinds: Any) -> VariableSpec:
     return VariableSpec(name, tuple(variable.shape.as_list()), dtype, **kinds)
 
 
-def _is_in(collection: str, variable: Any) -> bool:
+def _is_in(collection: str, variable: Variable) -> bool:
     return any(member is variable for member in tf1.get_collection(collection))

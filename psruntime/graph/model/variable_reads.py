@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.buckets import Piece
 from psruntime.core.plan.packing import ALIGNED_BYTES
 from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.types import Tensor
 
 
 class VariableRead(Protocol):
@@ -26,10 +27,10 @@ class VariableRead(Protocol):
     source: Any
     handle_device: str | None
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+    def sparse_read(self, indices: Tensor, name: str | None = None) -> Any:
         """Rows: integer `indices` of any shape -> indices.shape + row shape."""
 
-    def gather_nd(self, indices: Any, name: str | None = None) -> Any:
+    def gather_nd(self, indices: Tensor, name: str | None = None) -> Any:
         """Entries or slices, as tf.gather_nd gives them."""
 
 
@@ -41,10 +42,10 @@ class PulledRead:
     def __init__(self, value: Any) -> None:
         self.value = self.source = value
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+    def sparse_read(self, indices: Tensor, name: str | None = None) -> Any:
         return tf1.gather(self.value, indices, name=name)
 
-    def gather_nd(self, indices: Any, name: str | None = None) -> Any:
+    def gather_nd(self, indices: Tensor, name: str | None = None) -> Any:
         return tf1.gather_nd(self.value, indices, name=name)
 
 

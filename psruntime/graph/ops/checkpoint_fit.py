@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -11,11 +10,14 @@ from psruntime.core.accounting.saved_state import SUFFIX
 from psruntime.core.recovery.checkpoint_names import Found, described
 from psruntime.errors import UsageError
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.types import Variable
 
 GLOBAL_STEP = "global_step"
 
 
-def require_fit(variables: Sequence[Any], checkpoint: str, of_training: Callable[[], Collection[str] | None]) -> None:
+def require_fit(
+    variables: Sequence[Variable], checkpoint: str, of_training: Callable[[], Collection[str] | None]
+) -> None:
     """Checks names, shapes and dtypes: restoring does not look at the shapes, nor at what is left over.
 
     of_training: gives the names of the model's variables in mode train, or None if it cannot be built; called if the
@@ -59,13 +61,13 @@ def contents_of(checkpoint: str) -> dict[str, Found]:
     return {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
 
 
-def found_as(variable: Any) -> Found:
+def found_as(variable: Variable) -> Found:
     """Shape and dtype of a variable in a checkpoint; those of the whole for a part of a partitioner."""
     part = variable._save_slice_info
     return tuple(part.full_shape if part else variable.shape.as_list()), variable.dtype.base_dtype.name
 
 
-def name_of(variable: Any) -> str:
+def name_of(variable: Variable) -> str:
     """Of a variable in a checkpoint; that of the whole for a part of a partitioner."""
     part = variable._save_slice_info
     return part.full_name if part else str(variable.op.name)

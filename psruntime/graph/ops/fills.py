@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Variable
 from psruntime.graph.ops.value_rows import rows_of
 
 LARGE_BYTES = 1 << 20
@@ -23,7 +24,7 @@ def zeros(shape: Sequence[int], dtype: Any) -> Any:
     return made
 
 
-def initialise(variable: Any) -> Any:
+def initialise(variable: Variable) -> Any:
     """An operation that assigns a variable its initial value, on its device."""
     value, size = variable.initial_value, variable.shape.num_elements()
     is_large = size is not None and size * variable.dtype.size > LARGE_BYTES

@@ -8,12 +8,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.gpus import may_be_on_gpu
+from psruntime.graph.base.types import Tensor
 
 WIDE_ROW = 32  # entries
 HIGH = 1 << 32  # one in the second of the two int32 that an int64 is, on a little-endian machine
 
 
-def row_sums(values: Any, places: Any, count: Any) -> Any:
+def row_sums(values: Any, places: Tensor, count: Tensor) -> Any:
     """[rows] + row shape -> [count] + row shape, sums over the rows of each place; int32 `places` [rows] are below
     `count`, an integer [].
 
@@ -29,14 +30,14 @@ def row_sums(values: Any, places: Any, count: Any) -> Any:
     return _product(values, tf1.cast(places, tf1.int64) + tf1.range(0, rows * HIGH, HIGH), count)
 
 
-def are_narrow(rows: Any) -> bool:
+def are_narrow(rows: Tensor) -> bool:
     """Whether `narrow_sums` is the faster way to add up such rows."""
     shape = rows.shape
     is_known = shape.rank is not None and shape[1:].is_fully_defined()
     return is_known and prod(shape[1:]) < WIDE_ROW and rows.dtype in (tf1.float32, tf1.float64)
 
 
-def narrow_sums(values: Any, taken: Any, places: Any, count: Any, weights: Any = None) -> Any:
+def narrow_sums(values: Any, taken: Any, places: Tensor, count: Tensor, weights: Tensor = None) -> Any:
     """[count] + row shape: to each place the sum of the rows that are taken there.
 
     values: [rows] + row shape.  taken, places: integers [terms], below the number of rows, and below `count`.
@@ -45,7 +46,7 @@ def narrow_sums(values: Any, taken: Any, places: Any, count: Any, weights: Any =
     return _product(values, tf1.cast(places, tf1.int64) + tf1.cast(taken, tf1.int64) * HIGH, count, weights)
 
 
-def _product(values: Any, pairs: Any, count: Any, weights: Any = None) -> Any:
+def _product(values: Any, pairs: Any, count: Tensor, weights: Tensor = None) -> Any:
     """pairs: int64 [terms], place + HIGH * row, seen as two int32; `stack` would put these together slowly."""
     row_shape = values.shape.as_list()[1:]
     sums = tf1.raw_ops.SparseTensorDenseMatMul(

@@ -13,6 +13,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 from tensorflow.python.util import _pywrap_determinism
 
+from psruntime.graph.base.types import Op
+
 DEFAULT_SEED = 87654321  # of a graph whose seed is not set: tensorflow/python/framework/random_seed.py
 SPACE = 2**31 - 1  # seeds are below it
 STRIDE = 1_000_003  # a prime, so that the seeds of two workers meet for far apart indices only
@@ -82,7 +84,7 @@ class Reseeded:
         self._names: dict[str, str] = {}  # function -> its copy, or itself if it draws nothing
         self.functions: list[Any] = []
 
-    def reseed(self, node: Any) -> bool:
+    def reseed(self, node: Op) -> bool:
         """Changes a NodeDef, if it draws or calls what does; whether it was changed."""
         changed = False
         if "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):  # 0 and 0: no seed was given

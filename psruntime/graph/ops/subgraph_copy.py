@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.seeds import Reseeded
 
@@ -24,19 +25,19 @@ class Subgraph:
     boundary: operations at which the part ends on the other side.
     """
 
-    def __init__(self, inputs: Iterable[Any], targets: Iterable[Any], boundary: Iterable[Any]) -> None:
+    def __init__(self, inputs: Iterable[Tensor], targets: Iterable[Any], boundary: Iterable[Any]) -> None:
         self._inputs = list(inputs)
         ends = {tensor.op for tensor in self._inputs} | set(boundary)
         candidates = ancestors(targets, ends.__contains__)
         self._operations = _changing({tensor.op for tensor in self._inputs}, candidates)
         self._library = tf1.get_default_graph().as_graph_def().library  # once: it takes all of the graph
 
-    def __contains__(self, operation: Any) -> bool:
+    def __contains__(self, operation: Op) -> bool:
         """Whether a copy has one of its own."""
         return operation in self._operations
 
     def copy(
-        self, number: int, inputs: Iterable[Any], after: Any, moved: Callable[[str], str] = lambda device: device
+        self, number: int, inputs: Iterable[Tensor], after: Any, moved: Callable[[str], str] = lambda device: device
     ) -> Copy:
         """Copy `number`, from 1, that reads `inputs` and begins when operation `after` has run.
 
@@ -95,7 +96,7 @@ class Copy:
         return original if copied is None else copied.outputs[original.value_index]
 
 
-def _waited_for(operation: Any) -> Any:
+def _waited_for(operation: Op) -> Any:
     """A tensor that stands for the operation where it is waited for: a mapping of inputs takes no operations."""
     if operation.outputs:
         return operation.outputs[0]
@@ -108,7 +109,7 @@ def _as_input(name: str) -> str:
     return name.removesuffix(":0")
 
 
-def _changing(inputs: set[Any], candidates: set[Any]) -> dict[Any, None]:
+def _changing(inputs: set[Tensor], candidates: set[Any]) -> dict[Any, None]:
     """The candidates that have to be copied, in the order of their making.
 
     A loop of the old control flow is copied whole: all of it is in one frame.
@@ -125,12 +126,12 @@ def _changing(inputs: set[Any], candidates: set[Any]) -> dict[Any, None]:
     return dict.fromkeys(sorted(found, key=lambda op: op._id))
 
 
-def _has_state(op: Any) -> bool:
+def _has_state(op: Op) -> bool:
     definition = op.op_def
     return definition is None or definition.is_stateful
 
 
-def _is_resource(op: Any) -> bool:
+def _is_resource(op: Op) -> bool:
     """Whether it is a variable, a table or the like, which is there between steps."""
     made = any(t.dtype == tf1.resource or t.dtype._is_ref_dtype for t in op.outputs)
     return op.type in TABLES or (made and not op.inputs)

@@ -15,6 +15,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Op, Tensor
+
 Rows = Callable[[Any, Any], Any]  # (first row, number of rows), int64 [], -> these rows, on the current device
 Key = Callable[[Any], Any]  # an operation that draws without a seed -> uint64 [2] instead of one; None: there is none
 
@@ -63,7 +65,7 @@ def rows_of(value: Any, key: Key) -> Rows | None:
     return lambda first, rows: _BY_ENTRY[op.type](*[each(first, rows) for each in made])
 
 
-def _drawn(op: Any, key: Key) -> Rows | None:
+def _drawn(op: Op, key: Key) -> Rows | None:
     value, start = op.outputs[0], _start(op, key)
     if start is None:
         return None
@@ -71,7 +73,7 @@ def _drawn(op: Any, key: Key) -> Rows | None:
     row_size = prod(value.shape.as_list()[1:])
     of_one_draw = 2 if value.dtype == tf1.float64 else 4  # entries
 
-    def drawn(first: Any, rows: Any) -> Any:
+    def drawn(first: Any, rows: Tensor) -> Any:
         entry = first * row_size
         draw = low + tf1.cast(entry * TRIED if "Truncated" in op.type else entry // of_one_draw, tf1.uint64)
         counter = tf1.stack([draw, high + tf1.cast(draw < low, tf1.uint64)])
@@ -81,7 +83,7 @@ def _drawn(op: Any, key: Key) -> Rows | None:
     return drawn
 
 
-def _start(op: Any, key: Key) -> tuple[Any, Any, Any] | None:
+def _start(op: Op, key: Key) -> tuple[Any, Any, Any] | None:
     """(key, uint64 [1]; lower and upper half of the number of the first draw, uint64 []); None if there is none."""
     if op.type.startswith("Stateless"):
         _, own_key, counter, algorithm = op.inputs
@@ -91,7 +93,7 @@ def _start(op: Any, key: Key) -> tuple[Any, Any, Any] | None:
     return None if seeded is None else (seeded[:1], tf1.constant(0, tf1.uint64), seeded[1])
 
 
-def _single(op: Any) -> Any:
+def _single(op: Op) -> Any:
     """The one value that a constant has everywhere, as numpy has it; None if it may have others."""
     scalar = op.get_attr("value")
     scalar.ClearField("tensor_shape")
@@ -99,14 +101,14 @@ def _single(op: Any) -> Any:
     return tf1.make_ndarray(scalar) if values == [1] else None
 
 
-def _has_rows(tensor: Any, shape: Any) -> bool:
+def _has_rows(tensor: Tensor, shape: Any) -> bool:
     """Whether a tensor has an entry of its own for each row of this shape, and is not the same for all."""
     return tensor.shape.rank is None or (tensor.shape.rank == shape.rank and tensor.shape[0] != 1)
 
 
-def _every_row(tensor: Any) -> Rows:
+def _every_row(tensor: Tensor) -> Rows:
     return lambda *_: tensor
 
 
-def _shaped(rows: Any, shape: Any) -> Any:
+def _shaped(rows: Tensor, shape: Any) -> Any:
     return tf1.concat([rows[None], tf1.constant(shape.as_list()[1:], tf1.int64)], axis=0)

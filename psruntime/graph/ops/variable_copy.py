@@ -6,13 +6,14 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Variable
 from psruntime.graph.ops.row_portions import move
 
 
 class VariableCopy:
     """A copy of `variable`, by default beside it.  `suffix` tells it from the variable's other copies."""
 
-    def __init__(self, variable: Any, suffix: str, device: str | None = None) -> None:
+    def __init__(self, variable: Variable, suffix: str, device: str | None = None) -> None:
         self.variable = variable
         self._device = device or variable.device
         self._dtype = variable.dtype.base_dtype

@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from psruntime.graph.base.types import Op, Tensor
+
 LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd", "VariableShape"})
 READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}
 _PASSED_ON = frozenset({"Identity", "IdentityN", "Switch", "Merge", "Enter", "Exit", "NextIteration"})
@@ -49,13 +51,13 @@ def uses_of(handle: Any, but: Collection[str] = ()) -> list[Use]:
     return found
 
 
-def inner_ops(op: Any) -> list[Any]:
+def inner_ops(op: Op) -> list[Any]:
     """The operations of the functions that an operation calls, and of those that these call."""
     within = [inner for body in _bodies(op) for inner in body.get_operations()]
     return within + [deeper for inner in within for deeper in inner_ops(inner)]
 
 
-def _bodies(op: Any) -> list[Any]:
+def _bodies(op: Op) -> list[Any]:
     """The graphs of the functions that an operation calls."""
     names = [
         function.name
@@ -67,7 +69,7 @@ def _bodies(op: Any) -> list[Any]:
     return [function.graph for function in functions if function is not None]
 
 
-def _within(op: Any, tensor: Any, body: Any) -> list[Any]:
+def _within(op: Op, tensor: Tensor, body: Any) -> list[Any]:
     """What a tensor is called inside: the last inputs of an operation are the last arguments of its functions."""
     offset = len(op.inputs) - len(body.inputs)
     return [body.inputs[i - offset] for i, given in enumerate(op.inputs) if given is tensor and i >= offset]

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.push.guard import only_if
 from psruntime.graph.store.bucket_store import BucketStore, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
@@ -63,7 +64,7 @@ class ChangeLog:
 
         return noted
 
-    def since(self, version: Any, position: Any) -> tuple[Any, Any]:
+    def since(self, version: Tensor, position: Any) -> tuple[Any, Any]:
         """What changed since a worker was at this position, int64 []: (int32 [2 + n], [n] or all of the master).
 
         The first is the position that it is at then, in two numbers, and the indices that it is sent; none with all.
@@ -86,14 +87,14 @@ class ChangeLog:
             sent = tf1.raw_ops.Merge(inputs=[indices, none]).output
             return tf1.concat([tf1.bitcast(ended, tf1.int32), sent], 0), tf1.raw_ops.Merge(inputs=[some, every]).output
 
-    def _write(self, start: Any, indices: Any) -> Any:
+    def _write(self, start: Any, indices: Tensor) -> Any:
         return tf1.raw_ops.ResourceScatterUpdate(
             resource=self._indices.handle,
             indices=self._places(start, tf1.size(indices, out_type=tf1.int64)),
             updates=tf1.cast(indices, tf1.int32),
         )
 
-    def _places(self, start: Any, count: Any) -> Any:
+    def _places(self, start: Any, count: Tensor) -> Any:
         return tf1.mod(start + tf1.range(count), self._size)
 
 

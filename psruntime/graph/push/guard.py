@@ -25,6 +25,7 @@ from psruntime.core.accounting.ledger import (
     STALE,
 )
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.push.push_window import is_in, with_one_more
 from psruntime.graph.push.step_messages import Push, ReceivedPush
 from psruntime.graph.store.bucket_store import (
@@ -150,7 +151,7 @@ def is_fenced(control: PsControl, push: Push) -> Any:
     return tf1.not_equal(control.admitted.sparse_read(push.worker), push.incarnation)
 
 
-def only_if(condition: Any, tensor: Any) -> Any:
+def only_if(condition: Tensor, tensor: Tensor) -> Any:
     """The tensor, dead unless the condition holds: what depends on it, or waits for it, does not run then.
 
     A Switch itself is never dead, only its outputs are; hence the identity, which can be waited for.
@@ -158,7 +159,7 @@ def only_if(condition: Any, tensor: Any) -> Any:
     return tf1.identity(tf1.raw_ops.Switch(data=tensor, pred=condition).output_true)
 
 
-def times(values: Any, factor: Any) -> Any:
+def times(values: Any, factor: Tensor) -> Any:
     """The values times the factor, []; the values themselves where it is 1, without a pass over the memory and a copy.
 
     Dead if the values are.
@@ -170,12 +171,12 @@ def times(values: Any, factor: Any) -> Any:
     return product
 
 
-def gradient_if(condition: Any, gradient: BucketGradient) -> BucketGradient:
+def gradient_if(condition: Tensor, gradient: BucketGradient) -> BucketGradient:
     """The gradient, dead unless the condition holds."""
     return gradient.map(lambda tensor: only_if(condition, tensor))
 
 
-def settled(condition: Any, branches: list[Any]) -> Any:
+def settled(condition: Tensor, branches: list[Any]) -> Any:
     """A tensor that is there once one of the branches has run, or once it is clear that the condition fails.
 
     The branches are operations that are dead unless the condition holds; if it does, exactly one runs.
@@ -187,7 +188,7 @@ def settled(condition: Any, branches: list[Any]) -> Any:
     return tf1.raw_ops.Merge(inputs=inputs).output
 
 
-def record_push(store: BucketStore, control: PsControl, push: Push, last_push: list[Any], accepted: Any) -> Any:
+def record_push(store: BucketStore, control: PsControl, push: Push, last_push: list[Any], accepted: Tensor) -> Any:
     """An operation that records a push that arrived in the worker's row, whether it was accepted or not."""
     numbers = control.numbers
     same = tf1.equal(last_push[ORIGIN], push.origin)

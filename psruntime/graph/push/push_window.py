@@ -10,13 +10,14 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.store.numbers import Numbers
 
 WINDOW_SIZE = 62  # sequence numbers; as many bits of an int64 as are safe to shift
 ALL = (1 << WINDOW_SIZE) - 1
 
 
-def is_in(window: Any, highest: Any, sequence: Any, numbers: Numbers) -> Any:
+def is_in(window: Tensor, highest: Tensor, sequence: Any, numbers: Numbers) -> Any:
     """Whether the sequence number was accepted before; bool [].  All are int64 []."""
     age = highest - sequence
     bit = tf1.bitwise.bitwise_and(tf1.bitwise.right_shift(window, _within(age, numbers)), numbers(1))
@@ -24,7 +25,7 @@ def is_in(window: Any, highest: Any, sequence: Any, numbers: Numbers) -> Any:
     return tf1.logical_and(age >= numbers(0), tf1.logical_or(older, tf1.equal(bit, numbers(1))))
 
 
-def with_one_more(window: Any, highest: Any, sequence: Any, numbers: Numbers) -> tuple[Any, Any]:
+def with_one_more(window: Tensor, highest: Tensor, sequence: Any, numbers: Numbers) -> tuple[Any, Any]:
     """(window, highest sequence number) once `sequence` is accepted, which is not in the window yet."""
     ahead, behind = _within(sequence - highest, numbers), _within(highest - sequence, numbers)
     kept = tf1.bitwise.bitwise_and(tf1.bitwise.left_shift(window, ahead), numbers(ALL))

@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, PENDING, RECEIVED, VOID
 from psruntime.core.rounds.round_messages import Complete
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.push.guard import (
     Section,
     copied_to_ps,
@@ -65,7 +66,7 @@ class RoundStore:
     def variables(self) -> list[Any]:
         return [*self.sum.variables, self.scale, self.state]
 
-    def add(self, gradient: BucketGradient, scale: Any, accepted: Any, fresh: Any) -> Any:
+    def add(self, gradient: BucketGradient, scale: Tensor, accepted: Tensor, fresh: Any) -> Any:
         """Adds the gradient to the sum, if it is accepted and its scale is above 0.
 
         Returns the scale of the sum, a tensor that is there once the gradient was added.
@@ -85,7 +86,7 @@ class RoundStore:
             summed = tf1.where(tf1.logical_and(is_first, counts), scale, before)
             return tf1.where(accepted, summed, stored)
 
-    def joint(self, total: BucketGradient, factor: Any) -> BucketGradient:
+    def joint(self, total: BucketGradient, factor: Tensor) -> BucketGradient:
         """The sum of all examples' gradients times the factor, float64 [], from the sum as it was read."""
         total = self.sum.total(total)
         multiplier = tf1.cast(factor * self.scale.read_value(), self.sum.dtype)

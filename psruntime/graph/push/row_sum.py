@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Tensor, Variable
 from psruntime.graph.push.guard import gradient_if, only_if, times
 from psruntime.graph.store.bucket_store import ps_variable
 from psruntime.graph.store.gradient import BucketGradient, GradientStore, summed
@@ -23,7 +24,7 @@ class RowSum:
     moved about twice, however many come.
     """
 
-    def __init__(self, name: str, master: Any, dtype: Any) -> None:
+    def __init__(self, name: str, master: Variable, dtype: Any) -> None:
         self._rows = GradientStore(name, master, dtype, is_sparse=True)
         self._count = ps_variable(f"{name}/count", [])
         self.dtype = dtype
@@ -52,7 +53,7 @@ class RowSum:
         """An operation that replaces the sum."""
         return self._counted([self._rows.write(gradient)], tf1.size(gradient.indices, out_type=tf1.int64))
 
-    def add(self, gradient: BucketGradient, factor: Any) -> list[Any]:
+    def add(self, gradient: BucketGradient, factor: Tensor) -> list[Any]:
         """Operations, of which one adds the gradient times the factor, a scalar, to the sum, and the others are
         dead."""
         rooms = [tf1.raw_ops.VariableShape(input=v.handle, out_type=tf1.int64)[0] for v in self._rows.variables]
@@ -70,7 +71,7 @@ class RowSum:
         moved = self._moved(gradient_if(tf1.logical_not(fits), more), begin)
         return [self._counted(in_place, only_if(fits, end)), moved]
 
-    def _moved(self, more: BucketGradient, count: Any) -> Any:
+    def _moved(self, more: BucketGradient, count: Tensor) -> Any:
         """An operation that holds all rows, in room for twice those before, or for all if that is more.
 
         Dead if those that come are.
@@ -83,6 +84,6 @@ class RowSum:
         together = BucketGradient(*[tf1.concat(parts, axis=0) for parts in all_rows])
         return self._counted([self._rows.write(together)], count + coming)
 
-    def _counted(self, written: list[Any], count: Any) -> Any:
+    def _counted(self, written: list[Any], count: Tensor) -> Any:
         with tf1.control_dependencies(written):
             return tf1.group(self._count.assign(count, read_value=False))

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_cpu
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.update.optimizers import Rule, learning_rates_at
 
@@ -34,11 +35,11 @@ class Push:
     worker: Any
     incarnation: Any
     sequence: Any
-    finite: Any
+    finite: Tensor
     origin: Any
 
     @classmethod
-    def of(cls, push_id: Any, finite: Any) -> Push:
+    def of(cls, push_id: Any, finite: Tensor) -> Push:
         """push_id: int64 [4] = (worker, incarnation, sequence, origin)."""
         worker, incarnation, sequence, origin = (push_id[i] for i in range(PUSH_ID_SIZE))
         return cls(worker, incarnation, sequence, finite, origin)
@@ -64,8 +65,8 @@ class ReceivedPush:
     push: Push
     learning_rates: list[Any]
     members: Any
-    factor: Any
-    scale: Any = None
+    factor: Tensor
+    scale: Tensor = None
     is_chief: Any = None
 
     @classmethod
@@ -104,7 +105,7 @@ class PushRequest:
     """
 
     def __init__(
-        self, rules: list[Rule], index: int, controls: Sequence[PsControl], finite: Any = None, scale: Any = None
+        self, rules: list[Rule], index: int, controls: Sequence[PsControl], finite: Tensor = None, scale: Tensor = None
     ) -> None:
         self._rules = rules
         self.rates: dict[str, float] = {}  # by the pattern of the variables, as `values` had them last
@@ -159,7 +160,7 @@ class PushRequest:
         return np.array([*push_id, members, _bits(factor), is_chief, *rates, *last], np.int64)
 
 
-def _scaled(rates: list[Any], control: PsControl) -> list[Any]:
+def _scaled(rates: list[Tensor], control: PsControl) -> list[Any]:
     if not rates:
         return []
     scale = control.learning_rate_scale.read_value()

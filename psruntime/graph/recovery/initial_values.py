@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
+from psruntime.graph.base.types import Variable
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.fills import initialise
 from psruntime.graph.ops.row_portions import assign_rows, row_portions
@@ -155,7 +156,7 @@ def _dealt_to(graph: TrainGraph, bucket: Bucket, values: Values) -> list[Any]:
     return dealt
 
 
-def _of_bucket(bucket: Bucket, values: Values, master: Any) -> Any:
+def _of_bucket(bucket: Bucket, values: Values, master: Variable) -> Any:
     """The bucket's value; the variables that are not in `values` have what the master holds, or zeros without one."""
     held = tf1.zeros([bucket.size], bucket.dtype) if master is None else master.read_value()
     pieces = []
@@ -166,6 +167,6 @@ def _of_bucket(bucket: Bucket, values: Values, master: Any) -> Any:
     return tf1.reshape(tf1.concat(pieces, axis=0), bucket.master_shape)
 
 
-def _assign(variable: Any, value: Any) -> Any:
+def _assign(variable: Variable, value: Any) -> Any:
     with tf1.device(variable.device):
         return variable.assign(value, read_value=False)

@@ -34,6 +34,7 @@ from psruntime.errors import (
     JobFailedError,
 )
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.types import Op, Session, Variable
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
 from psruntime.graph.ops.fills import initialise
@@ -136,7 +137,7 @@ class Preparation:
         """What `require` reads."""
         return self._flags.flags
 
-    def warm_up(self, session: Any) -> None:
+    def warm_up(self, session: Session) -> None:
         """Makes a session ready to adopt what the ps hold, and changes nothing."""
         for read in (self._flags.flags, self._has_rounds, self._graph.read_step):
             session.run(read)
@@ -145,7 +146,7 @@ class Preparation:
         for written in (self._new_sums, self._no_round, self._flags.sizes):
             self._fence.warm_up(session, written, {self._attempt: 0})
 
-    def run(self, session: Any, assignment: Assignment) -> Prepared:
+    def run(self, session: Session, assignment: Assignment) -> Prepared:
         """Prepares the view of `session`.
 
         Raises:
@@ -170,8 +171,8 @@ class Preparation:
                     raise CannotPrepareError(str(tries.first_error)) from None
                 raise tries.first_error from None
 
-    def _prepare(self, session: Any, assignment: Assignment, tries: _Tries) -> Prepared:
-        def write(operations: list[Any], feed: Any = None) -> None:
+    def _prepare(self, session: Session, assignment: Assignment, tries: _Tries) -> Prepared:
+        def write(operations: list[Op], feed: Any = None) -> None:
             self._fence.run(session, assignment.incarnation, operations, feed)
 
         try:
@@ -249,12 +250,12 @@ class Preparation:
         return Prepared(global_step, attempt, steps_lost, saved_step, self._position(path))
 
     def _read_pretrained(
-        self, session: Any, every_ps: Collection[int], incarnation: int, values: PretrainedValues
+        self, session: Session, every_ps: Collection[int], incarnation: int, values: PretrainedValues
     ) -> None:
         for facts in values.assign(session, every_ps, incarnation):
             self._log("pretrained", **facts)
 
-    def _claim_folder(self, session: Any, assignment: Assignment) -> None:
+    def _claim_folder(self, session: Session, assignment: Assignment) -> None:
         """Raises FolderOwnedError if the folder of the checkpoints is a live job's."""
         owner = self._checkpoints.owner
         if owner is None:
@@ -265,7 +266,7 @@ class Preparation:
             begins=assignment.seen_step == 0,
         )
 
-    def _begin_rounds(self, session: Any, assignment: Assignment, write: Callable[..., None]) -> None:
+    def _begin_rounds(self, session: Session, assignment: Assignment, write: Callable[..., None]) -> None:
         """Where a ps has no rounds yet all ps begin them anew, at the highest attempt; the state, which tells that a ps
         has them, is written last."""
         has = [bool(each) for each in session.run(self._has_rounds)]
@@ -336,27 +337,27 @@ class Preparation:
             self._log("checkpoint_damaged", path=path, reason=error, instead=older)
         return older is not None
 
-    def require(self, session: Any, assignment: Assignment) -> None:
+    def require(self, session: Session, assignment: Assignment) -> None:
         """UnavailableError unless every ps of the session is prepared."""
         self._flags.require(session)
         if self._unreported:
             self._unreported.end(session, assignment.view.number)
 
-    def _same_rounds(self, session: Any) -> bool:
+    def _same_rounds(self, session: Session) -> bool:
         """Whether no round was cut off while it was applied."""
         states = self._states(session)
         return len(np.unique(states[:, [INTENT, APPLIED_ATTEMPT]])) <= 1
 
-    def _states(self, session: Any) -> Any:
+    def _states(self, session: Session) -> Any:
         """Round states, int64 [buckets, ROUND_STATE_SIZE]."""
         states = [state for of_ps in session.run(self._round_states) for state in of_ps]
         return np.array(states, np.int64).reshape(-1, ROUND_STATE_SIZE)
 
-    def _last_attempt(self, session: Any) -> int:
+    def _last_attempt(self, session: Session) -> int:
         states = self._states(session)
         return int(states[:, ATTEMPT].max(initial=0))
 
-    def _newer_replica(self, session: Any, contents: list[Contents], saved_step: int) -> Replica | None:
+    def _newer_replica(self, session: Session, contents: list[Contents], saved_step: int) -> Replica | None:
         """What the lost ps come back from, if it is not older than the checkpoint of this step."""
         if self._replicas is None:
             return None
@@ -366,7 +367,7 @@ class Preparation:
         newer = replica and replica.is_whole and replica.state.global_step >= saved_step
         return replica if newer else None
 
-    def _report(self, event: str, session: Any, **facts: object) -> int:
+    def _report(self, event: str, session: Session, **facts: object) -> int:
         global_step = int(session.run(self._graph.read_step))
         self._log(event, global_step=global_step, **facts)
         return global_step
@@ -386,7 +387,7 @@ def _facts(moved: Transferred | None) -> dict[str, object]:
     return {"checkpoint": moved.path, "sharded": moved.sharded} if moved else {"checkpoint": None}
 
 
-def _are_initialised(variables: list[Any]) -> Any:
+def _are_initialised(variables: list[Variable]) -> Any:
     """Whether all are, bool []."""
     return tf1.reduce_all([tf1.raw_ops.VarIsInitializedOp(resource=variable.handle) for variable in variables] or True)
 

@@ -15,6 +15,7 @@ from psruntime.core.members.view import listed
 from psruntime.core.recovery.recovery import Contents
 from psruntime.errors import JobFailedError, ModelDiffersError
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Session, Variable
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.store.write_fence import WriteFence
 
@@ -43,7 +44,7 @@ class PreparedFlags:
             for write in (self.sizes[ps], self._mark[ps], self._unmark[ps]):
                 fence.guard(ps, [write])
 
-    def read(self, session: Any) -> list[Contents]:
+    def read(self, session: Session) -> list[Contents]:
         """What each ps holds.
 
         Raises:
@@ -56,7 +57,7 @@ class PreparedFlags:
                 raise JobFailedError(f"ps {ps} holds the variables of another plan; restart it to begin anew")
         return [known[flag] for flag in flags]
 
-    def begin(self, session: Any, incarnation: int, every_ps: Collection[int]) -> None:
+    def begin(self, session: Session, incarnation: int, every_ps: Collection[int]) -> None:
         """Marks these ps as being prepared: from here on their variables may be anything.
 
         Raises:
@@ -64,16 +65,16 @@ class PreparedFlags:
         """
         self._fence.run(session, incarnation, [self._unmark[ps] for ps in every_ps])
 
-    def finish(self, session: Any, incarnation: int, every_ps: Collection[int]) -> None:
+    def finish(self, session: Session, incarnation: int, every_ps: Collection[int]) -> None:
         """Marks these ps as prepared: their variables are complete.  Raises as `begin`."""
         self.measure(session, incarnation, every_ps)
         self._fence.run(session, incarnation, [self._mark[ps] for ps in every_ps])
 
-    def measure(self, session: Any, incarnation: int, every_ps: Collection[int]) -> None:
+    def measure(self, session: Session, incarnation: int, every_ps: Collection[int]) -> None:
         """Writes how many bytes these ps hold.  Raises as `begin`."""
         self._fence.run(session, incarnation, [self.sizes[ps] for ps in every_ps])
 
-    def require(self, session: Any) -> None:
+    def require(self, session: Session) -> None:
         """Checks that every ps of the session is prepared: one may have been replaced a moment ago.
 
         Raises:
@@ -91,6 +92,6 @@ class PreparedFlags:
             raise tf1.errors.UnavailableError(None, None, f"ps {listed(missing)} is not prepared")
 
 
-def _size_bytes(variables: Sequence[Any]) -> int:
+def _size_bytes(variables: Sequence[Variable]) -> int:
     """Bytes of all these variables; one of unknown shape or of strings counts nothing."""
     return sum((v.shape.num_elements() or 0) * v.dtype.base_dtype.size for v in variables)

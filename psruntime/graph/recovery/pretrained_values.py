@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -16,6 +15,7 @@ from psruntime.errors import some
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
 from psruntime.graph.checkpoint.transfer import Reader, Source
 from psruntime.graph.model.pretrained import Pretrained
@@ -39,7 +39,7 @@ class PretrainedValues:
                 for path, sources in self._sources.items()
             }
 
-    def assign(self, session: Any, every_ps: Collection[int], incarnation: int) -> list[dict[str, object]]:
+    def assign(self, session: Session, every_ps: Collection[int], incarnation: int) -> list[dict[str, object]]:
         """Over what the variables have, on these ps; returns of each checkpoint facts for the log.
 
         Raises:

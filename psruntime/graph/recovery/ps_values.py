@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Session, Variable
 from psruntime.graph.ops.row_portions import assign_rows, row_portions
 from psruntime.graph.step.train_graph import TrainGraph
 
@@ -44,17 +45,17 @@ class PsValues:
             for first, rows in self._values[name].portions:
                 yield Portion(name, first, rows)
 
-    def read(self, session: Any, portion: Portion) -> Any:
+    def read(self, session: Session, portion: Portion) -> Any:
         return self._values[portion.variable].read(session, portion)
 
-    def write(self, session: Any, portion: Portion, value: Any) -> None:
+    def write(self, session: Session, portion: Portion, value: Any) -> None:
         self._values[portion.variable].write(session, portion, value)
 
 
 class _Value:
     """One variable.  portions: (first row, rows) of each; a variable that is one portion is read as a whole."""
 
-    def __init__(self, variable: Any, writes: bool) -> None:
+    def __init__(self, variable: Variable, writes: bool) -> None:
         dtype, shape = variable.dtype.base_dtype, variable.shape
         self.portions = list(row_portions(tuple(shape.as_list()), dtype.size))
         self._is_whole = len(self.portions) == 1
@@ -72,10 +73,10 @@ class _Value:
                 self._new = tf1.placeholder(dtype, [None, *shape[1:]])
                 self._write = assign_rows(variable.handle, self._first, self._new)
 
-    def read(self, session: Any, portion: Portion) -> Any:
+    def read(self, session: Session, portion: Portion) -> Any:
         feed = {} if self._is_whole else {self._first: portion.first, self._rows: portion.rows}
         return session.run(self._read, feed)
 
-    def write(self, session: Any, portion: Portion, value: Any) -> None:
+    def write(self, session: Session, portion: Portion, value: Any) -> None:
         feed = {} if self._is_whole else {self._first: portion.first}
         session.run(self._write, {**feed, self._new: value})

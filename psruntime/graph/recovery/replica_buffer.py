@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.recovery.replicas import holder_of
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Variable
 from psruntime.graph.ops import row_portions
 from psruntime.graph.ops.variable_copy import VariableCopy
 from psruntime.graph.push.guard import locked
@@ -80,7 +81,7 @@ class ReplicaBuffer:
         return last
 
     def _counters(self, from_next: bool) -> tuple[Any, Any, Any, Any]:
-        def read(variable: Any) -> Any:
+        def read(variable: Variable) -> Any:
             return self._copy_of(variable, from_next).read()
 
         with tf1.device(self._next if from_next else self._device):
@@ -106,11 +107,11 @@ class ReplicaBuffer:
         with tf1.name_scope(f"{store.bucket.name}/"):
             return locked(store, [], self._graph.fence.inside(self._ps, copy))[1]
 
-    def _copy(self, variable: Any) -> Any:
+    def _copy(self, variable: Variable) -> Any:
         name = variable.handle.op.name
         self._own[name] = VariableCopy(variable, f"{self._suffix}_own")
         self._on_next[name] = VariableCopy(variable, self._suffix, self._next)
         return self._own[name].take()
 
-    def _copy_of(self, variable: Any, from_next: bool) -> VariableCopy:
+    def _copy_of(self, variable: Variable, from_next: bool) -> VariableCopy:
         return (self._on_next if from_next else self._own)[variable.handle.op.name]

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.core.recovery.replicas import BUFFERS, Note, Notes, Source, holder_of, newest_source, next_buffer
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Session
 from psruntime.graph.recovery.replica_buffer import ReplicaBuffer
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, counts_of, ps_variable
@@ -44,7 +45,7 @@ class Replicas:
         """The variables that this ps needs before anything is replicated."""
         return [each.notes for each in (*self._on_next, *self._own) if each.ps == ps]
 
-    def begin(self, session: Any, incarnation: int) -> int:
+    def begin(self, session: Session, incarnation: int) -> int:
         """Copies what every ps holds, beside it; returns the global step."""
         replicas, _ = self._read(session)
         buffer = next_buffer(self._num_ps, replicas)
@@ -55,18 +56,18 @@ class Replicas:
         self._begun = buffer, Note(secrets.randbelow(1 << 62) + 1, step)
         return step
 
-    def send(self, session: Any, incarnation: int) -> None:
+    def send(self, session: Session, incarnation: int) -> None:
         """Takes what was copied last to the next ps."""
         self._fence.run(session, incarnation, [of_ps.send for of_ps in self._buffers[self._begun[0]]])
 
-    def finish(self, session: Any, incarnation: int) -> None:
+    def finish(self, session: Session, incarnation: int) -> None:
         """Marks what was sent as complete; from then on it may be restored."""
         buffer, note = self._begun
         self._note(session, incarnation, buffer, note)
         if not self._sync:
             self._fence.run(session, incarnation, [of_ps.free_own for of_ps in self._buffers[buffer]])
 
-    def newest(self, session: Any, lost: Collection[int], fresh: Collection[int]) -> Replica | None:
+    def newest(self, session: Session, lost: Collection[int], fresh: Collection[int]) -> Replica | None:
         """What the lost ps, in mode sync all that have variables, can be brought back from; None if there is nothing.
 
         fresh: those that hold nothing at all.
@@ -76,17 +77,17 @@ class Replicas:
         source = newest_source(needed, fresh, self._num_ps, replicas, own if self._sync else None)
         return Replica(session, self._buffers[source.buffer], needed, source) if source else None
 
-    def forget(self, session: Any, incarnation: int) -> None:
+    def forget(self, session: Session, incarnation: int) -> None:
         """Marks every copy as of no use: the ps go on from something else."""
         for buffer in range(BUFFERS):
             self._note(session, incarnation, buffer, Note())
 
-    def _read(self, session: Any) -> tuple[Notes, Notes]:
+    def _read(self, session: Session) -> tuple[Notes, Notes]:
         """(what is noted on the next ps, what on the ps itself), of each ps."""
         on_next, own = session.run([[each.value for each in notes] for notes in (self._on_next, self._own)])
         return _notes(on_next), _notes(own)
 
-    def _note(self, session: Any, incarnation: int, buffer: int, note: Note) -> None:
+    def _note(self, session: Session, incarnation: int, buffer: int, note: Note) -> None:
         everywhere = [*self._on_next, *self._own]
         feed: dict[Any, Any] = {notes.buffer: buffer for notes in everywhere}
         feed.update({notes.note: (note.stamp, note.global_step) for notes in everywhere})
@@ -99,7 +100,9 @@ class Replica:
     state: their counters in it.  restore: operations that give the variables of `ps` what the copy holds.
     """
 
-    def __init__(self, session: Any, copies: list[ReplicaBuffer], every_ps: Collection[int], source: Source) -> None:
+    def __init__(
+        self, session: Session, copies: list[ReplicaBuffer], every_ps: Collection[int], source: Source
+    ) -> None:
         self.ps = frozenset(every_ps)
         self.restore = [copies[ps].restore[ps in source.from_next] for ps in sorted(self.ps)]
         counters = session.run({ps: copies[ps].counters[ps in source.from_next] for ps in self.ps})

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Piece
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Op
 from psruntime.graph.ops import row_portions
 from psruntime.graph.ops.row_portions import assign_rows
 from psruntime.graph.ops.value_rows import ALIGNED, Rows, rows_of
@@ -57,7 +58,7 @@ class TablePortions:
         for portion in range(self._number):
             yield operations, {self._portion: portion, **drawn}
 
-    def _key(self, op: Any) -> Any:
+    def _key(self, op: Op) -> Any:
         """None if the values of several variables depend on what is drawn: they would not have the same."""
         if self._users[op] > 1:
             return None

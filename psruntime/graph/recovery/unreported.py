@@ -6,11 +6,10 @@ must not take them for those that the coordinator knows the position of.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Session
 from psruntime.graph.store.bucket_store import ps_variable
 from psruntime.graph.store.write_fence import WriteFence
 
@@ -32,14 +31,14 @@ class Unreported:
             self._end = self.variable.assign(others, read_value=False)
         fence.guard(0, [self._begin])
 
-    def begin(self, session: Any, incarnation: int, view: int) -> None:
+    def begin(self, session: Session, incarnation: int, view: int) -> None:
         """Before the first variable is brought back.  ReplacedError: another chief is at work."""
         self._fence.run(session, incarnation, [self._begin], {self._view: view})
 
-    def is_left(self, session: Any) -> bool:
+    def is_left(self, session: Session) -> bool:
         """Whether it began in some view, and was not reported."""
         return int(session.run(self._read)) != 0
 
-    def end(self, session: Any, view: int) -> None:
+    def end(self, session: Session, view: int) -> None:
         """The coordinator says that the view is prepared, so it has heard; nothing if this is another view's."""
         session.run(self._end, {self._view: view})

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -21,6 +20,7 @@ from psruntime.errors import CheckpointError, PassingError, UsageError, some
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.types import Session
 from psruntime.graph.checkpoint.entries import CheckpointPart, parts_of
 from psruntime.graph.checkpoint.listing import CheckpointList, newest_step
 from psruntime.graph.checkpoint.transfer import Reader, Source
@@ -88,7 +88,7 @@ class WarmValues:
         with graph.graph.as_default(), tf1.name_scope("warm_start"):
             self._reader = Reader(found.parts, index, graph.fence, keeps=True)
 
-    def assign(self, session: Any, every_ps: Collection[int], incarnation: int) -> dict[str, object]:
+    def assign(self, session: Session, every_ps: Collection[int], incarnation: int) -> dict[str, object]:
         """Over the initial values of these ps; returns facts for the log.
 
         The chief reads for all ps, which need not see the checkpoint.

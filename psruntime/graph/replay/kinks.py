@@ -11,34 +11,35 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.ancestors import ancestors
 
 NEAR = 2e-7  # of the largest input: some four roundings of float32
 
 
-def _to_zero(op: Any) -> Any:
+def _to_zero(op: Op) -> Any:
     return tf1.abs(op.inputs[0])
 
 
-def _to_six(op: Any) -> Any:
+def _to_six(op: Op) -> Any:
     return tf1.minimum(tf1.abs(op.inputs[0]), tf1.abs(op.inputs[0] - 6.0))
 
 
-def _between(op: Any) -> Any:
+def _between(op: Op) -> Any:
     return tf1.abs(op.inputs[0] - op.inputs[1])
 
 
 def _to_best(sign: float) -> Callable[[Any], Any]:
     """Of every entry to the largest along the axes that are reduced, or to the smallest."""
 
-    def distance(op: Any) -> Any:
+    def distance(op: Op) -> Any:
         x = op.inputs[0] * tf1.cast(sign, op.inputs[0].dtype)
         return tf1.reduce_max(x, op.inputs[1], keepdims=True) - x
 
     return distance
 
 
-def _to_last_taken(op: Any) -> Any:
+def _to_last_taken(op: Op) -> Any:
     """Of every entry to the smallest that is among the k largest, and of those to the largest that is not."""
     x, last = op.inputs[0], op.outputs[0][..., -1:]
     return tf1.abs(x - last)
@@ -66,7 +67,7 @@ class Kinks:
     one that every rounding has, as of padding.
     """
 
-    def __init__(self, loss: Any) -> None:
+    def __init__(self, loss: Tensor) -> None:
         found = [op for op in ancestors([loss]) if op.type in DISTANCES and op.inputs[0].dtype.is_floating]
         self._ops = sorted((op for op in found if op._get_control_flow_context() is None), key=lambda op: op.name)
         self.measures = [_measured(op) for op in self._ops]
@@ -80,7 +81,7 @@ class Kinks:
         ]
 
 
-def _measured(op: Any) -> tuple[Any, Any]:
+def _measured(op: Op) -> tuple[Any, Any]:
     distance = tf1.cast(DISTANCES[op.type](op), tf1.float64)
     smallest = tf1.reduce_min(tf1.where(distance > 0, distance, tf1.fill(tf1.shape(distance), tf1.float64.max)))
     return smallest, tf1.reduce_max(tf1.abs(tf1.cast(op.inputs[0], tf1.float64)))

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.types import Session, Tensor, Variable
 from psruntime.graph.replay.sums import Gradient, place_of
 from psruntime.graph.update.optimizers import Rule, is_by_row, make_optimizer, rule_of
 
@@ -37,7 +38,7 @@ class PlainBucket:
     """
 
     def __init__(
-        self, bucket: Bucket, model: Mapping[str, Any], rules: list[Rule], rates: Sequence[Any], sparse: bool
+        self, bucket: Bucket, model: Mapping[str, Any], rules: list[Rule], rates: Sequence[Tensor], sparse: bool
     ) -> None:
         self.bucket = bucket
         self._model = model
@@ -103,13 +104,13 @@ class PlainBucket:
                 shape = tuple(variable.shape.as_list())
                 yield variable, [Slice(self.bucket.variable + suffix, shape, (slice(None),) * len(shape), EVERYTHING)]
 
-    def _is_slot(self, variable: Any) -> bool:
+    def _is_slot(self, variable: Variable) -> bool:
         slots = [self._optimizer.get_slot(self._master, name) for name in self._optimizer.get_slot_names()]
         if any(slot is variable for slot in slots) and variable.shape[:1] == self._master.shape[:1]:
             return True
         return bool(variable.shape.rank and variable.shape == self._master.shape)
 
-    def _slice(self, piece: Piece, suffix: str, variable: Any) -> Slice:
+    def _slice(self, piece: Piece, suffix: str, variable: Variable) -> Slice:
         of_model = self._model[piece.variable]
         shape, part = tuple(of_model.shape.as_list()), of_model._get_save_slice_info()
         name, whole, offset = piece.variable, shape, (0,) * len(shape)
@@ -152,7 +153,7 @@ class PlainBuckets:
         self._refresh = tf1.group(*[_whole(model[name], own) for name, own in trained.items()])
         self.initial = tf1.group(*[variable.initializer for each in buckets for variable in each.variables])
 
-    def take(self, session: Any, value: Callable[[str], Any]) -> None:
+    def take(self, session: Session, value: Callable[[str], Any]) -> None:
         """Makes all what a checkpoint has.  value: of the tensor of this name there."""
         for each in self._buckets.values():
             for variable, slices in each.slices():
@@ -162,7 +163,7 @@ class PlainBuckets:
                 session.run(variable.initializer, {variable.initializer.inputs[1]: array})
         session.run(self._refresh)
 
-    def values(self, session: Any) -> dict[str, Any]:
+    def values(self, session: Session) -> dict[str, Any]:
         """All that a checkpoint would have, by the name of the tensor there."""
         found: dict[str, Any] = {}
         for each in self._buckets.values():
@@ -174,7 +175,7 @@ class PlainBuckets:
         return found
 
 
-def _whole(variable: Any, pieces: Sequence[tuple[PlainBucket, Piece]]) -> Any:
+def _whole(variable: Variable, pieces: Sequence[tuple[PlainBucket, Piece]]) -> Any:
     """An operation that makes a variable of the model what its buckets have."""
     if pieces[0][0].bucket.is_table:
         places = [tf1.range(place_of(p, each.bucket)[0], variable.shape[0], p.stride) for each, p in pieces]

@@ -16,6 +16,7 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.types import Session, Variable
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.model.variable_kinds import aggregation_of
@@ -107,7 +108,7 @@ class PlainModel:
             found += [variable.op.name] * (variable.op in read and any(use.changes for use in uses))
         return sorted(found)
 
-    def initialise(self, session: Any, value: Callable[[str], Any]) -> None:
+    def initialise(self, session: Session, value: Callable[[str], Any]) -> None:
         """Makes the variables that are not trained, once those that are have values: what a checkpoint has of them.
 
         value: of the tensor of this name there.
@@ -121,12 +122,12 @@ class PlainModel:
                 session.run(assigned, {assigned.inputs[1]: _part_of(variable, value)})
         session.run(self._tables)
 
-    def at(self, session: Any, global_step: int) -> None:
+    def at(self, session: Session, global_step: int) -> None:
         """Lets the model read this global step."""
         if self._step is not None:
             session.run(self._step.initializer, {self._step.initializer.inputs[1]: global_step})
 
-    def gradient(self, session: Any, arrays: Sequence[Any], divisor: float) -> tuple[float, dict[str, Gradient]]:
+    def gradient(self, session: Session, arrays: Sequence[Any], divisor: float) -> tuple[float, dict[str, Gradient]]:
         """(what a mini-batch weighs, its gradient over the divisor, by variable); arrays: in the order of the layout.
 
         Raises:
@@ -141,7 +142,7 @@ class PlainModel:
         gradients = [gradient for piece in bucket.pieces for gradient in self._gradients[piece.variable]]
         return bucket.is_table and all(isinstance(gradient, tf1.IndexedSlices) for gradient in gradients)
 
-    def near_kinks(self, session: Any, arrays: Sequence[Any]) -> list[str]:
+    def near_kinks(self, session: Session, arrays: Sequence[Any]) -> list[str]:
         """Which inputs of a mini-batch are within rounding of a kink, one text for each operation."""
         return self.kinks.near(self._run(session, self.kinks.measures, self._fed(arrays)))
 
@@ -149,14 +150,14 @@ class PlainModel:
         return dict(zip(self._feeds, arrays, strict=True))
 
     @staticmethod
-    def _run(session: Any, fetches: Any, feed: dict[Any, Any]) -> Any:
+    def _run(session: Session, fetches: Any, feed: dict[Any, Any]) -> Any:
         try:
             return session.run(fetches, feed)
         except (tf1.errors.OpError, ValueError) as error:
             raise fate_of(error, Place.EVALUATOR, f"the model failed: {first_line(error)}") from error
 
 
-def _part_of(variable: Any, value: Callable[[str], Any]) -> Any:
+def _part_of(variable: Variable, value: Callable[[str], Any]) -> Any:
     """What a checkpoint has of a variable, which may be a part of one that it has as a whole."""
     part = variable._get_save_slice_info()
     if part is None:
@@ -165,7 +166,7 @@ def _part_of(variable: Any, value: Callable[[str], Any]) -> Any:
     return value(part.full_name)[region]
 
 
-def _lookups(variable: Any) -> list[Any]:
+def _lookups(variable: Variable) -> list[Any]:
     """The operations that look up rows of a table, in the order in which they were made; none if there are others."""
     reads = [op for op in variable.handle.consumers() if op.type in ("ResourceGather", "ResourceGatherNd")]
     return sorted(reads, key=lambda op: op._id) if all(op.type == "ResourceGather" for op in reads) else []

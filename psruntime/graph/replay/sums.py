@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psruntime.core.plan.buckets import Bucket, Piece
+from psruntime.graph.base.types import Tensor
 
 
 class Gradient(NamedTuple):
     """values: dense, of the variable's shape; sparse, [rows] + the shape of a row.  indices: int64 [rows], or None."""
 
     values: Any
-    indices: Any = None
+    indices: Tensor = None
 
     @property
     def is_dense(self) -> bool:

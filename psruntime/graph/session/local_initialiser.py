@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.faults import Place
 from psruntime.graph.base.failed_operation import users_errors
+from psruntime.graph.base.types import Graph, Session
 
 
 class LocalInitialiser:
     """Initialises those of a graph, to which it adds operations."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Graph) -> None:
         with graph.as_default():
             each = [variable.initializer for variable in tf1.local_variables()]
             each += tf1.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
@@ -25,7 +25,7 @@ class LocalInitialiser:
             self._operation = tf1.group(*each)
         self._place = Place.BUILD
 
-    def __call__(self, session: Any) -> None:
+    def __call__(self, session: Session) -> None:
         """Raises UsageError if the model makes a table or a variable of what cannot be: a file that is not there.
 
         In a later session it was there before, and its lack is one of the machine.
@@ -34,7 +34,7 @@ class LocalInitialiser:
             session.run(self._operation, {self._begins: True})  # fed as in a warm-up, or it would be another run
         self._place = Place.STEP
 
-    def warm_up(self, session: Any) -> None:
+    def warm_up(self, session: Session) -> None:
         """Makes a session ready for it, and initialises nothing: the variables are those of all its sessions."""
         with suppress(tf1.errors.InvalidArgumentError):
             session.run(self._operation, {self._begins: False})

@@ -20,6 +20,7 @@ from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import View
 from psruntime.errors import CannotPrepareError, ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost
+from psruntime.graph.base.types import Graph, Session
 from psruntime.graph.session.control_plane import ControlPlane
 from psruntime.graph.session.local_initialiser import LocalInitialiser
 
@@ -58,7 +59,7 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
         return partial(or_lost, callable_of(self, fetches, feed_list))
 
 
-def callable_of(session: Any, fetches: Any, feed_list: Sequence[Any]) -> Callable[..., Any]:
+def callable_of(session: Session, fetches: Any, feed_list: Sequence[Any]) -> Callable[..., Any]:
     """Runs `fetches`, of any structure, when called with a value for each tensor of `feed_list`.
 
     tf1.Session.make_callable takes fetches and feeds apart once only without a feed list; with one it does so at each
@@ -85,10 +86,10 @@ class ModeChangedError(Exception):
 class Preparing(Protocol):
     """What the creator needs of a Preparation."""
 
-    def run(self, session: Any, assignment: Assignment) -> Prepared:
+    def run(self, session: Session, assignment: Assignment) -> Prepared:
         """Prepares the view of the session.  ReplacedError: another does."""
 
-    def require(self, session: Any, assignment: Assignment) -> None:
+    def require(self, session: Session, assignment: Assignment) -> None:
         """UnavailableError unless every ps of the session is prepared."""
 
 
@@ -102,7 +103,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
 
     def __init__(
         self,
-        graph: Any,
+        graph: Graph,
         control_plane: ControlPlane,
         preparation: Preparing,
         log: Callable[..., None],
@@ -158,13 +159,13 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
             raise ModeChangedError(self._control_plane.mode)
 
 
-def _end(session: Any) -> None:
+def _end(session: Session) -> None:
     """Closes a session in which something failed: it is no use to anybody."""
     session.takes_back = None
     session.close()
 
 
-def open_session(server: WorkerServer, graph: Any, view: View, runs_once: bool = False, config: Any = None) -> Any:
+def open_session(server: WorkerServer, graph: Graph, view: View, runs_once: bool = False, config: Any = None) -> Any:
     """A session on this worker's server, in which the graph's ps are those of the view.
 
     runs_once: whether nothing is run in it again and again, so that TensorFlow need not rewrite what it runs: that

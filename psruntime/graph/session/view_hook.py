@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Session
 from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.session.worker_run import WorkerRun
 
@@ -30,7 +31,7 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         """The global step that this worker last read."""
         return self._global_step
 
-    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
         if self._takes_copies:
             self._graph.model.worker_copies.take(session)
         self._global_step = int(session.run(self._graph.read_step))

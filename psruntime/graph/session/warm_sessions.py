@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.members.view import View
+from psruntime.graph.base.types import Graph, Session
 from psruntime.graph.session.session import WorkerServer, open_session
 
 WarmUp = Callable[[Any], None]
@@ -21,7 +22,7 @@ class WarmSessions:
     steps, preparation: run in a session what it will be wanted for, so that nothing is changed.
     """
 
-    def __init__(self, graph: Any, steps: WarmUp, preparation: WarmUp) -> None:
+    def __init__(self, graph: Graph, steps: WarmUp, preparation: WarmUp) -> None:
         self._graph = graph
         self._warm_up = {False: steps, True: preparation}
         self._lock = threading.Lock()  # guards the next
@@ -84,12 +85,12 @@ class WarmSessions:
             raise
         return session
 
-    def _keep(self, view: View, prepares: bool, session: Any) -> bool:
+    def _keep(self, view: View, prepares: bool, session: Session) -> bool:
         """Unless there is one."""
         with self._lock:
             return self._kept.setdefault(prepares, (view, session))[1] is session
 
 
-def _end(session: Any) -> None:
+def _end(session: Session) -> None:
     with suppress(tf1.errors.OpError):  # its ps may be lost
         session.close()

@@ -6,17 +6,16 @@ Interspeech 2014; Karimireddy et al., Error feedback fixes SignSGD, ICML 2019).
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.ops.worker_variables import worker_variable
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.wire import Wire
 
 
-def packed_gradient(wire: Wire, name: str, gradient: BucketGradient, finite: Any, index: int) -> BucketGradient:
+def packed_gradient(wire: Wire, name: str, gradient: BucketGradient, finite: Tensor, index: int) -> BucketGradient:
     """The gradient of bucket `name` as worker `index` pushes it.
 
     finite: bool [], whether it counts; if not, what is left stays.  What a push had in it that a ps

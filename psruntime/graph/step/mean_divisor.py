@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import worker_cpu
+from psruntime.graph.base.types import Tensor
 
 HALF = (tf1.float16.as_datatype_enum, tf1.bfloat16.as_datatype_enum)
 
@@ -29,7 +30,7 @@ def make_divisor(index: int) -> Any:
         return tf1.placeholder_with_default(tf1.constant(1.0, tf1.float64), [], name="mean_divisor")
 
 
-def gradient_scale(examples: Any, divisor: Any) -> Any:
+def gradient_scale(examples: Any, divisor: Tensor) -> Any:
     """Multiply a gradient by this to get the sum over its examples, float64 []; 0 if they weigh nothing.
 
     divisor: what the gradient was divided by, float64 []; None: nothing.

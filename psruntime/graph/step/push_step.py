@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.guard import copied_to_ps, guarded_update
 from psruntime.graph.push.step_messages import Outcomes, PushRequest, ReceivedPush
@@ -38,7 +39,7 @@ def _push(
     trained: list[TrainedBucket],
     aggregated: list[AggregatedBucket],
     request: PushRequest,
-    finite: Any,
+    finite: Tensor,
 ) -> tuple[list[Any], Any]:
     """Pushes what a step of this worker made; (outcomes per ps, global step after it)."""
     outcomes = Outcomes(setup.plan.num_ps)

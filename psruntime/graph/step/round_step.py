@@ -21,6 +21,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import PENDING
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import ps_device, worker_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
@@ -75,7 +76,7 @@ def _require_no_dynamic_table(setup: StepSetup) -> None:
             )
 
 
-def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Any, finite: Any) -> tuple[Any, Any]:
+def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Tensor, finite: Tensor) -> tuple[Any, Any]:
     """(what the batch weighs in a round, float64 [], 0 unless it is finite; the scale of its gradient)."""
     examples = setup.weight(pulled, finite)
     with tf1.device(worker_device(setup.index)):

@@ -12,6 +12,7 @@ from psruntime.config import JobConfig
 from psruntime.core.plan.buckets import WAYS, Bucket
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.dynamic.id_rows import of_ids
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.backward import bucket_gradients
@@ -101,7 +102,7 @@ class StepSetup:
         """The optimizers of the model, by variable."""
         return rules_of(pulled.spec, f"model_fn of {self.model.name}")
 
-    def gradients(self, pulled: PulledModel, divisor: Any = None) -> tuple[PulledModel, Gradients]:
+    def gradients(self, pulled: PulledModel, divisor: Tensor = None) -> tuple[PulledModel, Gradients]:
         """The model with all mini-batches of a step, and its gradients, divided by the divisor, float64 []."""
         with self.towers.scope():
             gradients = bucket_gradients(pulled, self.plan, self.index, divisor)
@@ -133,7 +134,7 @@ class StepSetup:
         with tf1.device(worker_device(self.index)), tf1.control_dependencies(after):
             return tf1.reduce_all(tf1.stack([tf1.is_finite(pulled.spec.loss), *all_finite(gradients)]))
 
-    def weight(self, pulled: PulledModel, finite: Any) -> Any:
+    def weight(self, pulled: PulledModel, finite: Tensor) -> Any:
         """What the batch of a step weighs, float64 [] on the worker; 0 unless loss and gradients are finite."""
         with tf1.device(worker_device(self.index)):
             examples = tf1.cast(pulled.examples, tf1.float64)
@@ -162,7 +163,7 @@ class StepSetup:
                 trained.append(TrainedBucket(store, gradient, optimizer, update, subtract, flags, by_staleness))
         return trained
 
-    def _by_staleness(self, bucket: Bucket, rules: list[Rule], rates: list[Any]) -> StalenessWeight | None:
+    def _by_staleness(self, bucket: Bucket, rules: list[Rule], rates: list[Tensor]) -> StalenessWeight | None:
         rule = StalenessLr.of(self.job.staleness_lr)
         numbers = self.controls[bucket.ps].numbers
         return StalenessWeight(rule, bucket.ps, numbers, rates, rule_of(bucket.variable, rules)) if rule else None
@@ -181,9 +182,9 @@ class StepSetup:
         trained: list[TrainedBucket],
         step: dict[str, Any],
         gradients: Gradients,
-        finite: Any,
+        finite: Tensor,
         rounds: RoundGraph | None = None,
-        divisor: Any = None,
+        divisor: Tensor = None,
     ) -> TrainGraph:
         """The finished graph.
 
@@ -212,7 +213,7 @@ class StepSetup:
             mean_divisor=divisor,
         )
 
-    def _norm(self, gradients: Gradients, divisor: Any) -> Any:
+    def _norm(self, gradients: Gradients, divisor: Tensor) -> Any:
         with tf1.device(worker_device(self.index)):
             norm = tf1.cast(global_norm(list(gradients.values())), tf1.float64)
             return norm if divisor is None else norm * divisor

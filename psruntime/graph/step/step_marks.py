@@ -13,12 +13,13 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_cpu
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.seeds import is_deterministic
 
 
-def step_marks(pulled: PulledModel, plan: Plan, finite: Any, index: int) -> dict[str, Any]:
+def step_marks(pulled: PulledModel, plan: Plan, finite: Tensor, index: int) -> dict[str, Any]:
     """{"pulled", "computed"}: seconds since 1970 by the clock of worker `index`, float64 [].
 
     finite: as StepSetup.is_finite, which needs all gradients, and for which every push waits.
@@ -36,5 +37,5 @@ def _mark(after: list[Any], index: int) -> Any:
         return tf1.timestamp()
 
 
-def _is_on_worker(op: Any) -> bool:
+def _is_on_worker(op: Op) -> bool:
     return bool(tf1.DeviceSpec.from_string(op.device).job == "worker")

@@ -10,6 +10,7 @@ from typing import Any
 
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.plan.plan import Plan
+from psruntime.graph.base.types import Graph
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.push.step_messages import PushRequest
@@ -92,7 +93,7 @@ class TrainGraph:
     identity: what the model is besides its variables.
     """
 
-    graph: Any
+    graph: Graph
     plan: Plan
     model: PulledModel
     request: PushRequest

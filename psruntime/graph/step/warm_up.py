@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Op, Session, Tensor
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.step.train_graph import TrainGraph
 
@@ -41,7 +42,7 @@ class StepWarmUp:
         for op in leaving if self.is_possible else ():
             op._add_control_input(graph.request.checked)
 
-    def run(self, session: Any) -> None:
+    def run(self, session: Session) -> None:
         """Makes the session ready, as far as that is possible."""
         if not self.is_possible:
             return
@@ -52,21 +53,21 @@ class StepWarmUp:
                 raise AssertionError("a run that is no push has ended well")
 
 
-def _is_on_ps(op: Any) -> bool:
+def _is_on_ps(op: Op) -> bool:
     return bool(tf1.DeviceSpec.from_string(op.device).job == "ps")
 
 
-def _leaves_a_trace(op: Any) -> bool:
+def _leaves_a_trace(op: Op) -> bool:
     return op.type not in _READS and (op.op_def is None or op.op_def.is_stateful)
 
 
-def _is_in_loop(op: Any) -> bool:
+def _is_in_loop(op: Op) -> bool:
     context = op._get_control_flow_context()
     while context is not None and not context.IsWhileContext():
         context = context.outer_context
     return context is not None
 
 
-def _any_value(tensor: Any) -> Any:
+def _any_value(tensor: Tensor) -> Any:
     shape = [1 if size is None else size for size in tensor.shape.as_list()] if tensor.shape.rank else []
     return np.full(shape, b"" if tensor.dtype == tf1.string else 0, tensor.dtype.as_numpy_dtype)

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Tensor, Variable
 from psruntime.graph.ops.row_sums import row_sums
 from psruntime.graph.store.bucket_store import ps_variable
 
@@ -25,7 +26,7 @@ class BucketGradient:
     """
 
     values: Any
-    indices: Any = None
+    indices: Tensor = None
 
     @property
     def tensors(self) -> list[Any]:
@@ -107,7 +108,7 @@ def summing(dtype: Any) -> Any:
 class GradientStore:
     """Variables on the current device that hold a gradient of `master`, in `dtype`."""
 
-    def __init__(self, name: str, master: Any, dtype: Any, is_sparse: bool = False) -> None:
+    def __init__(self, name: str, master: Variable, dtype: Any, is_sparse: bool = False) -> None:
         shape = master.shape.as_list()
         self.dtype = dtype
         if is_sparse:
@@ -130,7 +131,7 @@ class GradientStore:
         pairs = zip(self.variables, gradient.wide.tensors, strict=True)
         return tf1.group(*[variable.assign(tensor, read_value=False) for variable, tensor in pairs])
 
-    def add(self, gradient: BucketGradient, factor: Any) -> list[Any]:
+    def add(self, gradient: BucketGradient, factor: Tensor) -> list[Any]:
         """An operation that adds a dense gradient times the factor, a scalar, to what is held; see RowSum.add."""
         if self.dtype.is_integer:
             return [self._values.assign_add(gradient.values * tf1.cast(factor, self.dtype), read_value=False)]

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
+from psruntime.graph.base.types import Op, Tensor
 
 
 @dataclass(frozen=True)
@@ -29,18 +30,18 @@ class Wire:
         """Whether gradients of this bucket name the entries that they have."""
         return self.top_k is not None and bucket.can_be_sparsified
 
-    def packed(self, tensor: Any) -> Any:
+    def packed(self, tensor: Tensor) -> Any:
         """The tensor as it travels, on the current device.  What float16 cannot hold becomes infinite."""
         return tf1.cast(tensor, self.dtype) if self.rounds(tensor) else tensor
 
-    def saturated(self, gradient: Any) -> Any:
+    def saturated(self, gradient: Tensor) -> Any:
         """As `packed`, but what float16 cannot hold becomes its largest number, unless it is infinite itself."""
         if self.dtype == tf1.float16 and self.rounds(gradient):
             held = tf1.clip_by_value(gradient, tf1.float16.min, tf1.float16.max)
             gradient = tf1.where(tf1.is_finite(gradient), held, gradient)
         return self.packed(gradient)
 
-    def rounds(self, tensor: Any) -> bool:
+    def rounds(self, tensor: Tensor) -> bool:
         """Whether it travels as something less precise."""
         return bool(tensor.dtype.base_dtype == tf1.float32 != self.dtype)
 
@@ -48,7 +49,7 @@ class Wire:
 FULL = Wire()
 
 
-def unpacked(tensor: Any, dtype: Any) -> Any:
+def unpacked(tensor: Tensor, dtype: Any) -> Any:
     """What travelled, as it is used; on the current device."""
     return tensor if tensor.dtype.base_dtype == dtype else tf1.cast(tensor, dtype)
 
@@ -57,6 +58,6 @@ AS_IS = "PsruntimeAsIs"
 
 
 @tf1.RegisterGradient(AS_IS)  # type: ignore[untyped-decorator]
-def _as_is(operation: Any, gradient: Any) -> Any:  # noqa: ARG001 - as TensorFlow calls it
+def _as_is(operation: Op, gradient: Tensor) -> Any:  # noqa: ARG001 - as TensorFlow calls it
     """The gradient of a rounding on the way to the worker: it passes, and is rounded as a whole when it is pushed."""
     return gradient

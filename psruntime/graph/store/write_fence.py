@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.membership import tag_of
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Op, Session, Tensor
 from psruntime.graph.store.bucket_store import PsControl
 
 Built = TypeVar("Built")
@@ -61,7 +62,7 @@ class WriteFence:
             may_write = tf1.logical_or(self._has_no_writer[ps], tf1.equal(self._writers[ps], admitted))
             return tf1.raw_ops.Assert(condition=may_write, data=[self._writers[ps]])
 
-    def guard(self, ps: int, operations: Sequence[Any]) -> None:
+    def guard(self, ps: int, operations: Sequence[Op]) -> None:
         """Lets these operations on the ps, which are built, begin only if the ps admits the writer.
 
         The ps is asked when the inputs of all of them are there.
@@ -83,7 +84,7 @@ class WriteFence:
 
         return fenced
 
-    def run(self, session: Any, incarnation: int, operations: Any, feed: Any = None, *more: Any) -> Any:
+    def run(self, session: Session, incarnation: int, operations: Any, feed: Any = None, *more: Any) -> Any:
         """Runs operations that write, as this incarnation.  feed, more: further arguments of the session's `run`.
 
         Raises:
@@ -95,12 +96,12 @@ class WriteFence:
             self.require_admitted(session, incarnation)
             raise
 
-    def warm_up(self, session: Any, operations: Any, feed: Any = None) -> None:
+    def warm_up(self, session: Session, operations: Any, feed: Any = None) -> None:
         """Makes a session ready for `run`, and writes nothing: as somebody whom no ps admits.  feed: also fed by it."""
         with suppress(tf1.errors.InvalidArgumentError):
             session.run(operations, {**(feed or {}), **dict.fromkeys(self._writers, _ADMITTED_NOWHERE)})
 
-    def require_admitted(self, session: Any, incarnation: int) -> None:
+    def require_admitted(self, session: Session, incarnation: int) -> None:
         """Checks that every ps still admits this incarnation.
 
         Raises:
@@ -115,7 +116,7 @@ class WriteFence:
 class FencedSession:
     """A session that writes as this incarnation, for code that takes a session and runs in it what it likes."""
 
-    def __init__(self, session: Any, fence: WriteFence, incarnation: int) -> None:
+    def __init__(self, session: Session, fence: WriteFence, incarnation: int) -> None:
         self._session, self._fence, self._incarnation = session, fence, incarnation
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
@@ -126,6 +127,6 @@ class FencedSession:
         return getattr(self._session, name)
 
 
-def _is_held(tensor: Any) -> bool:
+def _is_held(tensor: Tensor) -> bool:
     """Whether it stands for a variable, which stays where it is."""
     return tensor.dtype in (tf1.resource, tf1.variant) or tensor.dtype._is_ref_dtype

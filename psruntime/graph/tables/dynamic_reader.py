@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.dynamic.hashing import sets_of
 from psruntime.graph.dynamic.id_rows import IdRows
 from psruntime.graph.dynamic.id_sets import NO_ID
@@ -22,13 +23,13 @@ class DynamicReader(GroupReader):
     """As GroupReader, of a group that has one dynamic table.  id_rows: of each ps."""
 
     def __init__(
-        self, group: TableGroup, handles: list[Any], worker: str, wire: Wire, id_rows: Sequence[IdRows]
+        self, group: TableGroup, handles: list[Tensor], worker: str, wire: Wire, id_rows: Sequence[IdRows]
     ) -> None:
         super().__init__(group, handles, worker, wire)
         self.row_shape = group.row_shape[1:]
         self._id_rows = id_rows
 
-    def check(self, table: GroupedTable, ids: Any) -> Any:
+    def check(self, table: GroupedTable, ids: Tensor) -> Any:
         """An operation that fails if one of the ids is that which stands for none."""
         with tf1.device(self._worker):
             least = tf1.reduce_min(ids)
@@ -42,15 +43,15 @@ class DynamicReader(GroupReader):
             "its rows there"
         )
 
-    def _group_rows(self, _table: GroupedTable, ids: Any, /) -> Any:
+    def _group_rows(self, _table: GroupedTable, ids: Tensor, /) -> Any:
         """The ids themselves, int64 [ids]: only the ps maps them to rows."""
         return tf1.reshape(ids, [-1])
 
-    def _ps_and_bucket_rows(self, unique: Any) -> tuple[Any, Any]:
+    def _ps_and_bucket_rows(self, unique: Tensor) -> tuple[Any, Any]:
         """(the ps of each id, int32 [ids]; the ids)."""
         return tf1.cast(sets_of(unique, self.group.rows) % self.group.num_ps, tf1.int32), unique
 
-    def _gathered(self, ps: int, ids: Any) -> Any:
+    def _gathered(self, ps: int, ids: Tensor) -> Any:
         def look_up() -> Any:
             with tf1.control_dependencies([self.handles[ps]]):  # which is there after what a step waits for
                 rows = self._id_rows[ps].look_up(tf1.identity(ids))

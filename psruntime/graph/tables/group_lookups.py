@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.plan.row_spaces import TableId, group_row, ps_of
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.tables.group_reader import Fetched, GroupReader, LookupRequest
 from psruntime.graph.tables.lookup_notes import is_outermost
@@ -52,7 +53,7 @@ class TableLookups:
             for table in reader.group.tables
         }
 
-    def rows(self, reader: GroupReader, table: GroupedTable, ids: Any) -> Any:
+    def rows(self, reader: GroupReader, table: GroupedTable, ids: Tensor) -> Any:
         """The rows of a lookup; those in loops, branches and functions are fetched there."""
         if self._is_connected or not is_outermost(self._graph):
             reader.require_outermost(table)
@@ -65,7 +66,7 @@ class TableLookups:
         self._lookups.append(_Lookup(reader, LookupRequest(table, ids, in_range), result))
         return result
 
-    def put_together(self, step: Iterable[Any], batch: Iterable[Any]) -> None:
+    def put_together(self, step: Iterable[Any], batch: Iterable[Tensor]) -> None:
         """Fetches the rows of all lookups so far; those of one level and group together that `step` needs and whose
         ids come from `batch`.
 
@@ -119,11 +120,11 @@ class GroupedTableRead:
                 self.source = tf1.identity(reader.handles[first_ps])
             self.value = reader.whole(table, self.source)
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+    def sparse_read(self, indices: Tensor, name: str | None = None) -> Any:
         with tf1.name_scope(name, "Lookup"), uncolocated():
             return self._lookups.rows(self._reader, self._table, tf1.convert_to_tensor(indices))
 
-    def gather_nd(self, indices: Any, name: str | None = None) -> Any:
+    def gather_nd(self, indices: Tensor, name: str | None = None) -> Any:
         with tf1.name_scope(name, "Lookup"), uncolocated():
             indices = tf1.convert_to_tensor(indices)
             rows = self._lookups.rows(self._reader, self._table, indices[..., 0])
@@ -166,7 +167,7 @@ class _Order:
         """(operations that have to run before these, back to lookups; these lookups)."""
         met: set[_Lookup] = set()
 
-        def stops(op: Any) -> bool:
+        def stops(op: Op) -> bool:
             if op in self._of_result:
                 met.add(self._of_result[op])
             return op in self._of_result

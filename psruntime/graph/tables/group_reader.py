@@ -19,6 +19,7 @@ from psruntime.core.plan.row_spaces import (
 )
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.ops.row_sums import row_sums
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.wire import Wire
@@ -32,7 +33,7 @@ class LookupRequest(NamedTuple):
     """A lookup.  ids: integers of any shape.  in_range: an operation that fails unless they can be looked up."""
 
     table: GroupedTable
-    ids: Any
+    ids: Tensor
     in_range: Any
 
 
@@ -83,7 +84,7 @@ class Fetched(NamedTuple):
 class GroupReader:
     """Reads rows of one group on device `worker`.  handles: of the masters on every ps, to read through."""
 
-    def __init__(self, group: TableGroup, handles: list[Any], worker: str, wire: Wire) -> None:
+    def __init__(self, group: TableGroup, handles: list[Tensor], worker: str, wire: Wire) -> None:
         self.group, self.handles = group, handles
         self.dtype = tf1.as_dtype(group.dtype)
         self.row_shape = group.row_shape
@@ -91,7 +92,7 @@ class GroupReader:
         self._worker, self._wire = worker, wire
         self._ids_dtype = tf1.int32 if group.rows + group.num_ps < tf1.int32.max else tf1.int64
 
-    def check(self, table: GroupedTable, ids: Any) -> Any:
+    def check(self, table: GroupedTable, ids: Tensor) -> Any:
         """An operation that fails unless all ids are rows of the table.  It is made by the line that looks them up."""
         with tf1.device(self._worker):
             wide = ids if ids.dtype in (tf1.int32, tf1.int64) else tf1.cast(ids, tf1.int64)
@@ -162,7 +163,7 @@ class GroupReader:
 
         return brought(gather, ps_device(ps), self._worker, self._wire)
 
-    def _group_rows(self, table: GroupedTable, ids: Any, /) -> GroupRow:
+    def _group_rows(self, table: GroupedTable, ids: Tensor, /) -> GroupRow:
         """The rows of the group of ids of a table, int32 or int64 [ids].  ids: TableIds of any shape."""
         flat = ids if ids.shape.rank == 1 else tf1.reshape(ids, [-1])
         return group_row(tf1.cast(flat, self._ids_dtype), tf1.constant(table.offset, self._ids_dtype))
@@ -182,7 +183,7 @@ class GroupReader:
         return tf1.cast(ps_of(unique, num_ps), tf1.int32), bucket_row(unique, num_ps)
 
 
-def _fetched_positions(order: list[Any], positions: Any) -> Any:
+def _fetched_positions(order: list[Any], positions: Tensor) -> Any:
     """BatchPositions among the fetched rows of all ps, one ps after the other, int32 [ids].
 
     order: of each ps, the positions of its rows among the unique ones.  positions: of each id among the unique rows;
@@ -194,7 +195,7 @@ def _fetched_positions(order: list[Any], positions: Any) -> Any:
     return fetched_at if positions is None else tf1.gather(fetched_at, positions)
 
 
-def _shaped(positions: Any, ids: Any) -> Any:
+def _shaped(positions: Tensor, ids: Tensor) -> Any:
     """[ids] in the shape of the ids."""
     shaped = positions if ids.shape.rank == 1 else tf1.reshape(positions, tf1.shape(ids))
     shaped.set_shape(ids.shape)
@@ -207,18 +208,18 @@ def _are_unique(lookups: Sequence[LookupRequest]) -> bool:
     return len(tables) == len(lookups) and all(_is_unique(lookup.ids) for lookup in lookups)
 
 
-def _is_unique(ids: Any) -> bool:
+def _is_unique(ids: Tensor) -> bool:
     while ids.op.type in _KEEPING:
         ids = ids.op.inputs[0]
     return ids.op.type in _UNIQUE and ids is ids.op.outputs[0] and ids.shape.rank == 1
 
 
-def _dense(gradient: Any) -> Any:
+def _dense(gradient: Tensor) -> Any:
     """A gradient as a tensor, also if it names rows."""
     if isinstance(gradient, tf1.IndexedSlices) and gradient.dense_shape is not None:
         return row_sums(gradient.values, tf1.cast(gradient.indices, tf1.int32), gradient.dense_shape[0])
     return tf1.convert_to_tensor(gradient)
 
 
-def _joined(tensors: Sequence[Any]) -> Any:
+def _joined(tensors: Sequence[Tensor]) -> Any:
     return tf1.concat(tensors, axis=0) if len(tensors) > 1 else tensors[0]

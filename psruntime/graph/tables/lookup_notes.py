@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Graph, Op, Tensor, Variable
 from psruntime.graph.ops.variable_uses import Use
 
 _NOTED = "PsruntimeNotedLookup"
@@ -23,7 +24,7 @@ class LookupNotes:
     def __init__(self) -> None:
         self._noted: dict[str, str] = {}  # operation that reads rows -> the one that passes them on
 
-    def watch(self, variable: Any) -> None:
+    def watch(self, variable: Variable) -> None:
         """From here on.  The variable must not have been looked up yet."""
         if hasattr(variable, "sparse_read"):
             variable.sparse_read = self._noting(variable.sparse_read)
@@ -48,20 +49,20 @@ class LookupNotes:
         return read
 
 
-def is_outermost(graph: Any) -> bool:
+def is_outermost(graph: Graph) -> bool:
     """Whether operations that are made now are of this graph, and neither in a loop nor in a branch of it."""
     now = tf1.get_default_graph()
     return now is graph and now._get_control_flow_context() is None
 
 
-def _gather_of(op: Any) -> Any:
+def _gather_of(op: Op) -> Any:
     while op.type != "ResourceGather":
         op = op.inputs[0].op
     return op
 
 
 @tf1.RegisterGradient(_NOTED)  # type: ignore[untyped-decorator]
-def _note(operation: Any, gradient: Any) -> Any:
+def _note(operation: Op, gradient: Tensor) -> Any:
     """Is called when somebody takes the gradient with respect to what the rows were read from."""
     operation.graph.add_to_collection(_DIFFERENTIATED, operation.name)
     return gradient

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
 from psruntime.graph.base.gpus import may_be_on_gpu
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.row_sums import are_narrow, narrow_sums
 
 _PRODUCT = "PsruntimeSegmentProduct"
@@ -21,24 +22,24 @@ _POWERS = {"SparseSegmentSum": 0.0, "SparseSegmentMean": -1.0, "SparseSegmentSqr
 _OF_FIXED_NUMBER = "WithNumSegments"
 
 
-def take_products(operations: Iterable[Any]) -> None:
+def take_products(operations: Iterable[Op]) -> None:
     """Makes those of the operations that are sums of narrow rows have their gradients by products."""
     for op in operations:
         if _kind(op) in _POWERS and are_narrow(op.inputs[0]) and not _has_another(op) and not may_be_on_gpu(op):
             op._set_attr(_GRADIENT, AttrValue(s=_PRODUCT.encode()))
 
 
-def _kind(op: Any) -> str:
+def _kind(op: Op) -> str:
     return str(op.type).removesuffix(_OF_FIXED_NUMBER)
 
 
-def _has_another(op: Any) -> bool:
+def _has_another(op: Op) -> bool:
     """Whether the gradient is one that names rows, or one of the user's."""
     return _GRADIENT in op.node_def.attr or op.get_attr("sparse_gradient")
 
 
 @tf1.RegisterGradient(_PRODUCT)  # type: ignore[untyped-decorator]
-def _product(op: Any, gradient: Any) -> list[Any]:
+def _product(op: Op, gradient: Tensor) -> list[Any]:
     rows, taken, segments = op.inputs[:3]
     gradient = tf1.convert_to_tensor(gradient)
     gradient.set_shape(tf1.TensorShape([None]).concatenate(rows.shape[1:]))

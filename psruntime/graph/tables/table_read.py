@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.store.wire import FULL, Wire
 from psruntime.graph.tables.reading import brought, uncolocated
 
@@ -37,7 +38,7 @@ class TableRead:
         with tf1.name_scope(f"table/{bucket.name}"):
             self.value = self._read(lambda: tf1.raw_ops.ReadVariableOp(resource=handle, dtype=self._dtype))
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+    def sparse_read(self, indices: Tensor, name: str | None = None) -> Any:
         """Each id travels once, and each row.
 
         The rows are spread by gather_nd with a leading axis: the gradient of that is a dense sum over
@@ -54,7 +55,7 @@ class TableRead:
                 result.set_shape(indices.shape.concatenate(self._shape[1:]))
                 return result
 
-    def gather_nd(self, indices: Any, name: str | None = None) -> Any:
+    def gather_nd(self, indices: Tensor, name: str | None = None) -> Any:
         with tf1.name_scope(name, "Lookup"), uncolocated():
             with tf1.device(self._worker):
                 indices = tf1.convert_to_tensor(indices)

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Variable
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.gradient import BucketGradient
@@ -82,7 +83,7 @@ def setting_update(store: BucketStore) -> Update:
     return update
 
 
-def _within(constraint: Any, master: Any, updated: Any) -> Any:
+def _within(constraint: Any, master: Variable, updated: Any) -> Any:
     """The operation after which the updated variable is within its constraint, if it has one."""
     if constraint is None:
         return updated

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Tensor, Variable
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,11 @@ class Momentum:
     factor: float
     nesterov: bool
 
-    def velocity(self, before: Any, gradient: Any) -> Any:
+    def velocity(self, before: Any, gradient: Tensor) -> Any:
         """The velocity after a gradient."""
         return before * self.factor + gradient
 
-    def step(self, velocity: Any, gradient: Any) -> Any:
+    def step(self, velocity: Variable, gradient: Tensor) -> Any:
         """What tf.train.MomentumOptimizer subtracts then, over the learning rate."""
         return gradient + velocity * self.factor if self.nesterov else velocity
 
@@ -47,7 +48,7 @@ def momentum_of(optimizer: Any) -> Momentum | None:
     return Momentum(float(optimizer._momentum), bool(optimizer._use_nesterov))
 
 
-def subtracted(optimizer: Any, learning_rate: Any, velocity: Any, master: Any) -> Any:
+def subtracted(optimizer: Any, learning_rate: Any, velocity: Variable, master: Variable) -> Any:
     """An operation that subtracts velocities, IndexedSlices, times the learning rate.
 
     The optimizer's own slots are made, for checkpoints, and stay as they are.

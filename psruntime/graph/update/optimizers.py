@@ -19,6 +19,7 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
 from psruntime.faults import Place
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor, Variable
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.update.momentum import momentum_of, subtracted
 from psruntime.graph.update.row_updates import take_unique_rows
@@ -152,7 +153,7 @@ class BucketOptimizer:
         self.number = rule_of(bucket.variable, rules)
         self._rule = rules[self.number]
         self.learning_rate = learning_rates[self.number]
-        self.variables: list[Any] = []
+        self.variables: list[Variable] = []
         with tf1.device(ps_device(bucket.ps)), self._recorded():
             self._optimizer = make_optimizer(self._rule, self.learning_rate)
             if type(self._optimizer) in KNOWN:
@@ -183,19 +184,19 @@ class BucketOptimizer:
         """Whether a sparse gradient changes only the rows that it names, of the master and the slots."""
         return is_by_row(self._optimizer)
 
-    def bytes_of_all(self, master: Any) -> int:
+    def bytes_of_all(self, master: Variable) -> int:
         """Of the master and its slots."""
         slots = [variable for variable in self.variables if self.is_slot(variable, master)]
         return sum(variable.shape.num_elements() * variable.dtype.size for variable in [master, *slots])
 
-    def apply(self, gradient: Any, master: Any) -> Any:
+    def apply(self, gradient: Tensor, master: Variable) -> Any:
         """An operation that updates the master by the gradient, a tensor or IndexedSlices."""
         with self._recorded():
             if self.momentum:
                 return subtracted(self._optimizer, self.learning_rate, gradient, master)
             return self._optimizer.apply_gradients([(gradient, master)])
 
-    def fresh_row(self, master: Any) -> list[tuple[Any, Any]]:
+    def fresh_row(self, master: Variable) -> list[tuple[Any, Any]]:
         """(slot, what it holds of a row that was never updated), of every slot of a master that has rows."""
         scope = f"fresh/{self._bucket.name}/"  # so that what the optimizer has once is named as on every other bucket
         with tf1.name_scope(scope), tf1.device(ps_device(self._bucket.ps)), self._recorded():
@@ -207,7 +208,7 @@ class BucketOptimizer:
             names = self._optimizer.get_slot_names()
             return [(self._optimizer.get_slot(master, n), like.get_slot(one_row, n).initial_value[0]) for n in names]
 
-    def is_slot(self, variable: Any, master: Any) -> bool:
+    def is_slot(self, variable: Variable, master: Variable) -> bool:
         """Whether one of its variables has entries for each row of the master; else it stands for all of them."""
         slots = [self._optimizer.get_slot(master, name) for name in self._optimizer.get_slot_names()]
         if any(slot is variable for slot in slots) and variable.shape[:1] == master.shape[:1]:
@@ -230,7 +231,7 @@ def _passes_over_tables(optimizer: Any) -> bool:
 
 
 @contextmanager
-def _recording(variables: list[Any]) -> Iterator[None]:
+def _recording(variables: list[Variable]) -> Iterator[None]:
     """What is made meanwhile is in no collection of the model's, and added to `variables`.
 
     Its name does not say for which kind of step it is made, guard/... or close/...: all modes have the same variables.

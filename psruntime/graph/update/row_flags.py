@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.ops.fills import zeros
 from psruntime.graph.store.bucket_store import BucketStore, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
@@ -24,7 +25,7 @@ class RowFlags:
     clock: a variable that counts, or None; `since` says how far it has got.
     """
 
-    def __init__(self, store: BucketStore, name: str, rows: int, clock: Any = None) -> None:
+    def __init__(self, store: BucketStore, name: str, rows: int, clock: Tensor = None) -> None:
         self._clock = clock
         with tf1.device(ps_device(store.bucket.ps)):
             self._flags = ps_variable(f"touched/{name}", [rows], tf1.bool)
@@ -45,7 +46,7 @@ class RowFlags:
 
         return noted
 
-    def note(self, rows: Any) -> Any:
+    def note(self, rows: Tensor) -> Any:
         """An operation after which these rows, int64 [rows], are touched."""
         return tf1.raw_ops.ResourceScatterUpdate(resource=self._flags.handle, indices=rows, updates=tf1.constant(True))
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Tensor, Variable
+
 _APPLY = "_resource_apply_sparse_duplicate_indices"
 PACKET = 16  # entries, the most that a processor computes at once: rows of whole packets are rounded alike in any order
 
@@ -34,7 +36,7 @@ def _of_adagrad(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]
     subgradient methods for online learning and stochastic optimization, JMLR 2011).
     """
 
-    def by_rows(gradient: Any, variable: Any, indices: Any) -> Any:
+    def by_rows(gradient: Tensor, variable: Variable, indices: Tensor) -> Any:
         if prod(variable.shape.as_list()[1:]) % PACKET or variable.dtype.base_dtype != tf1.float32:
             return apply(gradient, variable, indices)
         accumulator = optimizer.get_slot(variable, "accumulator")
@@ -60,7 +62,7 @@ def _of_adam(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     if not all(isinstance(decay, float) and 0 < decay < 1 for decay in (optimizer._beta1, optimizer._beta2)):
         return apply
 
-    def of_all_rows(gradient: Any, variable: Any, indices: Any) -> Any:
+    def of_all_rows(gradient: Tensor, variable: Variable, indices: Tensor) -> Any:
         beta1, beta2, epsilon, rate, *powers = (
             tf1.cast(tensor, variable.dtype.base_dtype)
             for tensor in (
@@ -70,7 +72,7 @@ def _of_adam(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         )  # fmt: skip
         rate = rate * tf1.sqrt(1 - powers[1]) / (1 - powers[0])
 
-        def decayed(name: str, decay: Any, rows: Any) -> tuple[Any, Any]:
+        def decayed(name: str, decay: Any, rows: Tensor) -> tuple[Any, Any]:
             slot = optimizer.get_slot(variable, name)
             whole = slot.read_value() * decay  # nobody else has it, so the rows may be added to it in place
             after = tf1.raw_ops.InplaceAdd(x=whole, i=tf1.cast(indices, tf1.int32), v=rows * (1 - decay))
@@ -84,5 +86,5 @@ def _of_adam(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     return of_all_rows
 
 
-def _write(variable: Any, indices: Any, rows: Any) -> Any:
+def _write(variable: Variable, indices: Tensor, rows: Tensor) -> Any:
     return tf1.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=rows)

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import DOWN_WEIGHTED
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.numbers import Numbers
 from psruntime.staleness_lr import StalenessLr
@@ -28,7 +29,7 @@ class StalenessWeight:
     of_gradient: whether the gradient is multiplied, and the rate left alone; to be said before `of`.
     """
 
-    def __init__(self, rule: StalenessLr, ps: int, numbers: Numbers, rates: Sequence[Any], number: int) -> None:
+    def __init__(self, rule: StalenessLr, ps: int, numbers: Numbers, rates: Sequence[Tensor], number: int) -> None:
         """rates: as in the header.  number: which of them the bucket has."""
         self._rule = rule
         self._numbers = numbers
@@ -53,13 +54,13 @@ class StalenessWeight:
             self._rate.op._update_input(0, self._given * weight)
         return weight
 
-    def weighted(self, gradient: BucketGradient, weight: Any) -> BucketGradient:
+    def weighted(self, gradient: BucketGradient, weight: Tensor) -> BucketGradient:
         """The gradient as the optimizer is given it."""
         if not self.of_gradient:
             return gradient
         return gradient.with_values(gradient.values * tf1.cast(weight, gradient.values.dtype))
 
-    def counted(self, applied: Any, weight: Any) -> Any:
+    def counted(self, applied: Any, weight: Tensor) -> Any:
         """What the ledger counts of the update, int64 [LEDGER_SIZE].  applied: bool []."""
         lowered = tf1.logical_and(applied, tf1.less(weight, self._numbers(1.0, tf1.float32)))
         return self._numbers.one(DOWN_WEIGHTED) * tf1.cast(lowered, tf1.int64)
