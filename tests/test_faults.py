@@ -12,6 +12,7 @@ import pytest
 from psruntime.config import JobConfig
 from psruntime.core.accounting.refused_pushes import LIMIT, LIMIT_PER_WORKER, RefusedPushes
 from psruntime.core.coordinator.status import job_status
+from psruntime.core.members.departures import why_silent
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Assignment, PsStats, WorkerStats
 from psruntime.core.members.view import Phase, PsEntry, View
@@ -100,6 +101,7 @@ SAID: dict[str, Callable[[Callable[[float], None]], str]] = {
     "all ps lost what they held, and there is no checkpoint": lambda _: lost_work(120, "why", "what"),
     "a worker reaches the coordinator and not a ps": no_session,
     "a loss or a gradient is not finite": not_finite,
+    "a machine is suspended, or native code keeps Python's lock": lambda _: why_silent(15.2, 10.0),
     "nothing is applied for long": nothing_applied,
     "a process fails whenever it is started, and the job makes no step": scenario("worker_fails_again_and_again"),
     "the job is asked to stop": scenario("stopped_by_ps_0"),

@@ -56,7 +56,7 @@ def contents_of(checkpoint: str) -> dict[str, Found]:
     Raises:
         OpError, ValueError, OSError: it cannot be read.
     """
-    reader = tf1.train.load_checkpoint(readable(checkpoint))
+    reader = tf1.train.NewCheckpointReader(readable(checkpoint))  # load_checkpoint takes what is in memory for a folder
     dtypes = reader.get_variable_to_dtype_map()
     return {name: (tuple(s), dtypes[name].name) for name, s in reader.get_variable_to_shape_map().items()}
 

@@ -384,6 +384,9 @@ def test_evaluation_reads_what_is_on_the_ps_and_leaves_it(kind: str, batches: Ba
     def counting(features: Any, labels: Any, mode: str) -> ModelSpec:
         """Of the ps its loss changes what it reads, also in evaluation."""
         counts = own("counts", [ROWS], SUM)
+        for name, shape, dtype in (("steps", [], "int64"), ("centre", [5], "float32"), ("average", [], "float64")):
+            own(name, shape, SUM, dtype)
+        own("first", [], FIRST, "int32"), own("last", [2], FIRST)
         loss = linear(features["x"], get("kernel", [5, 1]), labels)
         with tf1.control_dependencies([counts.assign_add(tf1.ones([ROWS]))] if kind == "pulled" else []):
             seen = tf1.reduce_sum(counts.read_value())

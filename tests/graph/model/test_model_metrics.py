@@ -60,4 +60,11 @@ def test_a_long_evaluation_says_every_ten_seconds_how_far_it_is_and_the_next_one
     for _ in range(2):
         for second in range(25):
             on_batch(Measuring(second, 8 * second, float(second)))
-    assert lines == ["evaluates: 10 batches, 80 examples, 10 s", "evaluates: 20 batches, 160 examples, 20 s"] * 2
+    assert (
+        lines
+        == [
+            f"evaluates: {text}; --eval-batches N ends it after N"
+            for text in ("10 batches, 80 examples, 10 s", "20 batches, 160 examples, 20 s")
+        ]
+        * 2
+    )
