@@ -71,7 +71,7 @@ check: $(READY)  ## lint, types, generated code is current
 	$(BIN)/mypy
 	$(BIN)/python tools/protos.py check
 	$(BIN)/python -m tools.rooms --check
-	$(BIN)/python -m tools.states --check
+	$(BIN)/python -m tools.tables --check
 
 $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -48,138 +48,144 @@ class JobConfig:
         UsageError: a value is out of range; the message names the setting and the range.
     """
 
-    mode: str = setting("consistency", "async", "how workers are kept together", choices=MODES)
+    mode: str = setting("consistency", "async", "how updates are combined", choices=MODES)
     bound: int | None = setting(
-        "consistency", None, "mode bounded: steps that a worker may start ahead of the slowest; auto:1-8 lets the "
-        "coordinator choose it from 1 to 8, by how long the steps of the workers take", metavar="N|auto:LOW-HIGH",
+        "consistency", None, "mode bounded: steps that a worker may start ahead of the slowest; auto:LOW-HIGH lets "
+        "the coordinator choose it in that range, by the durations of the workers' steps", metavar="N|auto:LOW-HIGH",
         reads=bound_of,
     )  # fmt: skip
     max_bound: int | None = field(default=None)  # with bound auto:LOW-HIGH HIGH, and bound is LOW
     schedule: str = setting(
-        "consistency", "", "modes by global step, instead of --mode, as 'async:500, bounded 4:2000, sync', "
-        "500 global steps of the first, then 2000 of the second, then the last to the end; 'local:200' in front is 200 "
-        "steps of each worker by itself, and the mean", metavar="MODES",
+        "consistency", "", "modes by global step, instead of --mode, as 'async:500, bounded 4:2000, sync': 500 "
+        "global steps of the first, 2000 of the second, then the last; 'local:200' in front: 200 steps of each "
+        "worker by itself, then the mean", metavar="MODES",
     )  # fmt: skip
     ps: int = setting("job", 1, "number of ps processes")
     min_workers: int = setting("job", 1, "workers that must be there before training starts")
     max_workers: int = setting("job", 1024, "worker indices are below this; each costs 40 bytes per bucket on its ps")
-    train_steps: int | None = setting("job", None, "global step at which the job ends; without it, when its workers do")
+    train_steps: int | None = setting(
+        "job", None, "global step at which the job ends; without it, when its workers end"
+    )
     epochs: int | None = setting(
-        "job", None, "times that the data are read before the job ends; for an input_fn that calls context.shards"
+        "job", None, "times that the input is read before the job ends; input_fn has to call context.shards"
     )
     checkpoint_dir: str = setting("checkpoints", "", "folder of the checkpoints; none are written without it")
     save_steps: int = setting("checkpoints", 1000, "global steps between checkpoints")
     save_secs: float = setting(
-        "checkpoints", 600.0, "seconds after which a checkpoint is due all the same, if anything was trained; 0: never"
+        "checkpoints", 600.0, "seconds after which a checkpoint is due in any case, if anything was trained; 0: never"
     )
     delta_every: int = setting(
-        "checkpoints", 0, "global steps between deltas, checkpoints that hold only those rows of tables that were "
-        "touched since the last whole one; 0: none",
+        "checkpoints", 0, "global steps between deltas, checkpoints of only the rows of tables that were touched "
+        "since the last whole one; 0: none",
     )  # fmt: skip
     keep: int = setting("checkpoints", 5, "checkpoints kept")
     summary_steps: int = setting(
         "checkpoints", 100, "global steps between summaries for TensorBoard, beside the checkpoints; 0: none"
     )
     summary_workers: str = setting(
-        "checkpoints", "chief", "who writes summaries: the chief, to the folder of the checkpoints, or every worker, "
-        "to a run of its own in workers/ there", choices=SUMMARY_WORKERS,
+        "checkpoints", "chief", "which workers write summaries: the chief, to the folder of the checkpoints, or "
+        "all, each to its own run in workers/ there", choices=SUMMARY_WORKERS,
     )  # fmt: skip
     trace_steps: str = setting(
         "checkpoints", "", "trace the steps from global step FIRST to before LAST, to a file beside the checkpoints "
-        "that Perfetto and psruntime trace read", metavar="FIRST:LAST",
+        "for Perfetto and psruntime trace", metavar="FIRST:LAST",
     )  # fmt: skip
     keep_best: str = setting(
-        "checkpoints", "", "also keep the checkpoint that is best by a held-out metric, which is the least loss or the "
-        "greatest of any other; min:NAME and max:NAME say so", metavar="METRIC",
+        "checkpoints", "", "also keep the checkpoint that is best by a held-out metric, the least loss or the "
+        "greatest of any other; min:NAME and max:NAME choose the direction", metavar="METRIC",
     )  # fmt: skip
     warm_start: str = setting(
-        "checkpoints", "", "checkpoint, or folder of some, from which a job without one of its own takes the values of "
-        "its variables, those that are of the same name there", metavar="CHECKPOINT",
+        "checkpoints", "", "checkpoint, or folder of checkpoints, from which a job without its own takes the values "
+        "of variables of the same names", metavar="CHECKPOINT",
     )  # fmt: skip
     warm_start_vars: str = setting(
-        "checkpoints", "", "only those variables whose names begin with what this regular expression matches",
+        "checkpoints", "", "only variables whose names begin with a match of this regular expression",
         metavar="REGEX", default_is="all",
     )  # fmt: skip
     warm_start_names: str = setting(
-        "checkpoints", "", "variables that have another name in that checkpoint", metavar="NEW=OLD,..."
+        "checkpoints", "", "variables with another name in that checkpoint", metavar="NEW=OLD,..."
     )
     replicate_every: int = setting(
-        "faults", 0, "global steps between copies of each ps on the next one, from which it comes back without a disk; "
-        "0: none",
+        "faults", 0, "global steps between copies of each ps on the next one, which restore it without a disk; 0: "
+        "none",
     )  # fmt: skip
     plan: str = setting(
-        "network", "packed", "how variables are kept on the ps: small ones packed together, or each by itself",
+        "network", "packed", "whether small variables share buckets, or each variable has its own",
         choices=PLANS,
     )  # fmt: skip
     wire: str = setting(
-        "network", "float32", "how float32 travels between workers and ps; half precision halves the bytes",
+        "network", "float32", "type in which float32 travels between workers and ps; half precision halves the "
+        "bytes",
         choices=WIRES,
     )  # fmt: skip
     wire_error_feedback: str = setting(
-        "network", "off", "keep what the rounding of a push left over, and add it to the next one", choices=SWITCH
+        "network", "off", "add the rounding error of a push to the next one", choices=SWITCH
     )
     top_k: float | None = setting(
-        "network", None, "fraction of the entries of a dense gradient that a worker sends, the largest; it keeps the "
-        "others, and adds them to the next gradient", metavar="FRACTION",
+        "network", None, "fraction of the entries of each dense gradient that a worker sends, the largest; the "
+        "others are added to the next gradient", metavar="FRACTION",
     )  # fmt: skip
-    local_steps: int = setting(
-        "consistency", 1, "mini-batches of which a worker takes the gradients before it pushes their mean"
-    )
+    local_steps: int = setting("consistency", 1, "mini-batches whose mean gradient a worker pushes")
     pipeline: int = setting("consistency", 1, "mode async and bounded: steps that a worker has under way at a time")
     slice_bytes: int = setting("network", 16 << 20, "a larger variable is cut into slices of about this many bytes")
     min_ps_bytes: int = setting(
-        "network", 0, "variables that are no tables are on no more ps than would have this many bytes of them each; 0: "
-        "on all; with table groups 65536 at least",
+        "network", 0, "variables other than tables are on no more ps than have this many bytes of them each; 0: on "
+        "all; with table groups at least 65536; not with --plan per-variable",
     )  # fmt: skip
     max_staleness: int | None = setting(
         "consistency", None, "mode async: a ps refuses an update staler than this many versions"
     )
     staleness_lr: str = setting(
-        "consistency", "", "mode async and bounded: lower the learning rate of an update by its staleness, on its ps: "
-        "to rate / staleness, or rate x exp(-RATE x staleness)", metavar="inverse|exponential:RATE",
+        "consistency", "", "mode async and bounded: lower the learning rate of an update by its staleness, to rate "
+        "/ staleness or rate x exp(-RATE x staleness)", metavar="inverse|exponential:RATE",
     )  # fmt: skip
     on_nan: str = setting(
-        "faults", "stop", "what a loss or gradient that is not finite does; it is never applied", choices=ON_NAN
+        "faults",
+        "stop",
+        "what to do when a loss or gradient is not finite: stop the job, or drop the update and continue",
+        choices=ON_NAN,
     )
     on_data_error: str = setting(
-        "faults", "fail", "what a batch does that the input or the model cannot process: end the job, or be passed "
-        "over, counted and logged", choices=ON_DATA_ERROR,
+        "faults", "fail", "what to do with a batch that the input or the model cannot process: fail the job, or "
+        "skip, count and log it", choices=ON_DATA_ERROR,
     )  # fmt: skip
     on_ps_loss: str = setting(
-        "faults", "rollback", "what goes back to the checkpoint when a ps lost its variables: all of them, or in mode "
-        "async and bounded those of that ps alone", choices=ON_PS_LOSS,
+        "faults", "rollback", "which variables return to the checkpoint when a ps lost its own: all, or in mode "
+        "async and bounded only those of that ps", choices=ON_PS_LOSS,
     )  # fmt: skip
     backup_workers: int = setting(
-        "consistency", 0, "mode sync: workers that a round does not wait for; whose gradient comes later is dropped"
+        "consistency", 0, "mode sync: workers that a round does not wait for; a later gradient is dropped"
     )
     batch_policy: str = setting(
-        "consistency", "fixed", "mode sync: how many examples each worker computes in a round: its batch size, or its "
-        "share of those of all, by its measured speed", choices=BATCH_POLICIES,
+        "consistency", "fixed", "mode sync: examples of each worker in a round: its batch size, or a share of all "
+        "by its measured speed", choices=BATCH_POLICIES,
     )  # fmt: skip
     start_over: str = setting(
-        "faults", "off", "begin anew when all that was trained is lost, or go on from an older checkpoint when the "
-        "newest is; without it the job fails", choices=SWITCH,
+        "faults", "off", "start the training again when all of it is lost, or from an older checkpoint when the "
+        "newest is gone; off: the job fails", choices=SWITCH,
     )  # fmt: skip
     rounds_log: str = setting(
-        "consistency", "", "file of ps 0 to which a line of JSON is added for every round of mode sync", metavar="FILE"
+        "consistency", "", "mode sync: file of ps 0 with a line of JSON for every round", metavar="FILE"
     )
     round_warn_s: float = setting(
-        "consistency", 30.0, "mode sync: a round that waits longer logs whom it waits for, once"
+        "consistency", 30.0, "mode sync: log once what a round waits for when it waits longer"
     )
     lease_s: float = setting("faults", 10.0, "a member that is silent for longer is lost")
-    ps_timeout_s: float = setting("faults", 300.0, "the job fails when a lost ps does not return within this time")
+    ps_timeout_s: float = setting(
+        "faults", 300.0, "time to wait for a lost ps, and in every process for a lost coordinator, before the job fails"
+    )
     drain_timeout_s: float = setting(
-        "faults", 300.0, "at the end a worker that does not stop for longer is cut off, and so is a chief that makes "
-        "no progress with closing",
+        "faults", 300.0, "at the end, time for a worker to stop and for the chief to make progress before it is cut "
+        "off",
     )  # fmt: skip
     link_timeout_s: float = setting(
-        "faults", 10.0, "a connection between ps and workers on which the other machine acknowledges nothing for this "
-        "time is closed",
+        "faults", 10.0, "time after which a connection between ps and workers is closed if the other machine "
+        "acknowledges nothing",
     )  # fmt: skip
-    linger_s: float = setting("faults", 30.0, "how long ps 0 goes on telling latecomers that the job is done")
+    linger_s: float = setting("faults", 30.0, "time that ps 0 stays after the end of the job, for latecomers")
     stop_grace_s: float = setting(
-        "faults", 20.0, "how long a job that is asked to stop (SIGTERM or Ctrl-C, once) may take to end its steps and "
-        "to write a last checkpoint; 0: it writes none",
+        "faults", 20.0, "time for a last checkpoint when the job is asked to stop by SIGTERM or Ctrl-C; 0: a signal "
+        "ends a process at once",
     )  # fmt: skip
     job_id: str = setting(
         "job", "", "name of the job, a word; without one it is made of the other settings", metavar="NAME"

@@ -43,7 +43,9 @@ class ProcessConfig:
         "network", None, "port at which Prometheus reads the metrics of this process, as http://HOST:PORT/metrics; "
         "0 is any free one", default_is="none",
     )  # fmt: skip
-    connect_timeout_s: float = setting("network", 60.0, "how long to try to reach the coordinator")
+    connect_timeout_s: float = setting(
+        "network", 60.0, "time to reach the coordinator at the start, before the process ends"
+    )
     log_format: str = setting(
         "job", TEXT_LOG, "form of the log on stderr: lines of text, or one JSON object a line", choices=LOG_FORMATS
     )
@@ -64,10 +66,12 @@ class WorkerConfig:
     """What a worker runs: the module with the model, and what its `input_fn` is told."""
 
     model: str = setting("data and model", DEFAULT_MODEL, "module with input_fn and model_fn", metavar="MODULE")
-    data_dir: str = setting("data and model", "", "folder that input_fn is told (context.data_dir)", metavar="FOLDER")
+    data_dir: str = setting("data and model", "", "folder of the data, context.data_dir of input_fn", metavar="FOLDER")
     batch_size: int = setting("data and model", 64, "examples in a batch")
     seed: int = setting(
-        "data and model", 0, "context.seed is made of this, the worker's index and the step at which it began"
+        "data and model",
+        0,
+        "context.seed is made of this, the worker's index and the global step at which its process started",
     )
     eval_batches: int | None = setting(
         "data and model", None, "batches of the held-out data that an evaluation takes, at most", default_is="all"
@@ -87,11 +91,11 @@ class WorkerConfig:
     )  # fmt: skip
 
     record: str = setting(
-        "job", "", "a line of JSON for every update of a worker, in a file of its own: {worker} in FILE is its index, "
-        "which else stands before the ending; Parquet if FILE ends with .parquet", metavar="FILE",
+        "job", "", "file with a line of JSON for every update of a worker, one for each worker: {worker} in FILE is "
+        "its index, or else it is put before the suffix; Parquet if FILE ends with .parquet", metavar="FILE",
     )  # fmt: skip
     slowdown: float = setting(
-        "job", 1.0, "let each step take so many times as long as it does, by pauses, to try out a slow machine",
+        "job", 1.0, "multiple of its duration that each step takes, by pauses, to try out a slow machine",
         metavar="TIMES",
     )  # fmt: skip
 

@@ -178,6 +178,6 @@ READ: Mapping[State, str] = {
     State.SHARED: "a checkpoint, `w`", State.RESIDUE: "nowhere",
     State.INPUT: "the [rounds log](modes.md#the-rounds-log), `parts.batch`", State.SEED: "`context.seed`",
     State.SHARDS: "status `shards`; log `position`", State.BEST: "`best/best.json`; log `measured`",
-    State.LEDGER: "status `ps_stats`; log `ledger`", State.ATTEMPT: "the [record](records.md), `push`",
+    State.LEDGER: "status `ps_stats`; log `ledger`", State.ATTEMPT: "the [record](observing.md#records), `push`",
     State.SETTINGS: "status `steering.settings`", State.SCHEDULE: "status `steering.settings.automatic`",
 }  # fmt: skip

@@ -12,9 +12,8 @@ import pytest
 from psruntime.config import JobConfig
 from psruntime.core.accounting.refused_pushes import LIMIT, LIMIT_PER_WORKER, RefusedPushes
 from psruntime.core.coordinator.status import job_status
-from psruntime.core.members.departures import why_silent
 from psruntime.core.members.membership import Role
-from psruntime.core.members.messages import Assignment, PsStats, WorkerStats
+from psruntime.core.members.messages import Assignment, PsStats, WorkerBeat, WorkerStats
 from psruntime.core.members.view import Phase, PsEntry, View
 from psruntime.core.recovery.recovery import lost_work, obstacle
 from psruntime.rpc.worker.worker_facts import WorkerFacts
@@ -83,6 +82,15 @@ def not_finite(_: Any) -> str:
     return str(raised.value)
 
 
+def stood_still(_: Any) -> str:
+    job = Job()
+    job.join(Role.PS, 0)
+    job.join(Role.WORKER, 0)
+    incarnation = job.incarnations[Role.WORKER, 0]
+    job.core.heartbeat(Role.WORKER, 0, incarnation, WorkerBeat(stood_still_s=15.2), job.now_s)
+    return str([event.facts for event in job.core.take_effects().events])
+
+
 def nothing_applied(_: Any) -> str:
     refused, limit = RefusedPushes(), LIMIT + LIMIT_PER_WORKER
     for count in (0, limit):
@@ -101,9 +109,9 @@ SAID: dict[str, Callable[[Callable[[float], None]], str]] = {
     "all ps lost what they held, and there is no checkpoint": lambda _: lost_work(120, "why", "what"),
     "a worker reaches the coordinator and not a ps": no_session,
     "a loss or a gradient is not finite": not_finite,
-    "a machine is suspended, or native code keeps Python's lock": lambda _: why_silent(15.2, 10.0),
     "nothing is applied for long": nothing_applied,
     "a process fails whenever it is started, and the job makes no step": scenario("worker_fails_again_and_again"),
+    "a machine is suspended, or native code keeps Python's lock": stood_still,
     "the job is asked to stop": scenario("stopped_by_ps_0"),
 }
 ROWS = {row[0]: row for row in docs.table("docs/operations.md", "faults")}

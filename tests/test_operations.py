@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import Field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from psruntime import errors
-from psruntime.config import JobConfig, flag_of
+from psruntime.config import JobConfig
 from psruntime.launch.backoff import crashed
-from psruntime.settings import settings_of
+from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.settings import default_text, flag_of, settings_of
 from tests.support import docs
 
+PAGE = docs.ROOT / "docs/operations.md"
 # Functions that log, or hand an event on -> which of their arguments it is.
 LOGGED = {"log": 0, "_log": 0, "note": 0, "_note": 0, "_report": 0, "_forget": 1, "_remove": 1, "self": 0}
 
@@ -27,16 +27,12 @@ def test_the_table_of_exit_codes_is_what_the_launcher_goes_by() -> None:
         assert rows[str(code)].startswith("yes") == crashed(code), code
 
 
-def test_the_table_of_settings_has_them_all_with_their_defaults() -> None:
-    rows = {row[0].strip("`"): row[1] for row in docs.table("docs/operations.md", "settings")}
-    assert rows == {flag_of(setting.name): shown(setting) for setting in settings_of(JobConfig)}
-
-
-def shown(setting: Field[Any]) -> str:
-    """The default as the table has it."""
-    if setting.default in (None, ""):
-        return "none"
-    return f"{setting.default:g} s" if setting.name.endswith("_s") else str(setting.default)
+@pytest.mark.parametrize("config", [JobConfig, ProcessConfig, SecurityConfig, WorkerConfig])
+def test_the_tables_of_settings_have_them_all(config: type) -> None:
+    rows = dict(re.findall(r"^\| `(--[\w-]+)` ?(.*?) \|", PAGE.read_text(), re.MULTILINE))
+    for setting in settings_of(config):
+        default = default_text(setting).removeprefix("default: ")
+        assert rows[flag_of(setting.name)].startswith(default), setting.name
 
 
 def test_the_table_of_log_events_has_them_all() -> None:

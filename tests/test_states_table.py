@@ -1,20 +1,21 @@
-"""The page of states and events is made of psruntime/states.py, and names log events that there are."""
+"""Tables of docs/ that are made of the code are current; that of states and events names log events that there are."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from psruntime.states import READ, SAID, TABLE, Event, Fate, State
 from tests.support import docs
-from tools import states
+from tools import tables
 
 
-def test_the_page_has_the_tables_of_the_module() -> None:
-    assert states.BEGIN + "\n" + states.tables() + states.END in states.PAGE.read_text(encoding="utf-8"), (
-        "run python -m tools.states"
-    )
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)
+def test_the_page_has_the_tables_of_the_code(page: Path) -> None:
+    made = tables.BEGIN + "\n" + tables.PAGES[page]() + tables.END
+    assert made in page.read_text(encoding="utf-8"), "run python -m tools.tables"
 
 
 def test_the_page_can_be_read_back() -> None:

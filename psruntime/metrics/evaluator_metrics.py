@@ -25,10 +25,12 @@ class EvaluatorMetrics:
         self._count += 1
 
     def _read(self) -> Iterable[Metric]:
-        yield counter("evaluator_checkpoints_measured", "Checkpoints that were measured.", ({}, self._count))
+        yield counter("evaluator_checkpoints_measured", "Checkpoints measured.", ({}, self._count))
         if self._last:
             global_step, values, at_s = self._last
-            yield gauge("evaluator_global_step", "Global step of the last one.", ({}, global_step))
-            yield gauge("evaluator_measured_timestamp_seconds", "When that was measured, since 1970.", ({}, at_s))
+            yield gauge("evaluator_global_step", "Global step of the checkpoint measured last.", ({}, global_step))
+            yield gauge(
+                "evaluator_measured_timestamp_seconds", "When it was measured, in seconds since 1970.", ({}, at_s)
+            )
             rows = (({"metric": name}, value) for name, value in values.items())
             yield gauge("evaluator_metric", "Its metrics on held-out data.", *rows)

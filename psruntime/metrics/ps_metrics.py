@@ -22,16 +22,22 @@ def moved(role: str, index: int, bytes_moved: BytesMoved | None) -> Iterable[Met
         yield counter(
             "sent_bytes", "Bytes sent over the connections of TensorFlow's server.", (where, bytes_moved.sent)
         )
-        yield counter("received_bytes", "Bytes received over the same.", (where, bytes_moved.received))
+        yield counter(
+            "received_bytes",
+            "Bytes received over the connections of TensorFlow's server.",
+            (where, bytes_moved.received),
+        )
 
 
 def _read(index: int, stats: PsStats) -> Iterable[Metric]:
     ps = {"ps": index}
-    yield counter("ps_updates_received", "Updates of buckets that arrived.", (ps, stats.received))
+    yield counter(
+        "ps_updates_received", "Updates of buckets that arrived: applied, dropped and pending.", (ps, stats.received)
+    )
     applied = stats.applied + stats.rolled_back  # so a rollback takes nothing from it
-    yield counter("ps_updates_applied", "Updates that are in the variables, or were.", (ps, applied))
+    yield counter("ps_updates_applied", "Updates applied, rolled back ones included.", (ps, applied))
     dropped = [({**ps, "cause": cause}, count) for cause, count in stats.dropped.items()]
-    yield counter("ps_updates_dropped", "Updates that were refused, by cause.", *dropped)
+    yield counter("ps_updates_dropped", "Updates refused, by cause.", *dropped)
     yield gauge("ps_updates_pending", "Contributions to rounds that have not closed.", (ps, stats.pending))
     yield counter(
         "ps_updates_rolled_back", "Applied updates that a return to an older state undid.", (ps, stats.rolled_back)
@@ -53,6 +59,6 @@ def _read(index: int, stats: PsStats) -> Iterable[Metric]:
         ({**of, "outcome": outcome}, getattr(c, outcome))
         for of, c in tables for outcome in ("found", "admitted", "refused")
     ]  # fmt: skip
-    yield counter("ps_table_row_gradients", "Rows of gradients: found theirs, were given one, have none.", *gradients)
+    yield counter("ps_table_row_gradients", "Rows of gradients: found, admitted or refused.", *gradients)
     taken = [({**of, "cause": cause}, getattr(c, cause)) for of, c in tables for cause in ("expired", "evicted")]
-    yield counter("ps_table_rows_removed", "Rows that were taken back.", *taken)
+    yield counter("ps_table_rows_removed", "Rows taken back: expired or evicted.", *taken)

@@ -29,20 +29,25 @@ class WorkerMetrics:
         self._stats = stats
         self._endpoint = endpoint
         self._steps = self._made(Counter, "steps", "Steps that ended.")
-        self._examples = self._made(Counter, "examples", "Training examples in them.")
-        self._dropped = self._made(Counter, "updates_dropped", "Updates of buckets in them that a ps refused.")
+        self._examples = self._made(Counter, "examples", "Training examples in these steps.")
+        self._dropped = self._made(Counter, "updates_dropped", "Updates of buckets that a ps refused.")
         self._loss: Any = None  # until there is one
         self._seconds = self._made(
-            Histogram, "step_seconds", "From the time a step might begin to its end.", buckets=SECONDS
+            Histogram, "step_seconds", "Time from when a step might begin to its end.", buckets=SECONDS
         )
-        phases = self._kind(Histogram, "step_phase_seconds", "What of it each phase took.", ("phase",), buckets=SECONDS)
+        phases = self._kind(
+            Histogram, "step_phase_seconds", "Time that each phase of a step took.", ("phase",), buckets=SECONDS
+        )
         self._phases = {phase: phases.labels(index, phase) for phase in PHASES}
         self._staleness = self._made(
             Histogram, "update_staleness_versions", "Largest staleness of the buckets of an update.",
             buckets=STALENESS_LIMITS,
         )  # fmt: skip
         self._checkpoint = self._made(
-            Histogram, "checkpoint_seconds", "To copy and write a checkpoint, as the chief.", buckets=CHECKPOINT_SECONDS
+            Histogram,
+            "checkpoint_seconds",
+            "Time to copy and write a checkpoint, as the chief.",
+            buckets=CHECKPOINT_SECONDS,
         )
         endpoint.add(Families(self._read))
 
@@ -73,8 +78,12 @@ class WorkerMetrics:
 
     def _read(self) -> Iterable[Metric]:
         stats, worker = self._stats(), {"worker": self._index}
-        yield counter("worker_updates_sent", "Updates that were sent, each to every bucket.", (worker, stats.pushes))
-        yield counter("worker_batches_skipped", "Batches that were passed over.", (worker, stats.skipped))
+        yield counter("worker_updates_sent", "Updates sent, each to every bucket.", (worker, stats.pushes))
+        yield counter("worker_batches_skipped", "Batches passed over by --on-data-error skip.", (worker, stats.skipped))
         gpus = [({**worker, "gpu": gpu.index}, gpu.held_bytes) for gpu in stats.gpus]
-        yield gauge("worker_gpu_memory_bytes", "Memory of each GPU that its process holds.", *gpus)
+        yield gauge(
+            "worker_gpu_memory_bytes",
+            "Memory of each GPU that the process uses, by the index of the GPU on its machine.",
+            *gpus,
+        )
         yield from moved("worker", self._index, stats.moved)

@@ -41,7 +41,7 @@ class Record:
     global_step: in mode async and bounded the global step that the worker read after its update, in which those of
         others may be counted already: two records may have the same.  In mode sync the round, which leads to that step.
     outcome: `applied`; `contributed` to a round; or why a ps refused it: `stale`, `fenced`, `repeated`, `not_finite`,
-        `void`, or `late` for its round.  docs/recovery.md says what each means.
+        `void`, or `late` for its round.  docs/checkpoints.md says what each means.
     applied, dropped: buckets that took it, and that did not.
     staleness: versions, the largest over the buckets that took it; if none did, over those that found it stale.  None:
         it was not measured.

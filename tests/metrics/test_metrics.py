@@ -203,6 +203,15 @@ def test_with_tls_only_who_has_a_certificate_of_the_ca_reads(tmp_path: Path) -> 
         endpoint.close()
 
 
+def documented_metrics() -> dict[str, set[str]]:
+    """Name -> labels: those of its row, and its own in braces."""
+    found = {}
+    for of, metrics in docs.table("docs/observing.md", "metrics"):
+        for name, own in re.findall(r"`(\w+)(?:\{(.+?)\})?`", metrics):
+            found[f"psruntime_{name}"] = set(re.findall("`(.+?)`", of)) | set(own.replace(",", " ").split())
+    return found
+
+
 def test_the_documented_metrics_are_those_that_are_told(endpoint: Endpoint, tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as out:
         log = Log("ps", 0, descriptor=out.fileno())
@@ -216,24 +225,24 @@ def test_the_documented_metrics_are_those_that_are_told(endpoint: Endpoint, tmp_
             families = list(text_string_to_metric_families(answer.read().decode()))
     finally:
         own.close()
+    families = [family for family in families if family.name.startswith("psruntime_")]
     told = {
         family.name + ("_total" if family.type == "counter" else ""): {
             label for sample in family.samples for label in sample.labels if label != "le"
         }
         for family in families
-        if family.name.startswith("psruntime_")
     }
-    rows = docs.table("docs/metrics.md", "metrics")
-    assert {row[0].strip("`"): set(row[1].replace("`", "").replace(",", " ").split()) for row in rows} == told
+    assert documented_metrics() == told
+    assert all(family.documentation for family in families)
     assert set(PS.dropped) <= set(CAUSES)
 
 
 def test_alerts_and_dashboard_name_metrics_that_there_are() -> None:
-    documented = {row[0].strip("`") for row in docs.table("docs/metrics.md", "metrics")}
+    documented = set(documented_metrics())
     known = documented | {f"{name}_{part}" for name in documented for part in ("bucket", "sum", "count")}
     alerts = (docs.ROOT / "launch/grafana/alerts.yml").read_text()
     for text in (alerts, (docs.ROOT / "launch/grafana/psruntime.json").read_text()):
         named = set(re.findall(r"psruntime_\w+", text))
         assert named and named <= known
-    rows = docs.table("docs/metrics.md", "alerts")
-    assert [row[0].strip("`") for row in rows] == re.findall(r"- alert: (\w+)", alerts)
+    rows = docs.table("docs/observing.md", "alerts")
+    assert [name for row in rows for name in re.findall("`(.+?)`", row[0])] == re.findall(r"- alert: (\w+)", alerts)

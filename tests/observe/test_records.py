@@ -201,6 +201,6 @@ def test_a_contribution_is_recorded_with_its_attempt(tmp_path: Path) -> None:
 
 
 def test_the_table_of_fields_has_them_all() -> None:
-    rows = docs.table("docs/records.md", "record")
+    rows = docs.table("docs/observing.md", "record")
     named = [word.strip(" `") for row in rows for word in row[0].split(",")]
     assert named == [field.name for field in fields(Record)]

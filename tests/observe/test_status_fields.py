@@ -1,8 +1,9 @@
-"""docs/status.md has every field of `psruntime status --json`, and no other."""
+"""docs/observing.md has every field of `psruntime status --json`, and no other."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
@@ -58,7 +59,7 @@ def paths(value: Any, path: str = "") -> Iterator[str]:
 
 
 def documented(check: str) -> set[str]:
-    return {row[0].strip("`") for row in docs.table("docs/status.md", check)}
+    return {name for row in docs.table("docs/observing.md", check) for name in re.findall("`(.+?)`", row[0])}
 
 
 def shown(status: JobStatus, job: JobConfig) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def test_the_fields_of_the_job_are_those_of_the_document() -> None:
     del facts["ps"], facts["workers"]
     settings = facts.pop("job")
     assert set(settings) == {field.name for field in fields(JobConfig)}
-    others = {"job.SETTING", "job.max_bound", "ps[]`, `workers[]"}
+    others = {"job.SETTING", "job.max_bound", "ps[]", "workers[]"}
     assert set(paths(facts)) | others | (MAY_BE_NULL & {"shards"}) == documented("status fields")
 
 

@@ -46,4 +46,4 @@ class RefusedPushes:
             for cause, count in stats.dropped.items():
                 causes[cause] = causes.get(cause, 0) + count - self._seen[ps].dropped.get(cause, 0)
         main = max(causes, key=lambda cause: causes[cause], default="unknown")
-        return f"none of the last {self._count} pushes was applied; most were refused as {main} (docs/recovery.md)"
+        return f"none of the last {self._count} pushes was applied; most were refused as {main} (docs/checkpoints.md)"

@@ -41,7 +41,6 @@ from psruntime.core.coordinator.lifecycle import (
     why_stop,
     why_stopped,
 )
-from psruntime.core.members.departures import why_silent
 from psruntime.core.members.membership import Busy, Member, Role
 from psruntime.core.members.messages import (
     NOT_JOINED,
@@ -565,7 +564,8 @@ class Coordinator:
 
     def _explain_silence(self, member: Member, still_s: float, now_s: float) -> None:
         """Notes for how long no Python ran in a member, also as the reason for which it was lost meanwhile."""
-        why = why_silent(still_s, self.state.job.lease_s)
+        lease_s = self.state.job.lease_s
+        why = f"no Python ran in its process for {still_s:.1f} s; its log has the cause (--lease {lease_s:g})"
         self._note("python_stood_still", member=member.name, seconds=round(still_s, 1), reason=why)
         self.state.departures.explain(member.role, member.index, now_s - still_s, why)
 

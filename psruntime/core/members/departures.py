@@ -16,11 +16,6 @@ KEPT = 16  # the latest; older ones are in the log of ps 0
 NAMED = 3  # in one line of the status
 
 
-def why_silent(still_s: float, lease_s: float) -> str:
-    """Why a member was silent in whose process no Python ran for so many seconds."""
-    return f"no Python ran in its process for {still_s:.1f} s; its log has the cause (--lease {lease_s:g})"
-
-
 class Departures:
     """The latest ones.  Times are those of the coordinator, in seconds."""
 

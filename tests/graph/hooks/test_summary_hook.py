@@ -31,7 +31,7 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def documented_tags() -> list[str]:
-    return [tag for row in docs.table("docs/tensorboard.md", "summaries") for tag in re.findall("`(.+?)`", row[0])]
+    return [tag for row in docs.table("docs/observing.md", "summaries") for tag in re.findall("`(.+?)`", row[0])]
 
 
 def summarized(folder: Path, steps: int = 10, **settings: Any) -> Run:
