@@ -50,6 +50,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.long
 def test_each_mistake_of_a_worker_is_one_line(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "other_shape.py").write_text(OTHER_SHAPE)
     with cluster(zygote, tmp_path, train_steps=1_000_000) as job:
@@ -66,6 +67,7 @@ def test_each_mistake_of_a_worker_is_one_line(zygote: Zygote, tmp_path: Path) ->
         end(job)
 
 
+@pytest.mark.long
 def test_a_ps_may_be_given_the_job_file_of_ps_0_and_no_other(zygote: Zygote, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     with cluster(zygote, tmp_path, train_steps=1_000_000) as job:
@@ -79,6 +81,7 @@ def test_a_ps_may_be_given_the_job_file_of_ps_0_and_no_other(zygote: Zygote, tmp
         end(job)
 
 
+@pytest.mark.long
 def test_an_evaluation_that_cannot_be_built_is_known_before_the_training(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "no_eval.py").write_text(NO_EVAL)
     with cluster(zygote, tmp_path, checkpoint_dir=tmp_path / "c", keep_best="accuracy") as job:
@@ -92,6 +95,7 @@ def test_an_evaluation_that_cannot_be_built_is_known_before_the_training(zygote:
         end(job)
 
 
+@pytest.mark.long
 def test_an_index_that_is_held_names_its_holder(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=2) as job:
         job.start_worker(0, SLOW)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.commands import LOCAL, Commands, coordinator_of
 from tests.support.polling import poll_until
+from tests.support.selection import long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -82,11 +83,12 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("given", MISTAKES, ids=" ".join)
+@pytest.mark.parametrize("given", long_but([("--mode", "fast")], MISTAKES), ids=" ".join)
 def test_wrong_flags_are_one_line(commands: Commands, given: tuple[str, ...]) -> None:
     assert commands.run(LOCAL, *given) == (2, "", MISTAKES[given] + "\n")
 
 
+@pytest.mark.long
 def test_a_worker_that_cannot_start_ends_the_job(commands: Commands) -> None:
     (commands.folder / "broken.py").write_text("import psruntime\nimport no_such_package\n")
     code, _, err = commands.run(LOCAL, "--workers", "1", "--model", "broken")
@@ -117,6 +119,7 @@ def test_what_init_writes_trains_and_a_second_run_has_nothing_to_train(commands:
     assert not commands.running()
 
 
+@pytest.mark.long
 def test_a_port_in_use_and_a_coordinator_that_is_not_there(commands: Commands) -> None:
     ps = commands.start(sys.executable, "-m", "psruntime.ps", "--index", "0", "--coordinator", "127.0.0.1:0")
     assert ps.stdout

@@ -113,6 +113,7 @@ def failed(job: Cluster, mistake: str) -> str:
     return next(line for line in lines if " worker " in line)
 
 
+@pytest.mark.long
 def test_a_shape_that_fails_at_run_time_ends_the_job_and_everybody_says_why(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "short_model.py").write_text(SHORT)
     with cluster(zygote, tmp_path, ps=2, min_workers=2, train_steps=1_000_000) as job:
@@ -126,6 +127,7 @@ def test_a_shape_that_fails_at_run_time_ends_the_job_and_everybody_says_why(zygo
     assert max(len(line) for proc in job.procs for line in proc.text.splitlines()) < 2000
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_ends_the_job_and_everybody_says_why(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "nan_model.py").write_text(NAN)
     with cluster(zygote, tmp_path, ps=2, checkpoint_dir=tmp_path / "c") as job:
@@ -133,6 +135,7 @@ def test_a_loss_that_is_not_finite_ends_the_job_and_everybody_says_why(zygote: Z
         failed(job, "the loss is not finite")
 
 
+@pytest.mark.long
 def test_a_checkpoint_folder_that_cannot_be_written_ends_the_job(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with cluster(zygote, tmp_path, checkpoint_dir=tmp_path / "file" / "sub") as job:
@@ -140,6 +143,7 @@ def test_a_checkpoint_folder_that_cannot_be_written_ends_the_job(zygote: Zygote,
         failed(job, "a folder that cannot be written")
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_model_ends_the_job(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "wider_model.py").write_text(WIDER)
     for folder, steps in (("first", 2), ("second", 4)):
@@ -153,6 +157,7 @@ def test_a_checkpoint_of_another_model_ends_the_job(zygote: Zygote, tmp_path: Pa
                 failed(job, "a checkpoint of another model")
 
 
+@pytest.mark.long
 def test_a_job_whose_last_worker_has_ended_for_good_fails(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "hooked.py").write_text("""
 from dataclasses import replace
@@ -182,6 +187,7 @@ def model_fn(features, labels, mode):
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
@@ -209,6 +215,7 @@ def test_a_lost_worker_that_ends_for_good_before_it_joins_ends_the_job(
         assert " start_failed " in job.ps[0].text
 
 
+@pytest.mark.long
 def test_a_job_of_which_too_few_workers_can_come_fails(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def input_fn(context)\n")
     with cluster(zygote, tmp_path, train_steps=1_000_000, min_workers=2) as job:
@@ -237,6 +244,7 @@ def input_fn(context):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [[], ["--eval-batches=2"]], ids=["all batches", "two"])
 def test_held_out_data_without_an_end_do_not_keep_the_job(zygote: Zygote, tmp_path: Path, flags: list[str]) -> None:
     (tmp_path / "endless_model.py").write_text(ENDLESS)
@@ -268,6 +276,7 @@ def model_fn(features, labels, mode):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_what_was_trained_is_saved_before_the_models_code_ends_the_job(
     zygote: Zygote, tmp_path: Path, mode: str

@@ -71,6 +71,7 @@ def pause_and_resume(job: Cluster, ask: Control) -> None:
     assert job.status().steps_lost == 0
 
 
+@pytest.mark.long
 def test_an_async_job_is_paused_saved_and_drained(zygote: Zygote, tmp_path: Path, asked: Any) -> None:
     checkpoints = tmp_path / "c"
     with cluster(

@@ -94,6 +94,7 @@ def test_ps_0_dies_with_the_coordinator_and_everybody_finds_its_successor(zygote
         assert "held out, at global step 80" in workers[0].text + workers[1].text
 
 
+@pytest.mark.long
 def test_a_paused_worker_whose_place_was_taken_ends_with_75(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=1) as job:
         job.start_worker(0, SLOW)
@@ -109,6 +110,7 @@ def test_a_paused_worker_whose_place_was_taken_ends_with_75(zygote: Zygote, tmp_
         end(job)
 
 
+@pytest.mark.long
 def test_the_coordinator_names_why_a_lost_worker_was_silent(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, train_steps=1_000_000, lease_s=1) as job:
         job.start_worker(0, SLOW)
@@ -137,6 +139,7 @@ def test_a_chief_that_dies_is_succeeded_and_live_variables_are_kept(zygote: Zygo
         assert "held out, at global step 80" in workers[1 - chief].text
 
 
+@pytest.mark.long
 def test_sigterm_ends_a_worker_that_is_inside_a_long_step(zygote: Zygote, tmp_path: Path) -> None:
     flag = tmp_path / "inside"
     (tmp_path / "stuck_model.py").write_text(STUCK.format(flag=str(flag)))
@@ -152,6 +155,7 @@ def test_sigterm_ends_a_worker_that_is_inside_a_long_step(zygote: Zygote, tmp_pa
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_process_that_waits_ends_at_once(zygote: Zygote, tmp_path: Path, signum: int) -> None:
     with cluster(zygote, tmp_path, ps=2, min_workers=5) as job:

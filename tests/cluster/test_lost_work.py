@@ -13,6 +13,7 @@ pytestmark = pytest.mark.cluster
 SMALL = "--model=tests.cluster.models"
 
 
+@pytest.mark.long
 def test_a_ps_that_does_not_return_with_the_coordinator_ends_the_job(zygote: Zygote, tmp_path: Path) -> None:
     folder = {"checkpoint_dir": tmp_path / "c", "save_steps": 50}
     with cluster(zygote, tmp_path, ps=2, train_steps=100_000, ps_timeout_s=6, lease_s=3, **folder) as job:
@@ -26,6 +27,7 @@ def test_a_ps_that_does_not_return_with_the_coordinator_ends_the_job(zygote: Zyg
         assert "ps 1 did not return within 6 s (ps_timeout_s)" in again.wait_for(" error ")
 
 
+@pytest.mark.long
 def test_a_ps_that_is_lost_without_a_copy_ends_the_job(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, ps=2, train_steps=100_000) as job:
         worker = job.start_worker(0, SMALL)

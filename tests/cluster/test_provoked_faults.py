@@ -22,7 +22,6 @@ from tests.cluster.test_faults import end
 from tests.support import worlds
 from tests.support.bad_files import cut_in_half, make_folder, make_full, make_unreadable
 from tests.support.cluster import Proc, Zygote, cluster
-from tests.support.selection import long_but
 from tests.support.small_disk import small_disk
 
 pytestmark = pytest.mark.cluster
@@ -95,6 +94,7 @@ def fail_beside_a_job(zygote: Zygote, folder: Path, cells: list[tuple[Place, Kin
         end(job)
 
 
+@pytest.mark.long
 def test_what_ends_one_worker_leaves_the_job_alone(zygote: Zygote, tmp_path: Path) -> None:
     params = [cell.values for cell in cells(IN_A_WORKER, 2, 75)]
     fail_beside_a_job(zygote, tmp_path, [(place, kind, FEW[kind]) for place, kind in params])
@@ -131,11 +131,10 @@ def test_every_error_that_ends_the_job_saves_it_first(zygote: Zygote, tmp_path: 
 
 
 LOGGED = {Place.SAVE: " checkpoint_failed ", Place.HOOK_END: " hook_failed ", Place.BEST: " best_failed "}
-FEW_OF_THE_CHIEF = ("SAVE-PATH", "EVALUATION-CODE")
 STEPS = 60
 
 
-@pytest.mark.parametrize(("place", "kind"), cells(OF_THE_CHIEF, 0, 1, 2, 75, few=FEW_OF_THE_CHIEF))
+@pytest.mark.parametrize(("place", "kind"), cells(OF_THE_CHIEF, 0, 1, 2, 75))
 def test_what_fails_in_a_chief(zygote: Zygote, tmp_path: Path, place: Place, kind: Kind) -> None:
     job_flags = {
         "train_steps": STEPS, "save_steps": 10_000 if place is Place.LAST_SAVE else 10, "drain_timeout_s": 4,
@@ -167,7 +166,7 @@ def trained(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> str:
 OF_COMMANDS = [
     pytest.param(command, *cell.values, id=f"{command}-{cell.id}", marks=cell.marks)
     for command in ("evaluate", "export")
-    for cell in cells(OF_FILES if command == "export" else (Place.EVALUATOR,), 1, 2, 75, few=["OUT-PATH"])
+    for cell in cells(OF_FILES if command == "export" else (Place.EVALUATOR,), 1, 2, 75)
 ]
 
 
@@ -221,6 +220,7 @@ def test_what_fails_in_an_evaluator(zygote: Zygote, tmp_path: Path, place: Place
         end(job)
 
 
+@pytest.mark.long
 def test_a_warm_start_that_cannot_be_read(zygote: Zygote, tmp_path: Path, trained: str) -> None:
     folder = Path(shutil.copytree(trained, tmp_path / "warm"))
     path = CheckpointList(str(folder)).require_newest()
@@ -248,7 +248,8 @@ BAD_CHECKPOINTS: dict[Kind, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", long_but([Kind.PATH], BAD_CHECKPOINTS))
+@pytest.mark.long
+@pytest.mark.parametrize("kind", BAD_CHECKPOINTS)
 def test_a_checkpoint_that_cannot_be_restored(zygote: Zygote, tmp_path: Path, kind: Kind) -> None:
     folder = tmp_path / "c"
     with cluster(zygote, tmp_path, train_steps=8, save_steps=4, checkpoint_dir=folder) as job:
@@ -270,6 +271,7 @@ def test_a_checkpoint_that_cannot_be_restored(zygote: Zygote, tmp_path: Path, ki
     assert newest_step(str(folder)) == 12
 
 
+@pytest.mark.long
 def test_what_cannot_be_opened_to_observe_a_job(zygote: Zygote, tmp_path: Path) -> None:
     """A path that leads to no file is refused; a disk that fails costs the record, and not the training."""
     make_unreadable(tmp_path / "rounds.jsonl", opens=False)
@@ -298,7 +300,8 @@ def require_counted(proc: Proc, event: str, count: str) -> None:
     assert int(re.findall(rf"{count}=(\d+)", last)[0]) > 1
 
 
-@pytest.mark.parametrize("kind", long_but([Kind.MACHINE], FATES[Place.OBSERVING]))
+@pytest.mark.long
+@pytest.mark.parametrize("kind", FATES[Place.OBSERVING])
 def test_what_cannot_be_written_to_observe_a_job(zygote: Zygote, tmp_path: Path, kind: Kind) -> None:
     summaries = tmp_path / "c" / "workers"
     summaries.parent.mkdir()

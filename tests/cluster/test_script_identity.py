@@ -44,6 +44,7 @@ def mark_of(folder: Path) -> dict[str, object]:
     return mark
 
 
+@pytest.mark.long
 def test_a_script_with_another_model_than_the_jobs_is_refused(zygote: Zygote, tmp_path: Path) -> None:
     """Beside the others, and in place of a worker that was killed."""
     flags = [f"--checkpoint_dir={tmp_path / 'c'}", "--last_step=400"]
@@ -62,6 +63,7 @@ def test_a_script_with_another_model_than_the_jobs_is_refused(zygote: Zygote, tm
     assert last_step(tmp_path / "c") >= 400 and not (tmp_path / "c" / ".owner").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["c[1]*?"])
 def test_a_folder_has_one_live_job_of_scripts(name: str, zygote: Zygote, tmp_path: Path) -> None:
     """Whichever of its workers is the chief; a killed job leaves it to the next, which goes on there."""

@@ -177,6 +177,7 @@ def test_who_left_its_block_serves_on_and_who_fails_holds_nobody_up(zygote: Zygo
     assert 1200 <= newest(folder) == last_step(folder)
 
 
+@pytest.mark.long
 def test_a_job_with_a_limit_ends_its_scripts_and_turns_latecomers_away(zygote: Zygote, tmp_path: Path) -> None:
     folder = tmp_path / "c"
     flags = [f"--checkpoint_dir={folder}", "--last_step=1000000"]
@@ -263,19 +264,22 @@ def test_each_mistake_of_a_script_is_one_line(zygote: Zygote, tmp_path: Path) ->
     assert last_step(tmp_path / "c") == newest(tmp_path / "c")
 
 
+NOT_FOR_SCRIPTS = [
+    ({"mode": "sync"}, "for mode sync write the model as a psruntime.ModelSpec"),
+    ({"local_steps": 2}, "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire"),
+    ({"pipeline": 2}, "for these write the model as a psruntime.ModelSpec"),
+    ({"top_k": 0.01}, "neither local_steps nor pipeline nor wire nor top_k"),
+    ({"delta_every": 10, "checkpoint_dir": "/saved"}, "MonitoredTrainingSession does not know delta_every"),
+    ({"staleness_lr": "inverse"}, "MonitoredTrainingSession does not know staleness_lr"),
+    ({"schedule": "async:9, bounded 1"}, "MonitoredTrainingSession does not know schedule"),
+    ({"warm_start": "/other"}, "for a warm start use the scaffold's init_fn"),
+    ({"wire": "bfloat16"}, "for these write the model as a psruntime.ModelSpec"),
+]
+
+
 @pytest.mark.parametrize(
     ("settings", "instead"),
-    [
-        ({"mode": "sync"}, "for mode sync write the model as a psruntime.ModelSpec"),
-        ({"local_steps": 2}, "MonitoredTrainingSession knows neither local_steps nor pipeline nor wire"),
-        ({"pipeline": 2}, "for these write the model as a psruntime.ModelSpec"),
-        ({"top_k": 0.01}, "neither local_steps nor pipeline nor wire nor top_k"),
-        ({"delta_every": 10, "checkpoint_dir": "/saved"}, "MonitoredTrainingSession does not know delta_every"),
-        ({"staleness_lr": "inverse"}, "MonitoredTrainingSession does not know staleness_lr"),
-        ({"schedule": "async:9, bounded 1"}, "MonitoredTrainingSession does not know schedule"),
-        ({"warm_start": "/other"}, "for a warm start use the scaffold's init_fn"),
-        ({"wire": "bfloat16"}, "for these write the model as a psruntime.ModelSpec"),
-    ],
+    [NOT_FOR_SCRIPTS[0], *(pytest.param(*case, marks=pytest.mark.long) for case in NOT_FOR_SCRIPTS[1:])],
 )
 def test_a_job_that_is_not_for_scripts_is_refused_with_what_to_use_instead(
     settings: dict[str, Any], instead: str, zygote: Zygote, tmp_path: Path
@@ -289,6 +293,7 @@ def test_a_job_that_is_not_for_scripts_is_refused_with_what_to_use_instead(
         job.wait_all()
 
 
+@pytest.mark.long
 def test_tensorflow_is_imported_late_and_never_in_another_environment() -> None:
     code = """if True:
         import sys, psruntime

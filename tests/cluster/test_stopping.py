@@ -59,6 +59,7 @@ def test_a_job_that_is_stopped_goes_on_where_it_was(zygote: Zygote, tmp_path: Pa
     assert newest_step(checkpoints) >= int(found[1]) + 20
 
 
+@pytest.mark.long
 def test_who_is_asked_alone_leaves_without_harm(zygote: Zygote, tmp_path: Path) -> None:
     checkpoints = tmp_path / "c"
     with cluster(
@@ -91,6 +92,7 @@ def test_who_is_asked_alone_leaves_without_harm(zygote: Zygote, tmp_path: Path) 
     assert newest_step(checkpoints) >= step + 50
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_a_process_at_once(zygote: Zygote, tmp_path: Path) -> None:
     with cluster(zygote, tmp_path, train_steps=NEVER, stop_grace_s=60, drain_timeout_s=60) as job:
         job.start_worker(0, "--model=tests.cluster.slow_models")

@@ -67,6 +67,7 @@ def stop(job: Cluster, folder: Path) -> None:
     job.wait_all()
 
 
+@pytest.mark.long
 def test_a_chief_that_does_not_save_is_relieved(zygote: Zygote, tmp_path: Path) -> None:
     folder = {"checkpoint_dir": tmp_path / "c", "save_steps": 50}
     with cluster(zygote, tmp_path, min_workers=2, train_steps=1_000_000, lease_s=LEASE_S, **folder) as job:
@@ -104,6 +105,7 @@ def test_a_chief_that_does_not_prepare_is_relieved(zygote: Zygote, tmp_path: Pat
         stop(job, tmp_path)
 
 
+@pytest.mark.long
 def test_a_machine_that_is_suspended_costs_its_processes_alone(zygote: Zygote, tmp_path: Path) -> None:
     """One with a ps and a worker stands still for five leases."""
     folder = {"checkpoint_dir": tmp_path / "c", "save_steps": 50}

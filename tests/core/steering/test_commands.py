@@ -15,6 +15,7 @@ from psruntime.core.steering.commands import Kind, Outcome
 from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import JobDoneError, UnreachableError, UsageError
 from tests.core.steering.steered_job import SteeredJob
+from tests.support.selection import long_but
 
 ASYNC: dict[str, Any] = {"mode": "async"}
 BOUNDED: dict[str, Any] = {"mode": "bounded", "bound": 4}
@@ -49,7 +50,7 @@ def test_a_pause_holds_everybody_until_it_is_resumed(mode: dict[str, Any]) -> No
     assert job.global_step > before
 
 
-@pytest.mark.parametrize("mode", MODES, ids=named)
+@pytest.mark.parametrize("mode", long_but([SYNC], MODES), ids=named)
 def test_a_paused_job_is_late_with_nothing(mode: dict[str, Any]) -> None:
     """For hours, in which the checkpoint would have been overdue, the chief relieved, the round slow."""
     job = SteeredJob(save_secs=20, save_steps=3, checkpoint_dir="/c", **mode)

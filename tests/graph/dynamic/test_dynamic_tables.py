@@ -122,6 +122,7 @@ def test_a_checkpoint_is_restored_on_another_number_of_ps(every_ps: tuple[int, i
     assert_equal(run.saved(), reference(ids, labels, admit_after=2, expire_after=30))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("graphs_as_built")
 def test_an_evaluation_reads_initial_rows_of_ids_without_one(tmp_path: Any) -> None:
     ids, labels = data()

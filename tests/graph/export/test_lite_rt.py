@@ -21,6 +21,7 @@ from psruntime.graph.export import write
 from psruntime.graph.export.compact import compact
 from psruntime.graph.export.pruning import without_smallest
 from psruntime.graph.export.runtimes import LiteRtRuntime
+from tests.support.selection import long_but
 from tests.support.served import MODEL, Served
 
 DIGITS = "psruntime.examples.digits"
@@ -64,7 +65,7 @@ def exported(served: Served, *more: str) -> tuple[Path, dict[str, Any]]:
     return folder, {**report, "rows": {row["name"]: row for row in report["rows"]}}
 
 
-@pytest.mark.parametrize("model", [DIGITS, "psruntime.examples.wide_deep"])
+@pytest.mark.parametrize("model", long_but([DIGITS], [DIGITS, "psruntime.examples.wide_deep"]))
 def test_an_example_in_lite_rt_gives_what_its_checkpoint_gives(model: str, served: Served, capfd: Any) -> None:
     served.argv += [f"--model={model}", "--batch-size=1000"]
     features, expected = served.trained(model)
@@ -78,6 +79,7 @@ def test_an_example_in_lite_rt_gives_what_its_checkpoint_gives(model: str, serve
     assert "model.tflite" in out and "INFO" not in err, "what TensorFlow's C++ side says is for its developers"
 
 
+@pytest.mark.long
 def test_digits_in_int8_are_three_and_a_half_times_smaller_and_as_good(served: Served) -> None:
     served.train(DIGITS, 600)
     folder, report = exported(served, f"--model={DIGITS}", "--tflite", "--quantize=int8")
@@ -92,6 +94,7 @@ def test_digits_in_int8_are_three_and_a_half_times_smaller_and_as_good(served: S
     assert signature.get_input_details()["features"]["dtype"] is np.float32, "the same signature serves"
 
 
+@pytest.mark.long
 def test_what_the_report_says_of_lite_rt_is_what_lite_rt_gives(served: Served) -> None:
     served.train(DIGITS, 50)
     folder, report = exported(served, f"--model={DIGITS}", "--tflite", "--quantize=int8", "--prune=0.9")

@@ -113,7 +113,7 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("settings", [{}, {"local_steps": 2}], ids=["one batch", "local steps"])
+@pytest.mark.parametrize("settings", long_but([{}], [{}, {"local_steps": 2}]), ids=["one batch", "local steps"])
 @pytest.mark.parametrize("failing", FAILING)
 def test_the_operation_and_its_line_are_found(failing: str, settings: dict[str, Any]) -> None:
     labels, model_fn, reason = FAILING[failing]

@@ -71,6 +71,7 @@ def test_rounds_follow_a_local_stage_and_go_before_it(cluster: LocalCluster, tmp
     assert [said.batch for said in contributions(run)] == [0, 1, 5, 6, 7, 8]
 
 
+@pytest.mark.long
 def test_in_another_view_a_worker_trains_anew(
     cluster: LocalCluster, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def counted(last: int) -> tuple[Model, list[Counting]]:
     return replace(model, model_fn=model_fn), hooks
 
 
+@pytest.mark.long
 def test_hooks_of_the_model_see_the_steps(cluster: LocalCluster, tmp_path: Any) -> None:
     model, hooks = counted(last=100)
     local(cluster, tmp_path, model, 7, "local:5, sync")
@@ -166,6 +168,7 @@ def test_a_hook_that_ends_the_training_of_a_worker_ends_it_in_a_local_stage(
     assert max(hook.steps for hook in hooks) == 3 and not contributions(run)
 
 
+@pytest.mark.long
 def test_a_session_that_is_lost_in_the_same_view_is_opened_anew(
     cluster: LocalCluster, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +192,7 @@ def test_a_session_that_is_lost_in_the_same_view_is_opened_anew(
     check(run, plain_batches(model, [[3], [4], [5]]), 3)
 
 
+@pytest.mark.long
 def test_the_scale_of_the_learning_rates_is_that_of_the_job(cluster: LocalCluster, tmp_path: Any) -> None:
     scaled = partial(RoundControlPlane, learning_rate_scale=0.5)
     settings = {"schedule": "local:4, sync", "checkpoint_dir": str(tmp_path)}

@@ -117,7 +117,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", long_but([{"mode": "async"}, {"mode": "sync"}], SETTINGS), ids=str)
+@pytest.mark.parametrize("settings", long_but([{"mode": "async"}], SETTINGS), ids=str)
 def test_what_one_worker_makes_of_them_is_on_the_ps(settings: dict[str, Any], batches: Batches, tmp_path: Any) -> None:
     run = train(LocalCluster(2), model_of(every_kind), 5, checkpoint_dir=str(tmp_path), **settings)
     check(run.saved(), of_one_worker(batches, range(5)))
@@ -209,6 +209,7 @@ def test_a_round_has_what_all_its_workers_made(num_ps: int, batches: Batches) ->
         check(workers.values(), joint(batches, 0, 1, 2, chief=1))
 
 
+@pytest.mark.long
 def test_a_round_whose_worker_is_lost_counts_only_those_of_the_next_attempt(batches: Batches) -> None:
     with Workers(model_of(every_kind), "sync", 3) as workers:
         for worker in (0, 1, 2):
@@ -220,6 +221,7 @@ def test_a_round_whose_worker_is_lost_counts_only_those_of_the_next_attempt(batc
         check(workers.values(), joint(batches, 1, 2))
 
 
+@pytest.mark.long
 def test_of_two_chiefs_of_one_attempt_the_later_counts_and_without_one_nothing(batches: Batches) -> None:
     """Worker 0 contributes and is replaced as chief; worker 1 contributes as chief to the same attempt."""
     with Workers(model_of(every_kind), "sync", 3) as workers:
@@ -234,6 +236,7 @@ def test_of_two_chiefs_of_one_attempt_the_later_counts_and_without_one_nothing(b
         check(workers.values(), {name: expected[name] for name in ("first", "last")})
 
 
+@pytest.mark.long
 def test_a_round_with_numbers_that_are_not_finite_has_the_others(batches: Batches) -> None:
     bad = arrays(batches, 1)
     bad[2] = np.full_like(bad[2], np.nan)
@@ -271,6 +274,7 @@ def test_a_change_that_is_not_finite_keeps_the_push_out(batches: Batches) -> Non
         check(workers.values(), {"codes": [1, 1]})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 @pytest.mark.parametrize("name", long_but(["SUM"], ["SUM", "MEAN", "ONLY_FIRST_REPLICA"]))
 def test_each_dtype_that_an_aggregation_takes_is_exact(name: str, mode: str, batches: Batches) -> None:
@@ -376,7 +380,7 @@ def test_those_of_a_lost_ps_come_back_from_its_copy_and_the_others_stay(lost: in
     check(live, {name: expected[ps_of[name]][name] for name in expected[0]})
 
 
-@pytest.mark.parametrize("kind", ["pulled", "checkpoint"])
+@pytest.mark.parametrize("kind", long_but(["pulled"], ["pulled", "checkpoint"]))
 def test_evaluation_reads_what_is_on_the_ps_and_leaves_it(kind: str, batches: Batches, tmp_path: Any) -> None:
     cluster = LocalCluster(2)
     run = train(cluster, model_of(every_kind), 3, checkpoint_dir=str(tmp_path))

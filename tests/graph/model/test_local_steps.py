@@ -112,6 +112,7 @@ def test_a_step_moves_no_more_than_with_one() -> None:
     assert step_of(many, model) == step_of(few, model) == report(many.graph.plan, COUNT).tensors
 
 
+@pytest.mark.long
 def test_a_table_is_looked_up_for_each_and_pushed_once() -> None:
     model = embedding_model(OPTIMIZERS["adam"])
     for plan, lookups_beside in [("packed", 0), ("per-variable", COUNT * 2)]:  # one of the tables is looked up twice

@@ -37,7 +37,7 @@ def compare(model: Model, run: Run) -> None:
 
 
 @pytest.mark.parametrize("num_ps", long_but([2], [1, 2]))
-@pytest.mark.parametrize("optimizer", long_but(["momentum", "adam"], EVERY))
+@pytest.mark.parametrize("optimizer", long_but(["adam"], EVERY))
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_path: Any) -> None:
     model = embedding_model(OPTIMIZERS[optimizer], 0.03)
     run = train(LocalCluster(num_ps), model, STEPS, checkpoint_dir=str(tmp_path))
@@ -196,6 +196,7 @@ def saved_and_moved(model: Model, layout: tuple[int, int], folder: str) -> dict[
     return before
 
 
+@pytest.mark.long
 def test_a_ps_counts_the_bytes_and_updates_of_its_tables() -> None:
     cluster = LocalCluster(2)
     run = train(cluster, embedding_model(OPTIMIZERS["adagrad"]), 5)

@@ -69,6 +69,7 @@ ALIKE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", long_but(["averages"], ALIKE))
 def test_two_devices_equal_local_steps(kind: str, tmp_path: Any) -> None:
     """Also what updates do: for the second mini-batch they begin at what the first has left."""

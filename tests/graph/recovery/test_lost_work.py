@@ -48,6 +48,7 @@ def test_a_chief_that_sees_another_folder_refuses_to_begin(tmp_path: Path) -> No
     assert run.control_plane.prepared_at == [4] and not run.named("initialised")
 
 
+@pytest.mark.long
 def test_a_chief_that_sees_an_older_checkpoint_refuses_to_begin(tmp_path: Path) -> None:
     cluster, folder = LocalCluster(1), {"checkpoint_dir": str(tmp_path)}
     train(cluster, ADAM, 4, **folder)

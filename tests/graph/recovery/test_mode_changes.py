@@ -36,7 +36,7 @@ def test_a_ps_that_came_in_another_mode_has_its_rounds_from_then_on(tmp_path: Pa
     assert bytes_held(again) == bytes_held(first)
 
 
-@pytest.mark.parametrize(("mode", "other"), [("async", "sync"), ("sync", "async")])
+@pytest.mark.parametrize(("mode", "other"), [("async", "sync"), pytest.param("sync", "async", marks=pytest.mark.long)])
 def test_a_mode_goes_on_in_the_graph_that_it_had(tmp_path: Path, mode: str, other: str) -> None:
     """Which does not grow with each change, and saves and adopts as a new one does."""
     cluster = LocalCluster(2)

@@ -85,11 +85,11 @@ def of_all_kinds(path: str, init: Init) -> Any:
     ("init", "settings", "taken"),
     [
         (by_scope, {}, set(VALUES)),
-        (by_root, {"plan": "per-variable"}, set(VALUES)),
-        (by_name, {"slice_bytes": 64}, set(VALUES)),
-        (by_variable, {"mode": "sync"}, set(VALUES)),
-        (by_warm_start, {}, TRAINABLE),
-        (by_warm_start_of_all, {}, set(VALUES)),
+        pytest.param(by_root, {"plan": "per-variable"}, set(VALUES), marks=pytest.mark.long),
+        pytest.param(by_name, {"slice_bytes": 64}, set(VALUES), marks=pytest.mark.long),
+        pytest.param(by_variable, {"mode": "sync"}, set(VALUES), marks=pytest.mark.long),
+        pytest.param(by_warm_start, {}, TRAINABLE, marks=pytest.mark.long),
+        pytest.param(by_warm_start_of_all, {}, set(VALUES), marks=pytest.mark.long),
     ],
 )
 def test_each_kind_of_variable_begins_with_the_values(

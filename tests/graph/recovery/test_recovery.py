@@ -63,6 +63,7 @@ def test_a_rollback_moves_what_it_undoes(mode: str, tmp_path: Path) -> None:
         assert (row[RECEIVED], row[VOID], row[APPLIED], row[ROLLED_BACK]) == (5 + begun, begun, 5, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_a_ps_without_variables_takes_nothing_with_it(mode: str, tmp_path: Path) -> None:
     cluster = LocalCluster(2)

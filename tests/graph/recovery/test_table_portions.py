@@ -118,6 +118,7 @@ def test_without_a_seed_each_run_draws_anew_and_what_is_shared_is_the_same(tmp_p
         assert len(np.unique(values)) > 0.99 * values.size, "no row is made of another one's numbers"
 
 
+@pytest.mark.long
 def test_no_process_computes_the_value_of_a_large_table_whole() -> None:
     graph = train(LocalCluster(2), tables_model(seed=3), 0).graph
     graph.graph._unsafe_unfinalize()

@@ -120,6 +120,7 @@ def test_a_job_that_is_begun_anew_begins_with_the_same(tmp_path: Path) -> None:
     assert third.named("warm_started") == [] and third.named("restored")
 
 
+@pytest.mark.long
 def test_only_the_ps_that_lost_its_variables_begins_anew(tmp_path: Path) -> None:
     path = save(tmp_path, **TABLES)
     cluster, settings = LocalCluster(2), {"plan": "per-variable", "on_ps_loss": "partial", "warm_start": path}

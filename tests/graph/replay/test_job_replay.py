@@ -106,6 +106,7 @@ def test_a_job_is_the_same_and_a_change_is_found_between_its_checkpoints(tmp_pat
     assert fewer.apart is None
 
 
+@pytest.mark.long
 def test_a_kink_explains_how_the_joint_batch_differs(tmp_path: Any) -> None:
     """After two rounds the weights differ by rounding; in the third an example lies between the two."""
     for seed in range(40):

@@ -48,14 +48,14 @@ def plain_tensorflow(model: Model, steps: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", long_but(["2 ps, sliced"], LAYOUTS))
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", long_but(["sgd"], ["sgd", "adam"]))
 def test_twenty_steps_equal_plain_tensorflow(layout: str, optimizer: str, tmp_path: Any) -> None:
     num_ps, slice_bytes = LAYOUTS[layout]
     model = linear_model(OPTIMIZERS[optimizer])
     compare(model, train(LocalCluster(num_ps), model, STEPS, slice_bytes=slice_bytes, checkpoint_dir=str(tmp_path)))
 
 
-@pytest.mark.parametrize("optimizer", long_but(["rmsprop", "ftrl"], sorted(set(OPTIMIZERS) - {"sgd", "adam"})))
+@pytest.mark.parametrize("optimizer", long_but(["ftrl"], sorted(set(OPTIMIZERS) - {"sgd", "adam"})))
 def test_every_optimizer_sliced_over_two_ps(optimizer: str, tmp_path: Any) -> None:
     model = linear_model(OPTIMIZERS[optimizer])
     compare(model, train(LocalCluster(2), model, STEPS, slice_bytes=64, checkpoint_dir=str(tmp_path)))
@@ -67,7 +67,7 @@ def test_a_learning_rate_function_of_the_global_step(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", long_but(["2 ps, sliced"], LAYOUTS))
-@pytest.mark.parametrize("optimizer", long_but(["adam", "momentum"], sorted(OPTIMIZERS)))
+@pytest.mark.parametrize("optimizer", long_but(["adam"], sorted(OPTIMIZERS)))
 def test_twenty_rounds_of_one_worker(optimizer: str, layout: str, tmp_path: Any) -> None:
     num_ps, slice_bytes = LAYOUTS[layout]
     model = linear_model(OPTIMIZERS[optimizer], learning_rate=lambda step: 0.1 * 0.95**step)

@@ -50,7 +50,7 @@ class AnyView(ViewHook):
 
 
 @pytest.mark.parametrize("clip", long_but([True], [False, True]))
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", long_but(["dense"], MODELS))
 def test_rounds_of_two_workers_equal_one_process(
     kind: str, clip: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +137,7 @@ def test_rounds_of_two_workers_equal_one_process(
         np.testing.assert_allclose(reader.get_tensor(name), value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.long
 def test_rows_of_constant_ids_have_the_sum_of_all_contributions() -> None:
     """A round that is closed by the step after it, with the graph as TensorFlow rewrites it: the ids of a constant have
     a shape, that of what they are kept in is another one after each contribution."""

@@ -92,7 +92,7 @@ def test_where_the_largest_entries_are_sent_the_report_counts_where_they_are() -
     assert step_of(run, model) == report(run.graph.plan, is_sparsified=True).tensors > report(run.graph.plan).tensors
 
 
-@pytest.mark.parametrize(("plan", "more"), [("packed", 0), ("per-variable", 2)])
+@pytest.mark.parametrize(("plan", "more"), [("packed", 0), pytest.param("per-variable", 2, marks=pytest.mark.long)])
 def test_of_a_table_the_report_counts_one_lookup(plan: str, more: int) -> None:
     """The model looks one of its tables up twice: of one that is whole on a ps ids go once more, and rows come."""
     model = embedding_model(OPTIMIZERS["adam"])

@@ -243,6 +243,7 @@ def test_a_worker_has_what_the_ps_have_though_only_changes_travel(optimizer: str
     assert np.any(found.master)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_after_a_ps_is_lost_and_after_a_rollback_nothing_old_is_left_on_a_worker(mode: str, tmp_path: Any) -> None:
     cluster, model = LocalCluster(1), wide_model(OPTIMIZERS["momentum"], 0.01)

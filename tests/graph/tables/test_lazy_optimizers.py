@@ -160,6 +160,7 @@ def test_adam_and_lazy_adam_go_on_from_each_others_checkpoints(tmp_path: Any) ->
         np.testing.assert_array_equal(after[name], value, err_msg=name)
 
 
+@pytest.mark.long
 def test_lazy_adam_beside_adam_has_the_names_of_stock(tmp_path: Any) -> None:
     """Two optimizers that share numbers of one name: stock calls those of the second beta1_power_1."""
 

@@ -183,6 +183,7 @@ def test_mini_batches_of_a_step_are_summed_by_rows(tmp_path: Any) -> None:
         np.testing.assert_allclose(ours[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ps", long_but([2], [1, 2]))
 def test_rows_that_have_no_gradient_are_not_moved(num_ps: int, tmp_path: Any) -> None:
     """Momentum moves a row whose gradient is zero; stock leaves one alone that only something without gradient has."""
@@ -316,6 +317,7 @@ def assert_trains_as_plain_tensorflow(model: Model, folder: Any) -> Run:
     return run
 
 
+@pytest.mark.long
 def test_a_lookup_may_wait_for_the_rows_of_another(tmp_path: Any) -> None:
     def more(ids: Any, rows: list[Any]) -> Any:
         word, third = table("word"), ids[:, 2, 0]
@@ -326,6 +328,7 @@ def test_a_lookup_may_wait_for_the_rows_of_another(tmp_path: Any) -> None:
     assert len(run.graph.model.lookups.fetched(run.graph.plan.groups[0])) == 1, "of one level nevertheless"
 
 
+@pytest.mark.long
 def test_a_lookup_that_the_step_does_not_need_does_not_travel_in_it(tmp_path: Any) -> None:
     """As that of a Keras model's own symbolic input, which nobody feeds, and one that a hook runs without a batch."""
     found: list[Any] = []
@@ -348,6 +351,7 @@ def test_a_lookup_that_the_step_does_not_need_does_not_travel_in_it(tmp_path: An
     assert len(found) == STEPS and found[-1].shape == (3, WIDTH) and np.any(found[0] != found[-1])
 
 
+@pytest.mark.long
 def test_no_lookup_waits_for_rows_that_it_does_not_need() -> None:
     """The first level needs the batch alone."""
     graph = train(LocalCluster(2), tables_model(OPTIMIZERS["sgd"]), 0).graph

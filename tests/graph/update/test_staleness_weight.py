@@ -204,7 +204,7 @@ SINCE = 2  # steps before the pushes by hand
 
 
 @pytest.mark.usefixtures("graphs_as_built")
-@pytest.mark.parametrize("name", long_but(["table group", "dynamic table"], MODELS))
+@pytest.mark.parametrize("name", long_but(["table group"], MODELS))
 def test_a_step_is_that_of_the_lowered_rate(name: str) -> None:
     """Beside one without the rule whose learning rate is lowered by hand, with the same batches."""
     rates = [RATE]
