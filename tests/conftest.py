@@ -1,8 +1,10 @@
-"""What `make test` and `.ci/run` leave out, and the line that says so.
+"""What `make test` and `.ci/run` leave out, and the lines that say so.
 
 Tests that are long by nature have the marker `long`: `make test` leaves them out, `make test SHARE=K/N` plays the share
 K of N of them (by a checksum of a test's name, so that N shares are all tests), `make test-all` plays all.  How many
 examples Hypothesis plays is a profile: "quick", or "all" for `make test-all`.
+
+A run ends with the names of the tests that take more than SLOW_S and are not marked long.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +27,8 @@ for name, number in PROFILES.items():
     settings.register_profile(name, max_examples=number)
 settings.load_profile("quick")  # before the modules of tests are imported; --hypothesis-profile names another
 
+SLOW_S = 5.0  # processor time of the process that runs a test, fixtures included
+SLOW_TESTS = pytest.StashKey[list[str]]()
 LONG_TESTS = pytest.StashKey[dict[str, Any]]()  # number left out, and those of this share for each file
 
 
@@ -53,9 +58,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in set(left_out)]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    began_s = time.process_time()
+    result = yield
+    if time.process_time() - began_s > SLOW_S and not item.get_closest_marker("long"):
+        item.config.stash.setdefault(SLOW_TESTS, []).append(item.nodeid)
+    return result
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):  # a process of pytest-xdist: the one that prints has collected nothing
         session.config.workeroutput["long tests"] = session.config.stash[LONG_TESTS]
+        session.config.workeroutput["slow tests"] = session.config.stash.get(SLOW_TESTS, [])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -63,9 +78,12 @@ def pytest_testnodedown(node: Any) -> None:
     """Each process of pytest-xdist has collected the same tests."""
     if "long tests" in getattr(node, "workeroutput", {}):
         node.config.stash[LONG_TESTS] = node.workeroutput["long tests"]
+        node.config.stash.setdefault(SLOW_TESTS, []).extend(node.workeroutput["slow tests"])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if slow := sorted(config.stash.get(SLOW_TESTS, [])):
+        terminalreporter.write_line(f"slow tests, to be cheaper or long: {', '.join(slow)}")
     long_tests = config.stash.get(LONG_TESTS, {"left out": 0, "played": {}})
     if long_tests["left out"] and long_tests["played"]:
         files = ", ".join(f"{file} {count}" for file, count in sorted(long_tests["played"].items()))

@@ -38,13 +38,15 @@ OF_SESSIONS = "*"  # all that a file does with a `session` that it is given; its
 Place = tuple[str, str]  # file as the document has it, and `Class.method`, `function` or OF_SESSIONS
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    """File as the document has it, without `psruntime/`, and what is in it."""
-    for folder in ("psruntime",):
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            name = file.relative_to(ROOT).as_posix()
-            if not name.startswith(GENERATED):
-                yield name.removeprefix("psruntime/"), ast.parse(file.read_text())
+@cache
+def sources() -> dict[str, ast.Module]:
+    """By file as the document has it, without `psruntime/`, what is in it."""
+    files = sorted(file.relative_to(ROOT).as_posix() for file in (ROOT / "psruntime").rglob("*.py"))
+    return {
+        file.removeprefix("psruntime/"): ast.parse((ROOT / file).read_text())
+        for file in files
+        if not file.startswith(GENERATED)
+    }
 
 
 def functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AST]]:
@@ -99,9 +101,8 @@ def waits(tree: ast.Module, own_coroutines: set[str]) -> set[str]:
 
 @cache
 def waits_of_the_product() -> set[Place]:
-    files = dict(sources())
-    own_coroutines = coroutines(list(files.values()))
-    return {(file, name) for file, tree in files.items() for name in waits(tree, own_coroutines)}
+    own_coroutines = coroutines(list(sources().values()))
+    return {(file, name) for file, tree in sources().items() for name in waits(tree, own_coroutines)}
 
 
 def named() -> list[Place]:
@@ -114,7 +115,7 @@ def test_every_wait_of_the_product_is_in_the_document() -> None:
 
 
 def test_what_the_document_names_is_there() -> None:
-    there = {(file, name) for file, tree in sources() for name in [OF_SESSIONS, *dict(functions(tree))]}
+    there = {(file, name) for file, tree in sources().items() for name in [OF_SESSIONS, *dict(functions(tree))]}
     of_sessions = {place for place in waits_of_the_product() if place[1] == OF_SESSIONS}
     gone = [place for place in named() if place not in there or (place[1] == OF_SESSIONS and place not in of_sessions)]
     assert named() and not gone

@@ -18,7 +18,7 @@ from psruntime import tf1
 from psruntime.core.members.messages import JobStatus
 from tests.support.cluster import ROOT, Cluster, Proc, Zygote, cluster
 from tests.support.polling import poll_until
-from tests.support.selection import long_but
+from tests.support.selection import long_after, long_but
 
 pytestmark = pytest.mark.cluster
 
@@ -279,7 +279,7 @@ NOT_FOR_SCRIPTS = [
 
 @pytest.mark.parametrize(
     ("settings", "instead"),
-    [NOT_FOR_SCRIPTS[0], *(pytest.param(*case, marks=pytest.mark.long) for case in NOT_FOR_SCRIPTS[1:])],
+    long_after(1, NOT_FOR_SCRIPTS),
 )
 def test_a_job_that_is_not_for_scripts_is_refused_with_what_to_use_instead(
     settings: dict[str, Any], instead: str, zygote: Zygote, tmp_path: Path

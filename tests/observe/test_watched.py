@@ -13,6 +13,7 @@ from rich.text import Text
 from psruntime.core.members.messages import WorkerStats
 from psruntime.observe.watched import watched
 from tests.observe.test_render import JOB, PS, STATUS, WORKER
+from tests.support.selection import long_but
 
 EVENTS = [(1000.0 + i, "joined", f"worker {i}", "") for i in range(8)]
 PAIR = (PS, replace(PS, index=1))
@@ -56,7 +57,7 @@ def test_on_a_terminal_of_24_lines_events_and_who_stands_out_are_seen() -> None:
     assert lines[-1] == f"and {20 - len(shown)} more"
 
 
-@pytest.mark.parametrize("height", range(1, 60))
+@pytest.mark.parametrize("height", long_but([1, 4, 24, 59], range(1, 60)))
 @pytest.mark.parametrize("width", [60, 120])
 def test_no_height_is_exceeded(height: int, width: int) -> None:
     lines = lines_of(height, width=width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,12 @@ def long_but(quick: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
     quick, cases = list(quick), list(cases)
     assert quick and all(case in cases for case in quick), f"not among the cases: {quick}"
     return [case if case in quick else pytest.param(case, marks=pytest.mark.long) for case in cases]
+
+
+def long_after(number: int, cases: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Cases of several arguments for `parametrize`, of which all after the first `number` are marked long."""
+    assert 0 < number < len(cases)
+    return [*cases[:number], *(pytest.param(*case, marks=pytest.mark.long) for case in cases[number:])]
 
 
 def examples(number: int) -> int:

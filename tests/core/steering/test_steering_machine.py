@@ -355,7 +355,7 @@ def test_no_step_is_between_two_settings_and_no_command_hangs(monkeypatch: pytes
     run_state_machine_as_test(
         SteeringMachine,
         settings=settings(
-            max_examples=examples(800) // (1 if plays_all() else 2), stateful_step_count=40, deadline=None,
+            max_examples=examples(800) // (1 if plays_all() else 4), stateful_step_count=40, deadline=None,
             derandomize=True, report_multiple_bugs=False,
         ),
     )  # fmt: skip

@@ -67,7 +67,10 @@ def test_from_and_to_two_ps(sharded: bool, tmp_path: Any) -> None:
     same(contents(there.save(tmp_path / "back", 3 * STEPS)), contents(thrice))
 
 
-@pytest.mark.parametrize("made", [{"partitions": 3}, {"scope": "train/more"}, {"with_step": False}], ids=str)
+WAYS: list[dict[str, Any]] = [{"partitions": 3}, {"scope": "train/more"}, {"with_step": False}]
+
+
+@pytest.mark.parametrize("made", long_but([{"partitions": 3}], WAYS), ids=str)
 def test_other_ways_to_make_them(made: dict[str, Any], tmp_path: Any) -> None:
     """Variables in slices; an optimizer in a scope, which goes before its names; no global step."""
     there = Stock(ADAM, **made).initialise().train(STEPS)

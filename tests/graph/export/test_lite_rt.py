@@ -21,7 +21,7 @@ from psruntime.graph.export import write
 from psruntime.graph.export.compact import compact
 from psruntime.graph.export.pruning import without_smallest
 from psruntime.graph.export.runtimes import LiteRtRuntime
-from tests.support.selection import long_but
+from tests.support.selection import long_after, long_but
 from tests.support.served import MODEL, Served
 
 DIGITS = "psruntime.examples.digits"
@@ -114,17 +114,17 @@ OTHER_TRAINING = """
 """
 
 
-@pytest.mark.parametrize(
-    ("features", "said"),
-    [
-        ('{"a_noise": 1e4 * numbers, "numbers": numbers, "kind": np.arange(40) % 5}', ""),
-        ('{"numbers": numbers}', "the signature takes kind, which input_fn of a_served_model (mode train) does not"),
-        (
-            '{"numbers": numbers.astype("f8"), "kind": np.arange(40) % 5}',
-            "takes numbers as float32, which input_fn of a_served_model (mode train) gives as float64",
-        ),
-    ],
-)
+CALIBRATIONS = [
+    ('{"a_noise": 1e4 * numbers, "numbers": numbers, "kind": np.arange(40) % 5}', ""),
+    ('{"numbers": numbers}', "the signature takes kind, which input_fn of a_served_model (mode train) does not"),
+    (
+        '{"numbers": numbers.astype("f8"), "kind": np.arange(40) % 5}',
+        "takes numbers as float32, which input_fn of a_served_model (mode train) gives as float64",
+    ),
+]
+
+
+@pytest.mark.parametrize(("features", "said"), long_after(2, CALIBRATIONS))
 def test_int8_is_calibrated_on_features_of_the_training_data_by_their_names(
     features: str, said: str, served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +140,7 @@ def test_int8_is_calibrated_on_features_of_the_training_data_by_their_names(
     assert report["rows"]["model.int8.tflite"]["differences"]["predictions"]["largest"] < 0.5
 
 
+@pytest.mark.long
 def test_float16_takes_half(served: Served) -> None:
     served.train(DIGITS, 50)
     folder, report = exported(served, f"--model={DIGITS}", "--tflite", "--quantize=float16")

@@ -19,6 +19,7 @@ from psruntime.graph.loop import async_loop
 from psruntime.model import Model
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
 from tests.support.round_control_plane import RoundControlPlane
+from tests.support.selection import long_but
 from tests.support.shards import LocalShards, counting_model
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
@@ -97,7 +98,7 @@ def test_each_example_of_each_epoch_is_in_the_variables_once(
     assert shards.position == Position(4, (), SHARDING)
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 def test_what_a_checkpoint_says_is_done_is_in_it_and_a_resumed_job_goes_on_there(
     cluster: LocalCluster, tmp_path: Any, mode: str
 ) -> None:

@@ -17,6 +17,7 @@ from psruntime.graph.session.session import callable_of
 from psruntime.graph.session.view_hook import ViewHook
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, linear_model, train, with_spec
+from tests.support.selection import long_but
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
 
@@ -57,9 +58,10 @@ def test_a_view_that_is_replaced_after_the_last_step_costs_no_further_step() -> 
     assert totals(run, RECEIVED) == {4}
 
 
-@pytest.mark.parametrize(
-    "error", [tf1.errors.CancelledError, tf1.errors.DeadlineExceededError, tf1.errors.AbortedError]
-)
+LOST_ANSWERS = [tf1.errors.CancelledError, tf1.errors.DeadlineExceededError, tf1.errors.AbortedError]
+
+
+@pytest.mark.parametrize("error", long_but([tf1.errors.AbortedError], LOST_ANSWERS))
 def test_a_push_whose_answer_is_lost_is_not_applied_twice(error: Any, monkeypatch: Any) -> None:
     """The step is repeated in a new session; the buckets know its number."""
     lost = lose_the_answer_of(3, error, monkeypatch)

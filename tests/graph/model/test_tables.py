@@ -45,7 +45,8 @@ def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_pa
     assert {b.variable for b in run.graph.plan.buckets if b.is_table} == TABLES
 
 
-@pytest.mark.parametrize("optimizer", long_but(["adagrad"], EVERY))
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", EVERY)
 def test_twenty_rounds_equal_plain_tensorflow(optimizer: str, tmp_path: Any) -> None:
     model = embedding_model(OPTIMIZERS[optimizer], 0.03)
     compare(model, train(LocalCluster(2), model, STEPS, mode="sync", checkpoint_dir=str(tmp_path)))

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.session.session import ModeChangedError, ViewSessionCreator
 from tests.graph.recovery.test_recovery import ADAM, SLICED
 from tests.support.local_cluster import LocalCluster, Run, train
+from tests.support.selection import long_after
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
 
@@ -36,7 +37,7 @@ def test_a_ps_that_came_in_another_mode_has_its_rounds_from_then_on(tmp_path: Pa
     assert bytes_held(again) == bytes_held(first)
 
 
-@pytest.mark.parametrize(("mode", "other"), [("async", "sync"), pytest.param("sync", "async", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("mode", "other"), long_after(1, [("async", "sync"), ("sync", "async")]))
 def test_a_mode_goes_on_in_the_graph_that_it_had(tmp_path: Path, mode: str, other: str) -> None:
     """Which does not grow with each change, and saves and adopts as a new one does."""
     cluster = LocalCluster(2)

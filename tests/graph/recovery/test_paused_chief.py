@@ -29,6 +29,7 @@ from tests.graph.model.test_non_trainable import MODEL as WITH_MOVING_AVERAGES
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import INCARNATION, LocalCluster, linear_model, train
 from tests.support.paused import Paused
+from tests.support.selection import long_but
 
 MODEL = linear_model(OPTIMIZERS["adam"])
 SUCCESSOR = INCARNATION + 1
@@ -152,7 +153,7 @@ def looks(write: Any) -> bool:
 
 
 @pytest.mark.usefixtures("graphs_as_built")
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", long_but(["sync"], MODES))
 def test_every_write_of_a_chief_waits_for_the_fence(mode: str, tmp_path: Path) -> None:
     settings = {"mode": mode, "slice_bytes": 64, "replicate_every": 3, "checkpoint_dir": str(tmp_path)}
     cluster = LocalCluster(2)

@@ -17,6 +17,7 @@ from psruntime.graph.ops import row_portions
 from psruntime.model import EVAL, Context, ModelSpec
 from tests.graph.recovery.test_warm_start import begun, numbers, save
 from tests.support.local_cluster import LocalCluster, train
+from tests.support.selection import long_after
 from tests.support.small_models import error, get, linear, model_of
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
@@ -81,17 +82,17 @@ def of_all_kinds(path: str, init: Init) -> Any:
     return model_of(build)
 
 
-@pytest.mark.parametrize(
-    ("init", "settings", "taken"),
-    [
-        (by_scope, {}, set(VALUES)),
-        pytest.param(by_root, {"plan": "per-variable"}, set(VALUES), marks=pytest.mark.long),
-        pytest.param(by_name, {"slice_bytes": 64}, set(VALUES), marks=pytest.mark.long),
-        pytest.param(by_variable, {"mode": "sync"}, set(VALUES), marks=pytest.mark.long),
-        pytest.param(by_warm_start, {}, TRAINABLE, marks=pytest.mark.long),
-        pytest.param(by_warm_start_of_all, {}, set(VALUES), marks=pytest.mark.long),
-    ],
-)
+BEGINNINGS = [
+    (by_scope, {}, set(VALUES)),
+    (by_root, {"plan": "per-variable"}, set(VALUES)),
+    (by_name, {"slice_bytes": 64}, set(VALUES)),
+    (by_variable, {"mode": "sync"}, set(VALUES)),
+    (by_warm_start, {}, TRAINABLE),
+    (by_warm_start_of_all, {}, set(VALUES)),
+]
+
+
+@pytest.mark.parametrize(("init", "settings", "taken"), long_after(1, BEGINNINGS))
 def test_each_kind_of_variable_begins_with_the_values(
     init: Init, settings: dict[str, Any], taken: set[str], tmp_path: Path, monkeypatch: Any
 ) -> None:

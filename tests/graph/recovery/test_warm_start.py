@@ -17,7 +17,7 @@ from psruntime.model import Model, ModelSpec
 from tests.support.bad_files import make_unreadable
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import LocalCluster, LocalControlPlane, Run, train
-from tests.support.selection import long_but
+from tests.support.selection import long_after, long_but
 from tests.support.small_models import get, linear, model_of
 from tests.support.stock import contents
 
@@ -143,17 +143,17 @@ def test_only_the_ps_that_lost_its_variables_begins_anew(tmp_path: Path) -> None
     assert len(anew) >= 2, "tables have rows on both ps"
 
 
-@pytest.mark.parametrize(
-    ("values", "settings", "said"),
-    [
-        ({"kernel": numbers(24, 2)}, {}, "has kernel as float32[24, 2], and the model has kernel as float32[24, 1]"),
-        ({"kernel": numbers(24, 1, dtype="float64")}, {}, "has kernel as float64[24, 1], and the model has kernel as"),
-        ({"other": numbers(1)}, {}, "has no variable of the model; the model has bias, embedding, kernel, wide"),
-        (TABLES, {"warm_start_vars": "ernel"}, "has no variable of the model that --warm-start-vars 'ernel' matches"),
-        (TABLES, {"warm_start_names": "kernel=core"}, "has no core, for kernel"),
-        (TABLES, {"warm_start_names": "core=kernel"}, "--warm-start-names: the model has no variable core"),
-    ],
-)
+MISFITS = [
+    ({"kernel": numbers(24, 2)}, {}, "has kernel as float32[24, 2], and the model has kernel as float32[24, 1]"),
+    (TABLES, {"warm_start_names": "kernel=core"}, "has no core, for kernel"),
+    ({"kernel": numbers(24, 1, dtype="float64")}, {}, "has kernel as float64[24, 1], and the model has kernel as"),
+    ({"other": numbers(1)}, {}, "has no variable of the model; the model has bias, embedding, kernel, wide"),
+    (TABLES, {"warm_start_vars": "ernel"}, "has no variable of the model that --warm-start-vars 'ernel' matches"),
+    (TABLES, {"warm_start_names": "core=kernel"}, "--warm-start-names: the model has no variable core"),
+]
+
+
+@pytest.mark.parametrize(("values", "settings", "said"), long_after(2, MISFITS))
 def test_what_does_not_fit_is_one_line_before_anything_is_begun(
     values: dict[str, Any], settings: dict[str, Any], said: str, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_top_k import wide_model
 from tests.support.embedding_model import embedding_model
 from tests.support.local_cluster import INCARNATION, LocalCluster, Run, linear_model, train, with_spec
-from tests.support.selection import long_but
+from tests.support.selection import long_after, long_but
 
 PS = 2
 BUCKETS = 3  # of the linear model, one a variable
@@ -92,7 +92,7 @@ def test_where_the_largest_entries_are_sent_the_report_counts_where_they_are() -
     assert step_of(run, model) == report(run.graph.plan, is_sparsified=True).tensors > report(run.graph.plan).tensors
 
 
-@pytest.mark.parametrize(("plan", "more"), [("packed", 0), pytest.param("per-variable", 2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("plan", "more"), long_after(1, [("packed", 0), ("per-variable", 2)]))
 def test_of_a_table_the_report_counts_one_lookup(plan: str, more: int) -> None:
     """The model looks one of its tables up twice: of one that is whole on a ps ids go once more, and rows come."""
     model = embedding_model(OPTIMIZERS["adam"])

@@ -12,7 +12,7 @@ from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.step.warm_up import StepWarmUp, _any_value
 from psruntime.model import ModelSpec
 from tests.support.local_cluster import LocalCluster, linear_model, train
-from tests.support.selection import long_but
+from tests.support.selection import long_after, long_but
 from tests.support.small_models import get, linear, model_of, of_table
 
 pytestmark = pytest.mark.usefixtures("graphs_as_built")
@@ -46,13 +46,9 @@ MODELS = {"dense": linear_model(tf1.train.AdamOptimizer), "table": model_of(with
 @pytest.mark.parametrize("mode", long_but(["sync"], ["async", "sync"]))
 @pytest.mark.parametrize(
     ("model", "settings"),
-    [
-        ("dense", {}),
-        ("dense", {"top_k": 0.1}),
-        pytest.param("dense", {"wire": "bfloat16"}, marks=pytest.mark.long),
-        ("table", {}),
-        pytest.param("ids", {}, marks=pytest.mark.long),
-    ],
+    long_after(
+        3, [("dense", {}), ("dense", {"top_k": 0.1}), ("table", {}), ("dense", {"wire": "bfloat16"}), ("ids", {})]
+    ),
 )
 def test_all_that_leaves_a_trace_waits_for_the_check(model: str, settings: dict[str, Any], mode: str) -> None:
     run = train(LocalCluster(2), MODELS[model], 0, mode=mode, **settings)

@@ -23,7 +23,6 @@ from psruntime.model import Context, Model, ModelSpec
 from tests.graph.model.test_tables import saved_and_moved
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS, STEPS, plain_tensorflow
 from tests.support.local_cluster import LocalCluster, Run, train
-from tests.support.selection import long_but
 
 WIDTH = 4
 ROWS = {"user": 40, "item": 23, "shop": 7, "word": 31, "kind": 5, "looped": 9}  # all are alike
@@ -110,14 +109,9 @@ def grouped(run: Run) -> list[set[str]]:
     return [{of_group.name for of_group in group.tables} for group in run.graph.plan.groups]
 
 
-@pytest.mark.parametrize("num_ps", long_but([2], [1, 2, 3]))
-@pytest.mark.parametrize(
-    "optimizer",
-    long_but(
-        ["adagrad"],
-        ["sgd", "momentum", "adam", "adagrad", "rmsprop", "ftrl"],
-    ),
-)
+@pytest.mark.long
+@pytest.mark.parametrize("num_ps", [1, 2, 3])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adagrad", "rmsprop", "ftrl"])
 def test_twenty_steps_equal_plain_tensorflow(optimizer: str, num_ps: int, tmp_path: Any) -> None:
     model = tables_model(EVERY[optimizer])
     run = train(LocalCluster(num_ps), model, STEPS, checkpoint_dir=str(tmp_path))
@@ -184,7 +178,7 @@ def test_mini_batches_of_a_step_are_summed_by_rows(tmp_path: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("num_ps", long_but([2], [1, 2]))
+@pytest.mark.parametrize("num_ps", [1, 2])
 def test_rows_that_have_no_gradient_are_not_moved(num_ps: int, tmp_path: Any) -> None:
     """Momentum moves a row whose gradient is zero; stock leaves one alone that only something without gradient has."""
 
@@ -317,7 +311,6 @@ def assert_trains_as_plain_tensorflow(model: Model, folder: Any) -> Run:
     return run
 
 
-@pytest.mark.long
 def test_a_lookup_may_wait_for_the_rows_of_another(tmp_path: Any) -> None:
     def more(ids: Any, rows: list[Any]) -> Any:
         word, third = table("word"), ids[:, 2, 0]

@@ -5,19 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf1
 
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.graph.step.test_placement import task_of
 from tests.support.embedding_model import IDS, ROWS, WIDTH, embedding_model
-from tests.support.local_cluster import LocalCluster, train
+from tests.support.local_cluster import LocalCluster, Run, train
 
 TABLES = {"embedding", "wide"}
 
 
-def test_only_rows_travel() -> None:
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """One step on two ps, for the tests that only read its graph."""
+    return train(LocalCluster(2), embedding_model(OPTIMIZERS["adagrad"]), 1, plan="per-variable")
+
+
+def test_only_rows_travel(run: Run) -> None:
     """No tensor that leaves the ps in a step is as large as a table, nor does one that comes back."""
-    run = train(LocalCluster(2), embedding_model(OPTIMIZERS["adagrad"]), 0, plan="per-variable")
     graph = run.graph
     nodes = step_operations(graph)
     from_ps = [
@@ -42,16 +48,14 @@ def step_operations(graph: Any) -> list[Any]:
     return [graph.graph.get_operation_by_name(node.name) for node in step.node]
 
 
-def test_each_id_and_each_row_travels_once() -> None:
-    cluster = LocalCluster(2)
-    run = train(cluster, embedding_model(OPTIMIZERS["adagrad"]), 1, plan="per-variable")
+def test_each_id_and_each_row_travels_once(run: Run) -> None:
     graph = run.graph
     ids = np.zeros([8, IDS], np.int64)
     ids[:, 1] = 7  # two distinct rows of 50
     feed = dict(zip(graph.model.batch, [ids, np.zeros([8], np.float32)], strict=True))
     feed.update({graph.request.fed: graph.request.values((0, 77, 100, 77))})
     looked_up, pushed = graph_of_rows(graph)
-    with cluster.session(graph.graph) as session:
+    with run.cluster.session(graph.graph) as session:
         rows, (values, indices) = session.run([looked_up, pushed], feed)
     assert [len(r) for r in rows] == [2, 1, 2], "each id once: embedding, its second lookup, wide"
     assert indices.tolist() == [0, 7]
@@ -86,8 +90,8 @@ def test_no_edge_leads_from_ps_to_ps_and_a_table_begins_on_its_ps() -> None:
             assert task_of(own) == f"ps/{store.bucket.ps}", "its initial value is computed beside its own handle"
 
 
-def test_the_initial_value_of_a_table_is_computed_on_its_ps() -> None:
-    graph = train(LocalCluster(2), embedding_model(OPTIMIZERS["sgd"]), 0, plan="per-variable").graph
+def test_the_initial_value_of_a_table_is_computed_on_its_ps(run: Run) -> None:
+    graph = run.graph
     for name in TABLES:
         value = graph.model.captured.initial_values[name].op
         assert value.colocation_groups() == [f"loc:@{name}".encode()]
@@ -101,9 +105,9 @@ def is_fill(op: Any) -> bool:
     return op.type == "AssignVariableOp" and op.inputs[0].op.name.startswith("psruntime/master/")
 
 
-def test_rows_are_read_after_the_version_and_the_lock_waits_for_values_and_indices() -> None:
+def test_rows_are_read_after_the_version_and_the_lock_waits_for_values_and_indices(run: Run) -> None:
     """Else rows could be older than their version says, and a dead worker could hold a bucket's mutex."""
-    graph = train(LocalCluster(2), embedding_model(OPTIMIZERS["sgd"]), 0, plan="per-variable").graph
+    graph = run.graph
     nodes = step_operations(graph)
     lookups = [op for op in nodes if op.type == "ResourceGather" and task_of(op.inputs[0].op).startswith("ps/")]
     of_tables = [op.inputs[0].op for op in lookups if op.inputs[0].op.type == "Identity"]
