@@ -191,6 +191,7 @@ def test_metrics_that_cannot_be_of_what_was_written_are_left_out_with_the_reason
     assert "no labels: it does not depend on the predictions\n" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_removed_during_the_conversion_keeps_its_size(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +262,7 @@ def test_another_output_of_the_operation_that_predicts_is_not_what_was_written(s
     assert report["left_out"]["labels"] == other_than
 
 
+@pytest.mark.long
 def test_what_a_server_is_given_and_the_data_have_not_is_not_measured(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:

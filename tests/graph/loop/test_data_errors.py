@@ -87,7 +87,7 @@ def run(labels: Callable[[int], Any], model_fn: Any = plain, steps: int = 6, **s
     return train(LocalCluster(2), Model("my_model", labelled(labels), model_fn), steps, **settings)
 
 
-@pytest.mark.parametrize("settings", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("settings", long_but([ALL["async"], ALL["sync"]], ALL.values()), ids=ALL)
 def test_a_step_that_fails_twice_ends_the_job(settings: dict[str, Any]) -> None:
     if settings.get("mode") == "sync":  # where batches are weighed by their examples
         for first, refusal in (0, UsageError), (3, UserCodeError):  # wrong use, or the end of a job that has trained
@@ -242,8 +242,8 @@ def test_where_every_element_is_bad_the_job_fails() -> None:
     ("raised", "kind"),
     [
         (OSError(5, "Input/output error"), PassingError),
-        (ConnectionResetError(104, "Connection reset by peer"), PassingError),
-        (TimeoutError("timed out"), PassingError),
+        pytest.param(ConnectionResetError(104, "Connection reset by peer"), PassingError, marks=pytest.mark.long),
+        pytest.param(TimeoutError("timed out"), PassingError, marks=pytest.mark.long),
         (ValueError("no such row"), UserCodeError),
     ],
     ids=str,

@@ -20,11 +20,12 @@ from psruntime.graph.update.apply import bucket_update
 from psruntime.graph.update.optimizers import BucketOptimizer, Rule
 from tests.optimizers.test_formulas import CASES, RATE
 from tests.support.local_cluster import LocalCluster
+from tests.support.selection import long_but
 
 TOLERANCE = 1e-4  # of 60 updates in float32; one more or less is 1e-2
 ROWS, WIDTH, PUSHES, LIMIT = 20, 5, 30, 2
 WORKERS = {0: 50, 1: 51}  # index -> incarnation
-every_case = pytest.mark.parametrize("case", CASES)
+every_case = pytest.mark.parametrize("case", long_but(["RowwiseAdagrad", "GroupFtrl"], CASES))
 
 
 class GuardedTable:
