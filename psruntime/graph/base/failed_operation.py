@@ -10,7 +10,6 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -64,7 +63,7 @@ def user_error(error: tf1.errors.OpError, graph: Graph, place: Place = Place.STE
     return None
 
 
-def _makers(graph: Graph, function: str, node: str) -> Iterator[Any]:
+def _makers(graph: Graph, function: str, node: str) -> Iterator[Op]:
     """The operations that a node may come from, the most likely one first."""
     if function:
         yield from _in_functions(graph, function, node)
@@ -74,7 +73,7 @@ def _makers(graph: Graph, function: str, node: str) -> Iterator[Any]:
         yield from _in_functions(graph, "", node)
 
 
-def _with_originals(operations: Iterator[Op]) -> Iterator[Any]:
+def _with_originals(operations: Iterator[Op]) -> Iterator[Op]:
     """Each, then those that it is the gradient of."""
     for operation in operations:
         while operation is not None:
@@ -82,7 +81,7 @@ def _with_originals(operations: Iterator[Op]) -> Iterator[Any]:
             operation = operation._original_op
 
 
-def _named(graph: Graph, node: str) -> Iterator[Any]:
+def _named(graph: Graph, node: str) -> Iterator[Op]:
     """Of this name; what it is a copy of; else the nearest scope that is an operation: a loop, or a condition."""
     for name in (node, MINIBATCH.sub("", node)):
         parts = name.split("/")
@@ -93,7 +92,7 @@ def _named(graph: Graph, node: str) -> Iterator[Any]:
                 continue
 
 
-def _in_functions(graph: Graph, function: str, node: str) -> Iterator[Any]:
+def _in_functions(graph: Graph, function: str, node: str) -> Iterator[Op]:
     """Of this name in a function, as the user's code built it; in any without its name."""
     names = (function, MINIBATCH.sub("", function)) if function else tuple(graph._functions)
     for name in names:
@@ -102,7 +101,7 @@ def _in_functions(graph: Graph, function: str, node: str) -> Iterator[Any]:
             yield from _with_originals(_named(built, node))
 
 
-def _callers(graph: Graph, function: str) -> Iterator[Any]:
+def _callers(graph: Graph, function: str) -> Iterator[Op]:
     """Operations with this function as an attribute, or as their type."""
     for operation in graph.get_operations():
         values = operation.node_def.attr.values()

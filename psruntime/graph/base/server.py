@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.gpu_errors import device_error
 from psruntime.graph.base.gpus import gpu_count
+from psruntime.graph.base.types import Proto
 
 # A server's boot name must differ from the name under which its own sessions address it.
 BOOT_JOBS = {"ps": "ps", "worker": "local"}
@@ -17,7 +17,7 @@ BOOT_JOBS = {"ps": "ps", "worker": "local"}
 
 def start_server(
     role: str, index: int, host: str, port: int, cpus: int = 1, gpu_limits: Sequence[int] = ()
-) -> tuple[Any, str]:
+) -> tuple[tf1.train.Server, str]:
     """Starts the server; returns it and the address at which others reach it.  Port 0: the system chooses.
 
     cpus: CPU devices that it has; they share the cores of the machine.  gpu_limits: bytes, as `limit_gpus` has them.
@@ -39,7 +39,7 @@ def start_server(
     return server, server.target.removeprefix("grpc://")
 
 
-def server_config(cpus: int, gpu_limits: Sequence[int], gpus: int) -> Any:
+def server_config(cpus: int, gpu_limits: Sequence[int], gpus: int) -> Proto:
     """The ConfigProto of a process's server, which makes its devices; what a session's says of them comes too late.
 
     gpus: that TensorFlow sees.  A worker's memory on them grows as it needs it, so that several workers share one: by

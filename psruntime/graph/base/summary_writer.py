@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.types import Proto
 
 VERSION = "brain.Event:2"  # of the first event of a file
 
@@ -75,7 +76,7 @@ class SummaryWriter:
                 self._log("summaries_failed", path=self._folder, summaries_lost=self._lost)
             self._lost = self._again_at = 0
 
-    def _add(self, global_step: int, summary: Any, starts: bool) -> None:
+    def _add(self, global_step: int, summary: Proto, starts: bool) -> None:
         if self._file is None:
             tf1.gfile.MakeDirs(self._folder)
             name = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(self._numbers)}"

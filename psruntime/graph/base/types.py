@@ -1,4 +1,4 @@
-"""What tensors, operations and variables are called in annotations.
+"""What TensorFlow makes, as annotations name it.
 
 TensorFlow ships no types that mypy reads: to mypy each of these is Any, to a reader it is what TensorFlow makes.
 Shape and dtype of a tensor are in the docstring of what takes or makes it.
@@ -6,8 +6,13 @@ Shape and dtype of a tensor are in the docstring of what takes or makes it.
 
 from typing import Any, TypeAlias
 
-Tensor: TypeAlias = Any  # tf.Tensor, symbolic; what is fed or fetched is a numpy array
+Tensor: TypeAlias = Any  # tf.Tensor, symbolic; a gradient may be tf.IndexedSlices
+Array: TypeAlias = Any  # numpy array or scalar: what is fed or fetched
+Feed: TypeAlias = dict[Tensor, Array]  # what a run is fed
 Op: TypeAlias = Any  # tf.Operation
 Variable: TypeAlias = Any  # tf.Variable: RefVariable or ResourceVariable
+Optimizer: TypeAlias = Any  # tf1.train.Optimizer
+DType: TypeAlias = Any  # tf.DType, or numpy's
+Proto: TypeAlias = Any  # a protobuf message of TensorFlow's, as ConfigProto or NodeDef
 Session: TypeAlias = Any  # tf1.Session, or what has its `run`
 Graph: TypeAlias = Any  # tf.Graph

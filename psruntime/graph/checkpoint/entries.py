@@ -15,11 +15,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
-from typing import Any
 
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece, VariableSpec
 from psruntime.core.recovery.checkpoint_names import Entry, Kind
-from psruntime.graph.base.types import Tensor, Variable
+from psruntime.graph.base.types import Variable
 from psruntime.graph.dynamic.id_sets import IDLE, LAST_USED
 from psruntime.graph.model.capture import Partition
 from psruntime.graph.ops.row_portions import row_portions
@@ -48,7 +47,7 @@ class CheckpointPart:
     offset: int = 0
     stride: int = 1
     of: str = ""
-    clock: Tensor = None
+    clock: Variable = None
     of_table: bool = False
 
     @property
@@ -115,7 +114,7 @@ class WovenPart:
         return self.strands[0].entry
 
     @property
-    def variable(self) -> Any:
+    def variable(self) -> Variable:
         """The first that it has rows of."""
         return self.strands[0].variable
 

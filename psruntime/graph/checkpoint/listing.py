@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -19,6 +18,7 @@ from psruntime.config import whole_path
 from psruntime.errors import CheckpointError, DamagedCheckpointError, UsageError
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import is_pattern
+from psruntime.graph.base.types import Proto
 
 DELTA = ".delta-"  # after the name of a whole checkpoint
 _DELTA_OF_FILE = re.compile(rf".+{re.escape(DELTA)}(again-)?\d+(?=\.)")
@@ -107,7 +107,7 @@ class CheckpointList:
         paths = dict.fromkeys(self._found(path) for path in named if path)
         return [path for path in paths if os.path.dirname(path) == self.path]
 
-    def _state(self) -> Any:
+    def _state(self) -> Proto:
         """The list, its paths joined to the folder's; None where there is none."""
         try:
             state = tf1.train.get_checkpoint_state(self.path)  # None as well if it cannot be read

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.row_changes import RowChanges, TableRange, TouchedPart
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.devices import ps_device, worker_cpu
-from psruntime.graph.base.types import Session, Tensor
+from psruntime.graph.base.types import Feed, Op, Session, Tensor
 from psruntime.graph.checkpoint.table_parts import Place, TablePart, TouchedCopy, prefix_of
 from psruntime.graph.store.write_fence import WriteFence
 
 NUMBERS = "row"  # name of the tensor that says which rows the others are of
 NOWHERE = Place("", 0, 1, 0, 0)
 
-Feed = dict[Any, Any]
 T = TypeVar("T")
 
 
@@ -42,14 +41,14 @@ class RowWriter:
         prefixes: list[str] = []
         savings = self._savings[sharded]
 
-        def runs(number: int) -> Iterator[tuple[Any, Feed]]:
+        def runs(number: int) -> Iterator[tuple[Op, Feed]]:
             begin, part = 0, parts[number]
             for portion, rows in enumerate(part.portions):
                 prefixes.append(f"{folder}/rows-{number}-{portion}")
                 yield savings[number].run(prefixes[-1], f"{part.prefix}/{portion}", begin, rows)
                 begin += rows
 
-        of_ps: dict[int, list[tuple[Any, Feed]]] = {}
+        of_ps: dict[int, list[tuple[Op, Feed]]] = {}
         for number, copy in enumerate(self._copies):
             of_ps.setdefault(copy.part.bucket.ps, []).extend(runs(number))
         for together in _together(of_ps, sharded):
@@ -101,7 +100,7 @@ class RowReader:
         clocks = [clock for clock in self._clocks if clock.ps in every_ps]
         feed = {k: v for clock in clocks for k, v in clock.feed(changes).items()}
         self._fence.run(session, incarnation, [clock.write for clock in clocks], feed)
-        of_ps: dict[int, list[tuple[Any, Feed]]] = {}
+        of_ps: dict[int, list[tuple[Op, Feed]]] = {}
         for part, restoring in zip(self._parts, self._restorings[sharded], strict=True):
             if part.bucket.ps in every_ps:
                 of_ps.setdefault(part.bucket.ps, []).extend(restoring.runs(path, changes))
@@ -139,7 +138,7 @@ class _Saving:
                 tensors=tensors,
             )
 
-    def run(self, prefix: str, named: str, begin: int, rows: int) -> tuple[Any, Feed]:
+    def run(self, prefix: str, named: str, begin: int, rows: int) -> tuple[Op, Feed]:
         names = [f"{named}/{name}" for name in self._names]
         return self._save, {
             self._prefix: prefix, self._tensor_names: names, self._begin: begin, self._rows: rows,
@@ -150,14 +149,14 @@ class _Where(NamedTuple):
     """The tables that a portion has rows of, int64 [tables] each: from which row of the portion, and where they are in
     the table, in the bucket that was saved, and in that to which they are restored; see TableRange and Place."""
 
-    first: Any
-    start: Any
-    offset: Any
-    stride: Any
-    own_start: Any
-    own_stride: Any
-    own_height: Any  # 0 of a table that is elsewhere
-    own_offset: Any
+    first: Tensor
+    start: Tensor
+    offset: Tensor
+    stride: Tensor
+    own_start: Tensor
+    own_stride: Tensor
+    own_height: Tensor  # 0 of a table that is elsewhere
+    own_offset: Tensor
 
 
 class _Restoring:
@@ -188,7 +187,7 @@ class _Restoring:
             self._write = tf1.group(*writes)
         fence.guard(ps, writes)
 
-    def _own(self, rows: Tensor) -> tuple[Any, Any]:
+    def _own(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(rows of the part's variables, int64 [own]; which of the given rows these are, bool [rows])."""
         per_row = self._part.per_row
         numbers = tf1.range(tf1.size(rows, out_type=tf1.int64))
@@ -202,7 +201,7 @@ class _Restoring:
         row = at.own_offset + place * per_row + tf1.floormod(rows, per_row)
         return tf1.boolean_mask(row, is_own), is_own
 
-    def runs(self, path: str, changes: RowChanges) -> Iterator[tuple[Any, Feed]]:
+    def runs(self, path: str, changes: RowChanges) -> Iterator[tuple[Op, Feed]]:
         """All that give the part what the file has of its rows."""
         places: dict[str, list[Place]] = {}
         for place in self._part.places:
@@ -214,7 +213,7 @@ class _Restoring:
                     own = [of_table[i] if i < len(of_table) else NOWHERE for of_table in of_tables]
                     yield self._run(path, f"{saved.prefix}/{number}", tables, own)
 
-    def _run(self, path: str, named: str, tables: list[tuple[int, TableRange]], own: list[Place]) -> tuple[Any, Feed]:
+    def _run(self, path: str, named: str, tables: list[tuple[int, TableRange]], own: list[Place]) -> tuple[Op, Feed]:
         where = [
             _Where(first, t.start, t.offset, t.stride, o.start, o.stride, o.height, o.offset)
             for (first, t), o in zip(tables, own, strict=True)

@@ -8,21 +8,20 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import LOST_SESSION, first_line
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Op, Session, Tensor
 
 
 class SharedFolder:
     """The operations for these ps, in the current graph."""
 
     def __init__(self, every_ps: Iterable[int]) -> None:
-        self._seen: dict[int, tuple[Any, Any]] = {}  # ps -> (path, content)
-        self._copied: dict[int, tuple[Any, Any]] = {}  # ps -> (content, writing)
+        self._seen: dict[int, tuple[Tensor, Tensor]] = {}  # ps -> (path, content)
+        self._copied: dict[int, tuple[Tensor, Op]] = {}  # ps -> (content, writing)
         for ps in every_ps:
             with tf1.device(ps_device(ps)):
                 path = tf1.placeholder(tf1.string, [], name=f"probe_{ps}")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -21,7 +20,7 @@ from psruntime.core.accounting.row_changes import RowChanges
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.errors import DivergedError, PassedRoundError
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Session, Variable
+from psruntime.graph.base.types import Op, Session, Tensor, Variable
 from psruntime.graph.checkpoint.table_parts import MASTER, TablePart, TouchedCopy
 from psruntime.graph.ops.fills import at_run_time
 from psruntime.graph.ops.row_portions import row_portions
@@ -52,14 +51,14 @@ class Snapshot:
         self._tables = [] if only_touched else noted
         self.touched = [TouchedCopy(part) for part in noted] if only_touched else []
         self._in_place = {v.handle.op.name for part in tables for v in part.kept.values()} if in_place else set()
-        self._facts: dict[int, Any] = {}  # of the touched copies, by their number
+        self._facts: dict[int, Tensor] = {}  # of the touched copies, by their number
         self._every_ps = range(graph.plan.num_ps)
         self._stores = [graph.stores_on(ps) for ps in self._every_ps]
         self._rounds = {r.store.bucket.name: r for r in graph.rounds.stores} if graph.rounds else {}
         self._copies: dict[str, VariableCopy] = {}  # by the name of the variable's handle
         self._stamps = [_Stamp(ps) for ps in self._every_ps]
         self._taken = 0  # the stamp of the latest copy
-        self._copied: dict[str, Any] = {}  # by bucket, an operation
+        self._copied: dict[str, Op] = {}  # by bucket, an operation
         counters = [self._copy_ps(ps) for ps in self._every_ps]
         on_ps = graph.model.ps_copies.variables
         ps_copies = [self._copy_after_stamp(copy.ps, on_ps[copy.name]) for copy in graph.plan.copies]
@@ -76,7 +75,7 @@ class Snapshot:
         self._versions = {s.bucket.name: s.version.read_value() for stores in self._stores for s in stores}
         self._since = [copy.part.flags.since()[0] for copy in self.touched if copy.part.flags]
 
-    def read(self, variable: Variable, first: int = 0, rows: int | None = None) -> Any:
+    def read(self, variable: Variable, first: int = 0, rows: int | None = None) -> Tensor:
         """The value of a variable's copy, on its ps; or of so many of its rows from the first on."""
         if variable.handle.op.name in self._in_place:
             return _rows_of(variable, first, variable.shape.as_list()[0] if rows is None else rows)
@@ -137,7 +136,7 @@ class Snapshot:
         if self.is_ours(session):
             session.run([snapshot._release for snapshot in (self, *others)])
 
-    def _copy_ps(self, ps: int) -> tuple[Any, Any] | None:
+    def _copy_ps(self, ps: int) -> tuple[Tensor, Tensor] | None:
         """(what its buckets say, int64 [buckets, columns]; accepted and received pushes that each of them has of each
         worker, int64 [max_workers, 2]), once they are copied; None without any."""
         with tf1.control_dependencies([self._stamps[ps].write]):
@@ -147,10 +146,10 @@ class Snapshot:
         with tf1.device(ps_device(ps)):
             return tf1.stack([said for said, _ in copied]), tf1.reduce_min(tf1.stack([p for _, p in copied]), axis=0)
 
-    def _copy_bucket(self, store: BucketStore) -> tuple[Any, Any]:
+    def _copy_bucket(self, store: BucketStore) -> tuple[Tensor, Tensor]:
         rounds = self._rounds.get(store.bucket.name)
 
-        def copy() -> tuple[Any, list[Any]]:
+        def copy() -> tuple[Tensor, list[Tensor | Op]]:
             nothing = tf1.constant(0, tf1.int64)
             attempt = rounds.state.read_value()[APPLIED_ATTEMPT] if rounds else nothing
             step = store.master.read_value()[0] if store.bucket is GLOBAL_STEP else nothing
@@ -164,9 +163,9 @@ class Snapshot:
             with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([copied]):
                 return said, tf1.gather(store.pushed.read_value(), [ACCEPTED, ARRIVED], axis=1)
 
-    def _copied_values(self, store: BucketStore) -> list[Any]:
+    def _copied_values(self, store: BucketStore) -> list[Tensor | Op]:
         """Operations that copy a bucket's variables, and begin to note anew which of their rows are touched."""
-        done: list[Any] = []
+        done: list[Tensor | Op] = []
         apart: set[str] = set()
         for number, touched in enumerate(self.touched):
             if touched.part.bucket is store.bucket:
@@ -180,7 +179,7 @@ class Snapshot:
                 done += part.flags.begin(self._stamps[store.bucket.ps].new)
         return done
 
-    def _is_finite(self, store: BucketStore) -> Any:
+    def _is_finite(self, store: BucketStore) -> Tensor:
         """Whether all parameters of the copied bucket are finite numbers, bool [] on its ps; looks after the mutex."""
         with tf1.device(ps_device(store.bucket.ps)), tf1.control_dependencies([self._copied[store.bucket.name]]):
             if not store.master.dtype.base_dtype.is_floating:
@@ -190,23 +189,23 @@ class Snapshot:
             touched = [copy for copy in self.touched if copy.part.kept.get(MASTER) is store.master]
             return tf1.reduce_all(tf1.is_finite(touched[0].read(MASTER) if touched else self.read(store.master)))
 
-    def _copy_after_stamp(self, ps: int, variable: Variable) -> Any:
+    def _copy_after_stamp(self, ps: int, variable: Variable) -> Op:
         with tf1.control_dependencies([self._stamps[ps].write]):
             return self._copy(variable)
 
-    def _copy(self, variable: Variable) -> Any:
+    def _copy(self, variable: Variable) -> Op:
         copy = self._copies[variable.handle.op.name] = VariableCopy(variable, "snapshot")
         return copy.take()
 
 
-def _rows_of(variable: Variable, first: int, rows: int) -> Any:
+def _rows_of(variable: Variable, first: int, rows: int) -> Tensor:
     """Some rows of a variable.  To read all of one that is updated by rows, TensorFlow makes a copy of it."""
     with tf1.device(variable.device):
         numbers = at_run_time(first) + tf1.range(at_run_time(rows))
         return tf1.raw_ops.ResourceGather(resource=variable.handle, indices=numbers, dtype=variable.dtype.base_dtype)
 
 
-def _all_finite(variable: Variable) -> Any:
+def _all_finite(variable: Variable) -> Tensor:
     """Whether all rows are, a portion at a time."""
     finite = tf1.constant(True)
     for start, rows in row_portions(tuple(variable.shape.as_list()), variable.dtype.base_dtype.size):

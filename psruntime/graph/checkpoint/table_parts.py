@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.row_changes import TableRange, TouchedPart
 from psruntime.core.plan.buckets import WAYS, Bucket, Piece
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.checkpoint.entries import suffix_of
 from psruntime.graph.ops import row_portions
 from psruntime.graph.step.train_graph import TrainGraph
@@ -44,13 +44,13 @@ class TablePart:
 
     bucket: Bucket
     kind: str
-    kept: dict[str, Any]
+    kept: dict[str, Variable]
     per_row: int
     flags: RowFlags | None
     is_trained: bool
     of_pieces: tuple[tuple[str, int], ...]
     times: tuple[str, ...] = ()
-    clock: Tensor = None
+    clock: Variable = None
 
     @property
     def rows(self) -> int:
@@ -76,12 +76,12 @@ class TablePart:
             for piece, (name, ahead) in zip(self.bucket.pieces, self.of_pieces, strict=True)
         ]  # fmt: skip
 
-    def values(self, rows: Tensor) -> dict[str, Any]:
+    def values(self, rows: Tensor) -> dict[str, Tensor]:
         """What the variables have in these rows, int64 [rows], on their ps; of points of time how long ago they are."""
         values = {name: variable.sparse_read(rows) for name, variable in self.kept.items()}
         return {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
 
-    def assign(self, rows: Tensor, values: dict[str, Any]) -> list[Any]:
+    def assign(self, rows: Tensor, values: dict[str, Tensor]) -> list[Op]:
         """Operations that give these rows of the variables the values, which are as `values` has them."""
         given = {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
         return [
@@ -143,7 +143,7 @@ class TouchedCopy:
                 for each, variable in part.kept.items()
             }
 
-    def take(self) -> tuple[Any, list[Any]]:
+    def take(self) -> tuple[Tensor, list[Op]]:
         """(facts, operations)."""
         assert self.part.flags
         rows = self.part.flags.touched()
@@ -154,18 +154,18 @@ class TouchedCopy:
         before = tf1.searchsorted(rows, tf1.constant([*firsts, self.part.rows], tf1.int64), out_type=tf1.int64)
         return tf1.concat([self.part.flags.since(), before], axis=0), taken
 
-    def read(self, name: str) -> Any:
+    def read(self, name: str) -> Tensor:
         """What is held of one of the variables, where it is."""
         with tf1.device(self._device):
             return tf1.raw_ops.ReadVariableOp(resource=self._handles[name], dtype=self.part.kept[name].dtype.base_dtype)
 
-    def portion(self, begin: Any, rows: Tensor) -> list[Any]:
+    def portion(self, begin: Tensor, rows: Tensor) -> list[Tensor]:
         """The numbers of some of the touched rows, then their values; on the ps.  begin, rows: int64 []."""
         with tf1.device(self._device):
             numbers = tf1.raw_ops.ReadVariableOp(resource=self._rows, dtype=tf1.int64)
             return [each[begin : begin + rows] for each in [numbers, *map(self.read, self.part.kept)]]
 
-    def free(self) -> list[Any]:
+    def free(self) -> list[Op]:
         """Operations after which there is no copy."""
         with tf1.device(self._device):
             return [

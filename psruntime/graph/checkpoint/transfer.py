@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_cpu
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Feed, Op, Session, Tensor
 from psruntime.graph.checkpoint.entries import CheckpointPart, WovenPart
 from psruntime.graph.ops import row_portions
 from psruntime.graph.ops.fills import initialise
@@ -32,7 +32,7 @@ class Source(NamedTuple):
     name: str
 
 
-Value = Callable[..., Any]  # (variable, or with first row and rows) -> what is saved of it, on its ps
+Value = Callable[..., Tensor]  # (variable, or with first row and rows) -> what is saved of it, on its ps
 
 
 class Writer:
@@ -95,7 +95,7 @@ class Reader:
     def _read(
         self, session: Session, sources: Mapping[str, Source], restorings: list[_Restoring], incarnation: int
     ) -> None:
-        feed: dict[Any, Any] = {}
+        feed: Feed = {}
         for restoring in restorings:
             for prefix, names, portion in restoring.portions:
                 of_portion = [sources[part.entry.name] for part in portion]
@@ -109,8 +109,8 @@ class _Saving:
     """The writing of portions by one device.  prefixes: placeholders, one a portion.  last: runs after all."""
 
     def __init__(self, device: str, portions: Iterable[list[CheckpointPart | WovenPart]], value: Value) -> None:
-        self.prefixes: list[Any] = []
-        self.last: Any = None
+        self.prefixes: list[Tensor] = []
+        self.last: Op = None
         for portion in portions:
             with tf1.device(device):
                 self.prefixes.append(tf1.placeholder(tf1.string, [], name="prefix"))
@@ -130,8 +130,8 @@ class _Restoring:
     runs after all."""
 
     def __init__(self, device: str, portions: Iterable[list[CheckpointPart]], fence: WriteFence, keeps: bool) -> None:
-        self.portions: list[tuple[Any, Any, list[CheckpointPart]]] = []
-        self.last: Any = None
+        self.portions: list[tuple[Tensor, Tensor, list[CheckpointPart]]] = []
+        self.last: Op = None
         for portion in portions:
             with tf1.device(device):
                 prefix = tf1.placeholder(tf1.string, [], name="prefix")
@@ -154,7 +154,7 @@ class _Restoring:
                 self.last = tf1.group(*[_assign(of_one, keeps) for of_one in of_variables])
 
 
-def _in_order(part: CheckpointPart | WovenPart, device: str, value: Value) -> Any:
+def _in_order(part: CheckpointPart | WovenPart, device: str, value: Value) -> Tensor:
     """What is written of a part: on its ps, or of rows that are on several ps on `device`."""
     if isinstance(part, CheckpointPart):
         return _shaped(part, value)
@@ -171,38 +171,38 @@ def _in_order(part: CheckpointPart | WovenPart, device: str, value: Value) -> An
         return tf1.reshape(tf1.dynamic_stitch(places, rows), part.shape)
 
 
-def _of_part(part: CheckpointPart, value: Value, *rows: int) -> Any:
+def _of_part(part: CheckpointPart, value: Value, *rows: int) -> Tensor:
     """What its variable has, on its ps, or rows of it; of points of time how long ago they are."""
     own = value(part.variable, *rows)
     return own if part.clock is None else _ago(part, own, value(part.clock))
 
 
-def _own(part: CheckpointPart, read: Any) -> Any:
+def _own(part: CheckpointPart, read: Tensor) -> Tensor:
     """What a part is made of what was read for it."""
     rows = read[:: part.stride] if part.stride > 1 else read
     return rows if part.clock is None else _ago(part, rows, part.clock.read_value())
 
 
-def _ago(part: CheckpointPart, times: Any, now: Any) -> Any:
+def _ago(part: CheckpointPart, times: Tensor, now: Tensor) -> Tensor:
     """How long ago points of time are, or the other way round."""
     with tf1.device(ps_device(part.ps)):
         return now - times
 
 
-def _shaped(part: CheckpointPart, value: Value) -> Any:
+def _shaped(part: CheckpointPart, value: Value) -> Tensor:
     """The part's value, on its ps, in the shape that it has in a checkpoint."""
     own = _of_part(part, value) if part.is_all else _of_part(part, value, *part.rows)
     with tf1.device(ps_device(part.ps)):
         return own if own.shape == part.shape else tf1.reshape(own, part.shape)
 
 
-def _assign(parts: list[tuple[CheckpointPart, Any]], keeps: bool) -> Any:
+def _assign(parts: list[tuple[CheckpointPart, Tensor]], keeps: bool) -> Op:
     """Makes a variable what all its parts are, or of a large one the rows that these are; keeps: as of Reader."""
     variable = parts[0][0].variable
     for part, value in parts:
         value.set_shape(part.shape)
     if sum(part.size for part, _ in parts) < variable.shape.num_elements():
-        last: Any = None
+        last: Op = None
         for part, value in parts:  # the first one makes the variable
             with tf1.control_dependencies([last] if last else []):
                 last = _assign_rows(part, value, keeps)
@@ -214,7 +214,7 @@ def _assign(parts: list[tuple[CheckpointPart, Any]], keeps: bool) -> Any:
         return variable.assign(own, read_value=False)
 
 
-def _assign_rows(part: CheckpointPart, value: Any, keeps: bool) -> Any:
+def _assign_rows(part: CheckpointPart, value: Tensor, keeps: bool) -> Op:
     """Gives a part of a large variable its value; the first one makes the variable, which may be new if it does not
     keep the rest."""
     shape, (first, rows) = part.variable.shape.as_list(), part.rows

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import WAYS, DynamicRows
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import Tensor, Variable
+from psruntime.graph.base.types import DType, Tensor, Variable
 from psruntime.graph.dynamic.hashing import sets_of
 from psruntime.graph.dynamic.id_rows import looked_up
 from psruntime.graph.dynamic.id_sets import FOR_EVER, NO_ID, IdSets
@@ -34,8 +34,8 @@ def embedding(
     admit_after: int = 1,
     expire_after_steps: int = 0,
     initializer: Any = None,
-    dtype: Any = tf1.float32,
-) -> Any:
+    dtype: DType = tf1.float32,
+) -> Tensor:
     """The embeddings of any ids, without a vocabulary and without collisions, from the dynamic table `name`.
 
     An id gets a row of its own when it is trained first, or, with `admit_after`, for the n-th time.  Until then it
@@ -83,7 +83,7 @@ def embedding(
     settings = DynamicTable(table, DynamicRows(admit_after, expire_after_steps), initial)
     note(settings)
 
-    def look_up(of: Any) -> Any:
+    def look_up(of: Tensor) -> Tensor:
         return _rows(variable, _numbered(of, table), settings, name)
 
     if combiner is None:
@@ -105,7 +105,7 @@ def _check(
         raise UsageError(f"dynamic table {name}: combiner must be one of {', '.join(COMBINERS)}, got {combiner!r}")
 
 
-def _rows(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> Any:
+def _rows(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> Tensor:
     """int64 ids of any shape -> ids.shape + [width]."""
     if hasattr(variable, "gradient_source"):
         return variable.sparse_read(ids)
@@ -114,11 +114,11 @@ def _rows(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> An
     return _rows_here(variable, ids, table, name)
 
 
-def _rows_here(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> Any:
+def _rows_here(variable: Variable, ids: Tensor, table: DynamicTable, name: str) -> Tensor:
     """In plain TensorFlow: from variables of this process, which a checkpoint can be restored into.  Nothing gives rows
     to ids here."""
 
-    def kept(suffix: str, shape: list[int], value: int) -> Any:
+    def kept(suffix: str, shape: list[int], value: int) -> Variable:
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             initial = tf1.constant_initializer(value)
             return tf1.get_variable(f"{name}/{suffix}", shape, tf1.int64, initial, trainable=False, use_resource=True)
@@ -136,7 +136,7 @@ def _rows_here(variable: Variable, ids: Tensor, table: DynamicTable, name: str) 
     return found
 
 
-def _numbered(ids: Tensor, table: str) -> Any:
+def _numbered(ids: Tensor, table: str) -> Tensor:
     """The ids as int64."""
     if ids.dtype == tf1.string:
         return tf1.strings.to_hash_bucket_fast(ids, HASHES)
@@ -145,7 +145,7 @@ def _numbered(ids: Tensor, table: str) -> Any:
     return tf1.cast(ids, tf1.int64)
 
 
-def _combined(look_up: Callable[[Any], Any], ids: Tensor, combiner: str, table: str) -> Any:
+def _combined(look_up: Callable[[Tensor], Tensor], ids: Tensor, combiner: str, table: str) -> Tensor:
     if isinstance(ids, tf1.SparseTensor):
         flat, examples, count = ids.values, ids.indices[:, 0], ids.dense_shape[0]
         shape = ids.shape[:1]
@@ -167,7 +167,7 @@ def _combined(look_up: Callable[[Any], Any], ids: Tensor, combiner: str, table: 
     return combined
 
 
-def _scaled(sums: Any, sizes: Any, combiner: str) -> Any:
+def _scaled(sums: Tensor, sizes: Tensor, combiner: str) -> Tensor:
     if combiner == "sum":
         return sums
     return sums / (sizes if combiner == "mean" else tf1.sqrt(sizes))

@@ -3,8 +3,6 @@ pseudorandom number generators, OOPSLA 2014), which take each number of 64 bits 
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.types import Tensor
@@ -14,7 +12,7 @@ _MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # (shift, factor
 _LAST_SHIFT = 31
 
 
-def hashed(numbers: Any) -> Any:
+def hashed(numbers: Tensor) -> Tensor:
     """int64 or uint64 -> uint64, of the same shape."""
     bits = numbers if numbers.dtype == tf1.uint64 else tf1.bitcast(numbers, tf1.uint64)
     for shift, factor in _MIXING:
@@ -22,10 +20,10 @@ def hashed(numbers: Any) -> Any:
     return _folded(bits, _LAST_SHIFT)
 
 
-def sets_of(ids: Tensor, count: int) -> Any:
+def sets_of(ids: Tensor, count: int) -> Tensor:
     """Which of `count` sets each id belongs to, int64."""
     return tf1.cast(hashed(ids) % tf1.constant(count, tf1.uint64), tf1.int64)
 
 
-def _folded(bits: Tensor, shift: int) -> Any:
+def _folded(bits: Tensor, shift: int) -> Tensor:
     return tf1.bitwise.bitwise_xor(bits, tf1.bitwise.right_shift(bits, tf1.constant(shift, tf1.uint64)))

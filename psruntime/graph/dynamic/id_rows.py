@@ -6,14 +6,13 @@ All that decides is done in the critical section of an update.  A lookup takes n
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import WAYS
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Tensor, Variable
+from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.dynamic.hashing import sets_of
 from psruntime.graph.dynamic.id_sets import IdSets, Lookup, Placed, scattered, sets_on_ps
 from psruntime.graph.dynamic.settings import noted
@@ -25,7 +24,7 @@ from psruntime.graph.update.apply import Update
 FOUND, ADMITTED, REFUSED, EXPIRED, EVICTED = range(5)
 COUNTS = 5
 
-FreshRow = list[tuple[Any, Any]]  # (slot of the optimizer, its entries for a new row)
+FreshRow = list[tuple[Variable, Tensor]]  # (slot of the optimizer, its entries for a new row)
 
 
 class IdRows:
@@ -52,33 +51,33 @@ class IdRows:
             self.counts = ps_variable(f"{name}counts", [sets, COUNTS])
             self.clock = ps_variable(f"{name}clock", [])
             self.candidates: IdSets | None = None
-            self._candidates_seen: Any = None
+            self._candidates_seen: Variable = None
             if self._admit_after > 1:
                 self.candidates = sets_on_ps(f"{name}candidate_", sets, expire_after)
                 self._candidates_seen = ps_variable(f"{name}candidate_seen", [sets, WAYS])
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         return [*self.of_sets, self.clock]
 
     @property
-    def of_sets(self) -> list[Any]:
+    def of_sets(self) -> list[Variable]:
         """Those whose rows are of sets."""
         of_candidates = [*self.candidates.variables, self._candidates_seen] if self.candidates else []
         return [*self.rows.variables, self.seen, self.counts, *of_candidates]
 
     @property
-    def times(self) -> list[Any]:
+    def times(self) -> list[Variable]:
         """Those that have points of time, by the clock."""
         return [self.rows.used, *([self.candidates.used] if self.candidates else [])]
 
-    def look_up(self, ids: Tensor) -> Any:
+    def look_up(self, ids: Tensor) -> Tensor:
         """int64 [ids] -> [ids] + row shape, of the master; the initial row of an id that has none."""
 
-        def read(places: Tensor) -> Any:
+        def read(places: Tensor) -> Tensor:
             return self._store.master.sparse_read(_rows(places))
 
-        def is_live(found: Lookup) -> Any:
+        def is_live(found: Lookup) -> Tensor:
             with tf1.control_dependencies([found.places]):
                 return self.rows.is_live(found, self.clock.read_value())
 
@@ -109,7 +108,7 @@ class IdRows:
             values = tf1.gather(gradient.values, positions)
             return BucketGradient(values, tf1.concat([_rows(known.places), _rows(new.places)], axis=0))
 
-    def _admissible(self, unknown: Any, ids: Tensor, sets: Tensor, clock: Tensor) -> tuple[Any, Any]:
+    def _admissible(self, unknown: Tensor, ids: Tensor, sets: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
         """(positions of the ids that may have a row now, updates that each was in), of those at `unknown`."""
         if self.candidates is None:
             return unknown, tf1.ones_like(unknown, tf1.int64)
@@ -135,7 +134,9 @@ class IdRows:
             due = tf1.boolean_mask(found.positions, is_due)
             return tf1.gather(unknown, due), tf1.boolean_mask(seen, is_due)
 
-    def _admitted(self, wanted: Any, seen: Any, ids: Tensor, sets: Tensor, clock: Tensor, fresh: FreshRow) -> Placed:
+    def _admitted(
+        self, wanted: Tensor, seen: Tensor, ids: Tensor, sets: Tensor, clock: Tensor, fresh: FreshRow
+    ) -> Placed:
         """Gives rows to the ids at `wanted`, as far as there is room; positions among all ids."""
         placed = self.rows.make_room(tf1.gather(sets, wanted), clock)
         positions, rows = tf1.gather(wanted, placed.positions), _rows(placed.places)
@@ -151,7 +152,7 @@ class IdRows:
             expired, evicted = tf1.gather(wanted, placed.expired), tf1.gather(wanted, placed.evicted)
             return Placed(positions, tf1.identity(placed.places), expired, evicted)
 
-    def _count(self, sets: Tensor, known: Lookup, new: Placed, gone: Any, ids: Tensor) -> Any:
+    def _count(self, sets: Tensor, known: Lookup, new: Placed, gone: Tensor, ids: Tensor) -> Op:
         refused = _all_but(tf1.concat([known.positions, new.positions], axis=0), ids)
         columns = {
             FOUND: known.places[:, 0],
@@ -163,15 +164,15 @@ class IdRows:
         cells = [tf1.stack([of, tf1.fill(tf1.shape(of), tf1.constant(c, tf1.int64))], 1) for c, of in columns.items()]
         return _added(self.counts, tf1.concat(cells, axis=0))
 
-    def sets_of(self, ids: Tensor) -> Any:
+    def sets_of(self, ids: Tensor) -> Tensor:
         """The set of each id, among those on this ps."""
         return sets_of(ids, self._all_sets) // self._num_ps
 
-    def _initial(self, ids: Tensor) -> Any:
+    def _initial(self, ids: Tensor) -> Tensor:
         master = self._store.master
         return noted()[self._table].initial.of(ids, master.shape.as_list()[1:], master.dtype.base_dtype)
 
-    def _candidates_noted(self, places: Tensor, seen: Any) -> Any:
+    def _candidates_noted(self, places: Tensor, seen: Tensor) -> Op:
         return scattered(self._candidates_seen, places, seen)
 
 
@@ -179,10 +180,10 @@ def looked_up(
     stored_ids: IdSets,
     ids: Tensor,
     sets: Tensor,
-    read: Callable[[Any], Any],
-    is_live: Callable[[Lookup], Any],
-    initial: Callable[[Any], Any],
-) -> Any:
+    read: Callable[[Tensor], Tensor],
+    is_live: Callable[[Lookup], Tensor],
+    initial: Callable[[Tensor], Tensor],
+) -> Tensor:
     """The rows of ids, int64 [ids] of these sets.
 
     read: the rows at places.  is_live: whether an id that is held has not expired.  initial: rows of ids without one.
@@ -203,20 +204,20 @@ def of_ids(id_rows: IdRows, fresh: FreshRow, update: Update) -> Update:
     return lambda gradient: update(id_rows.with_rows(gradient, fresh))
 
 
-def _all_but(positions: Tensor, ids: Tensor) -> Any:
+def _all_but(positions: Tensor, ids: Tensor) -> Tensor:
     """The other positions of the ids, int32, ascending."""
     taken = tf1.scatter_nd(positions[:, None], tf1.ones_like(positions), tf1.shape(ids))
     return tf1.cast(tf1.where(tf1.equal(taken, 0))[:, 0], tf1.int32)
 
 
-def _rows(places: Tensor) -> Any:
+def _rows(places: Tensor) -> Tensor:
     return places[:, 0] * WAYS + places[:, 1]
 
 
-def _scattered(variable: Variable, rows: Tensor, values: Any) -> Any:
+def _scattered(variable: Variable, rows: Tensor, values: Tensor) -> Op:
     return tf1.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)
 
 
-def _added(variable: Variable, cells: Any) -> Any:
+def _added(variable: Variable, cells: Tensor) -> Op:
     ones = tf1.ones(tf1.shape(cells)[:1], tf1.int64)
     return tf1.raw_ops.ResourceScatterNdAdd(ref=variable.handle, indices=cells, updates=ones)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import WAYS
-from psruntime.graph.base.types import Tensor, Variable
+from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.store.bucket_store import ps_variable
 
 NO_ID = -(1 << 63)  # in a free place, and never an id
@@ -34,8 +34,8 @@ class Placed(NamedTuple):
 
     positions: Tensor
     places: Tensor
-    expired: Any
-    evicted: Any
+    expired: Tensor
+    evicted: Tensor
 
 
 class IdSets:
@@ -49,11 +49,11 @@ class IdSets:
     of it is taken away.  So who reads without a lock finds the rows of an id, or nothing.
     """
 
-    def __init__(self, ids: Tensor, used: Any, expire_after: int) -> None:
+    def __init__(self, ids: Variable, used: Variable, expire_after: int) -> None:
         self.ids, self.used, self._expire_after = ids, used, expire_after
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         return [self.ids, self.used]
 
     def find(self, ids: Tensor, sets: Tensor) -> Lookup:
@@ -62,25 +62,25 @@ class IdSets:
         positions = tf1.cast(found[:, 0], tf1.int32)
         return Lookup(positions, tf1.stack([tf1.gather(sets, positions), found[:, 1]], axis=1))
 
-    def still(self, ids: Tensor, found: Lookup) -> Any:
+    def still(self, ids: Tensor, found: Lookup) -> Tensor:
         """Whether these are still there, bool [found]."""
         return tf1.equal(self.ids.gather_nd(found.places), tf1.gather(ids, found.positions))
 
-    def is_live(self, found: Lookup, clock: Tensor) -> Any:
+    def is_live(self, found: Lookup, clock: Tensor) -> Tensor:
         """Whether these have not expired, bool [found]."""
         if not self._expire_after:
             return tf1.ones_like(found.positions, tf1.bool)
         return clock - self.used.gather_nd(found.places) <= self._expire_after
 
-    def use(self, places: Tensor, clock: Tensor) -> Any:
+    def use(self, places: Tensor, clock: Tensor) -> Op:
         """An operation that notes that these are used now."""
         return scattered(self.used, places, tf1.fill(tf1.shape(places)[:1], clock))
 
-    def free(self, places: Tensor) -> Any:
+    def free(self, places: Tensor) -> Op:
         """An operation that takes the ids of these places away."""
         return scattered(self.ids, places, tf1.fill(tf1.shape(places)[:1], tf1.constant(NO_ID, tf1.int64)))
 
-    def enter(self, ids: Tensor, places: Tensor, clock: Tensor) -> Any:
+    def enter(self, ids: Tensor, places: Tensor, clock: Tensor) -> Op:
         """An operation that enters ids, int64 [ids], into free places."""
         with tf1.control_dependencies([self.use(places, clock)]):
             return scattered(self.ids, places, ids)
@@ -115,7 +115,7 @@ def sets_on_ps(name: str, sets: int, expire_after: int) -> IdSets:
     return IdSets(ids, ps_variable(f"{name}{LAST_USED}", [sets, WAYS]), expire_after)
 
 
-def turns(sets: Tensor) -> Any:
+def turns(sets: Tensor) -> Tensor:
     """How many before each are of its set, int32 [sets]."""
     order = tf1.argsort(sets, stable=True)
     ordered = tf1.gather(sets, order)
@@ -123,10 +123,10 @@ def turns(sets: Tensor) -> Any:
     return tf1.gather(number, tf1.math.invert_permutation(order))
 
 
-def _at(condition: Tensor) -> Any:
+def _at(condition: Tensor) -> Tensor:
     return tf1.cast(tf1.where(condition)[:, 0], tf1.int32)
 
 
-def scattered(variable: Variable, places: Tensor, values: Any) -> Any:
+def scattered(variable: Variable, places: Tensor, values: Tensor) -> Op:
     """An operation that writes values at places, [any, 2]."""
     return tf1.raw_ops.ResourceScatterNdUpdate(ref=variable.handle, indices=places, updates=values)

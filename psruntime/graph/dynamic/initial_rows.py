@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import DType, Tensor
 from psruntime.graph.dynamic.hashing import GOLDEN, hashed
 from psruntime.graph.ops.seeds import DEFAULT_SEED
 
@@ -43,7 +43,7 @@ class InitialRows:
     second: float = 0.0
     salt: int = 0
 
-    def of(self, ids: Tensor, row_shape: Sequence[int], dtype: Any) -> Any:
+    def of(self, ids: Tensor, row_shape: Sequence[int], dtype: DType) -> Tensor:
         """int64 [ids] -> [ids] + row_shape, on the current device."""
         shape = tf1.concat([tf1.shape(ids), tf1.constant(list(row_shape), tf1.int32)], axis=0)
         if not self.kind:
@@ -55,7 +55,7 @@ class InitialRows:
         uniform = (tf1.cast(tf1.bitcast(bits, tf1.int64), tf1.float32) + 0.5) * 2.0**-BITS  # above 0 and below 1
         return tf1.reshape(tf1.cast(self._distributed(uniform), dtype), shape)
 
-    def _distributed(self, uniform: Any) -> Any:
+    def _distributed(self, uniform: Tensor) -> Tensor:
         if self.kind == UNIFORM:
             return self.first + (self.second - self.first) * uniform
         if self.kind == TRUNCATED:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -40,5 +39,5 @@ def note(table: DynamicTable) -> None:
 
 def noted() -> dict[str, DynamicTable]:
     """The dynamic tables of the current graph, by name."""
-    tables: list[Any] = tf1.get_collection(_NOTED)
+    tables: list[DynamicTable] = tf1.get_collection(_NOTED)
     return {table.name: table for table in tables}

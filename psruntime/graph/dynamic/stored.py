@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
@@ -13,6 +12,7 @@ from psruntime.core.members.messages import RowCounts
 from psruntime.errors import CheckpointError
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.types import Array
 from psruntime.graph.dynamic.id_sets import NO_ID
 
 _OF_IDS, _OF_SLOTS = "/ids", ("/idle", "/seen", "/counts")  # beside the table itself
@@ -29,22 +29,22 @@ class StoredTable:
     path: str
 
     @cached_property
-    def ids(self) -> Any:
+    def ids(self) -> Array:
         """Those that have a row, int64 [ids]; of a table of strings their hashes."""
         return self._all_ids[self._is_taken]
 
     @property
-    def vectors(self) -> Any:
+    def vectors(self) -> Array:
         """Their embeddings, [ids, width]."""
         return self._read("")[self._is_taken]
 
     @property
-    def seen(self) -> Any:
+    def seen(self) -> Array:
         """Updates that each was in, int64 [ids]."""
         return self._read("/seen")[self._is_taken]
 
     @property
-    def idle(self) -> Any:
+    def idle(self) -> Array:
         """Updates of the table since each was in one, int64 [ids]."""
         return self._read("/idle")[self._is_taken]
 
@@ -54,14 +54,14 @@ class StoredTable:
         return RowCounts(self.name, self._all_ids.size, *map(int, self._read("/counts").sum(axis=0)))
 
     @cached_property
-    def _all_ids(self) -> Any:
+    def _all_ids(self) -> Array:
         return self._read(_OF_IDS)
 
     @cached_property
-    def _is_taken(self) -> Any:
+    def _is_taken(self) -> Array:
         return self._all_ids != NO_ID
 
-    def _read(self, suffix: str) -> Any:
+    def _read(self, suffix: str) -> Array:
         return np.asarray(tf1.train.load_checkpoint(readable(self.path)).get_tensor(self.name + suffix))
 
 

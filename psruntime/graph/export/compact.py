@@ -13,7 +13,7 @@ import flatbuffers
 import numpy as np
 from tensorflow.lite.python import schema_py_generated as schema
 
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Array
 
 ALIGNMENT = 16  # bytes, of what a buffer holds: as the schema says, and as kernels need that read it in place
 IDENTIFIER = b"TFL3"
@@ -35,7 +35,7 @@ def compact(content: bytes) -> bytes:
     return bytes(builder.Output())
 
 
-def _strip(tensor: Tensor) -> None:
+def _strip(tensor: schema.TensorT) -> None:
     """Leaves out the name, and of what was measured for the quantization all but the result."""
     tensor.name = None
     quantization = tensor.quantization
@@ -45,7 +45,7 @@ def _strip(tensor: Tensor) -> None:
             tensor.quantization = None
 
 
-def _drop_buffers(model: Any) -> None:
+def _drop_buffers(model: schema.ModelT) -> None:
     """Leaves those that hold anything, and the first, which is the empty one of whatever is computed."""
     tensors = [tensor for subgraph in model.subgraphs for tensor in subgraph.tensors]
     for tensor in tensors:
@@ -57,19 +57,19 @@ def _drop_buffers(model: Any) -> None:
         tensor.buffer = numbers[tensor.buffer]
 
 
-def _is_empty(buffer: Any) -> bool:
+def _is_empty(buffer: schema.BufferT) -> bool:
     return buffer.data is None or not len(buffer.data)
 
 
 class _AlignedBuffer(schema.BufferT):  # type: ignore[misc]
     """The generated code forgets that the schema aligns what a buffer holds."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Array) -> None:
         super().__init__()
         self.offset = self.size = 0
         self.data = None if data is None or not len(data) else np.asarray(data, np.uint8)
 
-    def Pack(self, builder: Any) -> Any:
+    def Pack(self, builder: flatbuffers.Builder) -> Any:
         if self.data is not None:
             builder.StartVector(1, len(self.data), ALIGNMENT)
             builder.head -= len(self.data)
@@ -86,15 +86,15 @@ class _Sharing(flatbuffers.Builder):  # type: ignore[misc]
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self._written: dict[Any, Any] = {}
+        self._written: dict[object, int] = {}
 
-    def CreateNumpyVector(self, x: Any) -> Any:
+    def CreateNumpyVector(self, x: Array) -> int:
         key = (x.dtype.str, x.tobytes())
         if key not in self._written:
             self._written[key] = super().CreateNumpyVector(x)
         return self._written[key]
 
-    def CreateString(self, s: Any, *more: Any) -> Any:
+    def CreateString(self, s: str | bytes, *more: Any) -> int:
         if s not in self._written:
             self._written[s] = super().CreateString(s, *more)
         return self._written[s]

@@ -8,7 +8,7 @@ nothing, or only part of the truth, of what was written; it is left out, with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.failed_operation import users_errors
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Array, Feed, Tensor
 from psruntime.graph.export.runtimes import Latency, Parts, Runtime, config, latency
 from psruntime.graph.export.saved_model import restore_model
 from psruntime.graph.export.serving_graph import FEATURES, named_tensors, parts_of, predictions_of
@@ -30,8 +30,6 @@ from psruntime.graph.model.model_metrics import ModelMetrics
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.model import EVAL, TRAIN, Context, Model
 from psruntime.usercode import blame
-
-Feed = dict[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class HeldOut:
     why_not: why nothing can be measured, as the data do not have what is given; empty if it can.
     """
 
-    def __init__(self, model: Model, context: Context, checkpoint: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, model: Model, context: Context, checkpoint: str, given: Mapping[str, Tensor]) -> None:
         """Raises UsageError if input_fn or model_fn fails, CheckpointError as restore_model."""
         self._model, self._context, self._signature = model, context, given
         inputs = InputStream(model, context)
@@ -124,7 +122,7 @@ class HeldOut:
         values = self._metrics.scalars(self._session, names)
         return Measured(values, {name: each.difference for name, each in counts.items()}, one, batch)
 
-    def calibration(self, count: int) -> list[dict[str, Any]]:
+    def calibration(self, count: int) -> list[dict[str, Array]]:
         """So many batches of the training data at most, as features by name, of dense tensors.
 
         Raises:
@@ -132,7 +130,7 @@ class HeldOut:
         """
         what = f"input_fn of {self._model.name} (mode {TRAIN})"
         context = Context(TRAIN, 0, 1, self._context.batch_size, self._context.data_dir, self._context.seed)
-        drawn: list[dict[str, Any]] = []
+        drawn: list[dict[str, Array]] = []
         with tf1.Graph().as_default(), blame(what):
             tf1.set_random_seed(context.seed)
             iterator = tf1.data.make_initializable_iterator(self._model.input_fn(context))
@@ -156,16 +154,18 @@ class HeldOut:
         """How many the first batch has."""
         return len(self._first[0]) if self.is_cut else 0
 
-    def _features(self, drawn: list[Any]) -> Parts:
+    def _features(self, drawn: list[Array]) -> Parts:
         return {name: [drawn[place] for place in places] for name, places in self._given.items()}
 
-    def _latencies(self, runtime: Any, as_given: Any) -> tuple[Latency | None, Latency]:
+    def _latencies(
+        self, runtime: Callable[..., object], as_given: Callable[[list[Array]], object]
+    ) -> tuple[Latency | None, Latency]:
         first = self._first
         one = latency(runtime, as_given([array[:1] for array in first])) if self.is_cut else None
         return one, latency(runtime, as_given(first))
 
     @cached_property
-    def _first(self) -> list[Any]:
+    def _first(self) -> list[Array]:
         with self._batches() as batches:
             feed = next(batches, None)
         if feed is None:
@@ -187,7 +187,7 @@ class _Counting:
     def __init__(self) -> None:
         self.difference = Difference(None, 0, 0)
 
-    def add(self, theirs: Any, ours: Any) -> None:
+    def add(self, theirs: Array, ours: Array) -> None:
         """Arrays of one shape; where both are the same infinity, or no number, they do not differ."""
         before = self.difference
         if theirs.shape != ours.shape:
@@ -200,7 +200,9 @@ class _Counting:
         self.difference = Difference(largest, before.unequal + unequal, before.entries + theirs.size)
 
 
-def _found(features: Any, batch: list[Tensor], given: Mapping[str, Any], what: str) -> tuple[dict[str, list[int]], str]:
+def _found(
+    features: Any, batch: list[Tensor], given: Mapping[str, Tensor], what: str
+) -> tuple[dict[str, list[int]], str]:
     """(of each tensor that is given: which tensors of a batch it is; why there are none for one of them)."""
     named = named_tensors(FEATURES, features, what)
     places = {id(tensor): number for number, tensor in enumerate(batch)}
@@ -215,7 +217,7 @@ def _found(features: Any, batch: list[Tensor], given: Mapping[str, Any], what: s
     return found, ""
 
 
-def _left_out(metrics: ModelMetrics, outputs: Mapping[str, Any]) -> dict[str, str]:
+def _left_out(metrics: ModelMetrics, outputs: Mapping[str, Tensor]) -> dict[str, str]:
     parts = [part for tensor in outputs.values() for part in parts_of(tensor)]
     predicted, fed = {part.op for part in parts}, {part.ref() for part in parts}
     variables = {variable.op for variable in tf1.global_variables()}

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import Session, Variable
+from psruntime.graph.base.types import Array, Op, Session, Tensor, Variable
 from psruntime.graph.export.serving_graph import parts_of
 from psruntime.graph.ops.ancestors import ancestors
 
@@ -37,7 +36,7 @@ class Pruned:
     zeros: int
 
 
-def prune_kernels(session: Session, outputs: Mapping[str, Any], fraction: float) -> list[Pruned]:
+def prune_kernels(session: Session, outputs: Mapping[str, Tensor], fraction: float) -> list[Pruned]:
     """Sets the smallest entries of each kernel that the outputs depend on to zero, in the session.
 
     fraction: of the entries, above 0 and below 1; rounded down to whole entries of each kernel.
@@ -57,7 +56,7 @@ def prune_kernels(session: Session, outputs: Mapping[str, Any], fraction: float)
     return pruned
 
 
-def without_smallest(values: Any, fraction: float) -> Any:
+def without_smallest(values: Array, fraction: float) -> Array:
     """An array in which so many entries, those nearest to zero, are zero; of equal ones any."""
     flat = np.array(values).reshape(-1)
     count = int(fraction * flat.size)
@@ -66,7 +65,7 @@ def without_smallest(values: Any, fraction: float) -> Any:
     return flat.reshape(np.shape(values))
 
 
-def _is_kernel(variable: Variable, needed: set[Any]) -> bool:
+def _is_kernel(variable: Variable, needed: set[Op]) -> bool:
     if not variable.dtype.is_floating or not variable.shape.rank or variable.shape.rank < 2:
         return False
     waiting, seen = [variable.op], set()

@@ -21,6 +21,7 @@ from psruntime.errors import UsageError
 from psruntime.graph.base.environment import stderr_closed
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.types import Array, Proto
 from psruntime.graph.export.serving_graph import DEFAULT
 
 THREADS = 1  # of a runtime: what one request costs does not depend on how many cores there are
@@ -28,11 +29,11 @@ WARM_UP, MOST, LEAST = 3, 100, 5  # runs that are not timed, and that are
 ENOUGH_S = 2.0  # of timed runs, once there are LEAST
 CHUNK_BYTES = 1 << 20
 
-Parts = Mapping[str, list[Any]]
+Parts = Mapping[str, list[Array]]
 Runtime = Callable[[Parts], Parts]
 
 
-def config() -> Any:
+def config() -> Proto:
     """Of sessions that are timed."""
     return tf1.ConfigProto(
         device_count={"GPU": 0}, intra_op_parallelism_threads=THREADS, inter_op_parallelism_threads=THREADS
@@ -63,7 +64,7 @@ class SavedModelRuntime:
         self._session.close()
 
 
-def _names(info: Any) -> list[str]:
+def _names(info: Proto) -> list[str]:
     if info.HasField("coo_sparse"):
         sparse = info.coo_sparse
         return [sparse.indices_tensor_name, sparse.values_tensor_name, sparse.dense_shape_tensor_name]
@@ -133,7 +134,7 @@ class Latency:
     p90_ms: float
 
 
-def latency(runtime: Callable[[Any], Any], features: Any) -> Latency:
+def latency(runtime: Callable[..., object], features: object) -> Latency:
     """Measures calls that follow each other, after some that are not measured."""
     for _ in range(WARM_UP):
         runtime(features)

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import Graph
+from psruntime.graph.base.types import DType, Graph, Op, Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.evaluate import training_names
 from psruntime.graph.ops.ancestors import ancestors
@@ -21,7 +21,7 @@ from psruntime.usercode import blame
 
 FEATURES, PREDICTIONS, EXAMPLES = "features", "predictions", "examples"
 DEFAULT, OF_EXAMPLES = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY, "tf_example"  # names of signatures
-Tensors = dict[str, Any]
+Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _with_examples(model: Model, features: Any, used: Container[str] | None) -> 
     return {DEFAULT: either, OF_EXAMPLES: {EXAMPLES: examples}}, packed, ""
 
 
-def _stored(dtype: Any) -> Any:
+def _stored(dtype: DType) -> DType:
     """As what a tf.Example has it; None if it cannot."""
     if dtype == tf1.string:
         return tf1.string
@@ -124,7 +124,7 @@ def _stored(dtype: Any) -> Any:
     return tf1.float32 if dtype.is_floating else None
 
 
-def predictions_of(model: Model, spec: Any) -> Tensors:
+def predictions_of(model: Model, spec: object) -> Tensors:
     """The predictions by name."""
     what = f"model_fn of {model.name}"
     if not isinstance(spec, ModelSpec):
@@ -143,7 +143,7 @@ def predictions_of(model: Model, spec: Any) -> Tensors:
     return outputs
 
 
-def _require_given(model: Model, needed: set[Any], given: Tensors, labels: Any) -> None:
+def _require_given(model: Model, needed: set[Op], given: Tensors, labels: Any) -> None:
     """Raises UsageError if predictions depend on what nobody gives."""
     known = {part.op for tensor in given.values() for part in parts_of(tensor)}
     of_labels = {part.op for part in parts_of(labels)}
@@ -156,12 +156,12 @@ def _require_given(model: Model, needed: set[Any], given: Tensors, labels: Any) 
             )
 
 
-def _only(needed: set[Any], tensors: Tensors) -> Tensors:
+def _only(needed: set[Op], tensors: Tensors) -> Tensors:
     """Those on which predictions depend."""
     return {name: tensor for name, tensor in tensors.items() if any(part.op in needed for part in parts_of(tensor))}
 
 
-def parts_of(structure: Any) -> list[Any]:
+def parts_of(structure: Any) -> list[Tensor]:
     """Its dense tensors."""
     return [t for t in tf.nest.flatten(structure, expand_composites=True) if isinstance(t, tf1.Tensor)]
 

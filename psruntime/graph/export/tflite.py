@@ -18,7 +18,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
@@ -27,12 +26,13 @@ from psruntime.errors import UsageError
 from psruntime.graph.base.environment import stderr_closed
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.types import Array
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.export.compact import compact
 from psruntime.graph.export.serving_graph import DEFAULT, ServingGraph
 from psruntime.graph.export.wanted import FLOAT16, INT8
 
-Batch = Mapping[str, Any]  # features by name, arrays
+Batch = Mapping[str, Array]  # features by name, arrays
 
 
 def require_convertible(serving: ServingGraph) -> None:

@@ -13,13 +13,13 @@ import os
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import CheckpointError, UsageError
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import escaped
+from psruntime.graph.base.types import Array
 from psruntime.graph.export.held_out import HeldOut
 from psruntime.graph.export.pruning import Pruned
 from psruntime.graph.export.report import Report, Row
@@ -81,7 +81,7 @@ def _converted(saved_model: str, held_out: HeldOut, wanted: Wanted) -> tuple[dic
     contents = {"model.tflite": convert(saved_model)}
     if not wanted.quantize:
         return contents, 0
-    batches: list[dict[str, Any]] = []
+    batches: list[dict[str, Array]] = []
     if wanted.quantize == INT8:
         if held_out.why_not:
             raise UsageError(f"--quantize int8 measures ranges on the training data, but {held_out.why_not}")

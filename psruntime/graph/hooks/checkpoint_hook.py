@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -88,7 +87,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._writing: tuple[Copied, Background[Transferred]] | None = None
         self._reported_late = -1  # global step of the one of which the log says that the next waits for it
 
-    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
         """The next one is due as if the sessions were one, so that they may come and go faster than checkpoints."""
         self._finish(ABANDON_S)
         global_step = self._step_there(session)
@@ -97,7 +96,7 @@ class CheckpointHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._saved_at = global_step if newest is None or newest > global_step else newest
         self._whole_at = global_step if whole is None or whole > global_step else whole
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002
         if self._checkpoints.owner:
             self._checkpoints.owner.require()
         if run_context.original_args.fetches is self.closing:

@@ -27,7 +27,11 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
     """
 
     def __init__(
-        self, hook: Any, is_step: Callable[[Any], bool], global_step: Callable[[], int], log: Callable[..., None]
+        self,
+        hook: tf1.train.SessionRunHook,
+        is_step: Callable[[tf1.train.SessionRunContext], bool],
+        global_step: Callable[[], int],
+        log: Callable[..., None],
     ) -> None:
         self.stop_requested = False
         self.failure: PsRuntimeError | None = None
@@ -46,7 +50,7 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
             with blame(self._name):
                 self._hook.begin()
 
-    def after_create_session(self, session: Session, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:
         self.stop_requested = self.stop_requested and self._global_step() >= self._stopped_at
         try:
             with blame(self._name, LOST_SESSION, Place.HOOK if self._has_session else Place.BUILD):
@@ -57,10 +61,10 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
             self.failure = error
         self._has_session = True
 
-    def before_run(self, run_context: Any) -> Any:
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
         return self._of_step(self._hook.before_run, run_context)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         """The step is done and counted, so a session that is lost here must not make MonitoredSession repeat it."""
         try:
             self._of_step(lambda context: self._hook.after_run(context, run_values), run_context)
@@ -75,7 +79,7 @@ class StepsOnly(tf1.train.SessionRunHook):  # type: ignore[misc]
         except (*LOST_SESSION, PsRuntimeError) as error:
             self._log("hook_failed", hook=self._name, reason=first_line(error))
 
-    def _of_step(self, call: Callable[[Any], Any], run_context: Any) -> Any:
+    def _of_step(self, call: Callable[..., Any], run_context: tf1.train.SessionRunContext) -> Any:
         if not self._is_step(run_context):
             return None
         own = tf1.train.SessionRunContext(run_context.original_args, run_context.session)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -48,11 +47,11 @@ class ReplicaHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._ahead = 0  # steps by which the next one is made earlier
         self._sending: Background[int] | None = None
 
-    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
         self._finish(ABANDON_S)
         self._made_at = None
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002
         if not self._graph.is_step(run_context):
             return
         global_step = self._global_step()

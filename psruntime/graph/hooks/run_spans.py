@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
-from psruntime.graph.base.types import Graph, Op
+from psruntime.graph.base.types import Graph, Proto
 from psruntime.tracing.spans import APPLY, MUTEX, OP, READ, TRANSFER, Span
 
 LEAST_S = 20e-6  # shorter operations are left out
@@ -22,7 +21,7 @@ _KINDS = (
 
 
 def run_spans(
-    stats: Any, worker: int, graph: Graph, shift_s: float, shifts: Mapping[str, float]
+    stats: Proto, worker: int, graph: Graph, shift_s: float, shifts: Mapping[str, float]
 ) -> tuple[list[Span], int]:
     """(spans, how many were too short to keep) of one run.
 
@@ -48,7 +47,7 @@ def run_spans(
     return spans, left_out
 
 
-def _type_of(node: Op, graph: Graph) -> str:
+def _type_of(node: Proto, graph: Graph) -> str:
     """The type of its operation.  TensorFlow adds some to the graph, and says those' in the label."""
     if found := _LABEL.search(node.timeline_label):
         return found[1]

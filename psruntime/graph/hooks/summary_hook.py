@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.summary_writer import SummaryWriter
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Array, Session, Tensor
 from psruntime.graph.session.worker_run import WorkerRun
 
 if TYPE_CHECKING:
@@ -45,16 +45,16 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._window = _Window()
         self._starts = True  # a run, or again from an earlier global step than that of the last ones
         self._next = 0  # the global step at which the next ones are due
-        self._fetched: dict[str, Any] | None = None
+        self._fetched: dict[str, Array] | None = None
 
-    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
         """What a lost session interrupted is due again, and what was undone."""
         if self._global_step() < self._next - self._every:
             self._starts = True
         self._next = min(self._next, self._global_step())
         self._window = _Window()
 
-    def before_run(self, run_context: Any) -> Any:
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
         if self._fetches is None or self._global_step() + 1 < self._next:
             return None
         if not self._graph.is_step(run_context) or not self._writes():
@@ -62,7 +62,7 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._next = self._global_step() + self._every  # so that a step that runs beside this one has none
         return tf1.train.SessionRunArgs(self._fetches)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002
         self._fetched = run_values.results
 
     def step(self, result: StepResult) -> None:
@@ -99,7 +99,7 @@ class SummaryHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._writer.close()
         self._starts, self._window = True, _Window()
 
-    def _build(self) -> dict[str, Any]:
+    def _build(self) -> dict[str, Tensor]:
         with self._graph.graph.as_default():
             merged = tf1.summary.merge_all()
         fetches = {"gradient_norm": self._graph.gradient_norm}

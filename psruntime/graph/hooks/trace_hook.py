@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Proto, Session, Tensor
 from psruntime.graph.hooks.run_spans import run_spans
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.observe.step_times import StepTimes
@@ -52,8 +52,8 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._is_over = self._last == 0
         self._options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
         self._asked: set[int] = set()  # ids of the contexts of runs that are traced
-        self._ran: Any = None
-        self._steps: list[tuple[StepResult, Any]] = []
+        self._ran: Proto = None
+        self._steps: list[tuple[StepResult, Proto]] = []
         self._clocks_are: tuple[Offsets, float] | None = None  # and how far off one may be, in s
         self._task: Background[None] | None = None
         self._ends = threading.Event()
@@ -62,12 +62,12 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             with run.graph.graph.as_default():
                 self._clocks = [_clock(ps) for ps in range(run.job.ps)]
 
-    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
         self._is_ready = False
         self._asked.clear()
         self._ran = None
 
-    def before_run(self, run_context: Any) -> Any:
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
         if self._is_over or not self._run.graph.is_step(run_context):
             return None
         if not self._is_ready:
@@ -78,7 +78,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._asked.add(id(run_context))
         return tf1.train.SessionRunArgs(None, options=self._options)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         if self._is_over:
             return
         if id(run_context) in self._asked:
@@ -139,7 +139,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         elif steps:
             self._run.log("trace_failed", reason="the clocks of the ps could not be read")
 
-    def _write(self, steps: list[tuple[StepResult, Any]], offsets: Offsets, off_by_s: float) -> None:
+    def _write(self, steps: list[tuple[StepResult, Proto]], offsets: Offsets, off_by_s: float) -> None:
         """The clock of ps 0 is that of the trace; that of another is placed by two readings, so it is off by both."""
         worker, to_ps_0 = self._run.index, offsets[0]
         shifts = {f"ps {ps}": to_ps_0 - offset for ps, offset in enumerate(offsets)}
@@ -174,7 +174,7 @@ class TraceHook(tf1.train.SessionRunHook):  # type: ignore[misc]
             self._run.log("trace_failed", reason=str(error) or type(error).__name__)
 
 
-def _clock(ps: int) -> Any:
+def _clock(ps: int) -> Tensor:
     with tf1.device(ps_device(ps)):
         return tf1.timestamp()
 

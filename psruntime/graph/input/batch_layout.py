@@ -5,14 +5,14 @@ A SparseTensor travels as its indices, values and shape, a RaggedTensor as its v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Array, Tensor
 
 
 class BatchLayout:
@@ -22,7 +22,7 @@ class BatchLayout:
     tensors: the dense tensors that travel, flat.
     """
 
-    def __init__(self, element: Tensor, any_size: bool = False) -> None:
+    def __init__(self, element: Any, any_size: bool = False) -> None:
         self._element = element
         self._any_size = any_size
         self.tensors = tf.nest.flatten(element, expand_composites=True)
@@ -48,7 +48,7 @@ class BatchLayout:
         leaves = tf.nest.flatten(self._element)
         return all(isinstance(leaf, tf1.Tensor) and leaf.shape.rank != 0 for leaf in leaves)
 
-    def placeholders(self, after: Sequence[Any] = (), any_size: bool = False) -> tuple[Any, Any, list[Any]]:
+    def placeholders(self, after: Sequence[Tensor] = (), any_size: bool = False) -> tuple[Any, Any, list[Tensor]]:
         """(features, labels, what to feed) for the current graph.  Without labels in the data, None.
 
         after: tensors before which nothing is computed of features and labels.
@@ -66,20 +66,20 @@ class BatchLayout:
         features, labels = _sides(tf.nest.pack_sequence_as(self._element, flat, expand_composites=True))
         return features, labels, fed
 
-    def _any_sizes(self) -> list[Any]:
+    def _any_sizes(self) -> list[tf1.TensorShape]:
         dense = {
             id(leaf) for leaf in tf.nest.flatten(self._element) if isinstance(leaf, tf1.Tensor) and leaf.shape.rank
         }
         return [tf1.TensorShape([None, *t.shape[1:]]) if id(t) in dense else t.shape for t in self.tensors]
 
-    def examples(self, batch: list[Tensor], shape: Any) -> Any:
+    def examples(self, batch: list[Tensor] | list[Array], shape: Callable[[Tensor], Tensor]) -> Tensor:
         """How many examples a batch holds: the length of its first dense tensor, or else of its first tensor.
 
         batch: flat, arrays or tensors.  shape: what gives the shape of one of them.
         """
         return _first_dimension(self._first, batch, self._position, shape)
 
-    def miscounted(self, batch: list[Tensor]) -> str:
+    def miscounted(self, batch: list[Array]) -> str:
         """How the examples that the features count differ from what the labels count; without labels, from what the
         other features do.  Empty if one of those counts the same, or none counts.  batch: arrays.
         """
@@ -97,7 +97,9 @@ class BatchLayout:
         return f"the features have first dimension {count} and the {others} {', '.join(map(str, sizes))}"
 
 
-def _first_dimension(leaf: Any, batch: list[Tensor], position: int, shape: Any) -> Any:
+def _first_dimension(
+    leaf: Any, batch: list[Tensor] | list[Array], position: int, shape: Callable[[Tensor], Tensor]
+) -> Tensor:
     """Of a leaf whose dense tensors begin at this position of the batch; of a scalar 1."""
     if isinstance(leaf, tf1.SparseTensor):
         return batch[position + 2][0]
@@ -111,6 +113,6 @@ def _first_dimension(leaf: Any, batch: list[Tensor], position: int, shape: Any) 
     return [*sizes, 1][0] if isinstance(sizes, tuple) else tf1.concat([sizes, [1]], axis=0)[0]  # it may be a scalar
 
 
-def _sides(element: Tensor) -> tuple[Any, Any]:
+def _sides(element: Any) -> tuple[Any, Any]:
     """(features, labels)."""
     return element if isinstance(element, tuple) and len(element) == 2 else (element, None)

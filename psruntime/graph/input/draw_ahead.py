@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any
+
+from psruntime.graph.base.types import Array
 
 AHEAD = 2  # batches, of a step each; tf.data keeps as many more as the user's prefetch says
 
@@ -17,10 +18,10 @@ class DrawnAhead:
     draw: returns a batch, or raises why there is none; `next` raises the same when it comes to that batch.
     """
 
-    def __init__(self, draw: Callable[[], Any]) -> None:
+    def __init__(self, draw: Callable[[], list[Array] | None]) -> None:
         self._draw = draw
         self._wanted_queue: SimpleQueue[bool] = SimpleQueue()
-        self._drawn_queue: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._drawn_queue: SimpleQueue[Future[list[Array] | None]] = SimpleQueue()
         self._want, self._give = self._wanted_queue.put, self._drawn_queue.put  # neither blocks
         for _ in range(AHEAD):
             self._want(True)
@@ -31,7 +32,7 @@ class DrawnAhead:
         """Whether `next` has one at once."""
         return not self._drawn_queue.empty()
 
-    def next(self) -> Any:
+    def next(self) -> list[Array] | None:
         """The next batch; waits until it is drawn."""
         batch = self._drawn_queue.get()
         self._want(True)
@@ -43,7 +44,7 @@ class DrawnAhead:
 
     def _keep(self) -> None:
         while self._wanted_queue.get():
-            batch: Future[Any] = Future()
+            batch: Future[list[Array] | None] = Future()
             try:
                 batch.set_result(self._draw())
             except BaseException as error:  # noqa: BLE001 - whoever asks for the batch gets it

@@ -6,11 +6,11 @@ An input_fn makes batches of one size; tf.data reads that size once, when the it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Array
 
 EMPTY = 1000  # batches in a row without an example, after which nobody waits for one
 
@@ -22,10 +22,10 @@ class Examples:
     taken: how many examples were taken so far.
     """
 
-    def __init__(self, draw: Callable[[], list[Any]], name: str) -> None:
+    def __init__(self, draw: Callable[[], list[Array]], name: str) -> None:
         self._draw = draw
         self._name = name
-        self._held: list[list[Any]] = []  # batches that were drawn, without what was taken of them
+        self._held: list[list[Array]] = []  # batches that were drawn, without what was taken of them
         self._batch_size = 0
         self.taken = 0
 
@@ -37,7 +37,7 @@ class Examples:
             self._batch_size = len(self._held[0][0])
         return self._batch_size
 
-    def take(self, size: int) -> list[Any]:
+    def take(self, size: int) -> list[Array]:
         """The next `size` examples, as a batch.
 
         Raises:
@@ -65,7 +65,7 @@ class Examples:
         while sum(len(batch[0]) for batch in self._held) < size:
             self._held.append(self._drawn())
 
-    def _drawn(self) -> list[Any]:
+    def _drawn(self) -> list[Array]:
         """The next batch that has an example."""
         for _ in range(EMPTY):
             batch = self._draw()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +21,7 @@ from psruntime.config import AT_MOST, JobConfig
 from psruntime.core.shards.shard_messages import Shard
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.faults import Place
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Array, Op, Tensor
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.data_errors import DataErrors
 from psruntime.graph.input.draw_ahead import DrawnAhead
@@ -103,7 +103,7 @@ class InputStream:
         config.experimental.disable_thread_spinning = True
         self._session = tf1.Session(graph=graph, config=config)
         self._ahead: DrawnAhead | None = None
-        self._returned: deque[list[Any]] = deque()
+        self._returned: deque[list[Array]] = deque()
         self.drawn = 0  # batches of steps that were handed out
         self._begun: list[DrawnBatch] = []  # a step, of which the other mini-batches are still to come
         self._ended: BaseException | None = None  # why no shard is read any more
@@ -121,7 +121,7 @@ class InputStream:
                 "give --eval-batches"
             )
 
-    def _read_shards(self, part: ShardRange, cardinality: Any, initializer: Any) -> None:
+    def _read_shards(self, part: ShardRange, cardinality: Tensor, initializer: Op) -> None:
         assert part.sharding is not None
         if not part.is_used:
             raise UsageError(
@@ -145,7 +145,7 @@ class InputStream:
         if self.shards:
             self.shards.take_from(source)
 
-    def draw(self) -> list[Any] | None:
+    def draw(self) -> list[Array] | None:
         """The next batch as arrays in the order of its layout; None at the end of the data.
 
         Raises:
@@ -153,12 +153,12 @@ class InputStream:
         """
         try:
             with blame(self.name, passing=(tf1.errors.OutOfRangeError,), place=Place.INPUT):
-                batch: list[Tensor] = self._next()
+                batch: list[Array] = self._next()
         except tf1.errors.OutOfRangeError:
             return None
         return batch
 
-    def draw_endlessly(self) -> list[Any]:
+    def draw_endlessly(self) -> list[Array]:
         """What the next training step takes, one mini-batch after the other; drawn while the step before ran.
 
         The data have no end.
@@ -167,10 +167,10 @@ class InputStream:
         assert batch is not None, "for an input without shards"
         return batch
 
-    def draw_if_any(self) -> list[Any] | None:
+    def draw_if_any(self) -> list[Array] | None:
         """As `draw_endlessly`; None if there is no shard to read now: then ask again, which waits for one a while."""
         if self._returned:
-            batch: list[Tensor] | None = self._returned.popleft()
+            batch: list[Array] | None = self._returned.popleft()
         else:
             if self._ahead is None:
                 self._ahead = DrawnAhead(self._draw_sharded_step if self.shards else self._draw_step)
@@ -183,23 +183,23 @@ class InputStream:
         """Why there was no shard to read, for people."""
         return self.shards.reason if self.shards else ""
 
-    def applied(self, batch: list[Tensor]) -> None:
+    def applied(self, batch: list[Array]) -> None:
         """What a step took is in the variables, or was passed over."""
         if self.shards:
             self.shards.applied(batch)
 
-    def put_back(self, batch: list[Tensor]) -> None:
+    def put_back(self, batch: list[Array]) -> None:
         """What a step took is not in the variables: it is drawn again, where no example shall be left out."""
         if self.shards:
             self._returned.append(batch)
 
-    def give_back(self, batch: list[Tensor]) -> None:
+    def give_back(self, batch: list[Array]) -> None:
         """No step takes it: it is the next one that is drawn."""
         self._returned.appendleft(batch)
         self.drawn -= 1
 
-    def _draw_step(self) -> list[Any]:
-        batch: list[Tensor] = []
+    def _draw_step(self) -> list[Array]:
+        batch: list[Array] = []
         for _ in range(self.minibatches):
             batch += self._draw_minibatch()
         return batch
@@ -230,7 +230,7 @@ class InputStream:
         assert self.shards is not None
         return self._passing_over(self.shards.draw)
 
-    def _draw_minibatch(self) -> list[Any]:
+    def _draw_minibatch(self) -> list[Array]:
         drawn = self._passing_over(self.draw)
         if drawn is None:
             raise UsageError(f"{self.name} gave a dataset without a single batch; is batch_size larger than the data?")
@@ -253,13 +253,13 @@ class InputStream:
         """Whether the next draw has a batch at once, or knows at once that there is none."""
         return bool(self._returned) or (self._ahead is not None and self._ahead.is_ready)
 
-    def examples(self, batch: list[Tensor]) -> int:
+    def examples(self, batch: list[Array]) -> int:
         """How many there are in what a step takes."""
         size = len(self.layout.tensors)
         minibatches = (batch[i : i + size] for i in range(0, len(batch), size))
         return sum(int(self.layout.examples(each, np.shape)) for each in minibatches)
 
-    def miscounted(self, batch: list[Tensor]) -> UsageError | None:
+    def miscounted(self, batch: list[Array]) -> UsageError | None:
         """Why it is ambiguous what a mini-batch of a step weighs among others; None if it is not."""
         size = len(self.layout.tensors)
         for i in range(0, len(batch), size):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from dataclasses import replace
-from typing import Any
+from typing import SupportsIndex
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.shards.shard_messages import Shard, Sharding
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Tensor
 from psruntime.model import TRAIN, Context
 
 BATCHES = 8  # of a shard by default: a worker that is lost leaves two or three shards, so few batches are read again
@@ -24,19 +25,19 @@ class ShardRange:
     def __init__(self, context: Context) -> None:
         self.context = replace(context, cut=self._cut)
         self.sharding: Sharding | None = None
-        self._begin: Any = None
-        self._end: Any = None
+        self._begin: Tensor = None
+        self._end: Tensor = None
 
     @property
     def is_used(self) -> bool:
         """Whether the dataset depends on the range."""
         return any(tensor.consumers() for tensor in (self._begin, self._end))
 
-    def feed(self, shard: Shard) -> dict[Any, int]:
+    def feed(self, shard: Shard) -> dict[Tensor, int]:
         """What to feed to the initialisation of an iterator, so that it reads the shard."""
         return {self._begin: shard.begin, self._end: shard.end}
 
-    def _cut(self, examples: int, size: int | None) -> tuple[Any, Any]:
+    def _cut(self, examples: int, size: int | None) -> tuple[Tensor, Tensor]:
         if self.sharding is not None:
             raise UsageError("context.shards was called twice; the coordinator hands out one range at a time")
         size = BATCHES * self.context.batch_size if size is None else size
@@ -48,7 +49,7 @@ class ShardRange:
         return self._begin, self._end
 
 
-def _count(name: str, value: Any) -> int:
+def _count(name: str, value: SupportsIndex) -> int:
     try:
         count = operator.index(value)
     except TypeError:

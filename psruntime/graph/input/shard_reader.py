@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from psruntime.core.shards.shard_messages import Shard, ShardBatch, Sharding, ShardNews
 from psruntime.errors import UsageError, UserCodeError
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Array
 
 
 class ShardSource(Protocol):
@@ -32,10 +32,10 @@ class ShardSource(Protocol):
         """
 
 
-class DrawnBatch(list[Any]):
+class DrawnBatch(list[Array]):
     """The arrays of what a step takes, and of which shards they are: an entry for each mini-batch."""
 
-    def __init__(self, arrays: Iterable[Any], of: tuple[ShardBatch, ...]) -> None:
+    def __init__(self, arrays: Iterable[Array], of: tuple[ShardBatch, ...]) -> None:
         super().__init__(arrays)
         self.of = of
 
@@ -60,7 +60,7 @@ class ShardReader:
     """
 
     def __init__(
-        self, name: str, sharding: Sharding, begin: Callable[[Shard], None], read: Callable[[], list[Any] | None]
+        self, name: str, sharding: Sharding, begin: Callable[[Shard], None], read: Callable[[], list[Array] | None]
     ) -> None:
         self.sharding = sharding
         self._name = name
@@ -103,7 +103,7 @@ class ShardReader:
                 return DrawnBatch(arrays, (ShardBatch(self._shard, self._number - 1),))
             self._end(self._shard)
 
-    def applied(self, batch: list[Tensor]) -> None:
+    def applied(self, batch: list[Array]) -> None:
         """A batch is in the variables, or was passed over."""
         if isinstance(batch, DrawnBatch):
             with self._lock:

@@ -24,7 +24,7 @@ from psruntime.core.accounting.update_outcome import SentUpdate, outcome_of, wor
 from psruntime.core.members.view import View
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
-from psruntime.graph.base.types import Session, Tensor
+from psruntime.graph.base.types import Array, Session
 from psruntime.graph.loop.step_runner import Ran, Started, StepRunner
 from psruntime.graph.session.session import ViewSessionCreator
 from psruntime.graph.session.step_result import StepResult, require_finite
@@ -44,7 +44,7 @@ class _Step:
     """
 
     sequence: int
-    batch: list[Tensor]
+    batch: list[Array]
     waits_s: float
     draws_s: float
     run: tuple[Started, Future[Ran]] | None = None
@@ -110,7 +110,7 @@ class AsyncLoop:
             self._inputs.give_back(step.batch)
         self._under_way.clear()
 
-    def _train(self, step_context: Any) -> None:  # noqa: ARG002
+    def _train(self, step_context: tf1.train.MonitoredSession.StepContext) -> None:  # noqa: ARG002
         try:
             for step in self._under_way:
                 if step.run is None:
@@ -151,7 +151,7 @@ class AsyncLoop:
         self._send(self._under_way[-1])
         return True
 
-    def _next_batch(self) -> list[Any] | None:
+    def _next_batch(self) -> list[Array] | None:
         """None: others hold all shards that are left; the next call waits for one a while."""
         waited = self._waits_for_shard
         if waited and not self._under_way:
@@ -212,7 +212,7 @@ class AsyncLoop:
         if self._stop_on_nan:
             require_finite(result)
 
-    def _sent(self, step: _Step, result: StepResult, outcomes: list[Any]) -> SentUpdate:
+    def _sent(self, step: _Step, result: StepResult, outcomes: list[Array]) -> SentUpdate:
         """outcomes: of the buckets per ps; the last of ps 0 is that of the global step, which is no parameter."""
         of_parameters = np.concatenate([outcomes[0][:-1], *outcomes[1:]]).tolist()
         assert step.view

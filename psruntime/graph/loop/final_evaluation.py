@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cached_property
-from typing import Any
 
 from psruntime.errors import JobOverError, PsRuntimeError, ReplacedError, StopRequested
 from psruntime.graph.base.errors import LOST_SESSION
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Graph, Session
 from psruntime.graph.model.evaluate import PulledEvaluation
 from psruntime.graph.model.model_metrics import LOGGED_EVERY_S, Measuring, require_time
 from psruntime.observe.log import first_line_of
@@ -48,7 +47,7 @@ class FinalEvaluation:
         """Raises UsageError if the model or the input cannot be built."""
         return self._make()
 
-    def measure(self, open_session: Callable[[Any], Any], global_step: int) -> dict[str, float] | None:
+    def measure(self, open_session: Callable[[Graph], Session], global_step: int) -> dict[str, float] | None:
         """The metrics by name; None if it failed, which is logged.
 
         open_session: opens a session of a graph on the current view.

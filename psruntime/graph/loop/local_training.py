@@ -22,7 +22,7 @@ from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION
 from psruntime.graph.base.failed_operation import users_errors
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Array, Feed, Session
 from psruntime.graph.hooks.model_hooks import StepsOnly
 from psruntime.graph.loop.alone_control import AloneControl, TrainsNoMoreError
 from psruntime.graph.loop.async_loop import AsyncLoop
@@ -97,7 +97,7 @@ class LocalTraining:
             JobFailedError: a variable is not finite in the end, or the loss on the way, where that ends the job.
         """
 
-        def train(step_context: Any) -> Trained | None:  # noqa: ARG001 - its session is not the newest in a repeat
+        def train(step_context: tf1.train.MonitoredSession.StepContext) -> Trained | None:  # noqa: ARG001 - its session is not the newest in a repeat
             try:
                 return self._train(assignment, end)
             except _JobsSessionLostError as lost:
@@ -178,7 +178,7 @@ class _Carried:
     def require(self, session: Session, assignment: Assignment) -> None:
         self._preparation.require(session, assignment)
 
-    def changes(self, own_session: Session, bucket: str, by_rows: bool) -> list[Any]:
+    def changes(self, own_session: Session, bucket: str, by_rows: bool) -> list[Array]:
         """What the parameters of a bucket were less what they are; by_rows: only rows that differ, and their numbers,
         int64."""
         values, numbers = [], []
@@ -197,11 +197,11 @@ class _Carried:
         """That of the job."""
         return int(self.run_on_job(self._ps_values.global_step))
 
-    def run_on_job(self, fetches: Any, feed: Any = None) -> Any:
+    def run_on_job(self, fetches: Any, feed: Feed | None = None) -> Any:
         """Runs something on the ps of the job."""
         return _or_lost(self._runner.session.run, fetches, feed)
 
-    def _read(self, portion: Portion) -> Any:
+    def _read(self, portion: Portion) -> Array:
         """From the ps of the job."""
         return _or_lost(self._ps_values.read, self._runner.session, portion)
 

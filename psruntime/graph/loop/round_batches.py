@@ -9,10 +9,10 @@ one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from psruntime.core.rounds.round_messages import Starved, Taken
 from psruntime.core.shards.shard_messages import ShardBatch
+from psruntime.graph.base.types import Array
 from psruntime.graph.input.examples import Examples
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.input.shard_reader import DrawnBatch
@@ -26,7 +26,7 @@ class Batch:
     """
 
     number: int
-    arrays: list[Any]
+    arrays: list[Array]
     taken: Taken | None = None
 
     @property

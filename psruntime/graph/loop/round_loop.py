@@ -33,7 +33,7 @@ from psruntime.core.rounds.round_messages import (
     Taken,
 )
 from psruntime.errors import UserCodeError
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Array, Feed, Session
 from psruntime.graph.loop.local_rounds import LocalRounds
 from psruntime.graph.loop.round_batches import Batch, NoBatchError, RoundBatches
 from psruntime.graph.loop.round_runs import RoundRuns, are_accepted, is_closed, positions
@@ -230,7 +230,7 @@ class RoundLoop:
             )
         return found
 
-    def _compute(self, session: Session, assignment: Assignment, action: Action) -> Any:
+    def _compute(self, session: Session, assignment: Assignment, action: Action) -> Array:
         """Closes the round before, contributes the gradient of a batch, and keeps it; the outcomes."""
         began_s = time.monotonic()
         requests = {
@@ -276,7 +276,7 @@ class RoundLoop:
         kept = self._kept
         return kept is not None and kept.assignment == assignment and not kept.pushed
 
-    def _step(self, session: Session, batch: Batch, requests: dict[Any, Any], share: int) -> tuple[Batch, Ran]:
+    def _step(self, session: Session, batch: Batch, requests: Feed, share: int) -> tuple[Batch, Ran]:
         """Runs the step with a batch, or with the next if that is given up; (the one that worked, its results)."""
         failures = 0
         while True:
@@ -298,8 +298,8 @@ class RoundLoop:
             self._data_errors.worked()
             return batch, ran
 
-    def _with(self, feed: dict[Any, Any]) -> Callable[[Any], Ran]:
-        def step(step_context: Any) -> Ran:  # noqa: ARG001
+    def _with(self, feed: Feed) -> Callable[[Any], Ran]:
+        def step(step_context: tf1.train.MonitoredSession.StepContext) -> Ran:  # noqa: ARG001
             started = self._runner.start(feed)
             if not self._only_keeps:
                 self._control_plane.count_push()
@@ -326,7 +326,7 @@ class RoundLoop:
             self._kept = None
         return self._batches.next(action.share)
 
-    def _contribute_again(self, session: Session, assignment: Assignment, action: Action) -> Any:
+    def _contribute_again(self, session: Session, assignment: Assignment, action: Action) -> Array:
         """What was kept, because the attempt was void; the outcomes."""
         assert self._kept is not None
         return self._runs.contribute(session, assignment, action, self._kept.weight * self._kept.divisor)

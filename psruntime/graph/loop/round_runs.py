@@ -11,7 +11,7 @@ from psruntime.core.accounting.ledger import NOT_FINITE, PENDING, REPEATED
 from psruntime.core.members.messages import Assignment
 from psruntime.core.rounds.round_messages import Action, Applied, Broken, Complete
 from psruntime.errors import JobFailedError
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Array, Session
 from psruntime.graph.loop.step_runner import StepRunner
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, torn
 from psruntime.graph.session.worker_run import WorkerRun
@@ -36,7 +36,7 @@ class RoundRuns:
         """As PushRequest.values takes it."""
         return self._index, assignment.incarnation, attempt, assignment.incarnation
 
-    def close_request(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Any:
+    def close_request(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Array:
         """The header of a run that closes this round, or none.  factor: by default, that of the mean."""
         if closes is None:
             return self._rounds.request.nothing
@@ -47,7 +47,7 @@ class RoundRuns:
             raise JobFailedError(f"{odd}, so round {closes.round} was not applied, and none could be after it")
         return request
 
-    def contribute(self, session: Session, assignment: Assignment, action: Action, scale: float) -> Any:
+    def contribute(self, session: Session, assignment: Assignment, action: Action, scale: float) -> Array:
         """Pushes what is kept; the outcomes, int64 [buckets, 3].
 
         scale: multiply what is kept by it to get the sum over its examples; 0: it does not count.
@@ -58,10 +58,10 @@ class RoundRuns:
             push_id, action.round - 1, finite=scale > 0, scale=scale, is_chief=is_chief
         )
 
-        def contribute(step_context: Any) -> list[Any]:  # noqa: ARG001
+        def contribute(step_context: object) -> list[Array]:  # noqa: ARG001
             run = self._runner.round_run("contribute")
             self._control_plane.count_push()
-            outcomes: list[Any] = run(request)
+            outcomes: list[Array] = run(request)
             return outcomes
 
         return np.concatenate(session.run_step_fn(contribute))
@@ -103,24 +103,24 @@ class RoundRuns:
             return 0.0
         return self._clip_norm / max(norm, self._clip_norm) / closes.examples
 
-    def _run(self, session: Session, name: str, *fed: Any) -> Any:
-        def run(step_context: Any) -> Any:  # noqa: ARG001
+    def _run(self, session: Session, name: str, *fed: Array) -> Any:
+        def run(step_context: object) -> Any:  # noqa: ARG001
             return self._runner.round_run(name)(*fed)
 
         return session.run_step_fn(run)
 
 
-def are_accepted(outcomes: Any) -> bool:
+def are_accepted(outcomes: Array) -> bool:
     """Whether every bucket took the contribution; outcomes: int64 [buckets, 3]."""
     return ACCEPTED.issuperset(outcomes[:, 0].tolist())
 
 
-def is_closed(outcomes: Any, closes: Complete) -> bool:
+def is_closed(outcomes: Array, closes: Complete) -> bool:
     """Whether every bucket had applied the attempt when it was pulled; outcomes: int64 [buckets, 3]."""
     return bool((outcomes[:, 1] >= closes.attempt).all())
 
 
-def positions(outcomes: Any) -> tuple[int, ...]:
+def positions(outcomes: Array) -> tuple[int, ...]:
     """As in Pushed, of one that was accepted; none where a bucket had taken an earlier try of it.
 
     outcomes: int64 [buckets, 3].

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Feed, Proto, Session
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.observe.step_times import StepTimes, in_order
@@ -24,8 +24,8 @@ class Ran(NamedTuple):
 
     fetched: dict[str, Any]
     asked: Mapping[Any, Any]
-    options: Any
-    metadata: Any
+    options: Proto
+    metadata: Proto
     began_s: float
     ended_s: float
 
@@ -58,7 +58,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
     session: the newest, in which no hook is called.
     """
 
-    def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[Any]) -> None:
+    def __init__(self, graph: TrainGraph, view: ViewHook, hooks: Sequence[tf1.train.SessionRunHook]) -> None:
         self._step = graph.step
         self._rounds = graph.rounds
         self._fed = graph.fed
@@ -71,13 +71,13 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         """As this worker last saw it."""
         return self._view.global_step
 
-    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
         self.session = session
         self._call = session.calling(self._step, self._fed)
         rounds = self._rounds.runs if self._rounds else {}
         self._round_calls = {name: session.calling(*run) for name, run in rounds.items()}
 
-    def start(self, feed: dict[Any, Any]) -> Started:
+    def start(self, feed: Feed) -> Started:
         """Calls the hooks before a step.
 
         feed: arrays, for the batch and the headers.
@@ -132,9 +132,7 @@ class StepRunner(tf1.train.SessionRunHook):  # type: ignore[misc]
         return fetched
 
 
-def _asking(
-    session: Session, step: dict[str, Any], feed: dict[Any, Any], requests: dict[Any, Any]
-) -> Callable[[], Ran]:
+def _asking(session: Session, step: dict[str, Any], feed: Feed, requests: dict[Any, Any]) -> Callable[[], Ran]:
     options, metadata = tf1.RunOptions(), tf1.RunMetadata()
     feeds = dict(feed)
     for request in requests.values():

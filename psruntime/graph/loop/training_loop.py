@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import tensorflow.compat.v1 as tf1
 
@@ -11,7 +11,7 @@ from psruntime.core.members.messages import Assignment, Ending
 from psruntime.errors import CheckpointError, JobFailedError, PassingError, ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line
 from psruntime.graph.base.failed_operation import users_errors
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Session, Tensor
 from psruntime.graph.session.session import ModeChangedError, ViewSessionCreator
 from psruntime.graph.session.worker_run import WorkerRun
 
@@ -39,8 +39,8 @@ class TrainingLoop:
         run: WorkerRun,
         creator: ViewSessionCreator,
         steps: Steps,
-        hooks: list[Any],
-        closing: Any,
+        hooks: list[tf1.train.SessionRunHook],
+        closing: Tensor,
         close: Callable[[int], None],
         leave: Callable[[], None],
     ) -> None:

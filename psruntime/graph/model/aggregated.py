@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.graph.base.devices import worker_cpu, worker_device
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.variable_uses import Use, uses_of
 from psruntime.graph.store.gradient import BucketGradient
@@ -31,12 +32,12 @@ class Copy:
     """
 
     spec: VariableSpec
-    value: Any
-    begun: Any
-    own: Any = field(init=False)
-    handle: Any = field(init=False)
+    value: Tensor
+    begun: Op
+    own: Tensor = field(init=False)
+    handle: Tensor = field(init=False)
 
-    def bind(self, handle: Any) -> Any:
+    def bind(self, handle: Tensor) -> Tensor:
         """Makes the variable with this handle the copy.  Returns the handle for the model."""
         self.own = handle
         with tf1.control_dependencies(None), tf1.device(handle.device), tf1.name_scope(f"aggregated/{self.spec.name}/"):
@@ -55,14 +56,14 @@ class Copy:
         """Names of the operations of the model that change it."""
         return {use.operation for use in self.uses if use.changes}
 
-    def read(self) -> Any:
+    def read(self) -> Tensor:
         """The value, after the current control dependencies."""
         with tf1.device(self.own.device):
             value = tf1.raw_ops.ReadVariableOp(resource=self.own, dtype=self.value.dtype.base_dtype)
             value.set_shape(self.spec.shape)
             return value
 
-    def is_assigned(self, run: set[Any]) -> bool:
+    def is_assigned(self, run: set[Op]) -> bool:
         """Whether each of the operations `run` that change it assigns, in every step, what does not depend on it."""
         graph = self.own.graph
         changing = {graph.get_operation_by_name(name) for name in self.changing} & run
@@ -92,9 +93,9 @@ class Aggregated:
     specs: of the variables.  values: as pulled, on the worker.
     """
 
-    def __init__(self, specs: Iterable[VariableSpec], values: Mapping[str, Any], index: int) -> None:
+    def __init__(self, specs: Iterable[VariableSpec], values: Mapping[str, Tensor], index: int) -> None:
         self._index = index
-        self._lock: Any = None
+        self._lock: Tensor = None
         pulled = {spec: values[spec.name] for spec in specs}
         if pulled:
             with tf1.device(worker_cpu(index)), tf1.control_dependencies(list(pulled.values())):
@@ -103,7 +104,7 @@ class Aggregated:
         self.copies = {spec.name: Copy(spec, value, self._lock.op) for spec, value in pulled.items()}
 
     @property
-    def sources(self) -> list[Any]:
+    def sources(self) -> list[Tensor]:
         """What the model reads and changes: the values and the handles."""
         return [tensor for copy in self.copies.values() for tensor in (copy.value, copy.handle)]
 
@@ -117,7 +118,7 @@ class Aggregated:
         """Names of all operations of the model that read or change one."""
         return [use.operation for copy in self.copies.values() for use in copy.uses]
 
-    def made(self, ends: list[Any]) -> dict[str, Made]:
+    def made(self, ends: list[Tensor | Op]) -> dict[str, Made]:
         """What a step makes of each variable that it changes.  ends: all of the model that the step runs."""
         run = ancestors(ends)
         names = {op.name for op in run}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket, Piece
@@ -88,7 +86,7 @@ def _joint(parts: list[BucketGradient], unique: bool = True) -> BucketGradient:
     return summed(BucketGradient(values, tf1.concat([part.wide.indices for part in parts], axis=0)))
 
 
-def _piece(gradient: Tensor, piece: Piece) -> Any:
+def _piece(gradient: Tensor, piece: Piece) -> Tensor:
     """The piece's entries of its variable's gradient, flat."""
     flat = tf1.reshape(tf1.convert_to_tensor(gradient), [-1])
     return flat if flat.shape == (piece.size,) else flat[piece.start : piece.start + piece.size]

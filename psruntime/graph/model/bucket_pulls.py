@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -17,7 +16,7 @@ from psruntime.graph.push.guard import only_if
 from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.wire import Wire, unpacked
 
-Pulled = tuple[Any, Any]  # (version, on the ps; values [size], on the worker)
+Pulled = tuple[Tensor, Tensor]  # (version, on the ps; values [size], on the worker)
 
 
 def pulled_whole(store: BucketStore, index: int, wire: Wire) -> Pulled:
@@ -67,7 +66,7 @@ class _HeldCopy:
         with tf1.device(self._device):
             self._values = worker_variable(f"held/{bucket.name}", bucket.master_shape, tf1.as_dtype(bucket.dtype))
 
-    def brought_up(self, changes: Any, packed: Tensor) -> Any:
+    def brought_up(self, changes: Tensor, packed: Tensor) -> Tensor:
         """The bucket with what came, see ChangeLog.since, as it travelled."""
         with tf1.device(self._cpu):
             position, indices = tf1.bitcast(changes[:2], tf1.int64), changes[2:]

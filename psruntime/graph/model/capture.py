@@ -21,7 +21,7 @@ from tensorflow.python.ops import variable_scope
 
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import Op, Variable
+from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.model.aggregated import Copy
 from psruntime.graph.model.pretrained import Pretrained, notes_pretrained, pretrained_of
@@ -84,10 +84,10 @@ class Captured:
     own_operations: variable -> names of the operations that came with it.
     """
 
-    initial_values: dict[str, Any] = field(default_factory=dict)
+    initial_values: dict[str, Tensor] = field(default_factory=dict)
     pretrained: dict[str, Pretrained] = field(default_factory=dict)
-    copies: dict[str, Any] = field(default_factory=dict)
-    aggregated: dict[str, Any] = field(default_factory=dict)
+    copies: dict[str, Variable] = field(default_factory=dict)
+    aggregated: dict[str, Variable] = field(default_factory=dict)
     constraints: dict[str, Any] = field(default_factory=dict)
     partitions: dict[str, Partition] = field(default_factory=dict)
     own_operations: dict[str, set[str]] = field(default_factory=dict)
@@ -102,10 +102,10 @@ def record(build: Callable[[], T], sparse_of: Callable[[T], Iterable[str]]) -> R
     Raises:
         UsageError: a variable is of a kind that is not supported, or the model changes one that it must not.
     """
-    made: list[tuple[Any, set[str]]] = []
+    made: list[tuple[Variable, set[str]]] = []
     lookups = LookupNotes()
 
-    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    def creator(next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         variable = _made(next_creator, kwargs)
         made.append((variable, _own_operations(variable)))
         variable.is_recorded = True
@@ -141,15 +141,15 @@ def substitute(
     """
     known = None if declared is None else {_identity(spec) for spec in declared}
     captured = Captured()
-    redirected: list[Any] = []
-    initialised: dict[str, Any] = {}  # variables, in the order of their making
-    reads: list[tuple[Any, Any]] = []  # (variable, identity of its initial value that another one begins with)
+    redirected: list[Variable] = []
+    initialised: dict[str, Variable] = {}  # variables, in the order of their making
+    reads: list[tuple[Variable, Tensor]] = []  # (variable, identity of its initial value that another one begins with)
 
     def device_of(op: Op) -> str:
         variable_read = variable_reads.get(op.name) if op.type == "VarHandleOp" else None
         return variable_read.handle_device if variable_read and variable_read.handle_device else op.device
 
-    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    def creator(next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         with as_on_worker_0(), tf1.device(device_of):
             variable = _made(next_creator, kwargs)
         variable.initialized_value = partial(_initialized_value, variable, reads)
@@ -242,7 +242,7 @@ def _refuse_reads_of_copies(captured: Captured) -> None:
             )
 
 
-def _refuse_python(table: str, value: Any) -> None:
+def _refuse_python(table: str, value: Tensor) -> None:
     """The ps of a table computes its initial value, and has no functions of the worker's Python."""
     ops = [op for op in ancestors([value]) if op.type in PYTHON or any(inner.type in PYTHON for inner in inner_ops(op))]
     if ops:
@@ -253,7 +253,7 @@ def _refuse_python(table: str, value: Any) -> None:
         )
 
 
-def _made(next_creator: Callable[..., Any], settings: dict[str, Any]) -> Any:
+def _made(next_creator: Callable[..., Variable], settings: dict[str, Any]) -> Variable:
     """A resource variable, with the one method that only those of the old kind have."""
     variable = next_creator(**{**settings, "use_resource": True})
     variable.initialized_value = lambda: variable.initial_value
@@ -261,7 +261,7 @@ def _made(next_creator: Callable[..., Any], settings: dict[str, Any]) -> Any:
     return variable
 
 
-def _initialized_value(variable: Variable, reads: list[tuple[Any, Any]]) -> Any:
+def _initialized_value(variable: Variable, reads: list[tuple[Variable, Tensor]]) -> Tensor:
     """What the variable begins with, which may become another value before model_fn ends; it is noted in `reads`."""
     read = tf1.identity(variable.initial_value)
     reads.append((variable, read))
@@ -306,7 +306,7 @@ def _bind(variable: Variable, copy: Copy) -> None:
 
 
 @cache
-def _redirected(kind: Any) -> type[Any]:
+def _redirected(kind: type) -> type:
     """A kind of variable like this one, whose gradients are those of its view: tf.gradients takes them of `handle`."""
     return type(
         f"Redirected{kind.__name__}",

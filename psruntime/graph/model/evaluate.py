@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.literal_paths import readable
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Feed, Graph, Session, Variable
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.input.input_stream import InputStream
-from psruntime.graph.model.model_metrics import Feed, ModelMetrics, OnBatch
+from psruntime.graph.model.model_metrics import ModelMetrics, OnBatch
 from psruntime.graph.model.pulled_model import build_pulled_model
 from psruntime.graph.model.rows_in_use import RowsInUse
 from psruntime.graph.model.spec_checks import check_spec
@@ -96,7 +95,7 @@ class CheckpointEvaluation:
         return training_names(self._model, self._layout)
 
     @cached_property
-    def _built(self) -> tuple[Any, ModelMetrics, Any, RowsInUse, list[Any]]:
+    def _built(self) -> tuple[Graph, ModelMetrics, tf1.train.Saver | None, RowsInUse, list[Variable]]:
         inputs = InputStream(self._model, self._context)
         inputs.close()
         self._layout = inputs.layout

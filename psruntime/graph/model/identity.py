@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, TENSORFLOW, ModelIdentity
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Op, Optimizer, Tensor
 from psruntime.graph.update.optimizers import EVERY, Rule, make_optimizer, rules_of
 from psruntime.model import Model, ModelSpec
 
@@ -73,7 +73,7 @@ def _of_rule(rule: Rule) -> Iterator[tuple[str, str]]:
     yield f"learning_rate{of}", _described(rate) if callable(rate) else repr(float(rate))
 
 
-def _slots_of(optimizer: Any) -> str:
+def _slots_of(optimizer: Optimizer) -> str:
     """Names of what it keeps for a variable; empty if it keeps nothing, or that cannot be tried here."""
     try:
         optimizer._create_slots([tf1.get_variable("variable", [2, 2], use_resource=True)])
@@ -82,7 +82,7 @@ def _slots_of(optimizer: Any) -> str:
         return ""
 
 
-def _constants(holder: Any) -> Iterator[tuple[str, str]]:
+def _constants(holder: object) -> Iterator[tuple[str, str]]:
     attributes = getattr(holder, "__dict__", {})
     for name, value in sorted(attributes.items()):
         text = None if name.startswith(_TRACKING) else _constant(value)
@@ -91,7 +91,7 @@ def _constants(holder: Any) -> Iterator[tuple[str, str]]:
             yield name if public in attributes else public, text
 
 
-def _constant(value: Any) -> str | None:
+def _constant(value: object) -> str | None:
     """None: it is no constant, or none whose value is known."""
     if isinstance(value, bool | int | float | complex | str | bytes):
         return repr(value)
@@ -113,7 +113,7 @@ class Expressions:
     ends: what an operation is called at which the text ends; empty: it goes on with its inputs.
     """
 
-    def __init__(self, ends: Callable[[Any], str] = lambda _: "") -> None:
+    def __init__(self, ends: Callable[[Op], str] = lambda _: "") -> None:
         self._ends = ends
         self._known: dict[tuple[Any, int], str] = {}
 
@@ -139,7 +139,7 @@ class Expressions:
         return f"{op.type}({inputs})"
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     """An object by its class and constants; a function, or what holds one, by its kind."""
     if isinstance(value, type) or type(value).__module__ in ("builtins", "functools"):
         return FUNCTION

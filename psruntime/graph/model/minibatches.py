@@ -9,15 +9,14 @@ They are computed one after the other (--local-steps), with the memory of one, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import DType, Op, Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.model.towers import Towers
@@ -94,7 +93,7 @@ class _InOrder:
         self._before = copied
 
 
-def _copy(minibatch: Subgraph, number: int, batch: list[Tensor], after: Any, moved: Any) -> Copy:
+def _copy(minibatch: Subgraph, number: int, batch: list[Tensor], after: Op, moved: Callable[[str], str]) -> Copy:
     try:
         return minibatch.copy(number, batch, after, moved)
     except ValueError as error:
@@ -104,13 +103,13 @@ def _copy(minibatch: Subgraph, number: int, batch: list[Tensor], after: Any, mov
         ) from error
 
 
-def _weighted(tensor: Tensor, weight: Tensor) -> Any:
+def _weighted(tensor: Tensor, weight: Tensor) -> Tensor:
     """Times the weight, in the dtype in which sums are kept; what weighs nothing is 0, also if it is not finite."""
     wide = tf1.cast(tensor, summing(tensor.dtype))
     return tf1.math.multiply_no_nan(wide, tf1.cast(weight, wide.dtype))
 
 
-def _mean(total: Tensor, weight: Tensor, dtype: Any) -> Any:
+def _mean(total: Tensor, weight: Tensor, dtype: DType) -> Tensor:
     """0 if all weighs nothing."""
     return tf1.cast(tf1.math.divide_no_nan(total, tf1.cast(weight, total.dtype)), dtype)
 

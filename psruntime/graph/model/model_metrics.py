@@ -16,13 +16,12 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.graph.base.failed_operation import users_errors
-from psruntime.graph.base.types import Session, Tensor
+from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.rows_in_use import BATCHES_BYTES
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.model import ModelSpec
 
-Feed = dict[Any, Any]
 MOST_VALUES = 1000  # of one metric; each is a curve of TensorBoard
 RESERVED = frozenset({"event", "global_step", "kept", "reason", "traceback"})  # what the log says beside the values
 INSTEAD = "a metric is (value, update), two tensors, as tf.metrics makes them, for example tf.metrics.accuracy"
@@ -137,7 +136,7 @@ class ModelMetrics:
                     on_batch(Measuring(batches, examples, time.monotonic() - began_s))
             return self.scalars(session)
 
-    def feed(self, inputs: InputStream, drawn: list[Any]) -> Feed:
+    def feed(self, inputs: InputStream, drawn: list[Array]) -> Feed:
         """Of one batch."""
         return {self._examples: inputs.examples(drawn), **dict(zip(self._batch, drawn, strict=True))}
 
@@ -160,7 +159,7 @@ def _names(name: str, shape: list[int]) -> list[str]:
     return ["/".join([name, *map(str, place)]) for place in np.ndindex(*shape)]
 
 
-def _checked(where: str, name: Any, metric: Any, fed: set[Any]) -> tuple[Any, Any]:
+def _checked(where: str, name: object, metric: object, fed: set[Op]) -> tuple[Tensor, Any]:
     """(value, update) of a metric, as tensors.  fed: the placeholders of a batch."""
     if not isinstance(name, str) or not name or name in RESERVED:
         taken = ", ".join(sorted(RESERVED))
@@ -185,7 +184,7 @@ def _checked(where: str, name: Any, metric: Any, fed: set[Any]) -> tuple[Any, An
     return value, update
 
 
-def _kind(given: Any) -> str:
+def _kind(given: object) -> str:
     kind = type(given)
     keras = " of Keras" if hasattr(given, "update_state") else ""
     return f"a {kind.__name__}{keras}"

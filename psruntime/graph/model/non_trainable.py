@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import ps_device, worker_device
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.model.capture import Captured
 from psruntime.graph.ops.variable_uses import uses_of
 from psruntime.graph.ops.worker_variables import LASTING, worker_variable
@@ -31,7 +31,7 @@ class PsCopies:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.variables: dict[str, Any] = {}
+        self.variables: dict[str, Variable] = {}
         self.ps_of = {copy.name: copy.ps for copy in plan.copies}
         for copy in plan.copies:
             with tf1.device(ps_device(copy.ps)):
@@ -80,7 +80,7 @@ class WorkerCopies:
         self._take_stamp = taken.assign(self.stamps[0], read_value=False)
         self._lasting = tf1.get_collection_ref(LASTING)
 
-    def restored(self, write: Callable[[Any, dict[Any, Any]], None]) -> None:
+    def restored(self, write: Callable[[Op, Feed], None]) -> None:
         """Marks the copies on the ps as initialised or restored, so that every worker takes them.
 
         write: runs operations that write, with a feed.
@@ -97,7 +97,7 @@ class WorkerCopies:
             session.run([self._take, [variable.initializer for variable in self._lasting]])
             session.run(self._take_stamp)
 
-    def bring(self, write: Callable[[Any], dict[str, Any]]) -> list[str]:
+    def bring(self, write: Callable[[Any], dict[str, Array]]) -> list[str]:
         """Brings this worker's copies to the ps.  Returns the names of those that are not finite, and stay here.
 
         write: runs fetches that write.
@@ -105,7 +105,7 @@ class WorkerCopies:
         return [name for name, is_finite in write(self._bring).items() if not is_finite]
 
 
-def _is_average(copy: Any, changing: Collection[str]) -> bool:
+def _is_average(copy: Variable, changing: Collection[str]) -> bool:
     """Whether a copy is a moving average.
 
     The layers of TensorFlow and Keras make theirs with aggregation MEAN, to be put together when they are read; those
@@ -118,7 +118,7 @@ def _is_average(copy: Any, changing: Collection[str]) -> bool:
     return is_of_layer or all("AssignMovingAvg" in name or "AssignNewValue" in name for name in changing)
 
 
-def _bring(copy: Any, on_ps: Any) -> tuple[Any, Any]:
+def _bring(copy: Variable, on_ps: Variable) -> tuple[Tensor, Op]:
     """(whether the copy is finite, bool []; the operation that brings it, which has run by then)."""
     value = copy.read_value()
     is_finite = tf1.reduce_all(tf1.is_finite(value)) if value.dtype.is_floating else tf1.constant(True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -12,7 +11,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.dynamic.id_rows import IdRows
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.input.input_stream import InputStream
@@ -54,11 +53,11 @@ class PulledModel:
 
     spec: ModelSpec
     global_step: BucketStore
-    step_read: Any
+    step_read: Tensor
     stores: dict[str, BucketStore]
     logs: dict[str, ChangeLog]
-    versions: dict[str, Any]
-    last: dict[int, tuple[str, Any]]
+    versions: dict[str, Tensor]
+    last: dict[int, tuple[str, Tensor]]
     reads: dict[str, VariableRead]
     lookups: TableLookups
     id_rows: dict[str, IdRows]
@@ -67,17 +66,17 @@ class PulledModel:
     aggregated: Aggregated
     captured: Captured
     batch: list[Tensor]
-    examples: Any
-    updates: list[Any]
+    examples: Tensor
+    updates: list[Op]
 
     @property
-    def pulled(self) -> list[Any]:
+    def pulled(self) -> list[Op]:
         """Operations after which the model begins: those that read what is on the ps."""
         of_reads = [tensor.op for read in self.reads.values() for tensor in (read.value, read.source)]
         others = [*self.lookups.sources, *self.aggregated.sources]
         return [self.step_read.op, *of_reads, *(tensor.op for tensor in others)]
 
-    def pull_after(self, operations: dict[str, Any]) -> None:
+    def pull_after(self, operations: dict[str, Op]) -> None:
         """Makes the pull of each of these buckets wait for an operation on its ps, the last one's for all there.
 
         The edges are added to a graph that is built: what an update is made of is not known before the model is built
@@ -222,7 +221,7 @@ def build_pulled_model(
 
 
 def _reader(
-    group: TableGroup, pulls: dict[str, tuple[Any, Any]], id_rows: dict[str, IdRows], worker: str, wire: Wire
+    group: TableGroup, pulls: dict[str, tuple[Tensor, Tensor]], id_rows: dict[str, IdRows], worker: str, wire: Wire
 ) -> GroupReader:
     handles = [pulls[bucket.name][1] for bucket in group.buckets]
     if group.dynamic:
@@ -230,15 +229,15 @@ def _reader(
     return GroupReader(group, handles, worker, wire)
 
 
-def _pulled(store: BucketStore, index: int, wire: Wire) -> tuple[Any, Any]:
+def _pulled(store: BucketStore, index: int, wire: Wire) -> tuple[Tensor, Tensor]:
     """(version, values on the worker; of a table its handle)."""
     bucket = store.bucket
     return store.pull_handle() if bucket.is_table else pulled_whole(store, index, FULL if bucket.aggregation else wire)
 
 
 def _last_pulled(
-    stores: dict[str, BucketStore], flat: dict[str, Any], pulls: dict[str, tuple[Any, Any]], step: PulledRead
-) -> dict[int, tuple[str, Any]]:
+    stores: dict[str, BucketStore], flat: dict[str, Tensor], pulls: dict[str, tuple[Tensor, Tensor]], step: PulledRead
+) -> dict[int, tuple[str, Tensor]]:
     """ps -> (bucket, what is on this worker once it was pulled): the smallest that is pulled anyway, else a scalar."""
     last = {GLOBAL_STEP.ps: (GLOBAL_STEP.name, step.value)}
     by_size = sorted(stores.values(), key=lambda store: -store.bucket.size)
@@ -249,24 +248,24 @@ def _last_pulled(
     return last
 
 
-def _step_of(spec: ModelSpec, examples: Any) -> list[Any]:
+def _step_of(spec: ModelSpec, examples: Tensor) -> list[Tensor | Op]:
     """What a step, or a pass of an evaluation, may run of the model."""
     metrics = [tensor for metric in (spec.metrics or {}).values() for tensor in tf1.nest.flatten(metric)]
     return [spec.loss, *([examples] if isinstance(examples, tf1.Tensor) else []), *metrics, *_given_updates(spec)]
 
 
-def _given_updates(spec: ModelSpec) -> Sequence[Any]:
+def _given_updates(spec: ModelSpec) -> Sequence[Tensor | Op]:
     return tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if spec.updates is None else spec.updates
 
 
-def _updates(spec: ModelSpec, batch: list[Tensor]) -> list[Any]:
+def _updates(spec: ModelSpec, batch: list[Tensor]) -> list[Op]:
     """The operations of the spec's updates, without those that need another input than the batch.
 
     A Keras model that was called on tensors lists the updates for its own symbolic inputs as well.
     """
     fed = {tensor.op for tensor in batch}
     operations = [getattr(update, "op", update) for update in _given_updates(spec)]
-    can_run: set[Any] = set()  # and needs nothing that is not here, so each part of the graph is walked once
+    can_run: set[Op] = set()  # and needs nothing that is not here, so each part of the graph is walked once
     for op in operations:
         needs = ancestors([op], can_run.__contains__)
         if not any(a.type == "Placeholder" and a not in fed for a in needs):
@@ -274,7 +273,7 @@ def _updates(spec: ModelSpec, batch: list[Tensor]) -> list[Any]:
     return [op for op in operations if op in can_run]
 
 
-def _call(model: Model, inputs: InputStream, mode: str, after: Sequence[Any] = ()) -> tuple[ModelSpec, list[Any]]:
+def _call(model: Model, inputs: InputStream, mode: str, after: Sequence[Tensor] = ()) -> tuple[ModelSpec, list[Tensor]]:
     features, labels, batch = inputs.layout.placeholders(after)
     try:
         with blame(f"model_fn of {model.name} (mode {mode})"):

@@ -7,12 +7,11 @@ a portion of the table at a time, and the lookups find them in these.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Op, Session, Tensor, Variable
+from psruntime.graph.base.types import Array, DType, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.row_portions import row_portions
 
@@ -34,14 +33,14 @@ class RowsInUse:
         self._tables = [_Table(v, lookups) for v in variables if _is_large(v) and (lookups := _lookups_of(v))]
         self.variables = [table.variable for table in self._tables]
 
-    def load(self, session: Session, path: str, feeds: Sequence[dict[Any, Any]]) -> None:
+    def load(self, session: Session, path: str, feeds: Sequence[Feed]) -> None:
         """Gives the lookups the rows that they need with these feeds, from the checkpoint `path`.
 
         Raises:
             ValueError: there is no such row.
             OpError: the checkpoint cannot be read.
         """
-        wanted: list[list[Any]] = [[] for _ in self._tables]
+        wanted: list[list[Array]] = [[] for _ in self._tables]
         for feed in feeds:
             indices = session.run([table.indices for table in self._tables], feed)
             for of_table, arrays in zip(wanted, indices, strict=True):
@@ -53,7 +52,7 @@ class RowsInUse:
 class _Table:
     """One variable, its lookups changed to find their rows among those that are loaded.  indices: what these take."""
 
-    def __init__(self, variable: Variable, lookups: list[Any]) -> None:
+    def __init__(self, variable: Variable, lookups: list[Op]) -> None:
         self.variable = variable
         self.indices = [op.inputs[1] for op in lookups]
         self._dtype, (self._height, *self._row_shape) = variable.dtype.base_dtype, variable.shape.as_list()
@@ -71,7 +70,7 @@ class _Table:
         for op in lookups:
             self._redirect(op)
 
-    def load(self, session: Session, path: str, ids: Tensor) -> None:
+    def load(self, session: Session, path: str, ids: Array) -> None:
         """ids: int64 [ids], different, ascending."""
         if ids.size and not 0 <= ids[0] <= ids[-1] < self._height:
             wrong = ids[0] if ids[0] < 0 else ids[-1]
@@ -106,13 +105,13 @@ class _Table:
 class _Loaded:
     """A tensor that is kept in the session.  assign: an operation that gives it the `value`, a placeholder."""
 
-    def __init__(self, name: str, dtype: Any, shape: list[int | None]) -> None:
+    def __init__(self, name: str, dtype: DType, shape: list[int | None]) -> None:
         self._dtype, self._shape = dtype, shape
         self.value = tf1.placeholder(dtype, shape, name="loaded")
         self._handle = tf1.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
         self.assign = tf1.raw_ops.AssignVariableOp(resource=self._handle, value=self.value)
 
-    def read(self) -> Any:
+    def read(self) -> Tensor:
         value = tf1.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
         value.set_shape(self._shape)
         return value
@@ -123,7 +122,7 @@ def _is_large(variable: Variable) -> bool:
     return size is not None and bool(variable.shape.rank) and size * variable.dtype.base_dtype.size > LARGE_BYTES
 
 
-def _lookups_of(variable: Variable) -> list[Any]:
+def _lookups_of(variable: Variable) -> list[Op]:
     """The operations that look its rows up; none if anything else reads it, or they need more than the batch."""
     lookups = []
     handle = getattr(variable, "handle", None)

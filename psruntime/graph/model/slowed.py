@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Array
 from psruntime.model import TRAIN, Model, ModelSpec
 
 MEASURED = 9  # last steps; their median is what a step takes
@@ -46,13 +46,13 @@ class _Pause(tf1.train.SessionRunHook):  # type: ignore[misc]
         self._own_s: deque[float] = deque(maxlen=MEASURED)  # of steps, without the pauses
         self._paused_s = 0.0
 
-    def __call__(self, _loss: Tensor) -> Any:
+    def __call__(self, _loss: Array) -> bool:
         self._paused_s = self._more * statistics.median(self._own_s) if self._own_s else 0.0
         time.sleep(self._paused_s)
         return True
 
-    def before_run(self, run_context: Any) -> None:  # noqa: ARG002
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> None:  # noqa: ARG002
         self._began_s = time.monotonic()
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:  # noqa: ARG002
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:  # noqa: ARG002
         self._own_s.append(max(0.0, time.monotonic() - self._began_s - self._paused_s))

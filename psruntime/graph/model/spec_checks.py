@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
@@ -59,7 +58,7 @@ def check_spec(spec: ModelSpec, where: str, mode: str) -> dict[str, bool]:
     return is_sparse
 
 
-def _check_examples(examples: Any, where: str) -> None:
+def _check_examples(examples: object, where: str) -> None:
     if not isinstance(examples, tf1.Tensor):
         got = f"{type(examples).__name__}"
     elif examples.shape.rank != 0 or not (examples.dtype.is_floating or examples.dtype.is_integer):

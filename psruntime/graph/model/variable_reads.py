@@ -6,7 +6,7 @@ ps, are in graph/tables.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import tensorflow.compat.v1 as tf1
 
@@ -23,14 +23,14 @@ class VariableRead(Protocol):
     handle_device: the device of the variable's own handle and initial value, None for that of the model.
     """
 
-    value: Any
-    source: Any
+    value: Tensor
+    source: Tensor
     handle_device: str | None
 
-    def sparse_read(self, indices: Tensor, name: str | None = None) -> Any:
+    def sparse_read(self, indices: Tensor, name: str | None = None) -> Tensor:
         """Rows: integer `indices` of any shape -> indices.shape + row shape."""
 
-    def gather_nd(self, indices: Tensor, name: str | None = None) -> Any:
+    def gather_nd(self, indices: Tensor, name: str | None = None) -> Tensor:
         """Entries or slices, as tf.gather_nd gives them."""
 
 
@@ -39,19 +39,19 @@ class PulledRead:
 
     handle_device: str | None = None
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Tensor) -> None:
         self.value = self.source = value
 
-    def sparse_read(self, indices: Tensor, name: str | None = None) -> Any:
+    def sparse_read(self, indices: Tensor, name: str | None = None) -> Tensor:
         return tf1.gather(self.value, indices, name=name)
 
-    def gather_nd(self, indices: Tensor, name: str | None = None) -> Any:
+    def gather_nd(self, indices: Tensor, name: str | None = None) -> Tensor:
         return tf1.gather_nd(self.value, indices, name=name)
 
 
-def unpacked_buckets(plan: Plan, pulled: dict[str, Any]) -> dict[str, Any]:
+def unpacked_buckets(plan: Plan, pulled: dict[str, Tensor]) -> dict[str, Tensor]:
     """Variable name -> its entries, from the values of the buckets that are brought here whole."""
-    parts: dict[Piece, Any] = {}
+    parts: dict[Piece, Tensor] = {}
     for bucket in plan.buckets:
         if not bucket.is_table:
             values = pulled[bucket.name]
@@ -66,7 +66,7 @@ def unpacked_buckets(plan: Plan, pulled: dict[str, Any]) -> dict[str, Any]:
     return variables
 
 
-def parted(values: Any, sizes: list[int]) -> list[Any]:
+def parted(values: Tensor, sizes: list[int]) -> list[Tensor]:
     """[entries] in parts of these sizes, one after the other, of any shape.
 
     TensorFlow copies the parts of a vector; of a matrix whose rows are as long as memory is aligned they share the

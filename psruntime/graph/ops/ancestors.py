@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+
+from psruntime.graph.base.types import Op, Tensor
 
 
 def ancestors(
-    of: Iterable[Any], stops_at: Callable[[Any], bool] = lambda _: False, data_only: bool = False
-) -> set[Any]:
+    of: Iterable[Tensor | Op], stops_at: Callable[[Op], bool] = lambda _: False, data_only: bool = False
+) -> set[Op]:
     """The operations of these tensors and operations, and all that have to run before them.
 
     stops_at: whether an operation does not count, and so nothing that only it depends on.
     data_only: without what only has to run before, and gives no value.
     """
-    found: set[Any] = set()
-    waiting = [getattr(each, "op", each) for each in of]
+    found: set[Op] = set()
+    waiting: list[Op] = [getattr(each, "op", each) for each in of]
     while waiting:
         op = waiting.pop()
         if op in found or stops_at(op):

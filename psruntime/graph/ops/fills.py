@@ -7,24 +7,23 @@ lives: the size of a large variable would stay taken on its ps once more, and ag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Variable
+from psruntime.graph.base.types import DType, Op, Tensor, Variable
 from psruntime.graph.ops.value_rows import rows_of
 
 LARGE_BYTES = 1 << 20
 
 
-def zeros(shape: Sequence[int], dtype: Any) -> Any:
+def zeros(shape: Sequence[int], dtype: DType) -> Tensor:
     """As tf.zeros, on the current device."""
     made = tf1.fill(tf1.stack([at_run_time(size) for size in shape]), tf1.zeros([], dtype))
     made.set_shape(shape)
     return made
 
 
-def initialise(variable: Variable) -> Any:
+def initialise(variable: Variable) -> Op:
     """An operation that assigns a variable its initial value, on its device."""
     value, size = variable.initial_value, variable.shape.num_elements()
     is_large = size is not None and size * variable.dtype.size > LARGE_BYTES
@@ -36,7 +35,7 @@ def initialise(variable: Variable) -> Any:
         return tf1.raw_ops.AssignVariableOp(resource=variable.handle, value=rows(tf1.constant(0, tf1.int64), height))
 
 
-def at_run_time(number: int) -> Any:
+def at_run_time(number: int) -> Tensor:
     """int64 []: a random one that can be no other, since TensorFlow draws nothing before a graph runs."""
     least, limit = (tf1.constant(each, tf1.int64) for each in (number, number + 1))
     return tf1.raw_ops.RandomUniformInt(shape=tf1.constant([], tf1.int32), minval=least, maxval=limit)

@@ -7,10 +7,10 @@ second one meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.fills import zeros
 
 PORTION_BYTES = 256 << 20  # at most, unless a row is larger
@@ -27,7 +27,7 @@ def row_portions(shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int,
         yield start, min(step, rows - start)
 
 
-def assign_rows(handle: Any, start: Any, value: Any) -> Any:
+def assign_rows(handle: Tensor, start: Tensor | int, value: Tensor) -> Op:
     """An operation, on the handle's device, that gives the rows from `start`, int64 [] or a number, on the value.
 
     The variable must have a value.
@@ -39,7 +39,7 @@ def assign_rows(handle: Any, start: Any, value: Any) -> Any:
         return tf1.raw_ops.ResourceStridedSliceAssign(ref=handle, begin=begin, end=end, strides=one, value=value)
 
 
-def move(read: Any, handle: Any, shape: tuple[int, ...]) -> list[Any]:
+def move(read: Tensor, handle: Tensor, shape: tuple[int, ...]) -> list[Op]:
     """Operations that give the variable of `handle`, of this shape, the value `read`, which is on another device.
 
     read: a tensor where it is held.  Each portion begins when the one before has arrived; the last operation runs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -14,7 +13,7 @@ WIDE_ROW = 32  # entries
 HIGH = 1 << 32  # one in the second of the two int32 that an int64 is, on a little-endian machine
 
 
-def row_sums(values: Any, places: Tensor, count: Tensor) -> Any:
+def row_sums(values: Tensor, places: Tensor, count: Tensor) -> Tensor:
     """[rows] + row shape -> [count] + row shape, sums over the rows of each place; int32 `places` [rows] are below
     `count`, an integer [].
 
@@ -37,7 +36,7 @@ def are_narrow(rows: Tensor) -> bool:
     return is_known and prod(shape[1:]) < WIDE_ROW and rows.dtype in (tf1.float32, tf1.float64)
 
 
-def narrow_sums(values: Any, taken: Any, places: Tensor, count: Tensor, weights: Tensor = None) -> Any:
+def narrow_sums(values: Tensor, taken: Tensor, places: Tensor, count: Tensor, weights: Tensor = None) -> Tensor:
     """[count] + row shape: to each place the sum of the rows that are taken there.
 
     values: [rows] + row shape.  taken, places: integers [terms], below the number of rows, and below `count`.
@@ -46,7 +45,7 @@ def narrow_sums(values: Any, taken: Any, places: Tensor, count: Tensor, weights:
     return _product(values, tf1.cast(places, tf1.int64) + tf1.cast(taken, tf1.int64) * HIGH, count, weights)
 
 
-def _product(values: Any, pairs: Any, count: Tensor, weights: Tensor = None) -> Any:
+def _product(values: Tensor, pairs: Tensor, count: Tensor, weights: Tensor = None) -> Tensor:
     """pairs: int64 [terms], place + HIGH * row, seen as two int32; `stack` would put these together slowly."""
     row_shape = values.shape.as_list()[1:]
     sums = tf1.raw_ops.SparseTensorDenseMatMul(

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 from tensorflow.python.util import _pywrap_determinism
 
-from psruntime.graph.base.types import Op
+from psruntime.graph.base.types import Graph, Proto
 
 DEFAULT_SEED = 87654321  # of a graph whose seed is not set: tensorflow/python/framework/random_seed.py
 SPACE = 2**31 - 1  # seeds are below it
@@ -25,7 +24,7 @@ def is_deterministic() -> bool:
     return bool(_pywrap_determinism.is_enabled())
 
 
-def model_graph() -> Any:
+def model_graph() -> Graph:
     """A graph for a model; its operations have seeds if they need any."""
     graph = tf1.Graph()
     if is_deterministic():
@@ -78,13 +77,13 @@ class Reseeded:
     functions: those that had to be copied, for the library of the copied part.
     """
 
-    def __init__(self, library: Any, number: int) -> None:
-        self._definitions: Mapping[str, Any] = {f.signature.name: f for f in library.function}
+    def __init__(self, library: Proto, number: int) -> None:
+        self._definitions: Mapping[str, Proto] = {f.signature.name: f for f in library.function}
         self._number = number
         self._names: dict[str, str] = {}  # function -> its copy, or itself if it draws nothing
-        self.functions: list[Any] = []
+        self.functions: list[Proto] = []
 
-    def reseed(self, node: Op) -> bool:
+    def reseed(self, node: Proto) -> bool:
         """Changes a NodeDef, if it draws or calls what does; whether it was changed."""
         changed = False
         if "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):  # 0 and 0: no seed was given

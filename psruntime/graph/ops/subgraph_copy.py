@@ -7,7 +7,6 @@ random numbers.  The rest is shared, and so are variables and other resources.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -25,7 +24,7 @@ class Subgraph:
     boundary: operations at which the part ends on the other side.
     """
 
-    def __init__(self, inputs: Iterable[Tensor], targets: Iterable[Any], boundary: Iterable[Any]) -> None:
+    def __init__(self, inputs: Iterable[Tensor], targets: Iterable[Tensor | Op], boundary: Iterable[Op]) -> None:
         self._inputs = list(inputs)
         ends = {tensor.op for tensor in self._inputs} | set(boundary)
         candidates = ancestors(targets, ends.__contains__)
@@ -37,7 +36,7 @@ class Subgraph:
         return operation in self._operations
 
     def copy(
-        self, number: int, inputs: Iterable[Tensor], after: Any, moved: Callable[[str], str] = lambda device: device
+        self, number: int, inputs: Iterable[Tensor], after: Op, moved: Callable[[str], str] = lambda device: device
     ) -> Copy:
         """Copy `number`, from 1, that reads `inputs` and begins when operation `after` has run.
 
@@ -82,11 +81,11 @@ class Subgraph:
 class Copy:
     """Maps the originals of a subgraph to their copies."""
 
-    def __init__(self, operations: Mapping[Any, Any], inputs: Mapping[Any, Any]) -> None:
+    def __init__(self, operations: Mapping[Op, Op], inputs: Mapping[Tensor, Tensor]) -> None:
         self._operations = operations
         self._inputs = inputs
 
-    def of(self, original: Any) -> Any:
+    def of(self, original: Tensor | Op) -> Tensor | Op:
         """The copy of a tensor or an operation; itself if it is shared."""
         if original in self._inputs:
             return self._inputs[original]
@@ -96,7 +95,7 @@ class Copy:
         return original if copied is None else copied.outputs[original.value_index]
 
 
-def _waited_for(operation: Op) -> Any:
+def _waited_for(operation: Op) -> Tensor:
     """A tensor that stands for the operation where it is waited for: a mapping of inputs takes no operations."""
     if operation.outputs:
         return operation.outputs[0]
@@ -109,14 +108,14 @@ def _as_input(name: str) -> str:
     return name.removesuffix(":0")
 
 
-def _changing(inputs: set[Tensor], candidates: set[Any]) -> dict[Any, None]:
+def _changing(inputs: set[Tensor], candidates: set[Op]) -> dict[Op, None]:
     """The candidates that have to be copied, in the order of their making.
 
     A loop of the old control flow is copied whole: all of it is in one frame.
     """
     waiting = [op for op in candidates if _has_state(op) or op._get_control_flow_context() is not None]
     waiting += [user for op in inputs for tensor in op.outputs for user in tensor.consumers()]
-    found: set[Any] = set()
+    found: set[Op] = set()
     while waiting:
         op = waiting.pop()
         if op in found or op not in candidates or _is_resource(op):

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Op, Tensor
+from psruntime.graph.base.types import Array, Op, Tensor
 
-Rows = Callable[[Any, Any], Any]  # (first row, number of rows), int64 [], -> these rows, on the current device
-Key = Callable[[Any], Any]  # an operation that draws without a seed -> uint64 [2] instead of one; None: there is none
+Rows = Callable[[Tensor, Tensor], Tensor]  # (first row, number of rows), int64 [], -> these rows, on the current device
+Key = Callable[[Op], Tensor]  # an operation that draws without a seed -> uint64 [2] instead of one; None: there is none
 
 ALIGNED = 4  # the first row has to be a multiple of this
 PHILOX, CHOSEN = 1, 3  # of algorithms; on a CPU, where initial values are computed, TensorFlow chooses Philox
@@ -35,7 +34,7 @@ _DRAWING = {
 TRIED = 64  # draws of 128 bits that there are for each entry of a truncated normal: it draws until one fits
 
 # Those that round once at most, so that an entry does not depend on where in a tensor it is.
-_BY_ENTRY: dict[str, Callable[..., Any]] = {
+_BY_ENTRY: dict[str, Callable[..., Tensor]] = {
     "Add": tf1.add,
     "AddV2": tf1.add,
     "Identity": tf1.identity,
@@ -46,7 +45,7 @@ _BY_ENTRY: dict[str, Callable[..., Any]] = {
 }
 
 
-def rows_of(value: Any, key: Key) -> Rows | None:
+def rows_of(value: Tensor, key: Key) -> Rows | None:
     """What makes rows of `value`, a tensor of static shape [rows, ...]; None if it has to be computed whole."""
     op, shape = value.op, value.shape
     if op.type == "Fill":
@@ -73,7 +72,7 @@ def _drawn(op: Op, key: Key) -> Rows | None:
     row_size = prod(value.shape.as_list()[1:])
     of_one_draw = 2 if value.dtype == tf1.float64 else 4  # entries
 
-    def drawn(first: Any, rows: Tensor) -> Any:
+    def drawn(first: Tensor, rows: Tensor) -> Tensor:
         entry = first * row_size
         draw = low + tf1.cast(entry * TRIED if "Truncated" in op.type else entry // of_one_draw, tf1.uint64)
         counter = tf1.stack([draw, high + tf1.cast(draw < low, tf1.uint64)])
@@ -83,7 +82,7 @@ def _drawn(op: Op, key: Key) -> Rows | None:
     return drawn
 
 
-def _start(op: Op, key: Key) -> tuple[Any, Any, Any] | None:
+def _start(op: Op, key: Key) -> tuple[Tensor, Tensor, Tensor] | None:
     """(key, uint64 [1]; lower and upper half of the number of the first draw, uint64 []); None if there is none."""
     if op.type.startswith("Stateless"):
         _, own_key, counter, algorithm = op.inputs
@@ -93,7 +92,7 @@ def _start(op: Op, key: Key) -> tuple[Any, Any, Any] | None:
     return None if seeded is None else (seeded[:1], tf1.constant(0, tf1.uint64), seeded[1])
 
 
-def _single(op: Op) -> Any:
+def _single(op: Op) -> Array:
     """The one value that a constant has everywhere, as numpy has it; None if it may have others."""
     scalar = op.get_attr("value")
     scalar.ClearField("tensor_shape")
@@ -101,7 +100,7 @@ def _single(op: Op) -> Any:
     return tf1.make_ndarray(scalar) if values == [1] else None
 
 
-def _has_rows(tensor: Tensor, shape: Any) -> bool:
+def _has_rows(tensor: Tensor, shape: tf1.TensorShape) -> bool:
     """Whether a tensor has an entry of its own for each row of this shape, and is not the same for all."""
     return tensor.shape.rank is None or (tensor.shape.rank == shape.rank and tensor.shape[0] != 1)
 
@@ -110,5 +109,5 @@ def _every_row(tensor: Tensor) -> Rows:
     return lambda *_: tensor
 
 
-def _shaped(rows: Tensor, shape: Any) -> Any:
+def _shaped(rows: Tensor, shape: tf1.TensorShape) -> Tensor:
     return tf1.concat([rows[None], tf1.constant(shape.as_list()[1:], tf1.int64)], axis=0)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Variable
+from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.ops.row_portions import move
 
 
@@ -21,7 +19,7 @@ class VariableCopy:
         with tf1.device(self._device), tf1.control_dependencies(None):
             self._handle = tf1.raw_ops.VarHandleOp(dtype=self._dtype, shape=variable.shape, shared_name=name)
 
-    def take(self) -> Any:
+    def take(self) -> Op:
         """An operation that copies what the variable holds.
 
         The copy shares the variable's memory until that is next updated, unless it is updated by rows.
@@ -31,22 +29,22 @@ class VariableCopy:
         with tf1.device(self._device):
             return tf1.raw_ops.AssignVariableOp(resource=self._handle, value=value)
 
-    def assign(self, value: Any) -> list[Any]:
+    def assign(self, value: Tensor) -> list[Op]:
         """Operations that make the copy this value, of a tensor on any device; as those of `move`."""
         return move(value, self._handle, tuple(self.variable.shape.as_list()))
 
-    def give_back(self) -> list[Any]:
+    def give_back(self) -> list[Op]:
         """Operations that make the variable what the copy holds; as those of `move`."""
         return move(self.read(), self.variable.handle, tuple(self.variable.shape.as_list()))
 
-    def read(self) -> Any:
+    def read(self) -> Tensor:
         """What it holds, where it is."""
         with tf1.device(self._device):
             value = tf1.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
             value.set_shape(self.variable.shape)
             return value
 
-    def free(self) -> Any:
+    def free(self) -> Op:
         """An operation after which there is no copy."""
         with tf1.device(self._device):
             return tf1.raw_ops.DestroyResourceOp(resource=self._handle, ignore_lookup_error=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
-from psruntime.graph.base.types import Op, Tensor
+from psruntime.graph.base.types import Graph, Op, Tensor
 
 LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd", "VariableShape"})
 READS = LOOKUPS | {"ReadVariableOp", "VarIsInitializedOp"}
@@ -27,11 +26,11 @@ class Use:
         return self.kind not in READS
 
 
-def uses_of(handle: Any, but: Collection[str] = ()) -> list[Use]:
+def uses_of(handle: Tensor, but: Collection[str] = ()) -> list[Use]:
     """The uses of a variable's handle or reference, without the operations that are named in `but`."""
     found: list[Use] = []
     seen: set[int] = set()
-    waiting: list[tuple[Any, str]] = [(handle, "")]
+    waiting: list[tuple[Tensor, str]] = [(handle, "")]
     while waiting:
         tensor, caller = waiting.pop()
         if id(tensor) in seen:
@@ -51,13 +50,13 @@ def uses_of(handle: Any, but: Collection[str] = ()) -> list[Use]:
     return found
 
 
-def inner_ops(op: Op) -> list[Any]:
+def inner_ops(op: Op) -> list[Op]:
     """The operations of the functions that an operation calls, and of those that these call."""
     within = [inner for body in _bodies(op) for inner in body.get_operations()]
     return within + [deeper for inner in within for deeper in inner_ops(inner)]
 
 
-def _bodies(op: Op) -> list[Any]:
+def _bodies(op: Op) -> list[Graph]:
     """The graphs of the functions that an operation calls."""
     names = [
         function.name
@@ -69,7 +68,7 @@ def _bodies(op: Op) -> list[Any]:
     return [function.graph for function in functions if function is not None]
 
 
-def _within(op: Op, tensor: Tensor, body: Any) -> list[Any]:
+def _within(op: Op, tensor: Tensor, body: Graph) -> list[Tensor]:
     """What a tensor is called inside: the last inputs of an operation are the last arguments of its functions."""
     offset = len(op.inputs) - len(body.inputs)
     return [body.inputs[i - offset] for i, given in enumerate(op.inputs) if given is tensor and i >= offset]

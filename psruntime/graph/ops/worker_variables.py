@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
+
+from psruntime.graph.base.types import DType, Variable
 
 LASTING = "psruntime/lasting"  # the collection of those that the sessions of a worker share
 
 
-def worker_variable(name: str, shape: Sequence[int], dtype: Any, value: int = 0, lasting: bool = False) -> Any:
+def worker_variable(name: str, shape: Sequence[int], dtype: DType, value: int = 0, lasting: bool = False) -> Variable:
     """A variable on the current device, with this value in every new session.
 
     lasting: it has the value when the variables of the job were initialised or restored, and keeps what it holds in

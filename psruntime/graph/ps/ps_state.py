@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
@@ -28,6 +27,7 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import first_line
+from psruntime.graph.base.types import Array
 from psruntime.graph.dynamic.id_rows import IdRows
 from psruntime.graph.store.bucket_store import (
     ACCEPTED,
@@ -141,7 +141,7 @@ class LedgerReader:
             self._step = step
         self._session = tf1.Session(target, graph=graph)
 
-    def ledgers(self) -> dict[str, Any]:
+    def ledgers(self) -> dict[str, Array]:
         """Bucket name -> int64 [LEDGER_SIZE]."""
         return dict(zip(self.names, self._session.run(self._ledgers), strict=True))
 

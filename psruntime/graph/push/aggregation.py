@@ -8,12 +8,12 @@ model assigns such as do not depend on the one before, and the changes elsewhere
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import PENDING
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Op
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.push.step_messages import ReceivedPush
 from psruntime.graph.store.bucket_store import BucketStore
@@ -37,7 +37,7 @@ class Aggregation:
         """The update by one push of this header."""
         apply = self._apply(store)
 
-        def update(pushed: BucketGradient) -> Any:
+        def update(pushed: BucketGradient) -> Op:
             if self.is_first_only:
                 nothing = store.master.read_value() if self.is_assigned else tf1.zeros_like(pushed.values)
                 pushed = pushed.map(lambda values: tf1.where(request.is_chief, values, nothing))

@@ -9,12 +9,10 @@ it has.  Whoever reads looks first how far updates have ended, and last how far 
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import DType, Op, Tensor, Variable
 from psruntime.graph.push.guard import only_if
 from psruntime.graph.store.bucket_store import BucketStore, ps_variable
 from psruntime.graph.store.gradient import BucketGradient
@@ -41,7 +39,7 @@ class ChangeLog:
             self._counted = ps_variable(f"changed/{store.bucket.name}", [2], initializer=_now)
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         return [self._indices, self._counted]
 
     def noting(self, update: Update, is_by_entry: bool) -> Update:
@@ -50,7 +48,7 @@ class ChangeLog:
         is_by_entry: whether it changes those entries alone that the gradient names; if not, everybody will be sent all.
         """
 
-        def noted(gradient: BucketGradient) -> Any:
+        def noted(gradient: BucketGradient) -> Op:
             with tf1.control_dependencies(gradient.tensors):
                 begun, ended = tf1.unstack(self._counted.read_value())
             count = tf1.size(gradient.indices, out_type=tf1.int64) if is_by_entry else self._size + 1
@@ -64,7 +62,7 @@ class ChangeLog:
 
         return noted
 
-    def since(self, version: Tensor, position: Any) -> tuple[Any, Any]:
+    def since(self, version: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """What changed since a worker was at this position, int64 []: (int32 [2 + n], [n] or all of the master).
 
         The first is the position that it is at then, in two numbers, and the indices that it is sent; none with all.
@@ -87,16 +85,16 @@ class ChangeLog:
             sent = tf1.raw_ops.Merge(inputs=[indices, none]).output
             return tf1.concat([tf1.bitcast(ended, tf1.int32), sent], 0), tf1.raw_ops.Merge(inputs=[some, every]).output
 
-    def _write(self, start: Any, indices: Tensor) -> Any:
+    def _write(self, start: Tensor, indices: Tensor) -> Op:
         return tf1.raw_ops.ResourceScatterUpdate(
             resource=self._indices.handle,
             indices=self._places(start, tf1.size(indices, out_type=tf1.int64)),
             updates=tf1.cast(indices, tf1.int32),
         )
 
-    def _places(self, start: Any, count: Tensor) -> Any:
+    def _places(self, start: Tensor, count: Tensor) -> Tensor:
         return tf1.mod(start + tf1.range(count), self._size)
 
 
-def _now(shape: Any, dtype: Any, partition_info: Any = None) -> Any:  # noqa: ARG001 - as TensorFlow calls it
+def _now(shape: tf1.TensorShape, dtype: DType, partition_info: object = None) -> Tensor:  # noqa: ARG001 - as TensorFlow calls it
     return tf1.fill(shape, tf1.cast(tf1.timestamp() * NANOSECONDS, dtype))

@@ -11,7 +11,6 @@ not run, an exact no-op for this bucket alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -25,7 +24,7 @@ from psruntime.core.accounting.ledger import (
     STALE,
 )
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import DType, Op, Tensor
 from psruntime.graph.push.push_window import is_in, with_one_more
 from psruntime.graph.push.step_messages import Push, ReceivedPush
 from psruntime.graph.store.bucket_store import (
@@ -42,18 +41,18 @@ from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.apply import Update
 from psruntime.graph.update.staleness_weight import StalenessWeight
 
-Section = Callable[[], tuple[Any, list[Any]]]  # builds what is done in a critical section, see `locked`
+Section = Callable[[], tuple[Tensor, list[Op]]]  # builds what is done in a critical section, see `locked`
 
 
 def guarded_update(
     store: BucketStore,
     control: PsControl,
     request: ReceivedPush,
-    pulled_version: Any,
+    pulled_version: Tensor,
     gradient: BucketGradient,
     update: Update,
     by_staleness: StalenessWeight | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Tensor, Op]:
     """Builds the update of one bucket on its ps.
 
     header: of the push.  gradient: a copy on the ps (`copied_to_ps`).
@@ -66,7 +65,7 @@ def guarded_update(
     """
     push, numbers = request.push, control.numbers
 
-    def decide_and_update() -> tuple[Any, list[Any]]:
+    def decide_and_update() -> tuple[Tensor, list[Op]]:
         staleness = store.version.read_value() - pulled_version
         last_push = read_push(store, push)
         ledger = store.ledger.read_value()
@@ -97,7 +96,7 @@ def guarded_update(
         return locked(store, arrived, decide_and_update)
 
 
-def locked(store: BucketStore, arrived: list[Any], body: Section) -> tuple[Any, Any]:
+def locked(store: BucketStore, arrived: list[Tensor], body: Section) -> tuple[Tensor, Op]:
     """Builds `body()` on the bucket's ps, as a critical section that begins when the `arrived` tensors are there.
 
     `body` returns a tensor and the operations that end the section.  What comes from a worker must be a copy on
@@ -126,19 +125,19 @@ def locked(store: BucketStore, arrived: list[Any], body: Section) -> tuple[Any, 
             return tf1.identity(result), ended
 
 
-def copied_to_ps(store: BucketStore, gradient: BucketGradient, dtype: Any) -> BucketGradient:
+def copied_to_ps(store: BucketStore, gradient: BucketGradient, dtype: DType) -> BucketGradient:
     """A copy of the gradient on the bucket's ps, its values in this dtype, its indices int64."""
     with tf1.device(ps_device(store.bucket.ps)):
         copy = gradient.map(tf1.identity).wide
         return copy.with_values(tf1.cast(copy.values, dtype))
 
 
-def read_push(store: BucketStore, push: Push) -> list[Any]:
+def read_push(store: BucketStore, push: Push) -> list[Tensor]:
     """The row of the pushing worker in `store.pushed`, a tensor for each column."""
     return tf1.unstack(store.pushed.sparse_read(push.worker), PUSHED_SIZE)  # type: ignore[no-any-return]
 
 
-def refusal(control: PsControl, push: Push, last_push: list[Any], otherwise: Any) -> Any:
+def refusal(control: PsControl, push: Push, last_push: list[Tensor], otherwise: Tensor) -> Tensor:
     """FENCED or REPEATED where the push is one, else the column of the ledger `otherwise`; int64 []."""
     numbers = control.numbers
     known = is_in(last_push[WINDOW], last_push[SEQUENCE], push.sequence, numbers)
@@ -146,12 +145,12 @@ def refusal(control: PsControl, push: Push, last_push: list[Any], otherwise: Any
     return tf1.where(is_fenced(control, push), numbers(FENCED), tf1.where(repeated, numbers(REPEATED), otherwise))
 
 
-def is_fenced(control: PsControl, push: Push) -> Any:
+def is_fenced(control: PsControl, push: Push) -> Tensor:
     """Whether the ps does not admit the pushing incarnation, bool []."""
     return tf1.not_equal(control.admitted.sparse_read(push.worker), push.incarnation)
 
 
-def only_if(condition: Tensor, tensor: Tensor) -> Any:
+def only_if(condition: Tensor, tensor: Tensor) -> Tensor:
     """The tensor, dead unless the condition holds: what depends on it, or waits for it, does not run then.
 
     A Switch itself is never dead, only its outputs are; hence the identity, which can be waited for.
@@ -159,7 +158,7 @@ def only_if(condition: Tensor, tensor: Tensor) -> Any:
     return tf1.identity(tf1.raw_ops.Switch(data=tensor, pred=condition).output_true)
 
 
-def times(values: Any, factor: Tensor) -> Any:
+def times(values: Tensor, factor: Tensor) -> Tensor:
     """The values times the factor, []; the values themselves where it is 1, without a pass over the memory and a copy.
 
     Dead if the values are.
@@ -176,7 +175,7 @@ def gradient_if(condition: Tensor, gradient: BucketGradient) -> BucketGradient:
     return gradient.map(lambda tensor: only_if(condition, tensor))
 
 
-def settled(condition: Tensor, branches: list[Any]) -> Any:
+def settled(condition: Tensor, branches: list[Op]) -> Tensor:
     """A tensor that is there once one of the branches has run, or once it is clear that the condition fails.
 
     The branches are operations that are dead unless the condition holds; if it does, exactly one runs.
@@ -188,7 +187,7 @@ def settled(condition: Tensor, branches: list[Any]) -> Any:
     return tf1.raw_ops.Merge(inputs=inputs).output
 
 
-def record_push(store: BucketStore, control: PsControl, push: Push, last_push: list[Any], accepted: Tensor) -> Any:
+def record_push(store: BucketStore, control: PsControl, push: Push, last_push: list[Tensor], accepted: Tensor) -> Op:
     """An operation that records a push that arrived in the worker's row, whether it was accepted or not."""
     numbers = control.numbers
     same = tf1.equal(last_push[ORIGIN], push.origin)

@@ -12,14 +12,13 @@ between the two is known to be torn.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, PENDING, RECEIVED, VOID
 from psruntime.core.rounds.round_messages import Complete
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Array, Op, Tensor, Variable
 from psruntime.graph.push.guard import (
     Section,
     copied_to_ps,
@@ -63,10 +62,10 @@ class RoundStore:
             self.state = ps_variable(f"round/{store.bucket.name}", [ROUND_STATE_SIZE])
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         return [*self.sum.variables, self.scale, self.state]
 
-    def add(self, gradient: BucketGradient, scale: Tensor, accepted: Tensor, fresh: Any) -> Any:
+    def add(self, gradient: BucketGradient, scale: Tensor, accepted: Tensor, fresh: Tensor) -> Tensor:
         """Adds the gradient to the sum, if it is accepted and its scale is above 0.
 
         Returns the scale of the sum, a tensor that is there once the gradient was added.
@@ -92,20 +91,20 @@ class RoundStore:
         multiplier = tf1.cast(factor * self.scale.read_value(), self.sum.dtype)
         return total.with_values(times(total.values, multiplier))
 
-    def seal(self, fenced: Callable[[Section], Section]) -> Any:
+    def seal(self, fenced: Callable[[Section], Section]) -> Op:
         """An operation after which what is summed now can never be applied: its contributions count no more.
 
         fenced: puts a critical section behind the fence.
         """
 
-        def forget() -> tuple[Any, list[Any]]:
+        def forget() -> tuple[Tensor, list[Op]]:
             state = self.state.read_value()
             sealed = state * tf1.one_hot(COUNT, ROUND_STATE_SIZE, on_value=0, off_value=1, dtype=tf1.int64)
             return sealed, [self.state.assign(sealed, read_value=False)]
 
         return locked(self.store, [], fenced(forget))[1]
 
-    def square(self) -> Any:
+    def square(self) -> Tensor:
         """Sum of squares of the sum of all examples' gradients, float64 []."""
         squares = tf1.reduce_sum(tf1.square(tf1.cast(self.sum.total(self.sum.read()).values, tf1.float64)))
         return tf1.math.multiply_no_nan(squares, tf1.square(self.scale.read_value()))
@@ -116,9 +115,9 @@ def contribute(
     control: PsControl,
     request: ReceivedPush,
     gradient: BucketGradient,
-    closed: Any = None,
+    closed: Tensor = None,
     replaces: bool = False,
-) -> Any:
+) -> Tensor:
     """Builds one worker's contribution to one bucket: adds its gradient to the sum, once.
 
     header: of the push, whose sequence number is the attempt, and the scale of the gradient.
@@ -136,7 +135,7 @@ def contribute(
     numbers = control.numbers
     gradient = copied_to_ps(store, gradient, rounds.sum.dtype)
 
-    def add() -> tuple[Any, list[Any]]:
+    def add() -> tuple[Tensor, list[Op]]:
         stored, ledger = rounds.state.read_value(), store.ledger.read_value()
         state, last_push = tf1.unstack(stored), read_push(store, push)
         void = tf1.logical_or(attempt < state[ATTEMPT], attempt <= state[INTENT])
@@ -172,7 +171,7 @@ def close(
     closing: ReceivedPush,
     update: Update,
     gradient: BucketGradient | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Tensor, Op]:
     """Builds the close of a round on one bucket: updates it from the sum of all contributions, once.
 
     closing: who closes; the sequence number of its push is the attempt.
@@ -184,7 +183,7 @@ def close(
     """
     store, attempt, numbers = rounds.store, closing.push.sequence, control.numbers
 
-    def decide_and_update() -> tuple[Any, list[Any]]:
+    def decide_and_update() -> tuple[Tensor, list[Op]]:
         stored, ledger = rounds.state.read_value(), store.ledger.read_value()
         state, pending = tf1.unstack(stored), tf1.unstack(ledger)[PENDING]
         complete = tf1.logical_and(tf1.equal(state[ATTEMPT], attempt), tf1.equal(state[COUNT], closing.members))
@@ -214,7 +213,7 @@ def close(
         return locked(store, arrived, decide_and_update)
 
 
-def torn(states: Any, closes: Complete) -> str | None:
+def torn(states: Array, closes: Complete) -> str | None:
     """Why the attempt cannot be closed any more, from the round states [buckets, ROUND_STATE_SIZE]; else None."""
     begun = states[:, INTENT] == closes.attempt
     applied = states[:, APPLIED_ATTEMPT] == closes.attempt

@@ -6,11 +6,9 @@ To add each to the sum of those before would make all rows unique anew each time
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Tensor, Variable
+from psruntime.graph.base.types import DType, Op, Tensor, Variable
 from psruntime.graph.push.guard import gradient_if, only_if, times
 from psruntime.graph.store.bucket_store import ps_variable
 from psruntime.graph.store.gradient import BucketGradient, GradientStore, summed
@@ -24,13 +22,13 @@ class RowSum:
     moved about twice, however many come.
     """
 
-    def __init__(self, name: str, master: Variable, dtype: Any) -> None:
+    def __init__(self, name: str, master: Variable, dtype: DType) -> None:
         self._rows = GradientStore(name, master, dtype, is_sparse=True)
         self._count = ps_variable(f"{name}/count", [])
         self.dtype = dtype
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         return [*self._rows.variables, self._count]
 
     def read(self) -> BucketGradient:
@@ -49,11 +47,11 @@ class RowSum:
         """The sum, from the rows as they came."""
         return summed(rows, in_order=False)
 
-    def write(self, gradient: BucketGradient) -> Any:
+    def write(self, gradient: BucketGradient) -> Op:
         """An operation that replaces the sum."""
         return self._counted([self._rows.write(gradient)], tf1.size(gradient.indices, out_type=tf1.int64))
 
-    def add(self, gradient: BucketGradient, factor: Tensor) -> list[Any]:
+    def add(self, gradient: BucketGradient, factor: Tensor) -> list[Op]:
         """Operations, of which one adds the gradient times the factor, a scalar, to the sum, and the others are
         dead."""
         rooms = [tf1.raw_ops.VariableShape(input=v.handle, out_type=tf1.int64)[0] for v in self._rows.variables]
@@ -71,7 +69,7 @@ class RowSum:
         moved = self._moved(gradient_if(tf1.logical_not(fits), more), begin)
         return [self._counted(in_place, only_if(fits, end)), moved]
 
-    def _moved(self, more: BucketGradient, count: Tensor) -> Any:
+    def _moved(self, more: BucketGradient, count: Tensor) -> Op:
         """An operation that holds all rows, in room for twice those before, or for all if that is more.
 
         Dead if those that come are.
@@ -84,6 +82,6 @@ class RowSum:
         together = BucketGradient(*[tf1.concat(parts, axis=0) for parts in all_rows])
         return self._counted([self._rows.write(together)], count + coming)
 
-    def _counted(self, written: list[Any], count: Tensor) -> Any:
+    def _counted(self, written: list[Op], count: Tensor) -> Op:
         with tf1.control_dependencies(written):
             return tf1.group(self._count.assign(count, read_value=False))

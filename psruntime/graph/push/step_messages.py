@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device, worker_cpu
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Array, Tensor
 from psruntime.graph.store.bucket_store import PsControl
 from psruntime.graph.update.optimizers import Rule, learning_rates_at
 
@@ -32,20 +31,20 @@ class Push:
         incarnation and then repeats what was interrupted.
     """
 
-    worker: Any
-    incarnation: Any
-    sequence: Any
+    worker: Tensor
+    incarnation: Tensor
+    sequence: Tensor
     finite: Tensor
-    origin: Any
+    origin: Tensor
 
     @classmethod
-    def of(cls, push_id: Any, finite: Tensor) -> Push:
+    def of(cls, push_id: Tensor, finite: Tensor) -> Push:
         """push_id: int64 [4] = (worker, incarnation, sequence, origin)."""
         worker, incarnation, sequence, origin = (push_id[i] for i in range(PUSH_ID_SIZE))
         return cls(worker, incarnation, sequence, finite, origin)
 
     @property
-    def tensors(self) -> list[Any]:
+    def tensors(self) -> list[Tensor]:
         """The tensors that must have arrived before the push is looked at."""
         return [self.worker, self.incarnation, self.sequence, self.finite, self.origin]
 
@@ -63,14 +62,14 @@ class ReceivedPush:
     """
 
     push: Push
-    learning_rates: list[Any]
-    members: Any
+    learning_rates: list[Tensor]
+    members: Tensor
     factor: Tensor
     scale: Tensor = None
-    is_chief: Any = None
+    is_chief: Tensor = None
 
     @classmethod
-    def of(cls, message: Any, num_rates: int, control: PsControl) -> ReceivedPush:
+    def of(cls, message: Tensor, num_rates: int, control: PsControl) -> ReceivedPush:
         """message: int64, the fields in the order of `PushRequest.values`; numbers that are not whole as their bits.
 
         control: of the ps, by whose scale the rates are multiplied.  That changes only while no push is under way.
@@ -127,7 +126,7 @@ class PushRequest:
                 self.on.append(ReceivedPush.of(tf1.identity(message, name=f"header_{ps}"), len(rules), control))
 
     @property
-    def no_push(self) -> Any:
+    def no_push(self) -> Array:
         """What is fed to a run that shall fail before it sends anything, int64 [size]."""
         return np.full_like(self.nothing, -1)
 
@@ -140,7 +139,7 @@ class PushRequest:
         finite: bool = True,
         scale: float = 1.0,
         is_chief: bool = False,
-    ) -> Any:
+    ) -> Array:
         """What to feed, int64 [size], with the learning rates of the update that follows this global step.
 
         push_id: (worker, incarnation, sequence number, origin), see Push.  finite, scale: used where they are fed.
@@ -160,7 +159,7 @@ class PushRequest:
         return np.array([*push_id, members, _bits(factor), is_chief, *rates, *last], np.int64)
 
 
-def _scaled(rates: list[Tensor], control: PsControl) -> list[Any]:
+def _scaled(rates: list[Tensor], control: PsControl) -> list[Tensor]:
     if not rates:
         return []
     scale = control.learning_rate_scale.read_value()
@@ -175,12 +174,12 @@ class Outcomes:
     """The outcomes of the buckets of `num_ps` ps, int64 [facts] each, on their way to the worker."""
 
     def __init__(self, num_ps: int) -> None:
-        self._of: list[list[Any]] = [[] for _ in range(num_ps)]
+        self._of: list[list[Tensor]] = [[] for _ in range(num_ps)]
 
-    def add(self, ps: int, outcome: Any) -> None:
+    def add(self, ps: int, outcome: Tensor) -> None:
         self._of[ps].append(outcome)
 
-    def bring(self, global_step: Any, index: int) -> tuple[list[Any], Any]:
+    def bring(self, global_step: Tensor, index: int) -> tuple[list[Tensor], Tensor]:
         """(per ps that has buckets int64 [buckets, facts], the global step int64 []), on worker `index`.
 
         global_step: int64 [] on ps 0.

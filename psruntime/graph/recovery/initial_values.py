@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from math import prod
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
-from psruntime.graph.base.types import Variable
+from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.fills import initialise
 from psruntime.graph.ops.row_portions import assign_rows, row_portions
@@ -24,8 +23,8 @@ from psruntime.graph.recovery.table_portions import TablePortions
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP
 
-Assigned = tuple[int, Any]  # (ps, an operation that assigns there)
-Values = Mapping[str, Any]  # initial values by the names of variables
+Assigned = tuple[int, Op]  # (ps, an operation that assigns there)
+Values = Mapping[str, Tensor]  # initial values by the names of variables
 
 
 class InitialValues:
@@ -64,7 +63,7 @@ class InitialValues:
                 write(operations, feed)
 
 
-def _on(every_ps: Collection[int], assigned: list[Assigned]) -> list[Any]:
+def _on(every_ps: Collection[int], assigned: list[Assigned]) -> list[Op]:
     return [operation for ps, operation in assigned if ps in every_ps]
 
 
@@ -138,12 +137,12 @@ def _dealt_out(graph: TrainGraph, values: Values) -> list[Assigned]:
     ]
 
 
-def _dealt_to(graph: TrainGraph, bucket: Bucket, values: Values) -> list[Any]:
+def _dealt_to(graph: TrainGraph, bucket: Bucket, values: Values) -> list[Op]:
     """Those for one ps.  A table's value is computed on the ps of its first row; the rows of another one travel from
     there in portions, one after the other."""
     master, row_shape = graph.model.stores[bucket.name].master, bucket.master_shape[1:]
     row_size = prod(row_shape)
-    dealt: list[Any] = []
+    dealt: list[Op] = []
     for piece in (piece for piece in bucket.pieces if piece.variable in values):
         value, device = values[piece.variable], graph.model.reads[piece.variable].handle_device
         for start, rows in row_portions((piece.size // row_size, *row_shape), value.dtype.size):
@@ -156,7 +155,7 @@ def _dealt_to(graph: TrainGraph, bucket: Bucket, values: Values) -> list[Any]:
     return dealt
 
 
-def _of_bucket(bucket: Bucket, values: Values, master: Variable) -> Any:
+def _of_bucket(bucket: Bucket, values: Values, master: Variable) -> Tensor:
     """The bucket's value; the variables that are not in `values` have what the master holds, or zeros without one."""
     held = tf1.zeros([bucket.size], bucket.dtype) if master is None else master.read_value()
     pieces = []
@@ -167,6 +166,6 @@ def _of_bucket(bucket: Bucket, values: Values, master: Variable) -> Any:
     return tf1.reshape(tf1.concat(pieces, axis=0), bucket.master_shape)
 
 
-def _assign(variable: Variable, value: Any) -> Any:
+def _assign(variable: Variable, value: Tensor) -> Op:
     with tf1.device(variable.device):
         return variable.assign(value, read_value=False)

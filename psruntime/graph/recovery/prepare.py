@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
@@ -34,7 +33,7 @@ from psruntime.errors import (
     JobFailedError,
 )
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.types import Op, Session, Variable
+from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.checkpoint.checkpoints import Checkpoints, Transferred
 from psruntime.graph.checkpoint.listing import step_of
 from psruntime.graph.ops.fills import initialise
@@ -106,13 +105,13 @@ class Preparation:
             self._unreported = Unreported(graph.fence) if sharded else None  # in a job with data shards
             self._attempt = tf1.placeholder(tf1.int64, [], name="attempt")
             nothing_pending = tf1.stack([self._attempt, 0, self._attempt, self._attempt])
-            self._new_counters: list[list[Any]] = []
+            self._new_counters: list[list[Op]] = []
             self._seal, self._no_round = [], []
             # Of each ps: whether it has rounds, which one has not that came while the job trained in another mode, and
             # what it needs first to have them.
-            self._has_rounds: list[Any] = []
-            self._new_sums: list[list[Any]] = []
-            self._forget: list[list[Any]] = []  # which rows were touched since a checkpoint, on each ps
+            self._has_rounds: list[Tensor] = []
+            self._new_sums: list[list[Op]] = []
+            self._forget: list[list[Op]] = []  # which rows were touched since a checkpoint, on each ps
             for ps in every_ps:
                 new = [*_counters_on(graph, ps), *(replicas.notes_on(ps) if replicas else [])]
                 new += [self._unreported.variable] if self._unreported and ps == 0 else []
@@ -133,7 +132,7 @@ class Preparation:
                 graph.fence.guard(ps, [write])
 
     @property
-    def flags(self) -> Any:
+    def flags(self) -> list[Tensor]:
         """What `require` reads."""
         return self._flags.flags
 
@@ -172,7 +171,7 @@ class Preparation:
                 raise tries.first_error from None
 
     def _prepare(self, session: Session, assignment: Assignment, tries: _Tries) -> Prepared:
-        def write(operations: list[Op], feed: Any = None) -> None:
+        def write(operations: list[Op], feed: Feed | None = None) -> None:
             self._fence.run(session, assignment.incarnation, operations, feed)
 
         try:
@@ -348,7 +347,7 @@ class Preparation:
         states = self._states(session)
         return len(np.unique(states[:, [INTENT, APPLIED_ATTEMPT]])) <= 1
 
-    def _states(self, session: Session) -> Any:
+    def _states(self, session: Session) -> Array:
         """Round states, int64 [buckets, ROUND_STATE_SIZE]."""
         states = [state for of_ps in session.run(self._round_states) for state in of_ps]
         return np.array(states, np.int64).reshape(-1, ROUND_STATE_SIZE)
@@ -387,7 +386,7 @@ def _facts(moved: Transferred | None) -> dict[str, object]:
     return {"checkpoint": moved.path, "sharded": moved.sharded} if moved else {"checkpoint": None}
 
 
-def _are_initialised(variables: list[Variable]) -> Any:
+def _are_initialised(variables: list[Variable]) -> Tensor:
     """Whether all are, bool []."""
     return tf1.reduce_all([tf1.raw_ops.VarIsInitializedOp(resource=variable.handle) for variable in variables] or True)
 
@@ -397,7 +396,7 @@ def _rounds_on(graph: TrainGraph, ps: int) -> list[RoundStore]:
     return [r for r in stores if r.store.bucket.ps == ps]
 
 
-def _counters_on(graph: TrainGraph, ps: int) -> list[Any]:
+def _counters_on(graph: TrainGraph, ps: int) -> list[Variable]:
     """What accounts for updates and restores on a ps, and what rounds are summed in."""
     counters = [v for s in graph.stores_on(ps) for v in s.counters] + _changes_on(graph, ps)
     counters += [graph.model.ps_copies.stamp] if ps == 0 else []
@@ -406,7 +405,7 @@ def _counters_on(graph: TrainGraph, ps: int) -> list[Any]:
     return counters + [v for r in _rounds_on(graph, ps) for v in r.variables]
 
 
-def _changes_on(graph: TrainGraph, ps: int) -> list[Any]:
+def _changes_on(graph: TrainGraph, ps: int) -> list[Variable]:
     """What is known of the last changes of its buckets; made anew it is nothing."""
     changes = [v for log in graph.model.logs.values() if log.store.bucket.ps == ps for v in log.variables]
     return changes + [v for flags in _row_flags_on(graph, ps) for v in flags.variables]
@@ -417,7 +416,7 @@ def _row_flags_on(graph: TrainGraph, ps: int) -> list[RowFlags]:
     return [flags for name in names for flags in graph.row_flags.get(name, ())]
 
 
-def _variables_on(graph: TrainGraph, ps: int) -> list[Any]:
+def _variables_on(graph: TrainGraph, ps: int) -> list[Variable]:
     """All variables of a ps but its PsControl: masters, the optimizers' own, counters, dense sums of rounds."""
     variables = [v for store in graph.stores_on(ps) for v in (*graph.values_of(store), *store.counters)]
     variables += _changes_on(graph, ps)

@@ -7,7 +7,6 @@ preparation began: its counters are live, its variables may be anything.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -29,7 +28,7 @@ class PreparedFlags:
     """
 
     def __init__(
-        self, controls: Sequence[PsControl], marker: int, held: Sequence[Sequence[Any]], fence: WriteFence
+        self, controls: Sequence[PsControl], marker: int, held: Sequence[Sequence[Variable]], fence: WriteFence
     ) -> None:
         self._marker = marker
         self._fence = fence

@@ -7,11 +7,11 @@ another.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Session, Variable
+from psruntime.graph.base.types import Array, Session, Variable
 from psruntime.graph.ops.row_portions import assign_rows, row_portions
 from psruntime.graph.step.train_graph import TrainGraph
 
@@ -45,10 +45,10 @@ class PsValues:
             for first, rows in self._values[name].portions:
                 yield Portion(name, first, rows)
 
-    def read(self, session: Session, portion: Portion) -> Any:
+    def read(self, session: Session, portion: Portion) -> Array:
         return self._values[portion.variable].read(session, portion)
 
-    def write(self, session: Session, portion: Portion, value: Any) -> None:
+    def write(self, session: Session, portion: Portion, value: Array) -> None:
         self._values[portion.variable].write(session, portion, value)
 
 
@@ -73,10 +73,10 @@ class _Value:
                 self._new = tf1.placeholder(dtype, [None, *shape[1:]])
                 self._write = assign_rows(variable.handle, self._first, self._new)
 
-    def read(self, session: Session, portion: Portion) -> Any:
+    def read(self, session: Session, portion: Portion) -> Array:
         feed = {} if self._is_whole else {self._first: portion.first, self._rows: portion.rows}
         return session.run(self._read, feed)
 
-    def write(self, session: Session, portion: Portion, value: Any) -> None:
+    def write(self, session: Session, portion: Portion, value: Array) -> None:
         feed = {} if self._is_whole else {self._first: portion.first}
         session.run(self._write, {**feed, self._new: value})

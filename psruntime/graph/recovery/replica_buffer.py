@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.recovery.replicas import holder_of
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Variable
+from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.ops import row_portions
 from psruntime.graph.ops.variable_copy import VariableCopy
 from psruntime.graph.push.guard import locked
@@ -54,15 +53,15 @@ class ReplicaBuffer:
         self.restore = {from_next: self._restore(from_next) for from_next in variants}
         self.counters = {from_next: self._counters(from_next) for from_next in variants}
 
-    def _restore(self, from_next: bool) -> list[Any]:
+    def _restore(self, from_next: bool) -> list[Op]:
         return self._guarded(self._ps, (self._copy_of(v, from_next).give_back() for v in self._values))
 
-    def _guarded(self, ps: int, moves: Iterable[list[Any]]) -> list[Any]:
+    def _guarded(self, ps: int, moves: Iterable[list[Op]]) -> list[Op]:
         """The last operations of these moves to a ps, all of which wait for the fence there.
 
         It is asked once for as much as may travel at once, when that has arrived.
         """
-        together: list[Any] = []
+        together: list[Op] = []
         size_bytes, last = 0, []
         for writes in moves:
             last.append(writes[-1])
@@ -80,8 +79,8 @@ class ReplicaBuffer:
         self._graph.fence.guard(ps, together)
         return last
 
-    def _counters(self, from_next: bool) -> tuple[Any, Any, Any, Any]:
-        def read(variable: Variable) -> Any:
+    def _counters(self, from_next: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        def read(variable: Variable) -> Tensor:
             return self._copy_of(variable, from_next).read()
 
         with tf1.device(self._next if from_next else self._device):
@@ -97,17 +96,17 @@ class ReplicaBuffer:
                 pushed,
             )
 
-    def _copy_bucket(self, store: BucketStore) -> Any:
+    def _copy_bucket(self, store: BucketStore) -> Op:
         rounds = self._rounds.get(store.bucket.name)
         variables = [*self._graph.values_of(store), *store.counters, *([rounds.state] if rounds else [])]
 
-        def copy() -> tuple[Any, list[Any]]:
+        def copy() -> tuple[Tensor, list[Op]]:
             return tf1.constant(0), [self._copy(variable) for variable in variables]
 
         with tf1.name_scope(f"{store.bucket.name}/"):
             return locked(store, [], self._graph.fence.inside(self._ps, copy))[1]
 
-    def _copy(self, variable: Variable) -> Any:
+    def _copy(self, variable: Variable) -> Op:
         name = variable.handle.op.name
         self._own[name] = VariableCopy(variable, f"{self._suffix}_own")
         self._on_next[name] = VariableCopy(variable, self._suffix, self._next)

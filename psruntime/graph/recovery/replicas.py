@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.saved_state import BucketCounters, SavedState
 from psruntime.core.recovery.replicas import BUFFERS, Note, Notes, Source, holder_of, newest_source, next_buffer
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Session
+from psruntime.graph.base.types import Array, Feed, Session, Variable
 from psruntime.graph.recovery.replica_buffer import ReplicaBuffer
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import GLOBAL_STEP, counts_of, ps_variable
@@ -41,7 +40,7 @@ class Replicas:
             self._own = [_NotesOfPs(f"own_of_ps_{ps}", ps, graph.fence) for ps in every_ps]
             self._buffers = [[ReplicaBuffer(graph, ps, b) for ps in every_ps] for b in range(BUFFERS)]
 
-    def notes_on(self, ps: int) -> list[Any]:
+    def notes_on(self, ps: int) -> list[Variable]:
         """The variables that this ps needs before anything is replicated."""
         return [each.notes for each in (*self._on_next, *self._own) if each.ps == ps]
 
@@ -89,7 +88,7 @@ class Replicas:
 
     def _note(self, session: Session, incarnation: int, buffer: int, note: Note) -> None:
         everywhere = [*self._on_next, *self._own]
-        feed: dict[Any, Any] = {notes.buffer: buffer for notes in everywhere}
+        feed: Feed = {notes.buffer: buffer for notes in everywhere}
         feed.update({notes.note: (note.stamp, note.global_step) for notes in everywhere})
         self._fence.run(session, incarnation, [notes.write for notes in everywhere], feed)
 
@@ -134,5 +133,5 @@ class _NotesOfPs:
         fence.guard(ps, [self.write])
 
 
-def _notes(rows: list[Any]) -> Notes:
+def _notes(rows: list[Array]) -> Notes:
     return {ps: [Note(int(stamp), int(step)) for stamp, step in of_ps] for ps, of_ps in enumerate(rows)}

@@ -7,7 +7,6 @@ rolled back.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
@@ -24,6 +23,7 @@ from psruntime.core.accounting.ledger import (
 from psruntime.core.accounting.saved_state import SavedState
 from psruntime.core.plan.buckets import Bucket
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Array, Feed, Op, Tensor
 from psruntime.graph.push.guard import locked
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.store.bucket_store import ACCEPTED, PUSHED_SIZE, RESTORE_LEAP, BucketStore
@@ -32,7 +32,7 @@ from psruntime.graph.store.write_fence import WriteFence
 
 KEPT_ALL = 1 << 62  # more than a job counts
 
-Write = Callable[[list[Any], dict[Any, Any]], None]  # runs operations that write, with a feed
+Write = Callable[[list[Op], Feed], None]  # runs operations that write, with a feed
 
 
 class RestoredCounters:
@@ -62,7 +62,7 @@ class RestoredCounters:
             kept = [_kept(of_bucket.ledger if of_bucket else EMPTY) for of_bucket in saved]
             write(counters.roll_back, {counters.kept: np.reshape(kept, [-1, LEDGER_SIZE])})
 
-    def _counts(self, state: SavedState, saved_ps: list[int]) -> Any:
+    def _counts(self, state: SavedState, saved_ps: list[int]) -> Array:
         """Zeros, and then the counts of each of these ps; int64 [1 + ps, max_workers, 2]."""
         counts = np.zeros([1 + len(saved_ps), self._max_workers, 2], np.int64)
         for row, ps in enumerate(saved_ps, start=1):
@@ -112,10 +112,10 @@ def _kept(saved: Row) -> list[int]:
     return kept
 
 
-def _roll_back(store: BucketStore, kept: Any, numbers: Numbers, fence: WriteFence) -> Any:
+def _roll_back(store: BucketStore, kept: Tensor, numbers: Numbers, fence: WriteFence) -> Op:
     """Undoes what there is more than `kept` in the counters, and forgets which push was the last."""
 
-    def move() -> tuple[Any, list[Any]]:
+    def move() -> tuple[Tensor, list[Op]]:
         ledger = store.ledger.read_value()
         held = tf1.minimum(ledger, kept)
         undone = (ledger - held)[APPLIED]

@@ -9,13 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Mapping
 from math import prod
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Piece
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Op
+from psruntime.graph.base.types import Feed, Op, Tensor
 from psruntime.graph.ops import row_portions
 from psruntime.graph.ops.row_portions import assign_rows
 from psruntime.graph.ops.value_rows import ALIGNED, Rows, rows_of
@@ -31,9 +30,9 @@ class TablePortions:
     tables: the names of those that are assigned here; their buckets must have values already.
     """
 
-    def __init__(self, graph: TrainGraph, values: Mapping[str, Any], users: Mapping[Any, int]) -> None:
+    def __init__(self, graph: TrainGraph, values: Mapping[str, Tensor], users: Mapping[Op, int]) -> None:
         self._users = users
-        self._drawn: dict[Any, Any] = {}  # an operation that draws without a seed -> what is fed instead, uint64 [2]
+        self._drawn: dict[Op, Tensor] = {}  # an operation that draws without a seed -> what is fed instead, uint64 [2]
         self._portion = tf1.placeholder(tf1.int64, [], name="portion")
         grouped = {table.name for group in graph.plan.groups if not group.dynamic for table in group.tables}
         large = {name: v for name, v in values.items() if name in grouped and _size_bytes(v) > COMPUTED_WHOLE_BYTES}
@@ -41,9 +40,9 @@ class TablePortions:
         rows = {name: (value, makes) for name, (value, makes) in made.items() if makes}
         self.tables = frozenset(rows)
         self._number = max((-(-_height(value) // _at_once(value)) for value, _ in rows.values()), default=0)
-        self._assigned: list[tuple[int, Any]] = []  # (ps, operation)
+        self._assigned: list[tuple[int, Op]] = []  # (ps, operation)
         for bucket in [bucket for group in graph.plan.groups for bucket in group.buckets]:
-            last: list[Any] = []
+            last: list[Op] = []
             for piece in (piece for piece in bucket.pieces if piece.variable in rows):
                 with tf1.control_dependencies(last), tf1.device(ps_device(bucket.ps)):
                     start, own = self._own(piece, *rows[piece.variable])
@@ -51,20 +50,20 @@ class TablePortions:
                 graph.fence.guard(bucket.ps, last)
                 self._assigned.append((bucket.ps, last[0]))
 
-    def runs(self, every_ps: Collection[int]) -> Iterator[tuple[list[Any], dict[Any, Any]]]:
+    def runs(self, every_ps: Collection[int]) -> Iterator[tuple[list[Op], Feed]]:
         """(operations, feed) of each run, one after the other, that together make the rows on these ps."""
         operations = [operation for ps, operation in self._assigned if ps in every_ps]
         drawn = {fed: [random.SystemRandom().getrandbits(64) for _ in range(2)] for fed in self._drawn.values()}
         for portion in range(self._number):
             yield operations, {self._portion: portion, **drawn}
 
-    def _key(self, op: Op) -> Any:
+    def _key(self, op: Op) -> Tensor:
         """None if the values of several variables depend on what is drawn: they would not have the same."""
         if self._users[op] > 1:
             return None
         return self._drawn.setdefault(op, tf1.placeholder(tf1.uint64, [2], name="drawn"))
 
-    def _own(self, piece: Piece, value: Any, rows: Rows) -> tuple[Any, Any]:
+    def _own(self, piece: Piece, value: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """(where they begin in the bucket, int64 []; those rows of the portion that are in the piece)."""
         row_size = prod(value.shape.as_list()[1:])
         first, offset = piece.start // row_size, piece.offset // row_size
@@ -75,15 +74,15 @@ class TablePortions:
         return offset + (begin + skipped - first) // piece.stride, portion[skipped :: piece.stride]
 
 
-def _size_bytes(value: Any) -> int:
+def _size_bytes(value: Tensor) -> int:
     return int(value.shape.num_elements() * value.dtype.size)
 
 
-def _height(value: Any) -> int:
+def _height(value: Tensor) -> int:
     return int(value.shape[0])
 
 
-def _at_once(value: Any) -> int:
+def _at_once(value: Tensor) -> int:
     """Rows of a portion."""
     rows = row_portions.PORTION_BYTES * _height(value) // _size_bytes(value)
     return max(1, rows // ALIGNED) * ALIGNED

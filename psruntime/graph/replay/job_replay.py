@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from psruntime.core.plan.plan import make_plan
+from psruntime.graph.base.types import Array
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.model.pulled_model import record_specs
 from psruntime.graph.replay.logged_batches import LoggedBatches
@@ -99,6 +100,6 @@ class JobReplay:
         return RoundReplay(self._model, inputs.layout, plan, self._joint)
 
 
-def _first_of(values: Mapping[str, Any], others: Callable[[str], Any]) -> Callable[[str], Any]:
+def _first_of(values: Mapping[str, Array], others: Callable[[str], Array]) -> Callable[[str], Array]:
     """Reads a value, or else what is not trained, which stays as it was."""
     return lambda name: values[name] if name in values else others(name)

@@ -7,45 +7,44 @@ rounding: 6e-4 in a parameter was seen, from one input of a ReLU at 1.2e-7.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Op, Tensor
+from psruntime.graph.base.types import Array, Op, Tensor
 from psruntime.graph.ops.ancestors import ancestors
 
 NEAR = 2e-7  # of the largest input: some four roundings of float32
 
 
-def _to_zero(op: Op) -> Any:
+def _to_zero(op: Op) -> Tensor:
     return tf1.abs(op.inputs[0])
 
 
-def _to_six(op: Op) -> Any:
+def _to_six(op: Op) -> Tensor:
     return tf1.minimum(tf1.abs(op.inputs[0]), tf1.abs(op.inputs[0] - 6.0))
 
 
-def _between(op: Op) -> Any:
+def _between(op: Op) -> Tensor:
     return tf1.abs(op.inputs[0] - op.inputs[1])
 
 
-def _to_best(sign: float) -> Callable[[Any], Any]:
+def _to_best(sign: float) -> Callable[[Op], Tensor]:
     """Of every entry to the largest along the axes that are reduced, or to the smallest."""
 
-    def distance(op: Op) -> Any:
+    def distance(op: Op) -> Tensor:
         x = op.inputs[0] * tf1.cast(sign, op.inputs[0].dtype)
         return tf1.reduce_max(x, op.inputs[1], keepdims=True) - x
 
     return distance
 
 
-def _to_last_taken(op: Op) -> Any:
+def _to_last_taken(op: Op) -> Tensor:
     """Of every entry to the smallest that is among the k largest, and of those to the largest that is not."""
     x, last = op.inputs[0], op.outputs[0][..., -1:]
     return tf1.abs(x - last)
 
 
-DISTANCES: dict[str, Callable[[Any], Any]] = {
+DISTANCES: dict[str, Callable[[Op], Tensor]] = {
     "Relu": _to_zero,
     "LeakyRelu": _to_zero,
     "Selu": _to_zero,
@@ -72,7 +71,7 @@ class Kinks:
         self._ops = sorted((op for op in found if op._get_control_flow_context() is None), key=lambda op: op.name)
         self.measures = [_measured(op) for op in self._ops]
 
-    def near(self, measured: list[Any]) -> list[str]:
+    def near(self, measured: list[Array]) -> list[str]:
         """One text for each operation with an input within NEAR of an edge."""
         return [
             f"an input of {op.type} {op.name} is {distance:.1e} from its kink, and inputs there are up to {largest:.1e}"
@@ -81,7 +80,7 @@ class Kinks:
         ]
 
 
-def _measured(op: Op) -> tuple[Any, Any]:
+def _measured(op: Op) -> tuple[Tensor, Tensor]:
     distance = tf1.cast(DISTANCES[op.type](op), tf1.float64)
     smallest = tf1.reduce_min(tf1.where(distance > 0, distance, tf1.fill(tf1.shape(distance), tf1.float64.max)))
     return smallest, tf1.reduce_max(tf1.abs(tf1.cast(op.inputs[0], tf1.float64)))

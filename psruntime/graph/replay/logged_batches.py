@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from psruntime.core.shards.shard_messages import Shard, Sharding, ShardNews
 from psruntime.errors import UsageError
+from psruntime.graph.base.types import Array
 from psruntime.graph.input.examples import Examples
 from psruntime.graph.input.input_stream import InputStream
 from psruntime.graph.replay.rounds import ReplayedPart
@@ -17,7 +18,7 @@ Part = Mapping[str, Any]  # of a round, as the rounds log has it
 class _Batches(Protocol):
     """Those of one worker."""
 
-    def take(self, part: Part) -> list[Any]:
+    def take(self, part: Part) -> list[Array]:
         """What a part of a round was made of, one mini-batch after the other."""
 
 
@@ -79,9 +80,9 @@ class Numbered:
         self._inputs = inputs
         self._examples = Examples(inputs.draw_endlessly, inputs.name)
         self._number = -1  # of the last
-        self._last: list[Any] = []
+        self._last: list[Array] = []
 
-    def take(self, part: Part) -> list[Any]:
+    def take(self, part: Part) -> list[Array]:
         if "size" in part and part["batch"] != self._number:
             self._examples.skip(part["first"] - self._examples.taken)
             self._last, self._number = self._examples.take(part["size"]), part["batch"]
@@ -114,13 +115,13 @@ class OfShards:
         inputs.take_shards_from(self._source)
         self._begun = Shard(0, 1, 0, 0)  # that is read
         self._number = -1  # of its last batch
-        self._last: list[Any] = []
+        self._last: list[Array] = []
 
-    def take(self, part: Part) -> list[Any]:
+    def take(self, part: Part) -> list[Array]:
         """Raises UsageError if a shard has no such batch here."""
         return [array for minibatch in part["shards"] for array in self._minibatch(*minibatch)]
 
-    def _minibatch(self, epoch: int, begin: int, end: int, number: int) -> list[Any]:
+    def _minibatch(self, epoch: int, begin: int, end: int, number: int) -> list[Array]:
         if (self._begun.begin, self._begun.end) != (begin, end) or number < self._number:
             self._begin(epoch, begin, end)
         while self._number < number:

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.types import Session, Tensor, Variable
+from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.replay.sums import Gradient, place_of
 from psruntime.graph.update.optimizers import Rule, is_by_row, make_optimizer, rule_of
 
@@ -38,7 +38,7 @@ class PlainBucket:
     """
 
     def __init__(
-        self, bucket: Bucket, model: Mapping[str, Any], rules: list[Rule], rates: Sequence[Tensor], sparse: bool
+        self, bucket: Bucket, model: Mapping[str, Variable], rules: list[Rule], rates: Sequence[Tensor], sparse: bool
     ) -> None:
         self.bucket = bucket
         self._model = model
@@ -59,21 +59,21 @@ class PlainBucket:
                 self.update = self._master.assign(constraint(self._master), read_value=False)
         self.changes_rows = sparse and is_by_row(self._optimizer)  # those that the gradient names, and no others
 
-    def _own(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    def _own(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         """What the optimizer makes, under a name that ends as the optimizer calls it."""
         with tf1.name_scope(f"replay/{self.bucket.name}/optimizer/"):
             variable = next_creator(**{**kwargs, "use_resource": True, "collections": [], "trainable": False})
         self.variables.append(variable)
         return variable
 
-    def fed(self, gradient: Gradient) -> dict[Any, Any]:
+    def fed(self, gradient: Gradient) -> Feed:
         """gradient: of the mean, in the dtype in which it was summed."""
         feed = {self.values: gradient.values.astype(self.values.dtype.as_numpy_dtype)}
         return feed if self.rows is None else {**feed, self.rows: gradient.indices}
 
-    def changed_rows(self) -> list[Any]:
+    def changed_rows(self) -> list[Op]:
         """Operations that bring the rows that the gradient names to tables of the model."""
-        written: list[Any] = []
+        written: list[Op] = []
         assert self.rows is not None
         for piece in self.bucket.pieces:
             first, count, begin = place_of(piece, self.bucket)
@@ -83,7 +83,7 @@ class PlainBucket:
             written.append(self._model[piece.variable].scatter_update(changes))
         return written
 
-    def of_piece(self, piece: Piece) -> Any:
+    def of_piece(self, piece: Piece) -> Tensor:
         """The piece's entries of the master; of a table its rows."""
         master = self._master.read_value()
         if self.bucket.own_shape is None:
@@ -93,7 +93,7 @@ class PlainBucket:
         _, count, begin = place_of(piece, self.bucket)
         return master[begin : begin + count]
 
-    def slices(self) -> Iterator[tuple[Any, list[Slice]]]:
+    def slices(self) -> Iterator[tuple[Variable, list[Slice]]]:
         """(variable, its slices) of each; what the optimizer has once for all is there for the first of its model's
         variables."""
         for variable in self.variables:
@@ -138,7 +138,7 @@ class PlainBuckets:
     update: updates all, and then the model's variables.
     """
 
-    def __init__(self, plan: Plan, buckets: Sequence[PlainBucket], model: Mapping[str, Any]) -> None:
+    def __init__(self, plan: Plan, buckets: Sequence[PlainBucket], model: Mapping[str, Variable]) -> None:
         self._buckets = {each.bucket.name: each for each in buckets}
         updates = [each.update for each in buckets]
         pieces = {
@@ -153,7 +153,7 @@ class PlainBuckets:
         self._refresh = tf1.group(*[_whole(model[name], own) for name, own in trained.items()])
         self.initial = tf1.group(*[variable.initializer for each in buckets for variable in each.variables])
 
-    def take(self, session: Session, value: Callable[[str], Any]) -> None:
+    def take(self, session: Session, value: Callable[[str], Array]) -> None:
         """Makes all what a checkpoint has.  value: of the tensor of this name there."""
         for each in self._buckets.values():
             for variable, slices in each.slices():
@@ -163,9 +163,9 @@ class PlainBuckets:
                 session.run(variable.initializer, {variable.initializer.inputs[1]: array})
         session.run(self._refresh)
 
-    def values(self, session: Session) -> dict[str, Any]:
+    def values(self, session: Session) -> dict[str, Array]:
         """All that a checkpoint would have, by the name of the tensor there."""
-        found: dict[str, Any] = {}
+        found: dict[str, Array] = {}
         for each in self._buckets.values():
             for variable, slices in each.slices():
                 array = session.run(variable)
@@ -175,7 +175,7 @@ class PlainBuckets:
         return found
 
 
-def _whole(variable: Variable, pieces: Sequence[tuple[PlainBucket, Piece]]) -> Any:
+def _whole(variable: Variable, pieces: Sequence[tuple[PlainBucket, Piece]]) -> Op:
     """An operation that makes a variable of the model what its buckets have."""
     if pieces[0][0].bucket.is_table:
         places = [tf1.range(place_of(p, each.bucket)[0], variable.shape[0], p.stride) for each, p in pieces]

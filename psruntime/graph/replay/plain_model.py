@@ -16,7 +16,7 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import first_line
-from psruntime.graph.base.types import Session, Variable
+from psruntime.graph.base.types import Array, Feed, Op, Session, Tensor, Variable
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.model.variable_kinds import aggregation_of
@@ -76,7 +76,7 @@ class PlainModel:
         self.draws = sorted(op.name for op in ancestors([loss]) if op.type.startswith(DRAWS))
         self.kinks = Kinks(loss)
 
-    def _taken(self, tables: Collection[str]) -> dict[str, list[Any]]:
+    def _taken(self, tables: Collection[str]) -> dict[str, list[Tensor]]:
         """Of each variable its gradient: one tensor or IndexedSlices, or IndexedSlices for each lookup of a table, in
         the order in which they were made."""
         lookups = {name: _lookups(variable) for name, variable in self.variables.items() if name in tables}
@@ -85,7 +85,7 @@ class PlainModel:
         flat = [(name, number, source) for name, own in sources.items() for number, source in enumerate(own)]
         at_loss = [tf1.cast(1 / self._divisor, self.spec.loss.dtype)]
         gradients = tf1.gradients(self.spec.loss, [source for _, _, source in flat], at_loss)
-        taken: dict[str, list[Any]] = {}
+        taken: dict[str, list[Tensor]] = {}
         for (name, number, _), gradient in zip(flat, gradients, strict=True):
             if gradient is not None and lookups.get(name):
                 row_shape, ids = self.variables[name].shape.as_list()[1:], lookups[name][number].inputs[1]
@@ -108,7 +108,7 @@ class PlainModel:
             found += [variable.op.name] * (variable.op in read and any(use.changes for use in uses))
         return sorted(found)
 
-    def initialise(self, session: Session, value: Callable[[str], Any]) -> None:
+    def initialise(self, session: Session, value: Callable[[str], Array]) -> None:
         """Makes the variables that are not trained, once those that are have values: what a checkpoint has of them.
 
         value: of the tensor of this name there.
@@ -127,7 +127,7 @@ class PlainModel:
         if self._step is not None:
             session.run(self._step.initializer, {self._step.initializer.inputs[1]: global_step})
 
-    def gradient(self, session: Session, arrays: Sequence[Any], divisor: float) -> tuple[float, dict[str, Gradient]]:
+    def gradient(self, session: Session, arrays: Sequence[Array], divisor: float) -> tuple[float, dict[str, Gradient]]:
         """(what a mini-batch weighs, its gradient over the divisor, by variable); arrays: in the order of the layout.
 
         Raises:
@@ -142,22 +142,22 @@ class PlainModel:
         gradients = [gradient for piece in bucket.pieces for gradient in self._gradients[piece.variable]]
         return bucket.is_table and all(isinstance(gradient, tf1.IndexedSlices) for gradient in gradients)
 
-    def near_kinks(self, session: Session, arrays: Sequence[Any]) -> list[str]:
+    def near_kinks(self, session: Session, arrays: Sequence[Array]) -> list[str]:
         """Which inputs of a mini-batch are within rounding of a kink, one text for each operation."""
         return self.kinks.near(self._run(session, self.kinks.measures, self._fed(arrays)))
 
-    def _fed(self, arrays: Sequence[Any]) -> dict[Any, Any]:
+    def _fed(self, arrays: Sequence[Array]) -> Feed:
         return dict(zip(self._feeds, arrays, strict=True))
 
     @staticmethod
-    def _run(session: Session, fetches: Any, feed: dict[Any, Any]) -> Any:
+    def _run(session: Session, fetches: Any, feed: Feed) -> Any:
         try:
             return session.run(fetches, feed)
         except (tf1.errors.OpError, ValueError) as error:
             raise fate_of(error, Place.EVALUATOR, f"the model failed: {first_line(error)}") from error
 
 
-def _part_of(variable: Variable, value: Callable[[str], Any]) -> Any:
+def _part_of(variable: Variable, value: Callable[[str], Array]) -> Array:
     """What a checkpoint has of a variable, which may be a part of one that it has as a whole."""
     part = variable._get_save_slice_info()
     if part is None:
@@ -166,20 +166,20 @@ def _part_of(variable: Variable, value: Callable[[str], Any]) -> Any:
     return value(part.full_name)[region]
 
 
-def _lookups(variable: Variable) -> list[Any]:
+def _lookups(variable: Variable) -> list[Op]:
     """The operations that look up rows of a table, in the order in which they were made; none if there are others."""
     reads = [op for op in variable.handle.consumers() if op.type in ("ResourceGather", "ResourceGatherNd")]
     return sorted(reads, key=lambda op: op._id) if all(op.type == "ResourceGather" for op in reads) else []
 
 
-def _gradient(fetched: Sequence[Any]) -> Gradient:
+def _gradient(fetched: Sequence[Array]) -> Gradient:
     if not hasattr(fetched[0], "indices"):
         return Gradient(fetched[0])
     values, indices = (np.concatenate(parts) for parts in zip(*[(g.values, g.indices) for g in fetched], strict=True))
     return unique(Gradient(values, indices.astype(np.int64)))
 
 
-def _as_in_tf1(next_creator: Callable[..., Any], **settings: Any) -> Any:
+def _as_in_tf1(next_creator: Callable[..., Variable], **settings: Any) -> Variable:
     """A resource variable, with the one method that only those of the old kind have."""
     variable = next_creator(**settings)
     variable.initialized_value = lambda: variable.initial_value

@@ -15,6 +15,7 @@ from psruntime.errors import UsageError
 from psruntime.faults import Place, fate_of
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import readable
+from psruntime.graph.base.types import Array, Feed
 from psruntime.graph.input.batch_layout import BatchLayout
 from psruntime.graph.ops.seeds import model_graph
 from psruntime.graph.replay.plain_buckets import PlainBucket, PlainBuckets
@@ -37,7 +38,7 @@ class ReplayedPart:
     weight: float
     divisor: float
     positions: Sequence[int]
-    minibatches: Sequence[Sequence[Any]]
+    minibatches: Sequence[Sequence[Array]]
 
 
 def joint_part(parts: Sequence[ReplayedPart]) -> ReplayedPart:
@@ -94,7 +95,7 @@ class RoundReplay:
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
         self._session.run(self._all.initial)
 
-    def take(self, value: Callable[[str], Any], source: str) -> None:
+    def take(self, value: Callable[[str], Array], source: str) -> None:
         """Takes variables and slots.  value: of a tensor of `source`, by its name.
 
         Raises:
@@ -106,7 +107,7 @@ class RoundReplay:
         except (tf1.errors.OpError, ValueError, KeyError, IndexError) as error:
             raise UsageError(f"{source} does not fit the model: {first_line(error)}") from error
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Array]:
         """Variables and slots, by their names in a checkpoint."""
         return self._all.values(self._session)
 
@@ -121,7 +122,7 @@ class RoundReplay:
         gradients = [self._gradient(part) for part in parts]
         sums = [self._sum(number, parts, gradients) for number in range(len(self._buckets))]
         factor = self._factor(sums, sum(part.weight for part in parts))
-        feed: dict[Any, Any] = {}
+        feed: Feed = {}
         for rate, value in zip(self._rates, learning_rates_at(self._rules, global_step), strict=True):
             feed[rate] = np.float32(value) * np.float32(learning_rate_scale)
         for each, (total, scale) in zip(self._buckets, sums, strict=True):
@@ -217,7 +218,7 @@ class RoundReplay:
         return [[own for each, own in pairs if each.bucket.ps == ps] for ps in every_ps]
 
 
-def reader_of(checkpoint: str) -> Callable[[str], Any]:
+def reader_of(checkpoint: str) -> Callable[[str], Array]:
     """Reads a tensor of a checkpoint by its name.
 
     Raises:
@@ -230,7 +231,7 @@ def reader_of(checkpoint: str) -> Callable[[str], Any]:
     return lambda name: np.asarray(reader.get_tensor(name))
 
 
-def _difference(ours: Any, theirs: Any) -> Difference:
+def _difference(ours: Array, theirs: Array) -> Difference:
     if ours.shape != theirs.shape:
         raise ValueError(f"shape {list(theirs.shape)} there, {list(ours.shape)} here")
     entries = int(np.count_nonzero(_bits(ours) != _bits(theirs)))
@@ -239,5 +240,5 @@ def _difference(ours: Any, theirs: Any) -> Difference:
     return Difference(entries, 0.0 if not entries else largest if np.isfinite(largest) else np.inf)
 
 
-def _bits(values: Any) -> Any:
+def _bits(values: Array) -> Array:
     return np.ascontiguousarray(values).reshape(-1).view(f"u{values.itemsize}")

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from psruntime.core.plan.buckets import Bucket, Piece
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Array, DType
 
 
 class Gradient(NamedTuple):
     """values: dense, of the variable's shape; sparse, [rows] + the shape of a row.  indices: int64 [rows], or None."""
 
-    values: Any
-    indices: Tensor = None
+    values: Array
+    indices: Array = None
 
     @property
     def is_dense(self) -> bool:
         return self.indices is None
 
 
-def summing(dtype: Any) -> Any:
+def summing(dtype: DType) -> DType:
     """The dtype in which gradients of this dtype are summed."""
     return np.float64 if dtype == np.float64 else np.float32
 
@@ -59,7 +59,7 @@ def mean_of(minibatches: Sequence[tuple[float, Gradient]]) -> Gradient:
     return Gradient(mean.astype(first.values.dtype), total.indices)
 
 
-def _weighted(gradient: Gradient, weight: float, dtype: Any) -> Gradient:
+def _weighted(gradient: Gradient, weight: float, dtype: DType) -> Gradient:
     values = gradient.values.astype(dtype)
     return Gradient(values * dtype(weight) if weight else np.zeros_like(values), gradient.indices)
 

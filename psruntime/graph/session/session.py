@@ -20,7 +20,7 @@ from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.core.members.view import View
 from psruntime.errors import CannotPrepareError, ReplacedError
 from psruntime.graph.base.errors import LOST_SESSION, first_line, or_lost
-from psruntime.graph.base.types import Graph, Session
+from psruntime.graph.base.types import Array, Graph, Proto, Session, Tensor
 from psruntime.graph.session.control_plane import ControlPlane
 from psruntime.graph.session.local_initialiser import LocalInitialiser
 
@@ -40,7 +40,7 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
     takes_back: called once with the session instead of closing it; if it returns True, the session stays open.
     """
 
-    takes_back: Callable[[Any], bool] | None = None
+    takes_back: Callable[[Session], bool] | None = None
 
     def close(self) -> None:
         asked, self.takes_back = self.takes_back, None
@@ -54,12 +54,12 @@ class ViewSession(tf1.Session):  # type: ignore[misc]
     def run(self, *args: Any, **kwargs: Any) -> Any:
         return or_lost(super().run, *args, **kwargs)
 
-    def calling(self, fetches: Any, feed_list: Sequence[Any]) -> Callable[..., Any]:
+    def calling(self, fetches: Any, feed_list: Sequence[Tensor]) -> Callable[..., Any]:
         """What runs `fetches` with a value for each tensor of `feed_list`, taken apart once."""
         return partial(or_lost, callable_of(self, fetches, feed_list))
 
 
-def callable_of(session: Session, fetches: Any, feed_list: Sequence[Any]) -> Callable[..., Any]:
+def callable_of(session: Session, fetches: Any, feed_list: Sequence[Tensor]) -> Callable[..., Any]:
     """Runs `fetches`, of any structure, when called with a value for each tensor of `feed_list`.
 
     tf1.Session.make_callable takes fetches and feeds apart once only without a feed list; with one it does so at each
@@ -72,7 +72,7 @@ def callable_of(session: Session, fetches: Any, feed_list: Sequence[Any]) -> Cal
     targets = [operation._c_op for operation in handler.targets()]
     fed = [(tensor._as_tf_output(), tensor.dtype.as_numpy_dtype) for tensor in feed_list]
 
-    def call(*values: Any) -> Any:
+    def call(*values: Array) -> Any:
         feeds = {output: np.asarray(value, dtype) for (output, dtype), value in zip(fed, values, strict=True)}
         return handler.build_results(session, session._call_tf_sessionrun(None, feeds, fetched, targets, None))
 
@@ -107,8 +107,8 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
         control_plane: ControlPlane,
         preparation: Preparing,
         log: Callable[..., None],
-        opens: Callable[[View, bool], Any],
-        initialise: Callable[[Any], None] | None = None,
+        opens: Callable[[View, bool], Session],
+        initialise: Callable[[Session], None] | None = None,
         has_rounds: bool | None = None,
     ) -> None:
         self.assignment: Assignment | None = None
@@ -119,7 +119,7 @@ class ViewSessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
         self._opens = opens
         self._has_rounds = has_rounds
 
-    def create_session(self) -> Any:
+    def create_session(self) -> Session:
         """A session on a prepared view.  Tries until there is one; the control plane ends the wait.
 
         Raises:
@@ -165,7 +165,9 @@ def _end(session: Session) -> None:
     session.close()
 
 
-def open_session(server: WorkerServer, graph: Graph, view: View, runs_once: bool = False, config: Any = None) -> Any:
+def open_session(
+    server: WorkerServer, graph: Graph, view: View, runs_once: bool = False, config: Proto = None
+) -> Session:
     """A session on this worker's server, in which the graph's ps are those of the view.
 
     runs_once: whether nothing is run in it again and again, so that TensorFlow need not rewrite what it runs: that

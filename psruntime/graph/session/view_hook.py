@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.types import Session
@@ -31,13 +29,13 @@ class ViewHook(tf1.train.SessionRunHook):  # type: ignore[misc]
         """The global step that this worker last read."""
         return self._global_step
 
-    def after_create_session(self, session: Session, coord: Any) -> None:  # noqa: ARG002
+    def after_create_session(self, session: Session, coord: tf1.train.Coordinator) -> None:  # noqa: ARG002
         if self._takes_copies:
             self._graph.model.worker_copies.take(session)
         self._global_step = int(session.run(self._graph.read_step))
         self._stepped = False
 
-    def before_run(self, run_context: Any) -> None:  # noqa: ARG002
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> None:  # noqa: ARG002
         assignment = self._creator.assignment
         if assignment is None or not self._control_plane.is_current(assignment):
             raise tf1.errors.AbortedError(None, None, "the view or this worker's incarnation was replaced")

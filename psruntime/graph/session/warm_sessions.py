@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -13,7 +12,7 @@ from psruntime.core.members.view import View
 from psruntime.graph.base.types import Graph, Session
 from psruntime.graph.session.session import WorkerServer, open_session
 
-WarmUp = Callable[[Any], None]
+WarmUp = Callable[[Session], None]
 
 
 class WarmSessions:
@@ -26,7 +25,7 @@ class WarmSessions:
         self._graph = graph
         self._warm_up = {False: steps, True: preparation}
         self._lock = threading.Lock()  # guards the next
-        self._kept: dict[bool, tuple[View, Any]] = {}  # by whether it is to prepare a view
+        self._kept: dict[bool, tuple[View, Session]] = {}  # by whether it is to prepare a view
 
     def warm(self, server: WorkerServer, view: View, prepares: bool) -> None:
         """Opens those on the view that are not there, the one to prepare it only if this worker may have to.
@@ -39,7 +38,7 @@ class WarmSessions:
                 if not self._keep(view, each, session):
                     _end(session)
 
-    def open(self, server: WorkerServer, is_left: Callable[[], bool], view: View, prepares: bool) -> Any:
+    def open(self, server: WorkerServer, is_left: Callable[[], bool], view: View, prepares: bool) -> Session:
         """A session on the view, which the caller closes; a warm one if there is one.
 
         is_left: whether steps are to be taken in another graph.  Then what is closed is kept for the way back.  So is
@@ -48,7 +47,7 @@ class WarmSessions:
         warm = self._pop(view, prepares)
         session = warm or open_session(server, self._graph, view, runs_once=prepares)
 
-        def takes_back(closed: Any) -> bool:
+        def takes_back(closed: Session) -> bool:
             wanted = warm is not None if prepares else is_left()
             return wanted and self._keep(view, prepares, closed)
 
@@ -67,7 +66,7 @@ class WarmSessions:
         for session in kept:
             _end(session)
 
-    def _pop(self, view: View, prepares: bool) -> Any:
+    def _pop(self, view: View, prepares: bool) -> Session:
         """The one that is kept, if it is on the ps of this view."""
         with self._lock:
             on, session = self._kept.pop(prepares, (view, None))
@@ -76,7 +75,7 @@ class WarmSessions:
             return None
         return session
 
-    def _warmed(self, server: WorkerServer, view: View, prepares: bool) -> Any:
+    def _warmed(self, server: WorkerServer, view: View, prepares: bool) -> Session:
         session = open_session(server, self._graph, view, runs_once=prepares)
         try:
             self._warm_up[prepares](session)

@@ -8,8 +8,6 @@ with a gradient (step_messages.py) says what it counts.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import worker_cpu
@@ -18,7 +16,7 @@ from psruntime.graph.base.types import Tensor
 HALF = (tf1.float16.as_datatype_enum, tf1.bfloat16.as_datatype_enum)
 
 
-def make_divisor(index: int) -> Any:
+def make_divisor(index: int) -> Tensor:
     """The number by which worker `index` divides its gradient, float64 []; to be fed, 1 if it is not.
 
     None if the current graph, which has the model, has half precision: a large divisor would make zeros of the small
@@ -30,7 +28,7 @@ def make_divisor(index: int) -> Any:
         return tf1.placeholder_with_default(tf1.constant(1.0, tf1.float64), [], name="mean_divisor")
 
 
-def gradient_scale(examples: Any, divisor: Tensor) -> Any:
+def gradient_scale(examples: Tensor, divisor: Tensor) -> Tensor:
     """Multiply a gradient by this to get the sum over its examples, float64 []; 0 if they weigh nothing.
 
     divisor: what the gradient was divided by, float64 []; None: nothing.

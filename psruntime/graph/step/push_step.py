@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import ps_device
@@ -40,7 +38,7 @@ def _push(
     aggregated: list[AggregatedBucket],
     request: PushRequest,
     finite: Tensor,
-) -> tuple[list[Any], Any]:
+) -> tuple[list[Tensor], Tensor]:
     """Pushes what a step of this worker made; (outcomes per ps, global step after it)."""
     outcomes = Outcomes(setup.plan.num_ps)
     for bucket in trained:
@@ -61,7 +59,7 @@ def _push(
     return outcomes.bring(global_step, setup.index)
 
 
-def _count_step(store: BucketStore, control: PsControl, request: ReceivedPush) -> tuple[Any, Any]:
+def _count_step(store: BucketStore, control: PsControl, request: ReceivedPush) -> tuple[Tensor, Tensor]:
     """Counts the update in the global step, by the rule of every bucket; (outcome, global step after it)."""
     with tf1.device(ps_device(store.bucket.ps)):
         one = BucketGradient(tf1.ones([1], tf1.int64))

@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.accounting.ledger import PENDING
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import ps_device, worker_device
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.aggregation import Aggregation
 from psruntime.graph.push.round_sum import APPLIED_ATTEMPT, RoundStore, close, contribute
@@ -76,7 +76,7 @@ def _require_no_dynamic_table(setup: StepSetup) -> None:
             )
 
 
-def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Tensor, finite: Tensor) -> tuple[Any, Any]:
+def _weight_and_scale(setup: StepSetup, pulled: PulledModel, divisor: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
     """(what the batch weighs in a round, float64 [], 0 unless it is finite; the scale of its gradient)."""
     examples = setup.weight(pulled, finite)
     with tf1.device(worker_device(setup.index)):
@@ -95,15 +95,15 @@ class _Rounds:
         self._close_request = close_request
         every_ps = range(setup.plan.num_ps)
         self._stores: list[list[RoundStore]] = [[] for _ in every_ps]  # per ps, like the next three
-        self._contribute: list[list[Any]] = [[] for _ in every_ps]
-        self._squares: list[list[Any]] = [[] for _ in every_ps]
-        self._close: list[list[Any]] = [[] for _ in every_ps]
-        self._keep: list[Any] = []
-        self._after_close: dict[str, Any] = {}
+        self._contribute: list[list[Tensor]] = [[] for _ in every_ps]
+        self._squares: list[list[Tensor]] = [[] for _ in every_ps]
+        self._close: list[list[Tensor]] = [[] for _ in every_ps]
+        self._keep: list[Op] = []
+        self._after_close: dict[str, Tensor] = {}
         self._outcomes = Outcomes(setup.plan.num_ps)
         self._local = _LocalRounds(setup, close_request) if setup.has_local_rounds else None
 
-    def add(self, bucket: TrainedBucket, examples: Any) -> None:
+    def add(self, bucket: TrainedBucket, examples: Tensor) -> None:
         """A bucket that is trained.  examples: what the batch weighs, float64 []."""
         setup, store, ps = self._setup, bucket.store, bucket.ps
         sent = setup.sent(bucket, examples > 0)
@@ -173,9 +173,9 @@ class _Rounds:
         rounds: RoundStore,
         ps: int,
         gradient: BucketGradient,
-        closed: Any,
+        closed: Tensor,
         aggregation: Aggregation | None = None,
-    ) -> Any:
+    ) -> Tensor:
         """The outcome of a step on a bucket, int64 [3] as of `contribute`; closed: the round state after the close."""
         control = self._setup.controls[ps]
         if self._setup.job.backup_workers:
@@ -214,8 +214,8 @@ class _LocalRounds:
     def __init__(self, setup: StepSetup, closing: PushRequest) -> None:
         self._index, self._controls, self._closing = setup.index, setup.controls, closing
         self._change: dict[str, BucketGradient] = {}
-        self._keep: dict[str, Any] = {}
-        self._close: list[list[Any]] = [[] for _ in range(setup.plan.num_ps)]
+        self._keep: dict[str, Op] = {}
+        self._close: list[list[Tensor]] = [[] for _ in range(setup.plan.num_ps)]
         with tf1.device(ps_device(0)):
             self._end = tf1.placeholder(tf1.int64, [1], name="local_end")
 
@@ -259,7 +259,7 @@ def _joint_update(
     is_dynamic: of a dynamic table, where ids get rows in their order, which must not be that in which the workers came.
     """
 
-    def from_sum(total: BucketGradient) -> Any:
+    def from_sum(total: BucketGradient) -> Op:
         joint = rounds.joint(total, closing.factor)
         joint = ascending(joint) if is_dynamic else joint
         values = joint.values
@@ -270,7 +270,7 @@ def _joint_update(
     return from_sum
 
 
-def _each(build: Callable[[list[Any]], Any], per_ps: list[list[Any]]) -> list[Any]:
+def _each(build: Callable[[list[Tensor]], Tensor], per_ps: list[list[Tensor]]) -> list[Tensor]:
     """One tensor on each ps that has any."""
     built = []
     for ps, tensors in enumerate(per_ps):

@@ -123,7 +123,7 @@ class StepSetup:
             for name, each in made.items()
         ]
 
-    def is_finite(self, pulled: PulledModel, gradients: Iterable[BucketGradient]) -> Any:
+    def is_finite(self, pulled: PulledModel, gradients: Iterable[BucketGradient]) -> Tensor:
         """Whether the loss of this run and all that it pushes are finite, bool [] on the worker.
 
         No ps takes a push before it knows, so an infinite entry keeps all of a push from being applied.  Where bad
@@ -134,7 +134,7 @@ class StepSetup:
         with tf1.device(worker_device(self.index)), tf1.control_dependencies(after):
             return tf1.reduce_all(tf1.stack([tf1.is_finite(pulled.spec.loss), *all_finite(gradients)]))
 
-    def weight(self, pulled: PulledModel, finite: Tensor) -> Any:
+    def weight(self, pulled: PulledModel, finite: Tensor) -> Tensor:
         """What the batch of a step weighs, float64 [] on the worker; 0 unless loss and gradients are finite."""
         with tf1.device(worker_device(self.index)):
             examples = tf1.cast(pulled.examples, tf1.float64)
@@ -168,7 +168,7 @@ class StepSetup:
         numbers = self.controls[bucket.ps].numbers
         return StalenessWeight(rule, bucket.ps, numbers, rates, rule_of(bucket.variable, rules)) if rule else None
 
-    def sent(self, bucket: TrainedBucket, counts: Any) -> BucketGradient:
+    def sent(self, bucket: TrainedBucket, counts: Tensor) -> BucketGradient:
         """The gradient of the bucket as it is pushed.  counts: bool [], whether it does."""
         if self.wire.sparsifies(bucket.store.bucket):
             momentum = bucket.optimizer.momentum
@@ -213,7 +213,7 @@ class StepSetup:
             mean_divisor=divisor,
         )
 
-    def _norm(self, gradients: Gradients, divisor: Tensor) -> Any:
+    def _norm(self, gradients: Gradients, divisor: Tensor) -> Tensor:
         with tf1.device(worker_device(self.index)):
             norm = tf1.cast(global_norm(list(gradients.values())), tf1.float64)
             return norm if divisor is None else norm * divisor

@@ -7,7 +7,6 @@ is computed before the last variable is there counts as part of the pull.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -19,7 +18,7 @@ from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.ops.seeds import is_deterministic
 
 
-def step_marks(pulled: PulledModel, plan: Plan, finite: Tensor, index: int) -> dict[str, Any]:
+def step_marks(pulled: PulledModel, plan: Plan, finite: Tensor, index: int) -> dict[str, Tensor]:
     """{"pulled", "computed"}: seconds since 1970 by the clock of worker `index`, float64 [].
 
     finite: as StepSetup.is_finite, which needs all gradients, and for which every push waits.
@@ -30,7 +29,7 @@ def step_marks(pulled: PulledModel, plan: Plan, finite: Tensor, index: int) -> d
     return {"pulled": _mark(sorted(sources, key=lambda op: op.name), index), "computed": _mark([finite], index)}
 
 
-def _mark(after: list[Any], index: int) -> Any:
+def _mark(after: list[Tensor | Op], index: int) -> Tensor:
     with tf1.device(worker_cpu(index)), tf1.control_dependencies(after):
         if is_deterministic():  # TensorFlow runs no Timestamp then
             return tf1.ensure_shape(tf1.numpy_function(time.time, [], tf1.float64), [])

@@ -8,12 +8,12 @@ workers apply the momentum, of velocities.  Their "momentum factor masking" is l
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from psruntime.graph.base.devices import worker_device
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.ops.worker_variables import worker_variable
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.wire import Wire, unpacked
@@ -25,7 +25,7 @@ FEW_MORE = 4  # of the sample besides, where it has few of those that are sent
 
 
 def largest_entries(
-    wire: Wire, name: str, gradient: BucketGradient, momentum: Momentum | None, counts: Any, index: int
+    wire: Wire, name: str, gradient: BucketGradient, momentum: Momentum | None, counts: Tensor, index: int
 ) -> BucketGradient:
     """The dense gradient of bucket `name` as worker `index` pushes it: with int32 indices of its entries.
 
@@ -55,7 +55,7 @@ def largest_entries(
             return BucketGradient(tf1.identity(sent), tf1.identity(entries))
 
 
-def largest(values: Any, fraction: float) -> Any:
+def largest(values: Tensor, fraction: float) -> Tensor:
     """The places of the entries of `values`, [size], that are largest in magnitude: int32 [at most fraction x size].
 
     At least one, but none that is 0.  Fewer if the sample misleads, which it cannot below 2 x SAMPLED entries, where it
@@ -70,7 +70,7 @@ def largest(values: Any, fraction: float) -> Any:
     return tf1.gather(found, places)
 
 
-def _threshold(magnitude: Any, size: int, wanted: int) -> Any:
+def _threshold(magnitude: Tensor, size: int, wanted: int) -> Tensor:
     """A number above 0 that somewhat more than `wanted` entries reach, unless the others are 0."""
     apart = size // SAMPLED | 1  # odd, unlike most lengths of rows
     sample = magnitude[::apart]

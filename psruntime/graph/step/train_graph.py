@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow.compat.v1 as tf1
+
 from psruntime.core.plan.identity import UNSAID, ModelIdentity
 from psruntime.core.plan.plan import Plan
-from psruntime.graph.base.types import Graph
+from psruntime.graph.base.types import Graph, Op, Tensor, Variable
 from psruntime.graph.model.pulled_model import PulledModel
 from psruntime.graph.push.round_sum import RoundStore
 from psruntime.graph.push.step_messages import PushRequest
@@ -30,9 +32,9 @@ class LocalRoundGraph:
     """
 
     change: dict[str, BucketGradient]
-    keep: dict[str, Any]
-    end: Any
-    close: list[Any]
+    keep: dict[str, Op]
+    end: Tensor
+    close: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,14 @@ class RoundGraph:
 
     stores: list[RoundStore]
     request: PushRequest
-    contribute: list[Any]
-    squares: list[Any]
-    close: list[Any]
-    after_close: dict[str, Any]
+    contribute: list[Tensor]
+    squares: list[Tensor]
+    close: list[Tensor]
+    after_close: dict[str, Tensor]
     local: LocalRoundGraph | None = None
 
     @property
-    def runs(self) -> dict[str, tuple[Any, list[Any]]]:
+    def runs(self) -> dict[str, tuple[Any, list[Tensor]]]:
         """Of each run that it has: (what is fetched, the tensors that are fed)."""
         request = self.request.fed
         runs = {
@@ -100,16 +102,16 @@ class TrainGraph:
     controls: list[PsControl]
     fence: WriteFence
     step: dict[str, Any]
-    gradient_norm: Any
+    gradient_norm: Tensor
     optimizers: dict[str, BucketOptimizer]
     row_flags: dict[str, tuple[RowFlags, ...]]
     untrained: list[str]
     unmoved: list[str]
     dense_updates: dict[str, int]
-    read_step: Any
-    closing: Any
+    read_step: Tensor
+    closing: Tensor
     rounds: RoundGraph | None = None
-    mean_divisor: Any = None
+    mean_divisor: Tensor = None
     identity: ModelIdentity = UNSAID
 
     @property
@@ -117,17 +119,17 @@ class TrainGraph:
         return self.model.global_step
 
     @property
-    def fed(self) -> list[Any]:
+    def fed(self) -> list[Tensor]:
         """The tensors that a step is fed."""
         of_rounds = [self.rounds.request.fed] if self.rounds else []
         divisor = [] if self.mean_divisor is None else [self.mean_divisor]
         return [*self.model.batch, self.request.fed, *of_rounds, *divisor]
 
-    def values_of(self, store: BucketStore) -> list[Any]:
+    def values_of(self, store: BucketStore) -> list[Variable]:
         """The variables of a bucket, but for its counters: its master, and what is kept beside it."""
         return [store.master, *self.kept_beside(store.bucket.name)]
 
-    def kept_beside(self, bucket: str) -> list[Any]:
+    def kept_beside(self, bucket: str) -> list[Variable]:
         """The variables with the ids of the rows of a dynamic table, and those of the bucket's optimizer."""
         id_rows, optimizer = self.model.id_rows.get(bucket), self.optimizers.get(bucket)
         return [*(id_rows.variables if id_rows else []), *(optimizer.variables if optimizer else [])]
@@ -144,6 +146,6 @@ class TrainGraph:
         every_ps = range(self.plan.num_ps)
         return frozenset(ps for ps in every_ps if ps not in with_copies and not self.stores_on(ps))
 
-    def is_step(self, run_context: Any) -> bool:
+    def is_step(self, run_context: tf1.train.SessionRunContext) -> bool:
         """Whether this run of a session is a training step; any other pushes nothing and counts for nothing."""
         return run_context.original_args.fetches is self.step

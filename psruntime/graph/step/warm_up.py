@@ -9,12 +9,11 @@ Of a ps it reads no more than its variables: everything else there waits for the
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Op, Session, Tensor
+from psruntime.graph.base.types import Array, Op, Session, Tensor
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.step.train_graph import TrainGraph
 
@@ -68,6 +67,6 @@ def _is_in_loop(op: Op) -> bool:
     return context is not None
 
 
-def _any_value(tensor: Tensor) -> Any:
+def _any_value(tensor: Tensor) -> Array:
     shape = [1 if size is None else size for size in tensor.shape.as_list()] if tensor.shape.rank else []
     return np.full(shape, b"" if tensor.dtype == tf1.string else 0, tensor.dtype.as_numpy_dtype)

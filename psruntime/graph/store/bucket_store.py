@@ -18,6 +18,7 @@ from psruntime.core.accounting.ledger import LEDGER_SIZE
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import ps_device
+from psruntime.graph.base.types import Array, DType, Tensor, Variable
 from psruntime.graph.store.numbers import Numbers
 
 # Columns of a worker's row in `pushed`.
@@ -52,7 +53,7 @@ class PsControl:
             self.bytes_held = ps_variable(f"control/ps_{ps}/bytes_held", [])
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         return [self.admitted, self.max_staleness, self.learning_rate_scale, self.prepared, self.bytes_held]
 
 
@@ -78,22 +79,22 @@ class BucketStore:
             self.mutex = tf1.raw_ops.MutexV2(shared_name=f"mutex/{bucket.name}")
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         return [self.master, *self.counters]
 
     @property
-    def counters(self) -> list[Any]:
+    def counters(self) -> list[Variable]:
         """What accounts for updates: version, ledger and the pushes of each worker."""
         return [self.version, self.ledger, self.pushed]
 
-    def pull(self) -> tuple[Any, Any]:
+    def pull(self) -> tuple[Tensor, Tensor]:
         """(version, master), read on the ps in this order: the tensor is never older than its version says."""
         with tf1.device(ps_device(self.bucket.ps)):
             version = self.version.read_value()
             with tf1.control_dependencies([version]):
                 return version, self.master.read_value()
 
-    def pull_handle(self) -> tuple[Any, Any]:
+    def pull_handle(self) -> tuple[Tensor, Tensor]:
         """(version, handle of the master), for reads of single rows.
 
         The handle itself waits for the version: a control dependency of the reads would be lost where they
@@ -114,12 +115,12 @@ class PlanStores:
         self.buckets = {bucket.name: BucketStore(bucket, max_workers) for bucket in plan.buckets}
 
 
-def counts_of(pushes: Any) -> dict[int, tuple[int, int]]:
+def counts_of(pushes: Array) -> dict[int, tuple[int, int]]:
     """Worker -> (accepted, received), of those that have any, from int64 [max_workers, 2]."""
     return {int(worker): (int(pushes[worker, 0]), int(pushes[worker, 1])) for worker in np.flatnonzero(pushes[:, 1])}
 
 
-def ps_variable(name: str, shape: Sequence[int], dtype: Any = tf1.int64, initializer: Any = None) -> Any:
+def ps_variable(name: str, shape: Sequence[int], dtype: DType = tf1.int64, initializer: Any = None) -> Variable:
     """A variable outside the collections, known to every process by its name.  Zeros by default, until assigned."""
     with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
         return tf1.get_variable(

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Tensor, Variable
+from psruntime.graph.base.types import DType, Op, Tensor, Variable
 from psruntime.graph.ops.row_sums import row_sums
 from psruntime.graph.store.bucket_store import ps_variable
 
@@ -25,15 +24,15 @@ class BucketGradient:
     indices: int64 [rows], or int32 until it is on the ps; unique; None if dense.
     """
 
-    values: Any
+    values: Tensor
     indices: Tensor = None
 
     @property
-    def tensors(self) -> list[Any]:
+    def tensors(self) -> list[Tensor]:
         """The tensors that travel."""
         return [self.values] if self.indices is None else [self.values, self.indices]
 
-    def map(self, function: Callable[[Any], Any]) -> BucketGradient:
+    def map(self, function: Callable[[Tensor], Tensor]) -> BucketGradient:
         """The gradient with each of its tensors passed through `function`."""
         return BucketGradient(function(self.values), None if self.indices is None else function(self.indices))
 
@@ -42,11 +41,11 @@ class BucketGradient:
         """The gradient with its indices as int64."""
         return self if self.indices is None else replace(self, indices=tf1.cast(self.indices, tf1.int64))
 
-    def with_values(self, values: Any) -> BucketGradient:
+    def with_values(self, values: Tensor) -> BucketGradient:
         return replace(self, values=values)
 
     @property
-    def for_optimizer(self) -> Any:
+    def for_optimizer(self) -> Tensor:
         """What apply_gradients takes: a tensor or IndexedSlices."""
         return self.values if self.indices is None else tf1.IndexedSlices(self.values, self.indices)
 
@@ -88,19 +87,19 @@ def clipped(
     return {name: g.with_values(g.values * tf1.cast(scale, g.values.dtype)) for name, g in gradients.items()}
 
 
-def all_finite(gradients: Iterable[BucketGradient]) -> list[Any]:
+def all_finite(gradients: Iterable[BucketGradient]) -> list[Tensor]:
     """Of each gradient of floats whether all its entries are finite numbers, bool [], on the current device."""
     return [tf1.reduce_all(tf1.is_finite(g.values)) for g in gradients if g.values.dtype.is_floating]
 
 
-def global_norm(gradients: list[BucketGradient]) -> Any:
+def global_norm(gradients: list[BucketGradient]) -> Tensor:
     """Euclidean norm over all entries of all gradients, [] float32, or float64 if one of them is."""
     wide = tf1.float64 if any(g.values.dtype == tf1.float64 for g in gradients) else tf1.float32
     squares = [tf1.reduce_sum(tf1.square(tf1.cast(g.values, wide))) for g in gradients]
     return tf1.sqrt(tf1.add_n(squares))
 
 
-def summing(dtype: Any) -> Any:
+def summing(dtype: DType) -> DType:
     """The dtype in which gradients of this dtype are summed."""
     return tf1.float32 if dtype in (tf1.float16, tf1.bfloat16) else dtype
 
@@ -108,7 +107,7 @@ def summing(dtype: Any) -> Any:
 class GradientStore:
     """Variables on the current device that hold a gradient of `master`, in `dtype`."""
 
-    def __init__(self, name: str, master: Variable, dtype: Any, is_sparse: bool = False) -> None:
+    def __init__(self, name: str, master: Variable, dtype: DType, is_sparse: bool = False) -> None:
         shape = master.shape.as_list()
         self.dtype = dtype
         if is_sparse:
@@ -119,19 +118,19 @@ class GradientStore:
             self._indices = None
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         return [self._values] if self._indices is None else [self._values, self._indices]
 
     def read(self) -> BucketGradient:
         """The gradient, on the current device."""
         return BucketGradient(*[variable.read_value() for variable in self.variables])
 
-    def write(self, gradient: BucketGradient) -> Any:
+    def write(self, gradient: BucketGradient) -> Op:
         """An operation that replaces what is held."""
         pairs = zip(self.variables, gradient.wide.tensors, strict=True)
         return tf1.group(*[variable.assign(tensor, read_value=False) for variable, tensor in pairs])
 
-    def add(self, gradient: BucketGradient, factor: Tensor) -> list[Any]:
+    def add(self, gradient: BucketGradient, factor: Tensor) -> list[Op]:
         """An operation that adds a dense gradient times the factor, a scalar, to what is held; see RowSum.add."""
         if self.dtype.is_integer:
             return [self._values.assign_add(gradient.values * tf1.cast(factor, self.dtype), read_value=False)]
@@ -149,7 +148,7 @@ class GradientStore:
         return gradient
 
 
-def _rows(name: str, row_shape: list[int], dtype: Any) -> Any:
+def _rows(name: str, row_shape: list[int], dtype: DType) -> Variable:
     """A variable of any number of rows; none until somebody assigns."""
     with tf1.variable_scope(tf1.VariableScope(reuse=False), auxiliary_name_scope=False):
         return tf1.get_variable(

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.accounting.ledger import LEDGER_SIZE
+from psruntime.graph.base.types import DType, Tensor
 
 
 class Numbers:
@@ -18,9 +19,9 @@ class Numbers:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._made: dict[tuple[Any, Any], Any] = {}
+        self._made: dict[tuple[Any, DType], Tensor] = {}
 
-    def __call__(self, value: float | tuple[int, ...], dtype: Any = tf1.int64) -> Any:
+    def __call__(self, value: float | tuple[int, ...], dtype: DType = tf1.int64) -> Tensor:
         """The number, [], or the numbers of a tuple."""
         key = (value, dtype)
         if key not in self._made:
@@ -28,15 +29,15 @@ class Numbers:
                 self._made[key] = tf1.constant(value, dtype)
         return self._made[key]
 
-    def one(self, column: int) -> Any:
+    def one(self, column: int) -> Tensor:
         """1 in this column of a ledger, int64 [LEDGER_SIZE]."""
         return self(tuple(int(each == column) for each in range(LEDGER_SIZE)))
 
-    def moved(self, column: int, to: int) -> Any:
+    def moved(self, column: int, to: int) -> Tensor:
         """One from a column of a ledger to another, int64 [LEDGER_SIZE]."""
         return self(tuple(int(each == to) - int(each == column) for each in range(LEDGER_SIZE)))
 
-    def one_at(self, column: Any) -> Any:
+    def one_at(self, column: Tensor) -> Tensor:
         """As `one`, of a column that is a tensor; on the current device."""
         depth = self(LEDGER_SIZE, tf1.int32)
         return tf1.raw_ops.OneHot(indices=column, depth=depth, on_value=self(1), off_value=self(0))

@@ -7,12 +7,11 @@ Masters, slots and sums stay in float32; what is pulled and what is pushed is ro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import Bucket
-from psruntime.graph.base.types import Op, Tensor
+from psruntime.graph.base.types import DType, Op, Tensor
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Wire:
     top_k: fraction of the entries of a dense gradient that is sent; None: all.
     """
 
-    dtype: Any = tf1.float32
+    dtype: DType = tf1.float32
     feedback: bool = False
     top_k: float | None = None
 
@@ -30,11 +29,11 @@ class Wire:
         """Whether gradients of this bucket name the entries that they have."""
         return self.top_k is not None and bucket.can_be_sparsified
 
-    def packed(self, tensor: Tensor) -> Any:
+    def packed(self, tensor: Tensor) -> Tensor:
         """The tensor as it travels, on the current device.  What float16 cannot hold becomes infinite."""
         return tf1.cast(tensor, self.dtype) if self.rounds(tensor) else tensor
 
-    def saturated(self, gradient: Tensor) -> Any:
+    def saturated(self, gradient: Tensor) -> Tensor:
         """As `packed`, but what float16 cannot hold becomes its largest number, unless it is infinite itself."""
         if self.dtype == tf1.float16 and self.rounds(gradient):
             held = tf1.clip_by_value(gradient, tf1.float16.min, tf1.float16.max)
@@ -49,7 +48,7 @@ class Wire:
 FULL = Wire()
 
 
-def unpacked(tensor: Tensor, dtype: Any) -> Any:
+def unpacked(tensor: Tensor, dtype: DType) -> Tensor:
     """What travelled, as it is used; on the current device."""
     return tensor if tensor.dtype.base_dtype == dtype else tf1.cast(tensor, dtype)
 
@@ -58,6 +57,6 @@ AS_IS = "PsruntimeAsIs"
 
 
 @tf1.RegisterGradient(AS_IS)  # type: ignore[untyped-decorator]
-def _as_is(operation: Op, gradient: Tensor) -> Any:  # noqa: ARG001 - as TensorFlow calls it
+def _as_is(operation: Op, gradient: Tensor) -> Tensor:  # noqa: ARG001 - as TensorFlow calls it
     """The gradient of a rounding on the way to the worker: it passes, and is rounded as a whole when it is pushed."""
     return gradient

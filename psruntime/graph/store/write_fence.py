@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf1
 from psruntime.core.members.membership import tag_of
 from psruntime.errors import ReplacedError
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Op, Session, Tensor
+from psruntime.graph.base.types import Feed, Op, Proto, Session, Tensor
 from psruntime.graph.store.bucket_store import PsControl
 
 Built = TypeVar("Built")
@@ -48,7 +48,7 @@ class WriteFence:
                 self._admitted.append(control.admitted.sparse_read(self._indices[ps]))
             self._at_once.append(self.passed(ps, []))
 
-    def passed(self, ps: int, values: Sequence[Any]) -> Any:
+    def passed(self, ps: int, values: Sequence[Tensor]) -> Op:
         """An operation on the ps that fails unless the ps admits the writer, once these tensors have arrived there.
 
         They are waited for by an operation that no optimization of graphs moves to where they are made.
@@ -84,22 +84,22 @@ class WriteFence:
 
         return fenced
 
-    def run(self, session: Session, incarnation: int, operations: Any, feed: Any = None, *more: Any) -> Any:
+    def run(self, session: Session, incarnation: int, fetches: Any, feed: Feed | None = None, *more: Proto) -> Any:
         """Runs operations that write, as this incarnation.  feed, more: further arguments of the session's `run`.
 
         Raises:
             ReplacedError: a ps no longer admits the incarnation.
         """
         try:
-            return session.run(operations, {**(feed or {}), **dict.fromkeys(self._writers, incarnation)}, *more)
+            return session.run(fetches, {**(feed or {}), **dict.fromkeys(self._writers, incarnation)}, *more)
         except tf1.errors.InvalidArgumentError:
             self.require_admitted(session, incarnation)
             raise
 
-    def warm_up(self, session: Session, operations: Any, feed: Any = None) -> None:
+    def warm_up(self, session: Session, fetches: Any, feed: Feed | None = None) -> None:
         """Makes a session ready for `run`, and writes nothing: as somebody whom no ps admits.  feed: also fed by it."""
         with suppress(tf1.errors.InvalidArgumentError):
-            session.run(operations, {**(feed or {}), **dict.fromkeys(self._writers, _ADMITTED_NOWHERE)})
+            session.run(fetches, {**(feed or {}), **dict.fromkeys(self._writers, _ADMITTED_NOWHERE)})
 
     def require_admitted(self, session: Session, incarnation: int) -> None:
         """Checks that every ps still admits this incarnation.
@@ -119,7 +119,9 @@ class FencedSession:
     def __init__(self, session: Session, fence: WriteFence, incarnation: int) -> None:
         self._session, self._fence, self._incarnation = session, fence, incarnation
 
-    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+    def run(
+        self, fetches: Any, feed_dict: Feed | None = None, options: Proto = None, run_metadata: Proto = None
+    ) -> Any:
         """As tf.Session.  Raises ReplacedError, as WriteFence.run."""
         return self._fence.run(self._session, self._incarnation, fetches, feed_dict, options, run_metadata)
 

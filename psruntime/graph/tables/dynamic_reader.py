@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.dynamic.hashing import sets_of
 from psruntime.graph.dynamic.id_rows import IdRows
 from psruntime.graph.dynamic.id_sets import NO_ID
@@ -29,7 +28,7 @@ class DynamicReader(GroupReader):
         self.row_shape = group.row_shape[1:]
         self._id_rows = id_rows
 
-    def check(self, table: GroupedTable, ids: Tensor) -> Any:
+    def check(self, table: GroupedTable, ids: Tensor) -> Op:
         """An operation that fails if one of the ids is that which stands for none."""
         with tf1.device(self._worker):
             least = tf1.reduce_min(ids)
@@ -43,16 +42,16 @@ class DynamicReader(GroupReader):
             "its rows there"
         )
 
-    def _group_rows(self, _table: GroupedTable, ids: Tensor, /) -> Any:
+    def _group_rows(self, _table: GroupedTable, ids: Tensor, /) -> Tensor:
         """The ids themselves, int64 [ids]: only the ps maps them to rows."""
         return tf1.reshape(ids, [-1])
 
-    def _ps_and_bucket_rows(self, unique: Tensor) -> tuple[Any, Any]:
+    def _ps_and_bucket_rows(self, unique: Tensor) -> tuple[Tensor, Tensor]:
         """(the ps of each id, int32 [ids]; the ids)."""
         return tf1.cast(sets_of(unique, self.group.rows) % self.group.num_ps, tf1.int32), unique
 
-    def _gathered(self, ps: int, ids: Tensor) -> Any:
-        def look_up() -> Any:
+    def _gathered(self, ps: int, ids: Tensor) -> Tensor:
+        def look_up() -> Tensor:
             with tf1.control_dependencies([self.handles[ps]]):  # which is there after what a step waits for
                 rows = self._id_rows[ps].look_up(tf1.identity(ids))
             rows.set_shape([None, *self.row_shape])
@@ -60,5 +59,5 @@ class DynamicReader(GroupReader):
 
         return brought(look_up, ps_device(ps), self._worker, self._wire)
 
-    def _read_all(self, handle: Any) -> Any:
+    def _read_all(self, handle: Tensor) -> Tensor:
         return tf1.reshape(super()._read_all(handle), [-1, *self.group.row_shape])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -29,7 +28,7 @@ class _Lookup:
 
     group: GroupReader
     request: LookupRequest
-    result: Any
+    result: Tensor
 
 
 class TableLookups:
@@ -53,7 +52,7 @@ class TableLookups:
             for table in reader.group.tables
         }
 
-    def rows(self, reader: GroupReader, table: GroupedTable, ids: Tensor) -> Any:
+    def rows(self, reader: GroupReader, table: GroupedTable, ids: Tensor) -> Tensor:
         """The rows of a lookup; those in loops, branches and functions are fetched there."""
         if self._is_connected or not is_outermost(self._graph):
             reader.require_outermost(table)
@@ -66,7 +65,7 @@ class TableLookups:
         self._lookups.append(_Lookup(reader, LookupRequest(table, ids, in_range), result))
         return result
 
-    def put_together(self, step: Iterable[Any], batch: Iterable[Tensor]) -> None:
+    def put_together(self, step: Iterable[Tensor | Op], batch: Iterable[Tensor]) -> None:
         """Fetches the rows of all lookups so far; those of one level and group together that `step` needs and whose
         ids come from `batch`.
 
@@ -97,12 +96,12 @@ class TableLookups:
         """What was fetched for the lookups at the outermost level, level by level."""
         return self._readers[group.name].fetched
 
-    def handles(self, group: TableGroup) -> list[Any]:
+    def handles(self, group: TableGroup) -> list[Tensor]:
         """Of every ps, what all else is read through."""
         return self._readers[group.name].handles
 
     @property
-    def sources(self) -> list[Any]:
+    def sources(self) -> list[Tensor]:
         """What is read on the ps."""
         return [handle for reader in self._readers.values() for handle in reader.handles]
 
@@ -120,11 +119,11 @@ class GroupedTableRead:
                 self.source = tf1.identity(reader.handles[first_ps])
             self.value = reader.whole(table, self.source)
 
-    def sparse_read(self, indices: Tensor, name: str | None = None) -> Any:
+    def sparse_read(self, indices: Tensor, name: str | None = None) -> Tensor:
         with tf1.name_scope(name, "Lookup"), uncolocated():
             return self._lookups.rows(self._reader, self._table, tf1.convert_to_tensor(indices))
 
-    def gather_nd(self, indices: Tensor, name: str | None = None) -> Any:
+    def gather_nd(self, indices: Tensor, name: str | None = None) -> Tensor:
         with tf1.name_scope(name, "Lookup"), uncolocated():
             indices = tf1.convert_to_tensor(indices)
             rows = self._lookups.rows(self._reader, self._table, indices[..., 0])
@@ -135,7 +134,7 @@ class GroupedTableRead:
 class _Order:
     """Which lookups have to come before which, and which depend on the batch alone.  fed: operations of the batch."""
 
-    def __init__(self, lookups: Sequence[_Lookup], fed: set[Any]) -> None:
+    def __init__(self, lookups: Sequence[_Lookup], fed: set[Op]) -> None:
         self._of_result = {lookup.result.op: lookup for lookup in lookups}
         self._levels: dict[_Lookup, int] = {}
         self._others: set[_Lookup] = set()  # that depend on something else than the batch
@@ -153,7 +152,7 @@ class _Order:
         """Whether its ids can be computed from the batch."""
         return lookup not in self._others
 
-    def needed_by(self, targets: Iterable[Any]) -> set[_Lookup]:
+    def needed_by(self, targets: Iterable[Tensor | Op]) -> set[_Lookup]:
         """All lookups that have to be made for these tensors and operations."""
         needed: set[_Lookup] = set()
         waiting = self._before(targets)[1]
@@ -163,7 +162,7 @@ class _Order:
             waiting = self._before(roots)[1] - needed
         return needed
 
-    def _before(self, targets: Iterable[Any]) -> tuple[set[Any], set[_Lookup]]:
+    def _before(self, targets: Iterable[Tensor | Op]) -> tuple[set[Op], set[_Lookup]]:
         """(operations that have to run before these, back to lookups; these lookups)."""
         met: set[_Lookup] = set()
 

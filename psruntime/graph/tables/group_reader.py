@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf1
 
@@ -19,7 +19,7 @@ from psruntime.core.plan.row_spaces import (
 )
 from psruntime.core.plan.table_groups import GroupedTable, TableGroup
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Tensor
+from psruntime.graph.base.types import Op, Tensor
 from psruntime.graph.ops.row_sums import row_sums
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.wire import Wire
@@ -34,7 +34,7 @@ class LookupRequest(NamedTuple):
 
     table: GroupedTable
     ids: Tensor
-    in_range: Any
+    in_range: Op
 
 
 class Fetched(NamedTuple):
@@ -48,13 +48,13 @@ class Fetched(NamedTuple):
         None unless each row is in the results once.
     """
 
-    keys: list[Any]
-    rows: list[Any]
-    positions: list[Any]
-    results: list[Any]
-    order: list[Any] | None = None
+    keys: list[Tensor]
+    rows: list[Tensor]
+    positions: list[Tensor]
+    results: list[Tensor]
+    order: list[Tensor] | None = None
 
-    def gradients(self, of_results: Sequence[Any]) -> list[BucketGradient] | None:
+    def gradients(self, of_results: Sequence[Tensor]) -> list[BucketGradient] | None:
         """Of the bucket on each ps, from the gradients of the results, of which some may be None; None if all are.
 
         Rows that only such results have are left out: an optimizer may move a row whose gradient is zero.
@@ -92,7 +92,7 @@ class GroupReader:
         self._worker, self._wire = worker, wire
         self._ids_dtype = tf1.int32 if group.rows + group.num_ps < tf1.int32.max else tf1.int64
 
-    def check(self, table: GroupedTable, ids: Tensor) -> Any:
+    def check(self, table: GroupedTable, ids: Tensor) -> Op:
         """An operation that fails unless all ids are rows of the table.  It is made by the line that looks them up."""
         with tf1.device(self._worker):
             wide = ids if ids.dtype in (tf1.int32, tf1.int64) else tf1.cast(ids, tf1.int64)
@@ -129,7 +129,7 @@ class GroupReader:
                 results = [tf1.gather(all_rows, at) for at in shaped]
                 return Fetched(keys, rows, shaped, results, order if are_unique else None)
 
-    def whole(self, table: GroupedTable, first_handle: Any) -> Any:
+    def whole(self, table: GroupedTable, first_handle: Tensor) -> Tensor:
         """All rows of a table.  first_handle: the handle on the ps of its first row, as a tensor of the table's own."""
         num_ps = self.group.num_ps
         first_ps = ps_of(group_row(TableId(0), table.offset), num_ps)
@@ -141,24 +141,24 @@ class GroupReader:
             value.set_shape([table.rows, *self.group.row_shape])
             return value
 
-    def _rows_on(self, table: GroupedTable, ps: int, handle: Any) -> Any:
+    def _rows_on(self, table: GroupedTable, ps: int, handle: Tensor) -> Tensor:
         """All rows of a table that are on a ps."""
         ids = ids_on(ps, table.offset, table.rows, self.group.num_ps)
         start, count = bucket_row(group_row(TableId(ids[0]), table.offset), self.group.num_ps), len(ids)
 
-        def read() -> Any:
+        def read() -> Tensor:
             return self._read_all(handle)[start : start + count]
 
         return brought(read, ps_device(ps), self._worker, self._wire)
 
-    def _read_all(self, handle: Any) -> Any:
+    def _read_all(self, handle: Tensor) -> Tensor:
         """All rows on a ps."""
         return tf1.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype)
 
-    def _gathered(self, ps: int, keys: BucketRow) -> Any:
+    def _gathered(self, ps: int, keys: BucketRow) -> Tensor:
         """The rows of the bucket on a ps, [keys] + row shape."""
 
-        def gather() -> Any:
+        def gather() -> Tensor:
             return tf1.raw_ops.ResourceGather(resource=self.handles[ps], indices=keys, dtype=self.dtype)
 
         return brought(gather, ps_device(ps), self._worker, self._wire)
@@ -177,13 +177,13 @@ class GroupReader:
         ps_of_each, sent = self._ps_and_bucket_rows(unique)
         return tf1.dynamic_partition(sent, ps_of_each, num_ps), tf1.dynamic_partition(numbers, ps_of_each, num_ps)
 
-    def _ps_and_bucket_rows(self, unique: GroupRow) -> tuple[Any, BucketRow]:
+    def _ps_and_bucket_rows(self, unique: GroupRow) -> tuple[Tensor, BucketRow]:
         """(the ps of each row of the group, int32 [rows]; its row there, [rows])."""
         num_ps = self.group.num_ps
         return tf1.cast(ps_of(unique, num_ps), tf1.int32), bucket_row(unique, num_ps)
 
 
-def _fetched_positions(order: list[Any], positions: Tensor) -> Any:
+def _fetched_positions(order: list[Tensor], positions: Tensor) -> Tensor:
     """BatchPositions among the fetched rows of all ps, one ps after the other, int32 [ids].
 
     order: of each ps, the positions of its rows among the unique ones.  positions: of each id among the unique rows;
@@ -195,7 +195,7 @@ def _fetched_positions(order: list[Any], positions: Tensor) -> Any:
     return fetched_at if positions is None else tf1.gather(fetched_at, positions)
 
 
-def _shaped(positions: Tensor, ids: Tensor) -> Any:
+def _shaped(positions: Tensor, ids: Tensor) -> Tensor:
     """[ids] in the shape of the ids."""
     shaped = positions if ids.shape.rank == 1 else tf1.reshape(positions, tf1.shape(ids))
     shaped.set_shape(ids.shape)
@@ -214,12 +214,12 @@ def _is_unique(ids: Tensor) -> bool:
     return ids.op.type in _UNIQUE and ids is ids.op.outputs[0] and ids.shape.rank == 1
 
 
-def _dense(gradient: Tensor) -> Any:
+def _dense(gradient: Tensor) -> Tensor:
     """A gradient as a tensor, also if it names rows."""
     if isinstance(gradient, tf1.IndexedSlices) and gradient.dense_shape is not None:
         return row_sums(gradient.values, tf1.cast(gradient.indices, tf1.int32), gradient.dense_shape[0])
     return tf1.convert_to_tensor(gradient)
 
 
-def _joined(tensors: Sequence[Tensor]) -> Any:
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
     return tf1.concat(tensors, axis=0) if len(tensors) > 1 else tensors[0]

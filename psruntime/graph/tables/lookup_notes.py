@@ -34,10 +34,10 @@ class LookupNotes:
         differentiated = set(tf1.get_collection(_DIFFERENTIATED))
         return all(use.operation in self._noted and self._noted[use.operation] not in differentiated for use in uses)
 
-    def _noting(self, sparse_read: Callable[..., Any]) -> Callable[..., Any]:
+    def _noting(self, sparse_read: Callable[..., Tensor]) -> Callable[..., Tensor]:
         graph = tf1.get_default_graph()
 
-        def read(*args: Any, **kwargs: Any) -> Any:
+        def read(*args: Any, **kwargs: Any) -> Tensor:
             rows = sparse_read(*args, **kwargs)
             if not is_outermost(graph):
                 return rows
@@ -55,14 +55,14 @@ def is_outermost(graph: Graph) -> bool:
     return now is graph and now._get_control_flow_context() is None
 
 
-def _gather_of(op: Op) -> Any:
+def _gather_of(op: Op) -> Op:
     while op.type != "ResourceGather":
         op = op.inputs[0].op
     return op
 
 
 @tf1.RegisterGradient(_NOTED)  # type: ignore[untyped-decorator]
-def _note(operation: Op, gradient: Tensor) -> Any:
+def _note(operation: Op, gradient: Tensor) -> Tensor:
     """Is called when somebody takes the gradient with respect to what the rows were read from."""
     operation.graph.add_to_collection(_DIFFERENTIATED, operation.name)
     return gradient

@@ -7,10 +7,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.graph.base.types import Tensor
 from psruntime.graph.store.wire import AS_IS, Wire, unpacked
 
 
-def brought(read: Callable[[], Any], ps: str, worker: str, wire: Wire) -> Any:
+def brought(read: Callable[[], Tensor], ps: str, worker: str, wire: Wire) -> Tensor:
     """What `read()` gives on device `ps`, on device `worker`; it arrives in host memory, see `pulled_whole`."""
     with uncolocated(), tf1.get_default_graph().gradient_override_map({"Cast": AS_IS}):
         with tf1.device(ps):

@@ -7,7 +7,6 @@ sparse matrix 0.12, with the same result to the bit.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
@@ -39,7 +38,7 @@ def _has_another(op: Op) -> bool:
 
 
 @tf1.RegisterGradient(_PRODUCT)  # type: ignore[untyped-decorator]
-def _product(op: Op, gradient: Tensor) -> list[Any]:
+def _product(op: Op, gradient: Tensor) -> list[Tensor]:
     rows, taken, segments = op.inputs[:3]
     gradient = tf1.convert_to_tensor(gradient)
     gradient.set_shape(tf1.TensorShape([None]).concatenate(rows.shape[1:]))

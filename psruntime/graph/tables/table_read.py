@@ -7,7 +7,6 @@ after the version is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -27,7 +26,7 @@ class TableRead:
     used on the worker.
     """
 
-    def __init__(self, bucket: Bucket, handle: Any, worker: str, wire: Wire = FULL) -> None:
+    def __init__(self, bucket: Bucket, handle: Tensor, worker: str, wire: Wire = FULL) -> None:
         self.handle_device: str | None = ps_device(bucket.ps)
         self.source = handle
         self._ps = ps_device(bucket.ps)
@@ -38,7 +37,7 @@ class TableRead:
         with tf1.name_scope(f"table/{bucket.name}"):
             self.value = self._read(lambda: tf1.raw_ops.ReadVariableOp(resource=handle, dtype=self._dtype))
 
-    def sparse_read(self, indices: Tensor, name: str | None = None) -> Any:
+    def sparse_read(self, indices: Tensor, name: str | None = None) -> Tensor:
         """Each id travels once, and each row.
 
         The rows are spread by gather_nd with a leading axis: the gradient of that is a dense sum over
@@ -55,7 +54,7 @@ class TableRead:
                 result.set_shape(indices.shape.concatenate(self._shape[1:]))
                 return result
 
-    def gather_nd(self, indices: Tensor, name: str | None = None) -> Any:
+    def gather_nd(self, indices: Tensor, name: str | None = None) -> Tensor:
         with tf1.name_scope(name, "Lookup"), uncolocated():
             with tf1.device(self._worker):
                 indices = tf1.convert_to_tensor(indices)
@@ -63,5 +62,5 @@ class TableRead:
                 lambda: tf1.raw_ops.ResourceGatherNd(resource=self.source, indices=indices, dtype=self._dtype)
             )
 
-    def _read(self, read: Callable[[], Any]) -> Any:
+    def _read(self, read: Callable[[], Tensor]) -> Tensor:
         return brought(read, self._ps, self._worker, self._wire)

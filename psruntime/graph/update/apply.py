@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import Variable
+from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.optimizers import BucketOptimizer
 
-Update = Callable[[BucketGradient], Any]  # builds the operation that updates a bucket from a gradient
+Constraint = Callable[[Variable], Tensor]  # of a variable, its value within the constraint
+Update = Callable[[BucketGradient], Op]  # builds the operation that updates a bucket from a gradient
 
 
 def bucket_update(
-    optimizer: BucketOptimizer, store: BucketStore, constraint: Any = None, step_read: Any = None
+    optimizer: BucketOptimizer, store: BucketStore, constraint: Constraint | None = None, step_read: Tensor = None
 ) -> Update:
     """The update of a bucket from a gradient, which may be dead: first the optimizer's, then the constraint's.
 
@@ -30,7 +30,7 @@ def bucket_update(
     """
     variable, master = store.bucket.variable, store.master
 
-    def update(gradient: BucketGradient) -> Any:
+    def update(gradient: BucketGradient) -> Op:
         try:
             with tf1.control_dependencies(gradient.tensors):
                 applied = optimizer.apply(gradient.for_optimizer, master)
@@ -53,16 +53,16 @@ def bucket_update(
 def counting_update(store: BucketStore) -> Update:
     """The update of a bucket that counts, as the global step's does: the gradient is added."""
 
-    def update(gradient: BucketGradient) -> Any:
+    def update(gradient: BucketGradient) -> Op:
         return store.master.assign_add(gradient.values, read_value=False)
 
     return update
 
 
-def subtracting_update(store: BucketStore, constraint: Any = None) -> Update:
+def subtracting_update(store: BucketStore, constraint: Constraint | None = None) -> Update:
     """The update of a bucket from which the gradient is taken off as it is, by no optimizer; then the constraint's."""
 
-    def update(gradient: BucketGradient) -> Any:
+    def update(gradient: BucketGradient) -> Op:
         if gradient.indices is None:
             done = store.master.assign_sub(gradient.values, read_value=False)
         else:
@@ -77,13 +77,13 @@ def subtracting_update(store: BucketStore, constraint: Any = None) -> Update:
 def setting_update(store: BucketStore) -> Update:
     """The update of a bucket that has the gradient's values afterwards."""
 
-    def update(gradient: BucketGradient) -> Any:
+    def update(gradient: BucketGradient) -> Op:
         return store.master.assign(gradient.values, read_value=False)
 
     return update
 
 
-def _within(constraint: Any, master: Variable, updated: Any) -> Any:
+def _within(constraint: Constraint | None, master: Variable, updated: Op) -> Op:
     """The operation after which the updated variable is within its constraint, if it has one."""
     if constraint is None:
         return updated
@@ -91,7 +91,7 @@ def _within(constraint: Any, master: Variable, updated: Any) -> Any:
         return master.assign(constraint(master), read_value=False)
 
 
-def _read_by(update: Any, given: list[Any]) -> set[Any]:
+def _read_by(update: Op, given: list[Tensor]) -> set[Op]:
     """The operations that belong to an update alone, not to what it is given or to the section that it is in."""
     of_given = {tensor.op for tensor in given}
     return ancestors([update], lambda op: op in of_given or op.type == "MutexLock")

@@ -8,12 +8,11 @@ al., Deep gradient compression, ICLR 2018, section 3.2).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import Tensor, Variable
+from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
 
 
 @dataclass(frozen=True)
@@ -23,16 +22,16 @@ class Momentum:
     factor: float
     nesterov: bool
 
-    def velocity(self, before: Any, gradient: Tensor) -> Any:
+    def velocity(self, before: Tensor, gradient: Tensor) -> Tensor:
         """The velocity after a gradient."""
         return before * self.factor + gradient
 
-    def step(self, velocity: Variable, gradient: Tensor) -> Any:
+    def step(self, velocity: Tensor, gradient: Tensor) -> Tensor:
         """What tf.train.MomentumOptimizer subtracts then, over the learning rate."""
         return gradient + velocity * self.factor if self.nesterov else velocity
 
 
-def momentum_of(optimizer: Any) -> Momentum | None:
+def momentum_of(optimizer: Optimizer) -> Momentum | None:
     """That of a tf.train.MomentumOptimizer; None of any other.
 
     Raises:
@@ -48,7 +47,7 @@ def momentum_of(optimizer: Any) -> Momentum | None:
     return Momentum(float(optimizer._momentum), bool(optimizer._use_nesterov))
 
 
-def subtracted(optimizer: Any, learning_rate: Any, velocity: Variable, master: Variable) -> Any:
+def subtracted(optimizer: Optimizer, learning_rate: Tensor, velocity: Tensor, master: Variable) -> Op:
     """An operation that subtracts velocities, IndexedSlices, times the learning rate.
 
     The optimizer's own slots are made, for checkpoints, and stay as they are.

@@ -19,7 +19,7 @@ from psruntime.core.plan.buckets import Bucket
 from psruntime.errors import UsageError
 from psruntime.faults import Place
 from psruntime.graph.base.devices import ps_device
-from psruntime.graph.base.types import Tensor, Variable
+from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
 from psruntime.graph.ops.ancestors import ancestors
 from psruntime.graph.update.momentum import momentum_of, subtracted
 from psruntime.graph.update.row_updates import take_unique_rows
@@ -53,7 +53,7 @@ class Rule:
     """Variables whose name matches `pattern` are updated by what `factory` makes, at this learning rate."""
 
     pattern: str
-    factory: Callable[[Any], Any]
+    factory: Callable[[Tensor], Optimizer]
     learning_rate: float | Callable[[int], float]
 
 
@@ -146,7 +146,7 @@ class BucketOptimizer:
     """
 
     def __init__(
-        self, rules: list[Rule], bucket: Bucket, learning_rates: Sequence[Any], sparsified: bool = False
+        self, rules: list[Rule], bucket: Bucket, learning_rates: Sequence[Tensor], sparsified: bool = False
     ) -> None:
         """learning_rates: float32 [] of each rule, on the ps.  sparsified: whether workers send the largest entries."""
         self._bucket = bucket
@@ -189,14 +189,14 @@ class BucketOptimizer:
         slots = [variable for variable in self.variables if self.is_slot(variable, master)]
         return sum(variable.shape.num_elements() * variable.dtype.size for variable in [master, *slots])
 
-    def apply(self, gradient: Tensor, master: Variable) -> Any:
+    def apply(self, gradient: Tensor, master: Variable) -> Op:
         """An operation that updates the master by the gradient, a tensor or IndexedSlices."""
         with self._recorded():
             if self.momentum:
                 return subtracted(self._optimizer, self.learning_rate, gradient, master)
             return self._optimizer.apply_gradients([(gradient, master)])
 
-    def fresh_row(self, master: Variable) -> list[tuple[Any, Any]]:
+    def fresh_row(self, master: Variable) -> list[tuple[Variable, Tensor]]:
         """(slot, what it holds of a row that was never updated), of every slot of a master that has rows."""
         scope = f"fresh/{self._bucket.name}/"  # so that what the optimizer has once is named as on every other bucket
         with tf1.name_scope(scope), tf1.device(ps_device(self._bucket.ps)), self._recorded():
@@ -220,12 +220,12 @@ class BucketOptimizer:
         return _recording(self.variables)
 
 
-def is_by_row(optimizer: Any) -> bool:
+def is_by_row(optimizer: Optimizer) -> bool:
     """Whether it is known of an optimizer that a sparse gradient changes only the rows that it names."""
     return type(optimizer) in KNOWN and not _passes_over_tables(optimizer)
 
 
-def _passes_over_tables(optimizer: Any) -> bool:
+def _passes_over_tables(optimizer: Optimizer) -> bool:
     """Of TensorFlow's optimizers AdamOptimizer does, and with it what inherits its sparse update."""
     return getattr(type(optimizer), "_resource_apply_sparse", None) is tf1.train.AdamOptimizer._resource_apply_sparse
 
@@ -237,7 +237,7 @@ def _recording(variables: list[Variable]) -> Iterator[None]:
     Its name does not say for which kind of step it is made, guard/... or close/...: all modes have the same variables.
     """
 
-    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+    def creator(next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         _, _, of_bucket = tf1.get_default_graph().get_name_scope().partition("/")
         with tf1.name_scope(f"optimizer/{of_bucket}/") if of_bucket else nullcontext():
             variable = next_creator(**{**kwargs, "use_resource": True, "collections": [], "trainable": False})
@@ -272,7 +272,7 @@ def _kind(rule: Rule) -> str:
         return type(make_optimizer(rule, tf1.placeholder(tf1.float32, []))).__name__
 
 
-def make_optimizer(rule: Rule, learning_rate: Any) -> Any:
+def make_optimizer(rule: Rule, learning_rate: Tensor) -> Optimizer:
     """A `tf.compat.v1.train.Optimizer` with this learning rate, float32 [], in the current graph.
 
     Raises:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.graph.base.types import Tensor, Variable
+from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
 
 _APPLY = "_resource_apply_sparse_duplicate_indices"
 PACKET = 16  # entries, the most that a processor computes at once: rows of whole packets are rounded alike in any order
 
 
-def take_unique_rows(optimizer: Any) -> None:
+def take_unique_rows(optimizer: Optimizer) -> None:
     """Makes an optimizer of TensorFlow's take the rows of a gradient as unique, as they are here.
 
     It would make them so once more, which takes as long as the update itself.
@@ -29,14 +28,14 @@ def take_unique_rows(optimizer: Any) -> None:
     setattr(optimizer, _APPLY, apply)
 
 
-def _of_adagrad(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+def _of_adagrad(optimizer: Optimizer, apply: Callable[..., Op]) -> Callable[..., Op]:
     """The update of Adagrad by whole rows: its kernel took 0.7 to 1.3 ms for 4,835 rows of 16 float32, this 0.3 to 0.4.
 
     accumulator += gradient^2, variable -= learning rate * gradient / sqrt(accumulator) (Duchi et al., Adaptive
     subgradient methods for online learning and stochastic optimization, JMLR 2011).
     """
 
-    def by_rows(gradient: Tensor, variable: Variable, indices: Tensor) -> Any:
+    def by_rows(gradient: Tensor, variable: Variable, indices: Tensor) -> Op:
         if prod(variable.shape.as_list()[1:]) % PACKET or variable.dtype.base_dtype != tf1.float32:
             return apply(gradient, variable, indices)
         accumulator = optimizer.get_slot(variable, "accumulator")
@@ -48,7 +47,7 @@ def _of_adagrad(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]
     return by_rows
 
 
-def _of_adam(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+def _of_adam(optimizer: Optimizer, apply: Callable[..., Op]) -> Callable[..., Op]:
     """The update of Adam, of all rows, as TensorFlow's: the same operations in the same order, without four copies.
 
     m = beta1 m + (1 - beta1) gradient, v = beta2 v + (1 - beta2) gradient^2, variable -= rate m / (sqrt(v) + epsilon)
@@ -62,7 +61,7 @@ def _of_adam(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     if not all(isinstance(decay, float) and 0 < decay < 1 for decay in (optimizer._beta1, optimizer._beta2)):
         return apply
 
-    def of_all_rows(gradient: Tensor, variable: Variable, indices: Tensor) -> Any:
+    def of_all_rows(gradient: Tensor, variable: Variable, indices: Tensor) -> Op:
         beta1, beta2, epsilon, rate, *powers = (
             tf1.cast(tensor, variable.dtype.base_dtype)
             for tensor in (
@@ -72,7 +71,7 @@ def _of_adam(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         )  # fmt: skip
         rate = rate * tf1.sqrt(1 - powers[1]) / (1 - powers[0])
 
-        def decayed(name: str, decay: Any, rows: Tensor) -> tuple[Any, Any]:
+        def decayed(name: str, decay: Tensor, rows: Tensor) -> tuple[Tensor, Op]:
             slot = optimizer.get_slot(variable, name)
             whole = slot.read_value() * decay  # nobody else has it, so the rows may be added to it in place
             after = tf1.raw_ops.InplaceAdd(x=whole, i=tf1.cast(indices, tf1.int32), v=rows * (1 - decay))
@@ -86,5 +85,5 @@ def _of_adam(optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     return of_all_rows
 
 
-def _write(variable: Variable, indices: Tensor, rows: Tensor) -> Any:
+def _write(variable: Variable, indices: Tensor, rows: Tensor) -> Op:
     return tf1.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=rows)

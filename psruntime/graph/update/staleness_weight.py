@@ -10,7 +10,6 @@ the rate for one update would halve the parameters.  There the gradient is multi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
@@ -39,7 +38,7 @@ class StalenessWeight:
         self.rates = [*rates[:number], self._rate, *rates[number + 1 :]]
         self.of_gradient = False
 
-    def of(self, staleness: Any) -> Any:
+    def of(self, staleness: Tensor) -> Tensor:
         """The weight of the update with this staleness, int64 [], from 0 to 1, float32 [].
 
         To be called once, in the section: from then on the rate is the lowered one.
@@ -60,7 +59,7 @@ class StalenessWeight:
             return gradient
         return gradient.with_values(gradient.values * tf1.cast(weight, gradient.values.dtype))
 
-    def counted(self, applied: Any, weight: Tensor) -> Any:
+    def counted(self, applied: Tensor, weight: Tensor) -> Tensor:
         """What the ledger counts of the update, int64 [LEDGER_SIZE].  applied: bool []."""
         lowered = tf1.logical_and(applied, tf1.less(weight, self._numbers(1.0, tf1.float32)))
         return self._numbers.one(DOWN_WEIGHTED) * tf1.cast(lowered, tf1.int64)
