@@ -5,6 +5,7 @@ entry points -> rpc, graph, observe -> core -> config, errors
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -77,6 +78,18 @@ ONLY_IMPORTED_BY = {
         f"psruntime/{part}" for part in ("graph", "optimizers", "examples", "templates", "classic")
     ),
 }
+
+# What psruntime/graph may annotate as Any, or by a type with Any in it, instead of by the names of graph/base/types.py:
+# what is fetched, and what users give or get, in any structure; facts as JSON has them; what is passed on.
+# A name is that of a parameter; one with () is that of a function whose result is Any.
+MAY_BE_ANY = {
+    "fetched", "fetches", "requests", "step", "write", "_run()", "call()", "run()", "run_on_job()",
+    "constraints", "element", "features", "features()", "initializer", "labels", "leaf", "structure",
+    "facts", "record", "told", "_finite()", "_noted()",
+    "_args", "_kwargs", "args", "arguments", "call", "event", "future", "kinds", "kwargs", "more", "settings",
+    "_of_step()", "_or_lost()", "or_lost()",
+    "known", "of_buckets", "Pack()", "__getattr__()", "_lite_rt()", "uncolocated()",
+}  # fmt: skip
 
 # A small house with its arrows; each change of it below breaks a law.
 HOUSE = {
@@ -198,6 +211,37 @@ def test_some_packages_are_for_some_parts_only(packages: tuple[str, ...]) -> Non
         if is_in(name, packages)
     ]
     assert not bad, "\n".join(bad)
+
+
+def any_in(text: str) -> Iterator[str]:
+    """What a source annotates by Any, as `MAY_BE_ANY` names it."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.arg(arg=name, annotation=ast.AST() as annotation):
+                if any(isinstance(part, ast.Name) and part.id == "Any" for part in ast.walk(annotation)):
+                    yield name
+            case ast.FunctionDef(name=name, returns=ast.Name(id="Any")):
+                yield f"{name}()"
+
+
+def test_what_tensorflow_makes_is_annotated_by_its_name() -> None:
+    found = {name: path for path, text in sources("psruntime/graph") for name in any_in(text)}
+    bad = [f"{found[name]}: {name} is Any; see graph/base/types.py" for name in found.keys() - MAY_BE_ANY]
+    assert not bad, "\n".join(bad)
+    assert not MAY_BE_ANY - found.keys(), "these are Any nowhere; take them off the list"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("def f(gradient: Any) -> None: ...", ["gradient"]),
+        ("def f(*, rows: list[Any] | None) -> None: ...", ["rows"]),
+        ("class A:\n    def f(self, of: Callable[[Any], int]) -> Any: ...", ["f()", "of"]),
+        ("def f(gradient: Tensor) -> Tensor: ...", []),
+    ],
+)
+def test_an_any_is_found(text: str, names: list[str]) -> None:
+    assert sorted(any_in(text)) == names
 
 
 def test_imports_are_absolute() -> None:

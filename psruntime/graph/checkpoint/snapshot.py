@@ -76,7 +76,7 @@ class Snapshot:
         self._since = [copy.part.flags.since()[0] for copy in self.touched if copy.part.flags]
 
     def read(self, variable: Variable, first: int = 0, rows: int | None = None) -> Tensor:
-        """The value of a variable's copy, on its ps; or of so many of its rows from the first on."""
+        """The value of a variable's copy, on its ps, as the variable; or [rows, ...], its rows from the first on."""
         if variable.handle.op.name in self._in_place:
             return _rows_of(variable, first, variable.shape.as_list()[0] if rows is None else rows)
         value = self._copies[variable.handle.op.name].read()

@@ -82,7 +82,7 @@ class TablePart:
         return {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
 
     def assign(self, rows: Tensor, values: dict[str, Tensor]) -> list[Op]:
-        """Operations that give these rows of the variables the values, which are as `values` has them."""
+        """Operations that give these rows of the variables, int64 [rows], the values, as `values` has them."""
         given = {name: self.clock.read_value() - v if name in self.times else v for name, v in values.items()}
         return [
             tf1.raw_ops.ResourceScatterUpdate(resource=self.kept[name].handle, indices=rows, updates=value)
@@ -144,7 +144,10 @@ class TouchedCopy:
             }
 
     def take(self) -> tuple[Tensor, list[Op]]:
-        """(facts, operations)."""
+        """(facts, int64 [3 + places]; operations that copy).
+
+        facts: as of RowFlags.since, then how many of the touched rows are before each place, and before the end.
+        """
         assert self.part.flags
         rows = self.part.flags.touched()
         taken = [tf1.raw_ops.AssignVariableOp(resource=self._rows, value=rows)]
@@ -155,7 +158,7 @@ class TouchedCopy:
         return tf1.concat([self.part.flags.since(), before], axis=0), taken
 
     def read(self, name: str) -> Tensor:
-        """What is held of one of the variables, where it is."""
+        """The touched rows of one of the variables, [touched, ...] of its dtype, on the ps."""
         with tf1.device(self._device):
             return tf1.raw_ops.ReadVariableOp(resource=self._handles[name], dtype=self.part.kept[name].dtype.base_dtype)
 

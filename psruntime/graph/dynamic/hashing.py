@@ -21,7 +21,7 @@ def hashed(numbers: Tensor) -> Tensor:
 
 
 def sets_of(ids: Tensor, count: int) -> Tensor:
-    """Which of `count` sets each id belongs to, int64."""
+    """Which of `count` sets each id, int64 [ids], belongs to; int64 [ids]."""
     return tf1.cast(hashed(ids) % tf1.constant(count, tf1.uint64), tf1.int64)
 
 

@@ -165,7 +165,7 @@ class IdRows:
         return _added(self.counts, tf1.concat(cells, axis=0))
 
     def sets_of(self, ids: Tensor) -> Tensor:
-        """The set of each id, among those on this ps."""
+        """int64 [ids] -> the set of each, among those on this ps, int64 [ids]."""
         return sets_of(ids, self._all_sets) // self._num_ps
 
     def _initial(self, ids: Tensor) -> Tensor:

@@ -73,11 +73,11 @@ class IdSets:
         return clock - self.used.gather_nd(found.places) <= self._expire_after
 
     def use(self, places: Tensor, clock: Tensor) -> Op:
-        """An operation that notes that these are used now."""
+        """An operation that notes that these places, int64 [any, 2], are used now, at `clock`, int64 []."""
         return scattered(self.used, places, tf1.fill(tf1.shape(places)[:1], clock))
 
     def free(self, places: Tensor) -> Op:
-        """An operation that takes the ids of these places away."""
+        """An operation that takes the ids of these places, int64 [any, 2], away."""
         return scattered(self.ids, places, tf1.fill(tf1.shape(places)[:1], tf1.constant(NO_ID, tf1.int64)))
 
     def enter(self, ids: Tensor, places: Tensor, clock: Tensor) -> Op:

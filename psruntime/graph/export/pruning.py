@@ -57,7 +57,7 @@ def prune_kernels(session: Session, outputs: Mapping[str, Tensor], fraction: flo
 
 
 def without_smallest(values: Array, fraction: float) -> Array:
-    """An array in which so many entries, those nearest to zero, are zero; of equal ones any."""
+    """The array with so many entries, those nearest to zero, set to zero; of equal ones any.  Shape and dtype stay."""
     flat = np.array(values).reshape(-1)
     count = int(fraction * flat.size)
     if count:

@@ -72,10 +72,11 @@ class BatchLayout:
         }
         return [tf1.TensorShape([None, *t.shape[1:]]) if id(t) in dense else t.shape for t in self.tensors]
 
-    def examples(self, batch: list[Tensor] | list[Array], shape: Callable[[Tensor], Tensor]) -> Tensor:
+    def examples(self, batch: list[Tensor] | list[Array], shape: Callable[[Tensor], Tensor]) -> Tensor | int:
         """How many examples a batch holds: the length of its first dense tensor, or else of its first tensor.
 
-        batch: flat, arrays or tensors.  shape: what gives the shape of one of them.
+        batch: flat, arrays or tensors.  shape: what gives the shape of one of them.  Returns an integer: of arrays a
+        number, of tensors int32 [], or int64 [] of a sparse one; 1 of a scalar.
         """
         return _first_dimension(self._first, batch, self._position, shape)
 
@@ -99,7 +100,7 @@ class BatchLayout:
 
 def _first_dimension(
     leaf: Any, batch: list[Tensor] | list[Array], position: int, shape: Callable[[Tensor], Tensor]
-) -> Tensor:
+) -> Tensor | int:
     """Of a leaf whose dense tensors begin at this position of the batch; of a scalar 1."""
     if isinstance(leaf, tf1.SparseTensor):
         return batch[position + 2][0]

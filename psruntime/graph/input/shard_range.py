@@ -34,7 +34,7 @@ class ShardRange:
         return any(tensor.consumers() for tensor in (self._begin, self._end))
 
     def feed(self, shard: Shard) -> dict[Tensor, int]:
-        """What to feed to the initialisation of an iterator, so that it reads the shard."""
+        """What to feed to the initialisation of an iterator, so that it reads the shard: int64 []."""
         return {self._begin: shard.begin, self._end: shard.end}
 
     def _cut(self, examples: int, size: int | None) -> tuple[Tensor, Tensor]:

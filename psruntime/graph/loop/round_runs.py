@@ -37,7 +37,7 @@ class RoundRuns:
         return self._index, assignment.incarnation, attempt, assignment.incarnation
 
     def close_request(self, assignment: Assignment, closes: Complete | None, factor: float | None = None) -> Array:
-        """The header of a run that closes this round, or none.  factor: by default, that of the mean."""
+        """The header, int64 [size], of a run that closes this round, or none.  factor: by default, that of the mean."""
         if closes is None:
             return self._rounds.request.nothing
         push_id = self.push_id(assignment, closes.attempt)

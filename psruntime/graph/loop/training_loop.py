@@ -29,7 +29,7 @@ class Steps(Protocol):
 class TrainingLoop:
     """Runs `run()` once, in a thread of its own.
 
-    closing: a fetch, the global step; running it saves the last checkpoint.
+    closing: a fetch, the global step, int64 []; running it saves the last checkpoint.
     close: called by the chief with the last global step, between the last checkpoint and the end of the job.
     leave: called when another loop goes on.
     """

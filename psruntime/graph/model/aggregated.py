@@ -38,7 +38,7 @@ class Copy:
     handle: Tensor = field(init=False)
 
     def bind(self, handle: Tensor) -> Tensor:
-        """Makes the variable with this handle the copy.  Returns the handle for the model."""
+        """Makes the variable with this handle, resource [], the copy.  Returns the handle for the model."""
         self.own = handle
         with tf1.control_dependencies(None), tf1.device(handle.device), tf1.name_scope(f"aggregated/{self.spec.name}/"):
             with tf1.control_dependencies([self.begun]):
@@ -57,7 +57,7 @@ class Copy:
         return {use.operation for use in self.uses if use.changes}
 
     def read(self) -> Tensor:
-        """The value, after the current control dependencies."""
+        """The value, as the variable, after the current control dependencies."""
         with tf1.device(self.own.device):
             value = tf1.raw_ops.ReadVariableOp(resource=self.own, dtype=self.value.dtype.base_dtype)
             value.set_shape(self.spec.shape)

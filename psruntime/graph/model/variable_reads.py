@@ -35,7 +35,7 @@ class VariableRead(Protocol):
 
 
 class PulledRead:
-    """A variable whose value is on the worker."""
+    """A variable whose value is on the worker.  value: of the variable's shape and dtype."""
 
     handle_device: str | None = None
 
@@ -50,7 +50,7 @@ class PulledRead:
 
 
 def unpacked_buckets(plan: Plan, pulled: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Variable name -> its entries, from the values of the buckets that are brought here whole."""
+    """Variable name -> its value, in its own shape, from [size] of each bucket that is brought here whole."""
     parts: dict[Piece, Tensor] = {}
     for bucket in plan.buckets:
         if not bucket.is_table:

@@ -17,7 +17,7 @@ LARGE_BYTES = 1 << 20
 
 
 def zeros(shape: Sequence[int], dtype: DType) -> Tensor:
-    """As tf.zeros, on the current device."""
+    """As tf.zeros, of a static shape, on the current device."""
     made = tf1.fill(tf1.stack([at_run_time(size) for size in shape]), tf1.zeros([], dtype))
     made.set_shape(shape)
     return made

@@ -30,7 +30,7 @@ def row_sums(values: Tensor, places: Tensor, count: Tensor) -> Tensor:
 
 
 def are_narrow(rows: Tensor) -> bool:
-    """Whether `narrow_sums` is the faster way to add up such rows."""
+    """Whether `narrow_sums` is the faster way to add up such rows, [rows, ...]."""
     shape = rows.shape
     is_known = shape.rank is not None and shape[1:].is_fully_defined()
     return is_known and prod(shape[1:]) < WIDE_ROW and rows.dtype in (tf1.float32, tf1.float64)

@@ -38,7 +38,7 @@ class VariableCopy:
         return move(self.read(), self.variable.handle, tuple(self.variable.shape.as_list()))
 
     def read(self) -> Tensor:
-        """What it holds, where it is."""
+        """What it holds, as the variable, where it is."""
         with tf1.device(self._device):
             value = tf1.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
             value.set_shape(self.variable.shape)

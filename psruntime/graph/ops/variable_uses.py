@@ -27,7 +27,7 @@ class Use:
 
 
 def uses_of(handle: Tensor, but: Collection[str] = ()) -> list[Use]:
-    """The uses of a variable's handle or reference, without the operations that are named in `but`."""
+    """The uses of a variable's handle, resource [], or reference, without the operations that are named in `but`."""
     found: list[Use] = []
     seen: set[int] = set()
     waiting: list[tuple[Tensor, str]] = [(handle, "")]

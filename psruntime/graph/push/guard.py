@@ -108,7 +108,7 @@ def locked(store: BucketStore, arrived: list[Tensor], body: Section) -> tuple[Te
     Each bucket has mutexes of its own: where many wait, those that die would open the first again and again.
 
     Returns:
-        (that tensor once the section has ended, an operation that has run by then).
+        (that tensor, of any shape, once the section has ended; an operation that has run by then).
     """
     with tf1.device(ps_device(store.bucket.ps)):
         with tf1.control_dependencies(arrived):
@@ -133,7 +133,7 @@ def copied_to_ps(store: BucketStore, gradient: BucketGradient, dtype: DType) -> 
 
 
 def read_push(store: BucketStore, push: Push) -> list[Tensor]:
-    """The row of the pushing worker in `store.pushed`, a tensor for each column."""
+    """The row of the pushing worker in `store.pushed`, int64 [] of each column."""
     return tf1.unstack(store.pushed.sparse_read(push.worker), PUSHED_SIZE)  # type: ignore[no-any-return]
 
 
@@ -151,7 +151,7 @@ def is_fenced(control: PsControl, push: Push) -> Tensor:
 
 
 def only_if(condition: Tensor, tensor: Tensor) -> Tensor:
-    """The tensor, dead unless the condition holds: what depends on it, or waits for it, does not run then.
+    """The tensor, of any shape, dead unless the condition, bool [], holds: what waits for it does not run then.
 
     A Switch itself is never dead, only its outputs are; hence the identity, which can be waited for.
     """
@@ -171,12 +171,12 @@ def times(values: Tensor, factor: Tensor) -> Tensor:
 
 
 def gradient_if(condition: Tensor, gradient: BucketGradient) -> BucketGradient:
-    """The gradient, dead unless the condition holds."""
+    """The gradient, dead unless the condition, bool [], holds."""
     return gradient.map(lambda tensor: only_if(condition, tensor))
 
 
 def settled(condition: Tensor, branches: list[Op]) -> Tensor:
-    """A tensor that is there once one of the branches has run, or once it is clear that the condition fails.
+    """The condition, bool [], once one of the branches has run, or once it is clear that it fails.
 
     The branches are operations that are dead unless the condition holds; if it does, exactly one runs.
     """
@@ -188,7 +188,10 @@ def settled(condition: Tensor, branches: list[Op]) -> Tensor:
 
 
 def record_push(store: BucketStore, control: PsControl, push: Push, last_push: list[Tensor], accepted: Tensor) -> Op:
-    """An operation that records a push that arrived in the worker's row, whether it was accepted or not."""
+    """An operation that records a push that arrived in the worker's row, whether it was accepted or not.
+
+    last_push: as of `read_push`.  accepted: bool [].
+    """
     numbers = control.numbers
     same = tf1.equal(last_push[ORIGIN], push.origin)
     window = tf1.where(same, last_push[WINDOW], numbers(0))

@@ -24,7 +24,7 @@ def is_in(window: Tensor, highest: Tensor, sequence: Tensor, numbers: Numbers) -
 
 
 def with_one_more(window: Tensor, highest: Tensor, sequence: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
-    """(window, highest sequence number) once `sequence` is accepted, which is not in the window yet."""
+    """(window, highest sequence number) once `sequence` is accepted, which is not in the window yet; int64 [] all."""
     ahead, behind = _within(sequence - highest, numbers), _within(highest - sequence, numbers)
     kept = tf1.bitwise.bitwise_and(tf1.bitwise.left_shift(window, ahead), numbers(ALL))
     return tf1.bitwise.bitwise_or(kept, tf1.bitwise.left_shift(numbers(1), behind)), tf1.maximum(highest, sequence)

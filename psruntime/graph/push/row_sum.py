@@ -52,7 +52,7 @@ class RowSum:
         return self._counted([self._rows.write(gradient)], tf1.size(gradient.indices, out_type=tf1.int64))
 
     def add(self, gradient: BucketGradient, factor: Tensor) -> list[Op]:
-        """Operations, of which one adds the gradient times the factor, a scalar, to the sum, and the others are
+        """Operations, of which one adds the gradient times the factor, float64 [], to the sum, and the others are
         dead."""
         rooms = [tf1.raw_ops.VariableShape(input=v.handle, out_type=tf1.int64)[0] for v in self._rows.variables]
         room = tf1.minimum(*rooms)  # they differ where an operation that moves rows was cut off

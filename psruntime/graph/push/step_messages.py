@@ -38,14 +38,14 @@ class Push:
     origin: Tensor
 
     @classmethod
-    def of(cls, push_id: Tensor, finite: Tensor) -> Push:
-        """push_id: int64 [4] = (worker, incarnation, sequence, origin)."""
+    def of(cls, push_id: Sequence[Tensor], finite: Tensor) -> Push:
+        """push_id: (worker, incarnation, sequence, origin), int64 [] each.  finite: bool []."""
         worker, incarnation, sequence, origin = (push_id[i] for i in range(PUSH_ID_SIZE))
         return cls(worker, incarnation, sequence, finite, origin)
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors that must have arrived before the push is looked at."""
+        """The tensors, all [], that must have arrived before the push is looked at."""
         return [self.worker, self.incarnation, self.sequence, self.finite, self.origin]
 
 
@@ -70,7 +70,7 @@ class ReceivedPush:
 
     @classmethod
     def of(cls, message: Tensor, num_rates: int, control: PsControl) -> ReceivedPush:
-        """message: int64, the fields in the order of `PushRequest.values`; numbers that are not whole as their bits.
+        """message: int64 [size], as `PushRequest.values` makes it; numbers that are not whole as their bits.
 
         control: of the ps, by whose scale the rates are multiplied.  That changes only while no push is under way.
         """
@@ -177,6 +177,7 @@ class Outcomes:
         self._of: list[list[Tensor]] = [[] for _ in range(num_ps)]
 
     def add(self, ps: int, outcome: Tensor) -> None:
+        """outcome: int64 [facts], of one bucket of the ps."""
         self._of[ps].append(outcome)
 
     def bring(self, global_step: Tensor, index: int) -> tuple[list[Tensor], Tensor]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf1
@@ -133,7 +134,7 @@ class Preparation:
 
     @property
     def flags(self) -> list[Tensor]:
-        """What `require` reads."""
+        """What `require` reads: of each ps its flag, int64 []."""
         return self._flags.flags
 
     def warm_up(self, session: Session) -> None:
@@ -171,8 +172,8 @@ class Preparation:
                 raise tries.first_error from None
 
     def _prepare(self, session: Session, assignment: Assignment, tries: _Tries) -> Prepared:
-        def write(operations: list[Op], feed: Feed | None = None) -> None:
-            self._fence.run(session, assignment.incarnation, operations, feed)
+        def write(fetches: Any, feed: Feed | None = None) -> None:
+            self._fence.run(session, assignment.incarnation, fetches, feed)
 
         try:
             self._checkpoints.check_folder()

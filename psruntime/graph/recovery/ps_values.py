@@ -46,9 +46,11 @@ class PsValues:
                 yield Portion(name, first, rows)
 
     def read(self, session: Session, portion: Portion) -> Array:
+        """[rows, ...] of the variable's dtype; the whole of a variable that is one portion."""
         return self._values[portion.variable].read(session, portion)
 
     def write(self, session: Session, portion: Portion, value: Array) -> None:
+        """value: as `read` has it."""
         self._values[portion.variable].write(session, portion, value)
 
 

@@ -60,10 +60,10 @@ DISTANCES: dict[str, Callable[[Op], Tensor]] = {
 
 
 class Kinks:
-    """The edges that a loss has, in the current graph.
+    """The edges that a loss, a scalar, has, in the current graph.
 
-    measures: of each operation (the smallest distance above 0, the largest input), to be fetched.  A distance of 0 is
-    one that every rounding has, as of padding.
+    measures: of each operation (the smallest distance above 0, the largest input), float64 [], to be fetched.  A
+    distance of 0 is one that every rounding has, as of padding.
     """
 
     def __init__(self, loss: Tensor) -> None:

@@ -84,7 +84,7 @@ class PlainBucket:
         return written
 
     def of_piece(self, piece: Piece) -> Tensor:
-        """The piece's entries of the master; of a table its rows."""
+        """The piece's entries of the master, [size]; of a table its rows, [rows, ...]."""
         master = self._master.read_value()
         if self.bucket.own_shape is None:
             return master[piece.offset : piece.offset + piece.size]

@@ -108,7 +108,7 @@ class RoundReplay:
             raise UsageError(f"{source} does not fit the model: {first_line(error)}") from error
 
     def values(self) -> dict[str, Array]:
-        """Variables and slots, by their names in a checkpoint."""
+        """Variables and slots in their own shapes and dtypes, by their names in a checkpoint."""
         return self._all.values(self._session)
 
     def step(self, parts: Sequence[ReplayedPart], global_step: int, learning_rate_scale: float = 1.0) -> None:

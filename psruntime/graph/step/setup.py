@@ -189,6 +189,7 @@ class StepSetup:
         """The finished graph.
 
         step: what the mode adds to the fetches of a step.  gradients: before their limits.  finite: as `is_finite`.
+        divisor: as of `make_divisor`, float64 []; None: the gradient is not divided.
         """
         step = {"loss": pulled.spec.loss, "finite": finite, "updates": pulled.updates, **step}
         read_step = pulled.global_step.master.read_value()[0]

@@ -88,14 +88,17 @@ class BucketStore:
         return [self.version, self.ledger, self.pushed]
 
     def pull(self) -> tuple[Tensor, Tensor]:
-        """(version, master), read on the ps in this order: the tensor is never older than its version says."""
+        """(version, int64 []; master, as its variable), read on the ps in this order.
+
+        The tensor is never older than its version says.
+        """
         with tf1.device(ps_device(self.bucket.ps)):
             version = self.version.read_value()
             with tf1.control_dependencies([version]):
                 return version, self.master.read_value()
 
     def pull_handle(self) -> tuple[Tensor, Tensor]:
-        """(version, handle of the master), for reads of single rows.
+        """(version, int64 []; handle of the master, resource []), for reads of single rows.
 
         The handle itself waits for the version: a control dependency of the reads would be lost where they
         are in a loop or a branch.

@@ -29,7 +29,7 @@ class BucketGradient:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors that travel."""
+        """The tensors that travel: values, and the indices of a sparse one."""
         return [self.values] if self.indices is None else [self.values, self.indices]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> BucketGradient:
@@ -131,7 +131,7 @@ class GradientStore:
         return tf1.group(*[variable.assign(tensor, read_value=False) for variable, tensor in pairs])
 
     def add(self, gradient: BucketGradient, factor: Tensor) -> list[Op]:
-        """An operation that adds a dense gradient times the factor, a scalar, to what is held; see RowSum.add."""
+        """An operation that adds a dense gradient times the factor, float64 [], to what is held; see RowSum.add."""
         if self.dtype.is_integer:
             return [self._values.assign_add(gradient.values * tf1.cast(factor, self.dtype), read_value=False)]
         return [  # both in one pass over the memory

@@ -38,6 +38,6 @@ class Numbers:
         return self(tuple(int(each == to) - int(each == column) for each in range(LEDGER_SIZE)))
 
     def one_at(self, column: Tensor) -> Tensor:
-        """As `one`, of a column that is a tensor; on the current device."""
+        """As `one`, of a column that is a tensor, an integer []; on the current device."""
         depth = self(LEDGER_SIZE, tf1.int32)
         return tf1.raw_ops.OneHot(indices=column, depth=depth, on_value=self(1), off_value=self(0))

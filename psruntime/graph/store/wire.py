@@ -30,7 +30,10 @@ class Wire:
         return self.top_k is not None and bucket.can_be_sparsified
 
     def packed(self, tensor: Tensor) -> Tensor:
-        """The tensor as it travels, on the current device.  What float16 cannot hold becomes infinite."""
+        """The tensor, of any shape, as it travels, on the current device: float32 in the wire's dtype, others as is.
+
+        What float16 cannot hold becomes infinite.
+        """
         return tf1.cast(tensor, self.dtype) if self.rounds(tensor) else tensor
 
     def saturated(self, gradient: Tensor) -> Tensor:
@@ -49,7 +52,7 @@ FULL = Wire()
 
 
 def unpacked(tensor: Tensor, dtype: DType) -> Tensor:
-    """What travelled, as it is used; on the current device."""
+    """What travelled, of any shape, in this dtype, as it is used; on the current device."""
     return tensor if tensor.dtype.base_dtype == dtype else tf1.cast(tensor, dtype)
 
 

@@ -49,7 +49,7 @@ class WriteFence:
             self._at_once.append(self.passed(ps, []))
 
     def passed(self, ps: int, values: Sequence[Tensor]) -> Op:
-        """An operation on the ps that fails unless the ps admits the writer, once these tensors have arrived there.
+        """An operation on the ps that fails unless the ps admits the writer, once these tensors of any shape are there.
 
         They are waited for by an operation that no optimization of graphs moves to where they are made.
         """

@@ -29,7 +29,7 @@ class DynamicReader(GroupReader):
         self._id_rows = id_rows
 
     def check(self, table: GroupedTable, ids: Tensor) -> Op:
-        """An operation that fails if one of the ids is that which stands for none."""
+        """An operation that fails if one of the ids, int64 of any shape, is that which stands for none."""
         with tf1.device(self._worker):
             least = tf1.reduce_min(ids)
             return tf1.raw_ops.Assert(

@@ -53,7 +53,7 @@ class TableLookups:
         }
 
     def rows(self, reader: GroupReader, table: GroupedTable, ids: Tensor) -> Tensor:
-        """The rows of a lookup; those in loops, branches and functions are fetched there."""
+        """Integer ids of any shape -> ids.shape + row shape; in loops, branches and functions fetched there."""
         if self._is_connected or not is_outermost(self._graph):
             reader.require_outermost(table)
             return reader.fetch([LookupRequest(table, ids, reader.check(table, ids))]).results[0]
@@ -97,12 +97,12 @@ class TableLookups:
         return self._readers[group.name].fetched
 
     def handles(self, group: TableGroup) -> list[Tensor]:
-        """Of every ps, what all else is read through."""
+        """Of every ps, what all else is read through: handles, resource []."""
         return self._readers[group.name].handles
 
     @property
     def sources(self) -> list[Tensor]:
-        """What is read on the ps."""
+        """What is read on the ps: handles, resource []."""
         return [handle for reader in self._readers.values() for handle in reader.handles]
 
 

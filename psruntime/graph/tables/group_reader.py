@@ -82,7 +82,7 @@ class Fetched(NamedTuple):
 
 
 class GroupReader:
-    """Reads rows of one group on device `worker`.  handles: of the masters on every ps, to read through."""
+    """Reads rows of one group on device `worker`.  handles: of the masters on every ps, resource [], read through."""
 
     def __init__(self, group: TableGroup, handles: list[Tensor], worker: str, wire: Wire) -> None:
         self.group, self.handles = group, handles
@@ -93,7 +93,10 @@ class GroupReader:
         self._ids_dtype = tf1.int32 if group.rows + group.num_ps < tf1.int32.max else tf1.int64
 
     def check(self, table: GroupedTable, ids: Tensor) -> Op:
-        """An operation that fails unless all ids are rows of the table.  It is made by the line that looks them up."""
+        """An operation that fails unless all ids, integers of any shape, are rows of the table.
+
+        It is made by the line that looks them up.
+        """
         with tf1.device(self._worker):
             wide = ids if ids.dtype in (tf1.int32, tf1.int64) else tf1.cast(ids, tf1.int64)
             unsigned = tf1.uint32 if wide.dtype == tf1.int32 else tf1.uint64
@@ -130,7 +133,10 @@ class GroupReader:
                 return Fetched(keys, rows, shaped, results, order if are_unique else None)
 
     def whole(self, table: GroupedTable, first_handle: Tensor) -> Tensor:
-        """All rows of a table.  first_handle: the handle on the ps of its first row, as a tensor of the table's own."""
+        """All rows of a table, [rows] + row shape.
+
+        first_handle: the handle on the ps of its first row, resource [], as a tensor of the table's own.
+        """
         num_ps = self.group.num_ps
         first_ps = ps_of(group_row(TableId(0), table.offset), num_ps)
         handles = [first_handle if ps == first_ps else handle for ps, handle in enumerate(self.handles)]

@@ -22,7 +22,7 @@ def bucket_update(
 ) -> Update:
     """The update of a bucket from a gradient, which may be dead: first the optimizer's, then the constraint's.
 
-    step_read: the global step on the worker; an update that reads it is refused.
+    step_read: the global step on the worker, int64 []; an update that reads it is refused.
 
     Everything that the optimizer makes depends on the gradient, also what does not read it: a sparse update of
     AdamOptimizer decays its slots first, whole (4.7 s for two rows of a 1 GB table; that is TensorFlow's own

@@ -23,11 +23,11 @@ class Momentum:
     nesterov: bool
 
     def velocity(self, before: Tensor, gradient: Tensor) -> Tensor:
-        """The velocity after a gradient."""
+        """The velocity after a gradient; `before`, the gradient and the result have one shape and dtype."""
         return before * self.factor + gradient
 
     def step(self, velocity: Tensor, gradient: Tensor) -> Tensor:
-        """What tf.train.MomentumOptimizer subtracts then, over the learning rate."""
+        """What tf.train.MomentumOptimizer subtracts then, over the learning rate, in the shape of the gradient."""
         return gradient + velocity * self.factor if self.nesterov else velocity
 
 
@@ -48,7 +48,7 @@ def momentum_of(optimizer: Optimizer) -> Momentum | None:
 
 
 def subtracted(optimizer: Optimizer, learning_rate: Tensor, velocity: Tensor, master: Variable) -> Op:
-    """An operation that subtracts velocities, IndexedSlices, times the learning rate.
+    """An operation that subtracts velocities, IndexedSlices, times the learning rate, float32 [].
 
     The optimizer's own slots are made, for checkpoints, and stay as they are.
     """

@@ -190,14 +190,14 @@ class BucketOptimizer:
         return sum(variable.shape.num_elements() * variable.dtype.size for variable in [master, *slots])
 
     def apply(self, gradient: Tensor, master: Variable) -> Op:
-        """An operation that updates the master by the gradient, a tensor or IndexedSlices."""
+        """An operation that updates the master by the gradient: a tensor of its shape, or IndexedSlices of its rows."""
         with self._recorded():
             if self.momentum:
                 return subtracted(self._optimizer, self.learning_rate, gradient, master)
             return self._optimizer.apply_gradients([(gradient, master)])
 
     def fresh_row(self, master: Variable) -> list[tuple[Variable, Tensor]]:
-        """(slot, what it holds of a row that was never updated), of every slot of a master that has rows."""
+        """(slot [rows, ...], its entries of a row that was never updated), of every slot of a master that has rows."""
         scope = f"fresh/{self._bucket.name}/"  # so that what the optimizer has once is named as on every other bucket
         with tf1.name_scope(scope), tf1.device(ps_device(self._bucket.ps)), self._recorded():
             self._optimizer._create_slots([master])

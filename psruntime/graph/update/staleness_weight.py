@@ -54,7 +54,7 @@ class StalenessWeight:
         return weight
 
     def weighted(self, gradient: BucketGradient, weight: Tensor) -> BucketGradient:
-        """The gradient as the optimizer is given it."""
+        """The gradient as the optimizer is given it.  weight: as of `of`, float32 []."""
         if not self.of_gradient:
             return gradient
         return gradient.with_values(gradient.values * tf1.cast(weight, gradient.values.dtype))
