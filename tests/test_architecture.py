@@ -85,7 +85,7 @@ ONLY_IMPORTED_BY = {
 MAY_BE_ANY = {
     "fetched", "fetches", "requests", "step", "write", "_run()", "call()", "run()", "run_on_job()",
     "constraints", "element", "features", "features()", "initializer", "labels", "leaf", "structure",
-    "facts", "record", "told", "_finite()", "_noted()",
+    "facts", "record", "_finite()", "_noted()",
     "_args", "_kwargs", "args", "arguments", "call", "event", "future", "kinds", "kwargs", "more", "settings",
     "_of_step()", "_or_lost()", "or_lost()",
     "known", "of_buckets", "Pack()", "__getattr__()", "_lite_rt()", "uncolocated()",

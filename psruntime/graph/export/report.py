@@ -99,8 +99,8 @@ def _as_json(row: Row) -> dict[str, Any]:
     return {"name": row.name, **asdict(row.size), **_finite(measured)}
 
 
-def _finite(told: Any) -> Any:
+def _finite(facts: Any) -> Any:
     """The same with None for each number that is not finite: JSON knows none."""
-    if isinstance(told, dict):
-        return {name: _finite(each) for name, each in told.items()}
-    return None if isinstance(told, float) and not math.isfinite(told) else told
+    if isinstance(facts, dict):
+        return {name: _finite(each) for name, each in facts.items()}
+    return None if isinstance(facts, float) and not math.isfinite(facts) else facts
