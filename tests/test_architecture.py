@@ -84,7 +84,7 @@ ONLY_IMPORTED_BY = {
 # A name is that of a parameter; one with () is that of a function whose result is Any.
 MAY_BE_ANY = {
     "fetched", "fetches", "requests", "step", "write", "_run()", "call()", "run()", "run_on_job()",
-    "constraints", "element", "features", "features()", "initializer", "labels", "leaf", "structure",
+    "element", "features", "features()", "initializer", "labels", "leaf", "structure",
     "facts", "record", "_finite()", "_noted()",
     "_args", "_kwargs", "args", "arguments", "call", "event", "future", "kinds", "kwargs", "more", "settings",
     "_of_step()", "_or_lost()", "or_lost()",

@@ -88,7 +88,7 @@ class Captured:
     pretrained: dict[str, Pretrained] = field(default_factory=dict)
     copies: dict[str, Variable] = field(default_factory=dict)
     aggregated: dict[str, Variable] = field(default_factory=dict)
-    constraints: dict[str, Any] = field(default_factory=dict)
+    constraints: dict[str, Callable[[Variable], Tensor]] = field(default_factory=dict)
     partitions: dict[str, Partition] = field(default_factory=dict)
     own_operations: dict[str, set[str]] = field(default_factory=dict)
 

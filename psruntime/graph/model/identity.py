@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.identity import PROTOCOL, PSRUNTIME, TENSORFLOW, ModelIdentity
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import Op, Optimizer, Tensor
+from psruntime.graph.base.types import Op, Optimizer, Tensor, Variable
 from psruntime.graph.update.optimizers import EVERY, Rule, make_optimizer, rules_of
 from psruntime.model import Model, ModelSpec
 
@@ -31,7 +31,10 @@ _TRACKING = ("_self_", "_keras_")  # attributes that TensorFlow itself adds to o
 
 
 def identity_of(
-    spec: ModelSpec, model: Model, constraints: dict[str, Any] | None = None, aggregations: dict[str, str] | None = None
+    spec: ModelSpec,
+    model: Model,
+    constraints: Mapping[str, Callable[[Variable], Tensor]] | None = None,
+    aggregations: Mapping[str, str] | None = None,
 ) -> ModelIdentity:
     """Of what model_fn returned with mode "train".  constraints, aggregations: of variables, by name."""
     facts = [*versions(), *(fact for rule in rules_of(spec, f"model_fn of {model.name}") for fact in _of_rule(rule))]
