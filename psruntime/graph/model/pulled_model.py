@@ -11,7 +11,7 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.table_groups import TableGroup
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
-from psruntime.graph.base.types import Op, Tensor
+from psruntime.graph.base.types import Op, Tensor, Variable
 from psruntime.graph.dynamic.id_rows import IdRows
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.input.input_stream import InputStream
@@ -248,13 +248,13 @@ def _last_pulled(
     return last
 
 
-def _step_of(spec: ModelSpec, examples: Tensor) -> list[Tensor | Op]:
+def _step_of(spec: ModelSpec, examples: Tensor) -> list[Tensor | Op | Variable]:
     """What a step, or a pass of an evaluation, may run of the model."""
     metrics = [tensor for metric in (spec.metrics or {}).values() for tensor in tf1.nest.flatten(metric)]
     return [spec.loss, *([examples] if isinstance(examples, tf1.Tensor) else []), *metrics, *_given_updates(spec)]
 
 
-def _given_updates(spec: ModelSpec) -> Sequence[Tensor | Op]:
+def _given_updates(spec: ModelSpec) -> Sequence[Tensor | Op | Variable]:
     return tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if spec.updates is None else spec.updates
 
 

@@ -108,7 +108,7 @@ def _as_input(name: str) -> str:
     return name.removesuffix(":0")
 
 
-def _changing(inputs: set[Tensor], candidates: set[Op]) -> dict[Op, None]:
+def _changing(inputs: set[Op], candidates: set[Op]) -> dict[Op, None]:
     """The candidates that have to be copied, in the order of their making.
 
     A loop of the old control flow is copied whole: all of it is in one frame.

@@ -38,7 +38,7 @@ def _has_another(op: Op) -> bool:
 
 
 @tf1.RegisterGradient(_PRODUCT)  # type: ignore[untyped-decorator]
-def _product(op: Op, gradient: Tensor) -> list[Tensor]:
+def _product(op: Op, gradient: Tensor) -> list[Tensor | None]:
     rows, taken, segments = op.inputs[:3]
     gradient = tf1.convert_to_tensor(gradient)
     gradient.set_shape(tf1.TensorShape([None]).concatenate(rows.shape[1:]))
