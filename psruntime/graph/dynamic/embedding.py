@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from psruntime.core.plan.buckets import WAYS, DynamicRows
 from psruntime.errors import UsageError
-from psruntime.graph.base.types import DType, Tensor, Variable
+from psruntime.graph.base.types import Array, DType, Tensor, Variable
 from psruntime.graph.dynamic.hashing import sets_of
 from psruntime.graph.dynamic.id_rows import looked_up
 from psruntime.graph.dynamic.id_sets import FOR_EVER, NO_ID, IdSets
@@ -25,7 +25,7 @@ HASHES = (1 << 63) - 1  # of strings
 
 
 def embedding(
-    ids: Tensor,
+    ids: Tensor | Array,
     name: str,
     width: int,
     *,
