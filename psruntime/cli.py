@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 
 from psruntime import __version__
+from psruntime.config.settings import suggestion
 from psruntime.errors import EXIT_DONE, EXIT_USAGE
 from psruntime.observe.outputs import entry
-from psruntime.settings import suggestion
 
 PROG = "psruntime"
 COMMANDS = {  # name -> what it does; psruntime.NAME has its main()

@@ -17,6 +17,7 @@ from psruntime.comparison.page import page_of, rows_of
 from psruntime.comparison.requests import ModeRequest, modes_of, slow_of
 from psruntime.comparison.summary import Training, held_out_of, training_of
 from psruntime.config import JobConfig
+from psruntime.config.process import WorkerConfig
 from psruntime.drawing import require_bokeh
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.launch.children import END_S
@@ -27,7 +28,6 @@ from psruntime.model import find_model
 from psruntime.observe.outputs import entry
 from psruntime.observe.records import read_records
 from psruntime.process import usage_error
-from psruntime.process_config import WorkerConfig
 
 PROG = "psruntime compare"
 MODES = "async; bounded 4; sync"

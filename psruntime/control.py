@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from psruntime import flags
-from psruntime.bound_range import AUTO
+from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
+from psruntime.config.schedule import BOUNDED, MODES
+from psruntime.config.settings import suggestion
+from psruntime.config.values import AUTO
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
 from psruntime.core.steering.overrides import check_bound, check_scale
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
-from psruntime.modes import BOUNDED, MODES
 from psruntime.observe.outputs import entry
 from psruntime.process import usage_error
-from psruntime.process_config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
 from psruntime.rpc.wire.control_messages import ControlRequest
-from psruntime.settings import suggestion
 
 PROG = "psruntime control"
 TIMEOUT_S = 300.0  # as long as a job waits for its own: --drain-timeout, --ps-timeout

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from psruntime import flags
 from psruntime.config import JobConfig
+from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.members.messages import JobStatus
 from psruntime.drawing import require_bokeh
 from psruntime.errors import EXIT_DONE, UsageError
@@ -24,7 +25,6 @@ from psruntime.observe.outputs import entry
 from psruntime.pages.origins import LOOPBACK, given_origins
 from psruntime.pages.server import Dashboard
 from psruntime.process import offline, usage_error
-from psruntime.process_config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import Security, load_security
 

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from psruntime import flags
-from psruntime.config import JobConfig, whole_path
+from psruntime.config import JobConfig
+from psruntime.config.process import WorkerConfig
+from psruntime.config.values import whole_path
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
-from psruntime.evaluation.history import as_line
+from psruntime.evaluation.history import as_line, text_of
 from psruntime.evaluation.settings import EvaluatorConfig
-from psruntime.metric import text_of
 from psruntime.model import EVAL, Context, load_model
 from psruntime.observe.outputs import entry, reader_is_gone
 from psruntime.process import offline
-from psruntime.process_config import WorkerConfig
 
 if TYPE_CHECKING:
     from psruntime.graph.checkpoint.measured import MeasuredCheckpoints

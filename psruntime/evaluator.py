@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
 from psruntime.config import JobConfig
+from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.core.members.view import over_error
 from psruntime.core.steering.commands import Command, Kind, Outcome
 from psruntime.errors import (
@@ -36,14 +37,13 @@ from psruntime.errors import (
 )
 from psruntime.evaluation import history
 from psruntime.evaluation.early_stopping import EarlyStopping
+from psruntime.evaluation.history import text_of
 from psruntime.evaluation.settings import EvaluatorConfig
-from psruntime.metric import text_of
 from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
 from psruntime.observe.outputs import entry
 from psruntime.process import Process, run, usage_error
-from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.security.credentials import Security, load_security

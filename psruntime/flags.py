@@ -9,10 +9,12 @@ from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from psruntime.config import JobConfig, local_path, require_one_mode, whole_path
+from psruntime.config import JobConfig
+from psruntime.config.job import require_one_mode
+from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.settings import HEADINGS, default_text, flag_of, settings_of, suggestion
+from psruntime.config.values import local_path, whole_path
 from psruntime.errors import EXIT_USAGE, UsageError
-from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
-from psruntime.settings import HEADINGS, default_text, flag_of, settings_of, suggestion
 
 if sys.version_info >= (3, 11):
     import tomllib

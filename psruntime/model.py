@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from psruntime.config.settings import suggestion
 from psruntime.errors import UsageError
-from psruntime.settings import suggestion
 from psruntime.usercode import blame
 
 TRAIN = "train"

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from psruntime import flags
 from psruntime.config import JobConfig
+from psruntime.config.process import WorkerConfig
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.plan.plan_report import report
@@ -24,7 +25,6 @@ from psruntime.model import TRAIN, Context, load_model
 from psruntime.observe.outputs import entry
 from psruntime.observe.render_plan import as_tables
 from psruntime.process import offline
-from psruntime.process_config import WorkerConfig
 
 PROG = "psruntime plan"
 

@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from psruntime.config.process import ProcessConfig
 from psruntime.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -32,7 +33,6 @@ from psruntime.errors import (
 )
 from psruntime.observe.log import Log, facts_of
 from psruntime.observe.outputs import never_block
-from psruntime.process_config import ProcessConfig
 
 if TYPE_CHECKING:
     from psruntime.metrics.endpoint import Endpoint

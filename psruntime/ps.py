@@ -17,6 +17,7 @@ from typing import Any
 
 from psruntime import flags
 from psruntime.config import JobConfig
+from psruntime.config.process import ProcessConfig, split_address
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, PsBeat, PsStats
@@ -36,7 +37,6 @@ from psruntime.observe.outputs import entry
 from psruntime.observe.rounds_log import RoundsLog
 from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
-from psruntime.process_config import ProcessConfig, split_address
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job

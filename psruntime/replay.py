@@ -17,15 +17,15 @@ from typing import Any
 
 from psruntime import flags
 from psruntime.config import JobConfig
+from psruntime.config.devices import ALL_GPUS, device_names
+from psruntime.config.process import WorkerConfig
 from psruntime.core.members.messages import Machine
-from psruntime.devices import ALL_GPUS, device_names
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.machine import THREADS, this_machine
 from psruntime.model import TRAIN, Context, input_seed, load_model
 from psruntime.observe.outputs import entry
 from psruntime.observe.rounds_log import rounds_of, workers_of
 from psruntime.process import offline
-from psruntime.process_config import WorkerConfig
 
 PROG = "psruntime replay"
 TOLERANCE = 1e-5

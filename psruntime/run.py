@@ -13,6 +13,7 @@ from pathlib import Path
 
 from psruntime import flags
 from psruntime.config import JobConfig
+from psruntime.config.process import SecurityConfig, WorkerConfig
 from psruntime.errors import UsageError
 from psruntime.launch.children import END_S, PROG
 from psruntime.launch.config import LauncherConfig
@@ -22,7 +23,6 @@ from psruntime.model import find_model
 from psruntime.observe.outputs import entry
 from psruntime.observe.records import PARQUET, require_parquet
 from psruntime.process import usage_error
-from psruntime.process_config import SecurityConfig, WorkerConfig
 
 TRAIN_STEPS = 2000  # a model has no end of its own, but by --epochs
 PROBE_BYTES = 4096  # a block of most file systems: with less room no process could say where it is

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from psruntime import flags
 from psruntime.config import JobConfig
+from psruntime.config.process import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
@@ -25,7 +26,6 @@ from psruntime.observe.outputs import entry, reader_is_gone
 from psruntime.observe.render import as_json, as_tables, progress_line
 from psruntime.observe.watched import watched
 from psruntime.process import end_with_launcher, usage_error
-from psruntime.process_config import DEFAULT_COORDINATOR, ProcessConfig, SecurityConfig, split_address
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
 

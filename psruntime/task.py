@@ -22,6 +22,8 @@ from psruntime import flags
 from psruntime.cluster.cluster_task import EVALUATOR, PS, WORKER, ClusterTask
 from psruntime.cluster.sources import ClusterConfig, find_task
 from psruntime.config import JobConfig
+from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.settings import as_flags
 from psruntime.core.plan.packing import LIGHT_BYTES
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.evaluation.settings import EvaluatorConfig
@@ -29,8 +31,6 @@ from psruntime.launch.colocated_ps import PS_END_S, SIGNALS, ColocatedPs, code_o
 from psruntime.network.hosts import is_own_host, require_loopback
 from psruntime.observe.outputs import entry
 from psruntime.process import end_because_of, end_unjoined, job_has_failed, usage_error
-from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
-from psruntime.settings import as_flags
 
 PROG = "psruntime task"
 CONNECT_TIMEOUT_S = 7200.0  # tasks are started in any order, and the others wait for ps 0, as stock's sessions do

@@ -14,14 +14,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psruntime import flags
-from psruntime.config import JobConfig, as_started_so, as_trained_alone
+from psruntime.config import JobConfig
+from psruntime.config.devices import AUTO_GPU, GpuLimit, device_names
+from psruntime.config.job import as_started_so, as_trained_alone
+from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.schedule import LOCAL, Schedule
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Instructions, LeaveKind, WorkerStats
 from psruntime.core.members.past import Past
 from psruntime.core.members.view import Phase, over_error
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
-from psruntime.devices import AUTO_GPU, GpuLimit, device_names
 from psruntime.errors import (
     EXIT_DONE,
     JobDoneError,
@@ -32,11 +35,11 @@ from psruntime.errors import (
     StopRequested,
     UsageError,
 )
+from psruntime.evaluation.history import text_of
 from psruntime.gpus import VISIBLE, OwnMemory, choose_gpu, gpus, smallest_memory
 from psruntime.graph.base import allocator
 from psruntime.graph.hooks.progress import Progress
 from psruntime.machine import this_machine
-from psruntime.metric import text_of
 from psruntime.model import EVAL, TRAIN, Context, input_seed, load_model
 from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
@@ -45,7 +48,6 @@ from psruntime.observe.outputs import entry
 from psruntime.observe.recorder import Recorder
 from psruntime.observe.traffic import TrafficMeter
 from psruntime.process import Process, run, usage_error
-from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job
@@ -54,7 +56,6 @@ from psruntime.rpc.client.retry import retrying
 from psruntime.rpc.security.credentials import Security, load_security
 from psruntime.rpc.server.rpc_server import serve_health
 from psruntime.rpc.worker.join_worker import join_worker
-from psruntime.schedule import LOCAL, Schedule
 
 if TYPE_CHECKING:
     from psruntime.core.accounting.update_outcome import SentUpdate

@@ -18,51 +18,41 @@ from tools.rooms import imports
 ROOT = Path(__file__).parents[1]
 GENERATED = "psruntime/v1"
 
+JOB = {"psruntime.config.JobConfig", "psruntime.config.job", "psruntime.config.job_settings"}
+LAUNCHED = JOB | {"psruntime.config.process", "psruntime.config.settings", "psruntime.config.values.whole_path"}
+
 # What a part may import besides itself and the standard library.
 MAY_IMPORT: dict[str, set[str]] = {
-    "psruntime/core": {
-        "psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.modes", "psruntime.schedule",
-        "psruntime.bound_range",
+    "psruntime/core": JOB | {
+        "psruntime.errors", "psruntime.config.process", "psruntime.config.schedule",
+        *(f"psruntime.config.values.{name}" for name in ("AUTO", "BoundRange", "bound_of")),
     },
     "psruntime/errors.py": set(),
     "psruntime/states.py": set(),
-    "psruntime/settings.py": {"psruntime.errors"},
-    "psruntime/devices.py": {"psruntime.errors"},
-    "psruntime/staleness_lr.py": {"psruntime.errors"},
-    "psruntime/bound_range.py": {"psruntime.errors"},
-    "psruntime/step_range.py": {"psruntime.errors"},
-    "psruntime/metric.py": {"psruntime.errors"},
-    "psruntime/warm_names.py": {"psruntime.errors"},
-    "psruntime/evaluation": {"psruntime.errors", "psruntime.metric", "psruntime.settings"},
-    "psruntime/modes.py": set(),
-    "psruntime/schedule.py": {"psruntime.errors", "psruntime.modes", "psruntime.settings"},
-    "psruntime/config.py": {
-        "psruntime.errors", "psruntime.settings", "psruntime.staleness_lr", "psruntime.modes", "psruntime.schedule",
-        "psruntime.bound_range", "psruntime.metric", "psruntime.step_range", "psruntime.warm_names",
-    },
-    "psruntime/process_config.py": {"psruntime.errors", "psruntime.settings", "psruntime.devices"},
+    "psruntime/config": {"psruntime.errors"},
+    "psruntime/config/settings.py": {"psruntime.errors"},
+    "psruntime/config/devices.py": {"psruntime.errors"},
+    "psruntime/config/values.py": {"psruntime.errors"},
+    "psruntime/config/schedule.py": {"psruntime.errors", "psruntime.config.settings"},
+    "psruntime/config/process.py": {"psruntime.errors", "psruntime.config.settings", "psruntime.config.devices"},
+    "psruntime/evaluation": {"psruntime.errors", "psruntime.config.values.Metric", "psruntime.config.settings"},
     "psruntime/usercode.py": {"psruntime.errors", "psruntime.faults"},
-    "psruntime/model.py": {"psruntime.errors", "psruntime.settings", "psruntime.usercode"},
-    "psruntime/cluster": {"psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.settings"},
-    "psruntime/launch": {
-        "psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.settings",
-        "psruntime.observe.outputs",
-    },
-    "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.process_config"},
+    "psruntime/model.py": {"psruntime.errors", "psruntime.config.settings", "psruntime.usercode"},
+    "psruntime/cluster": LAUNCHED | {"psruntime.errors"},
+    "psruntime/launch": LAUNCHED | {"psruntime.errors", "psruntime.observe.outputs"},
+    "psruntime/network": {"psruntime.core", "psruntime.errors", "psruntime.config.process"},
     "psruntime/tracing": {"psruntime.errors", "psruntime.observe"},
-    "psruntime/metrics": {
-        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.modes", "psruntime.observe",
-        "prometheus_client",
+    "psruntime/metrics": JOB | {
+        "psruntime.core", "psruntime.errors", "psruntime.config.schedule", "psruntime.observe", "prometheus_client",
     },
     "psruntime/drawing.py": {"psruntime.errors", "bokeh"},
-    "psruntime/live": {"psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.observe"},
-    "psruntime/pages": {
-        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.live", "psruntime.observe",
-        "psruntime.drawing", "bokeh",
+    "psruntime/live": JOB | {"psruntime.core", "psruntime.errors", "psruntime.observe"},
+    "psruntime/pages": JOB | {
+        "psruntime.core", "psruntime.errors", "psruntime.live", "psruntime.observe", "psruntime.drawing", "bokeh",
     },
-    "psruntime/observe": {
-        "psruntime.core", "psruntime.errors", "psruntime.config", "psruntime.process_config", "psruntime.network",
-        "psruntime.faults", "psruntime.schedule", "psruntime.modes", "rich", "pyarrow",
+    "psruntime/observe": JOB | {
+        "psruntime.core", "psruntime.errors", "psruntime.config.process", "psruntime.network", "psruntime.faults",
+        "psruntime.config.schedule", "rich", "pyarrow",
     },
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ import pytest
 
 from psruntime import evaluator
 from psruntime.config import JobConfig
+from psruntime.config.values import Metric
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Kind, Outcome, Reply
 from psruntime.errors import (
@@ -26,7 +27,6 @@ from psruntime.errors import (
 from psruntime.evaluation import history
 from psruntime.evaluation.early_stopping import EarlyStopping
 from psruntime.evaluator import JobEnd
-from psruntime.metric import Metric
 
 TRAIN_STEPS = 100
 JOB = JobConfig(train_steps=TRAIN_STEPS, ps_timeout_s=30, checkpoint_dir="/folder")

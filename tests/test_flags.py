@@ -12,9 +12,9 @@ import pytest
 
 from psruntime import flags
 from psruntime.config import JobConfig
+from psruntime.config.process import ProcessConfig, WorkerConfig
+from psruntime.config.settings import HEADINGS, flag_of, settings_of
 from psruntime.errors import UsageError
-from psruntime.process_config import ProcessConfig, WorkerConfig
-from psruntime.settings import HEADINGS, flag_of, settings_of
 
 
 def parse(*argv: str) -> argparse.Namespace:

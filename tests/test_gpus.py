@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from psruntime import gpus
+from psruntime.config.devices import GpuLimit, device_names
 from psruntime.core.members.messages import GpuMemory
-from psruntime.devices import GpuLimit, device_names
 from psruntime.errors import UsageError
 from psruntime.gpus import GIB, VISIBLE, Gpu, OwnMemory, choose_gpu, memory_text
 from tests.support.polling import poll_until

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from psruntime import ps, status, worker
+from psruntime.config.process import SecurityConfig
 from psruntime.errors import UsageError
-from psruntime.process_config import SecurityConfig
 from tests.support.certificates import Authority
 
 FILES = {"tls_ca": "a", "tls_cert": "c", "tls_key": "k", "token_file": "t"}

@@ -78,11 +78,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core.recovery", "core.accounting", "core.rounds", "core.clocks"),
     ("core.members",),
     ("core.plan", "core.shards", "core.steering"),
-    ("model", "optimizers"),
-    ("usercode", "config", "process_config", "evaluation"),
-    ("schedule", "faults", "states"),
-    ("settings", "devices", "staleness_lr", "bound_range", "metric", "drawing", "step_range", "warm_names"),
-    ("modes",),
+    ("model", "optimizers", "evaluation"),
+    ("usercode", "config"),
+    ("faults", "states", "drawing"),
     ("errors", "v1"),
 )
 STRANGERS = ("rpc", "graph")  # packages that do not know each other

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from psruntime.config import JobConfig
-from psruntime.process_config import ProcessConfig, SecurityConfig, WorkerConfig
-from psruntime.settings import HEADINGS, default_text, flag_of, settings_of
+from psruntime.config.process import ProcessConfig, SecurityConfig, WorkerConfig
+from psruntime.config.settings import HEADINGS, default_text, flag_of, settings_of
 from psruntime.states import READ, SAID, TABLE, Event, Fate, State
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

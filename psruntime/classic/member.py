@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from psruntime.classic.owned_folders import OwnedFolders
 from psruntime.classic.sigterm import take_sigterm
 from psruntime.config import JobConfig
+from psruntime.config.process import ProcessConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, LeaveKind, WorkerStats
 from psruntime.core.members.view import Phase, over_error
@@ -22,7 +23,6 @@ from psruntime.network.hosts import await_names
 from psruntime.network.links import WorkerLinks
 from psruntime.observe.log import Log, first_line_of
 from psruntime.observe.traffic import TrafficMeter
-from psruntime.process_config import ProcessConfig
 from psruntime.rpc.client.context import ClientContext
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job

@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config import JobConfig, whole_path
+from psruntime.config import JobConfig
+from psruntime.config.values import whole_path
 from psruntime.core.members.messages import Assignment, Instructions
 from psruntime.graph.checkpoint.listing import is_remote
 from psruntime.graph.checkpoint.owner import FolderOwner

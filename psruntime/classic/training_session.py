@@ -21,11 +21,11 @@ from psruntime.classic.ps_beside import PsBeside
 from psruntime.classic.script_session import ScriptSession, end_script
 from psruntime.classic.sessions import ScriptSessions
 from psruntime.cluster.of_script import place_of_script
+from psruntime.config.process import ProcessConfig, SecurityConfig
 from psruntime.errors import PsRuntimeError, UsageError
 from psruntime.graph.dynamic.settings import noted
 from psruntime.graph.session.session import ViewSessionCreator, open_session
 from psruntime.observe.log import Log
-from psruntime.process_config import ProcessConfig, SecurityConfig
 from psruntime.rpc.security.credentials import load_security
 
 CONNECT_TIMEOUT_S = 60.0

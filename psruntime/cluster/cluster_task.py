@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from psruntime.config import JobConfig
+from psruntime.config.process import DEFAULT_COORDINATOR, split_address
 from psruntime.errors import UsageError
-from psruntime.process_config import DEFAULT_COORDINATOR, split_address
 
 _HOST = re.compile(r"\[[0-9A-Za-z:.%_-]+\]|[^\s:/\[\]]+")  # a name, an address, or one of IPv6 in brackets
 PS, WORKER, EVALUATOR = "ps", "worker", "evaluator"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask, require_address, with_colocated_ps
+from psruntime.config.process import split_address
 from psruntime.errors import UsageError
-from psruntime.process_config import split_address
 
 NAME = "--ps-hosts and --worker-hosts"
 

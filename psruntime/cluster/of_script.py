@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from psruntime.cluster.cluster_task import WORKER, ClusterTask
 from psruntime.cluster.tf_config import NAME, is_given, read_tf_config
+from psruntime.config.process import DEFAULT_COORDINATOR
 from psruntime.errors import UsageError
-from psruntime.process_config import DEFAULT_COORDINATOR
 
 
 def cluster_task(colocate_ps: bool = False) -> ClusterTask | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from psruntime.cluster import slurm, tf_config
 from psruntime.cluster.cluster_task import PS, WORKER, ClusterTask
 from psruntime.cluster.host_lists import read_host_lists
+from psruntime.config.settings import at_least, setting
 from psruntime.errors import UsageError
-from psruntime.settings import at_least, setting
 
 
 @dataclass(frozen=True)

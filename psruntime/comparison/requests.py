@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from psruntime.bound_range import AUTO, BoundRange
+from psruntime.config.schedule import BOUNDED, MODES, Schedule, named
+from psruntime.config.settings import suggestion
+from psruntime.config.values import AUTO, BoundRange
 from psruntime.errors import UsageError
-from psruntime.modes import BOUNDED, MODES, named
-from psruntime.schedule import Schedule
-from psruntime.settings import suggestion
 
 MOST_TIMES = 1000.0
 _SLOW = re.compile(r"(\d{1,6}):(\d{1,6}(?:\.\d{1,6})?)x")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from psruntime.config.values import Metric
 from psruntime.evaluation.history import History
-from psruntime.metric import Metric
 
 
 class EarlyStopping:

@@ -15,6 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from psruntime.errors import some
+
+MOST_TOLD = 20  # values in a line for people; a metric may have several
+
 
 @dataclass
 class History:
@@ -53,6 +57,12 @@ def as_line(facts: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
     """Facts and metrics as JSON, which knows no NaN."""
     finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     return json.dumps({**facts, "metrics": finite})
+
+
+def text_of(global_step: int, values: Mapping[str, float]) -> str:
+    """The values at a global step, in a line for people."""
+    texts = [f"{name} {value:.4f}" for name, value in values.items()]
+    return f"held out, at global step {global_step}: {some(texts, MOST_TOLD)}"
 
 
 def read(path: str) -> History:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psruntime.metric import Metric
-from psruntime.settings import at_least, setting
+from psruntime.config.settings import at_least, setting
+from psruntime.config.values import Metric
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from psruntime.config.process import LOG_FORMATS, TEXT_LOG, split_address
+from psruntime.config.settings import at_least, check_choices, setting
 from psruntime.errors import UsageError
-from psruntime.process_config import LOG_FORMATS, TEXT_LOG, split_address
-from psruntime.settings import at_least, check_choices, setting
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from psruntime.config.process import TEXT_LOG
+from psruntime.config.settings import as_flags
 from psruntime.errors import UsageError
 from psruntime.launch.config import LauncherConfig
-from psruntime.process_config import TEXT_LOG
-from psruntime.settings import as_flags
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from prometheus_client.metrics_core import Metric
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import BOUNDED, MODES
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.errors import UnreachableError
 from psruntime.metrics.families import Families, counter, gauge, state
-from psruntime.modes import BOUNDED, MODES
 
 
 def of_job(status: Callable[[], JobStatus], job: JobConfig) -> Families:

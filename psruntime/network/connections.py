@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from psruntime.config.process import split_address
 from psruntime.core.members.view import View
 from psruntime.errors import UsageError
-from psruntime.process_config import split_address
 
 DESCRIPTORS = "/proc/self/fd"
 SOCKET = "socket:["  # how the link of a socket's descriptor begins; its inode follows

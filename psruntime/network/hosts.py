@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from psruntime.config.process import ProcessConfig, split_address
 from psruntime.errors import StopRequested, UsageError
-from psruntime.process_config import ProcessConfig, split_address
 
 FIRST_PAUSE_S = 0.1  # between two tries to resolve a name; doubled each time
 LONGEST_PAUSE_S = 2.0

@@ -17,12 +17,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from psruntime.config.process import split_address
 from psruntime.core.members.messages import Instructions
 from psruntime.core.members.view import Phase
 from psruntime.errors import UsageError
 from psruntime.network import connections
 from psruntime.network.connections import Connection, Descriptor, End, Peers
-from psruntime.process_config import split_address
 
 LOOK_S = 1.0  # how often new connections are looked for, and those to cut
 END_S = 1.0  # what the thread gets to end

@@ -16,9 +16,9 @@ import traceback
 from collections import Counter
 from datetime import datetime, timezone
 
+from psruntime.config.process import JSON_LOG, TEXT_LOG
 from psruntime.faults import first_line
 from psruntime.observe.outputs import Output, without_waiting
-from psruntime.process_config import JSON_LOG, TEXT_LOG
 
 STDERR = 2
 TRACEBACK = "traceback"  # the fact that has several lines

@@ -13,13 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import BOUNDED, Schedule
 from psruntime.core.accounting.traffic import why_heavy
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Departure, GpuMemory, JobStatus, MemberStatus, RowCounts
 from psruntime.core.members.view import Phase
-from psruntime.modes import BOUNDED
 from psruntime.observe.tables import bytes_text, table
-from psruntime.schedule import Schedule
 
 UNKNOWN = "-"
 GIB = 1 << 30  # as nvidia-smi and --gpu-memory have memory

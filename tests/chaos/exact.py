@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from psruntime.config import BATCH_POLICIES
+from psruntime.config.job_settings import BATCH_POLICIES
 from psruntime.core.members.view import Phase
 from psruntime.observe.rounds_log import records_of
 from tests.chaos.cells import chief

@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from psruntime.config.schedule import Schedule, Stage
 from psruntime.control import ask, command_of
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
@@ -26,7 +27,6 @@ from psruntime.core.steering.commands import Outcome, Reply
 from psruntime.errors import PsRuntimeError
 from psruntime.observe.records import read_records
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
-from psruntime.schedule import Schedule, Stage
 from tests.chaos.storm import end_codes
 from tests.cluster.test_rounds import SIZES, start, write_model
 from tests.support.checkpoint_list import keep_from

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from psruntime.config.schedule import Schedule
 from psruntime.core.accounting.ledger import APPLIED, DOWN_WEIGHTED, RECEIVED, ROLLED_BACK, brought_back, is_balanced
 from psruntime.core.steering.overrides import Overrides
-from psruntime.schedule import Schedule
 from psruntime.states import Event, Fate, State
 from tests.cluster.state_trial import BATCH, Seen
 from tests.support.snapshot import Values

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.config import flag_of
-from psruntime.process_config import SecurityConfig
+from psruntime.config.process import SecurityConfig
+from psruntime.config.settings import flag_of
 from tests.support.certificates import TOKEN, Authority
 from tests.support.commands import LOCAL, Commands, coordinator_of
 

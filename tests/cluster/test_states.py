@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from psruntime.config.schedule import Schedule
 from psruntime.core.accounting.saved_state import SUFFIX
-from psruntime.schedule import Schedule
 from psruntime.states import SAID, TABLE, Event, Fate, State
 from tests.cluster.state_fates import Case, Copy, fate_of, fate_on_disk
 from tests.cluster.state_trial import COMMON, KINDS, NEVER, WAIT_S, WORKERS, Seen, Trial, copy_of

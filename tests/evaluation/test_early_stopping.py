@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psruntime.config.values import Metric
 from psruntime.errors import UsageError
 from psruntime.evaluation import history
 from psruntime.evaluation.early_stopping import EarlyStopping
 from psruntime.evaluation.settings import EvaluatorConfig
-from psruntime.metric import Metric
 
 LOSS, ACCURACY = Metric("loss", False), Metric("accuracy", True)
 

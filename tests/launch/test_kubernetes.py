@@ -20,7 +20,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from psruntime import config, process_config
+from psruntime import config
+from psruntime.config.process import SecurityConfig
 from psruntime.launch.backoff import crashed
 from tests.support import docs
 from tests.support.command_lines import complaint
@@ -398,7 +399,7 @@ def test_with_tls_every_process_has_the_files_and_nothing_is_insecure(tmp_path: 
         (mount,) = [m for m in container_of(job)["volumeMounts"] if m["name"] == "credentials"]
         assert mount["readOnly"]  # a secret that is open to the group of the pod is refused elsewhere
         given = {variable["name"]: variable["value"] for variable in container_of(job)["env"]}
-        read = process_config.SecurityConfig.of({}, given)
+        read = SecurityConfig.of({}, given)
         files = (read.tls_ca, read.tls_cert, read.tls_key, read.token_file)
         assert files == tuple(f"{mount['mountPath']}/{name}" for name in CREDENTIALS)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.process_config import SecurityConfig
+from psruntime.config.process import SecurityConfig
 from psruntime.rpc.security.credentials import load_security
 from tests.support.docs import ROOT
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime import process_config
+from psruntime.config.process import SecurityConfig
 from psruntime.errors import EXIT_DONE
 from psruntime.flags import read_job_file
 from psruntime.launch.backoff import crashed
@@ -130,6 +130,6 @@ def test_a_unit_may_write_its_checkpoints_and_little_else(role: str) -> None:
 
 def test_the_files_of_tls_are_those_that_processes_read() -> None:
     known = {name for name in environment() if name.startswith("PSRUNTIME_")}
-    read = process_config.SecurityConfig.of({}, dict.fromkeys(known, "x"))
+    read = SecurityConfig.of({}, dict.fromkeys(known, "x"))
     assert read.tls_ca and read.tls_cert and read.tls_key and read.token_file
     assert len(known) == 4

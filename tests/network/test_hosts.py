@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from psruntime.config.process import ProcessConfig
 from psruntime.errors import StopRequested, UsageError
 from psruntime.network import hosts
 from psruntime.network.hosts import await_names, own_host, require_loopback
-from psruntime.process_config import ProcessConfig
 
 
 class Names:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trustme
 
-from psruntime.process_config import SecurityConfig
+from psruntime.config.process import SecurityConfig
 from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.security.tls import read_tls
 

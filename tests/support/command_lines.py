@@ -33,8 +33,8 @@ from psruntime import (
     trace,
     worker,
 )
+from psruntime.config.process import SecurityConfig
 from psruntime.errors import UnreachableError
-from psruntime.process_config import SecurityConfig
 from psruntime.rpc.security.credentials import Security
 from tests.support.docs import ROOT, flags_in, flags_of_script
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config import JobConfig, as_trained_alone
+from psruntime.config import JobConfig
+from psruntime.config.job import as_trained_alone
+from psruntime.config.schedule import Schedule
 from psruntime.core.accounting.update_outcome import SentUpdate
 from psruntime.core.members.messages import Assignment, Ending, Prepared
 from psruntime.core.members.view import PsEntry, View
@@ -35,7 +37,6 @@ from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.graph.step.build import build_training
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.model import Context, Model, ModelSpec
-from psruntime.schedule import Schedule
 from tests.support.shards import LocalShards
 from tests.support.stock import contents
 

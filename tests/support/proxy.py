@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, TypeVar
 
-from psruntime.process_config import split_address
+from psruntime.config.process import split_address
 
 CHUNK_BYTES = 1 << 16
 CALL_S = 10.0  # for the proxy's thread to do what it is told

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config import PLANS, SWITCH, WIRES, JobConfig
+from psruntime.config import JobConfig
+from psruntime.config.job_settings import PLANS, SWITCH, WIRES
 from psruntime.core.clocks.pace import Pace
 from psruntime.errors import UsageError
 from psruntime.graph.input.input_stream import InputStream

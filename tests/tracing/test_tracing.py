@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psruntime import trace
+from psruntime.config.values import StepRange
 from psruntime.errors import EXIT_USAGE, UsageError
-from psruntime.step_range import StepRange
 from psruntime.tracing.chrome import read_trace
 from psruntime.tracing.join import TraceFolder
 from psruntime.tracing.parts import BadPartError, Head, head_of, parts_in, spans_of, write_part

@@ -3,7 +3,7 @@
 A row of counters, kept on the bucket's ps under its mutex:
 received = applied (of which down-weighted) + the causes of a drop + rolled back + pending.
 Applied are the updates that the bucket holds; one that a return to an older state undid is rolled back.
-Down-weighted are those of the applied whose learning rate was lowered for their staleness (psruntime/staleness_lr.py).
+Down-weighted are those of the applied whose learning rate was lowered for their staleness (psruntime/config/values.py).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from psruntime.bound_range import BoundRange
+from psruntime.config.values import BoundRange
 
 STEPS = 50  # of each worker that are played; more would see a change later, fewer take noise for one
 FEWEST = 10  # a worker with fewer steps does not count

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from psruntime.config.schedule import BOUNDED
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.members.membership import Role
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import ADAPTIVE_BOUND, SCHEDULE, Command, Kind
 from psruntime.errors import UsageError
-from psruntime.modes import BOUNDED
 
 
 def begin_next(state: JobState) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import Schedule
 from psruntime.core.accounting.accounts import Accounts
 from psruntime.core.accounting.refused_pushes import RefusedPushes
 from psruntime.core.accounting.traffic import TrafficRates
@@ -38,7 +39,6 @@ from psruntime.core.rounds.sync_rounds import SyncRounds
 from psruntime.core.shards.shards import Shards
 from psruntime.core.steering.overrides import Overrides
 from psruntime.core.steering.steering import Steering
-from psruntime.schedule import Schedule
 
 
 class Timed(Protocol):

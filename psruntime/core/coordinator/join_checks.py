@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from psruntime.config import JobConfig
+from psruntime.config.process import split_address
 from psruntime.core.members.membership import Membership, Role
 from psruntime.core.members.messages import Join
 from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.identity import ModelIdentity, differences
 from psruntime.core.plan.plan import first_difference
 from psruntime.errors import ModelDiffersError, OtherJobError, UsageError
-from psruntime.process_config import split_address
 
 
 def check_join(join: Join, job: JobConfig, members: Membership) -> None:

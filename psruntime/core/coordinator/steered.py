@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from psruntime.config import as_started_so
+from psruntime.config.job import as_started_so
+from psruntime.config.schedule import named
 from psruntime.core.coordinator import automatic
 from psruntime.core.coordinator.job_state import JobState
 from psruntime.core.coordinator.lifecycle import can_save
@@ -22,7 +23,6 @@ from psruntime.core.steering.commands import Command, Kind, Reply, SteeringStatu
 from psruntime.core.steering.overrides import check_bound, check_scale
 from psruntime.core.steering.steering import Request
 from psruntime.errors import UnreachableError, UsageError, some
-from psruntime.modes import named
 
 JUDGED = (Kind.BOUND, Kind.MODE, Kind.LEARNING_RATE_SCALE, Kind.SAVE, Kind.DRAIN_WORKER)  # by what the job is
 PAUSES_IN = (Phase.FORMING, Phase.PREPARING, Phase.TRAINING)  # where a step may begin, or after which one may

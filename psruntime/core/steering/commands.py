@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from psruntime.bound_range import AUTO
+from psruntime.config.schedule import BOUNDED, named
+from psruntime.config.values import AUTO
 from psruntime.core.steering.overrides import UNCHANGED, Overrides
-from psruntime.modes import BOUNDED, named
 
 
 class Kind(str, Enum):

@@ -15,12 +15,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from glob import escape, glob
 from typing import Any, Protocol
 
+from psruntime.config.values import Metric
 from psruntime.errors import UsageError
+from psruntime.evaluation.history import MOST_TOLD
 from psruntime.graph.base.background import await_end
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.checkpoint.folder import CheckpointFolder, Unfinished, names_of
 from psruntime.graph.checkpoint.listing import DELTA
-from psruntime.metric import MOST_TOLD, Metric
 
 
 class Evaluation(Protocol):

@@ -14,7 +14,7 @@ import re
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config import whole_path
+from psruntime.config.values import whole_path
 from psruntime.errors import CheckpointError, DamagedCheckpointError, UsageError
 from psruntime.graph.base.errors import first_line
 from psruntime.graph.base.literal_paths import is_pattern

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config.values import StepRange
 from psruntime.graph.base.background import Background, await_end
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.errors import first_line
@@ -17,7 +18,6 @@ from psruntime.graph.base.types import Proto, Session, Tensor
 from psruntime.graph.hooks.run_spans import run_spans
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.observe.step_times import StepTimes
-from psruntime.step_range import StepRange
 from psruntime.tracing.join import TraceFolder
 from psruntime.tracing.parts import Head, write_part
 from psruntime.tracing.spans import PHASE, STEP, Span

@@ -17,7 +17,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config import AT_MOST, JobConfig
+from psruntime.config import JobConfig
+from psruntime.config.job_settings import AT_MOST
 from psruntime.core.shards.shard_messages import Shard
 from psruntime.errors import UsageError, UserCodeError
 from psruntime.faults import Place

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from psruntime.config.schedule import SYNC
 from psruntime.core.accounting.update_outcome import SentUpdate
 from psruntime.errors import PsRuntimeError
 from psruntime.graph.base.summary_writer import SummaryWriter
@@ -26,7 +27,6 @@ from psruntime.graph.session.session import ViewSessionCreator, WorkerServer
 from psruntime.graph.session.step_result import StepResult
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
-from psruntime.modes import SYNC
 
 
 def assemble(

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config.values import StalenessLr
 from psruntime.core.accounting.ledger import APPLIED, NOT_FINITE, REPEATED
 from psruntime.core.accounting.update_outcome import SentUpdate, outcome_of, word_of
 from psruntime.core.members.view import View
@@ -31,7 +32,6 @@ from psruntime.graph.session.step_result import StepResult, require_finite
 from psruntime.graph.session.view_hook import ViewHook
 from psruntime.graph.session.worker_run import WorkerRun
 from psruntime.observe.step_times import GATE, StepTimes
-from psruntime.staleness_lr import StalenessLr
 
 COUNTED = (APPLIED, NOT_FINITE, REPEATED)  # what became of a push whose batch is not to be read again
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config import as_trained_alone
+from psruntime.config.job import as_trained_alone
 from psruntime.core.members.messages import Assignment, Prepared
 from psruntime.errors import JobFailedError
 from psruntime.graph.base.errors import LOST_SESSION

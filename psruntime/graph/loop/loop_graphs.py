@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import LOCAL, SYNC
 from psruntime.core.members.messages import GraphsBuilt
 from psruntime.errors import PsRuntimeError
 from psruntime.graph.base import allocator
@@ -29,9 +30,7 @@ from psruntime.graph.session.local_initialiser import LocalInitialiser
 from psruntime.graph.session.warm_sessions import WarmSessions
 from psruntime.graph.step.train_graph import TrainGraph
 from psruntime.graph.step.warm_up import StepWarmUp
-from psruntime.modes import SYNC
 from psruntime.observe.log import first_line_of
-from psruntime.schedule import LOCAL
 
 _PUSHES = "pushes"  # the steps of all modes but sync
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf1
 
-from psruntime.devices import ALL_GPUS, AUTO_GPU, device_names, number_of
+from psruntime.config.devices import ALL_GPUS, AUTO_GPU, device_names, number_of
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import worker_device
 from psruntime.graph.base.gpus import gpu_count, why_no_gpu
@@ -54,7 +54,7 @@ ONE_TOWER = Towers()
 
 
 def find_towers(text: str, per_gpu: int = 1) -> Towers:
-    """The towers on the devices that `text` names, see psruntime/devices.py.
+    """The towers on the devices that `text` names, see psruntime/config/devices.py.
 
     per_gpu: virtual GPUs that each is made into.  Of gpu:auto the GPU was chosen, and is the only one by now.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config.schedule import LOCAL
 from psruntime.core.accounting.ledger import PENDING
 from psruntime.errors import UsageError
 from psruntime.graph.base.types import Op
@@ -19,7 +20,6 @@ from psruntime.graph.push.step_messages import ReceivedPush
 from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.apply import Update, counting_update, setting_update, subtracting_update
-from psruntime.schedule import LOCAL
 
 
 @dataclass(frozen=True)

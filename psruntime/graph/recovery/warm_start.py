@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
+from psruntime.config.values import earlier_names, pattern_of
 from psruntime.core.recovery.checkpoint_names import Kind, described
 from psruntime.errors import CheckpointError, PassingError, UsageError, some
 from psruntime.faults import Place, fate_of
@@ -26,7 +27,6 @@ from psruntime.graph.checkpoint.listing import CheckpointList, newest_step
 from psruntime.graph.checkpoint.transfer import Reader, Source
 from psruntime.graph.ops.checkpoint_fit import contents_of
 from psruntime.graph.step.train_graph import TrainGraph
-from psruntime.warm_names import earlier_names, pattern_of
 
 MOST_NAMES = 5  # in a line
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config.schedule import LOCAL
 from psruntime.core.accounting.ledger import PENDING
 from psruntime.errors import UsageError
 from psruntime.graph.base.devices import ps_device, worker_device
@@ -32,7 +33,6 @@ from psruntime.graph.step.train_graph import LocalRoundGraph, RoundGraph, TrainG
 from psruntime.graph.store.bucket_store import BucketStore
 from psruntime.graph.store.gradient import BucketGradient, GradientStore, ascending
 from psruntime.graph.update.apply import Update, counting_update, setting_update
-from psruntime.schedule import LOCAL
 
 
 def build_round_step(setup: StepSetup) -> TrainGraph:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf1
 
 from psruntime.config import JobConfig
+from psruntime.config.values import StalenessLr
 from psruntime.core.plan.buckets import WAYS, Bucket
 from psruntime.core.plan.plan import Plan
 from psruntime.graph.base.devices import worker_device
@@ -35,7 +36,6 @@ from psruntime.graph.update.optimizers import BucketOptimizer, Rule, rule_of, ru
 from psruntime.graph.update.row_flags import RowFlags
 from psruntime.graph.update.staleness_weight import StalenessWeight
 from psruntime.model import TRAIN, Model
-from psruntime.staleness_lr import StalenessLr
 
 Gradients = dict[str, BucketGradient]  # by the name of the bucket
 

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config.values import StalenessLr
 from psruntime.core.accounting.ledger import DOWN_WEIGHTED
 from psruntime.graph.base.devices import ps_device
 from psruntime.graph.base.types import Tensor
 from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.store.numbers import Numbers
-from psruntime.staleness_lr import StalenessLr
 
 
 class StalenessWeight:

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from psruntime.config import JobConfig
+from psruntime.config.process import split_address
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.messages import Answer, JobStatus, Join, NotYet, Prepared
 from psruntime.core.plan.buckets import VariableSpec
@@ -16,7 +17,6 @@ from psruntime.core.rounds.round_messages import Action
 from psruntime.core.shards.shard_messages import Position, ShardAnswer, ShardRequest
 from psruntime.core.steering.commands import Reply
 from psruntime.errors import CredentialsError, PsRuntimeError, UnreachableError
-from psruntime.process_config import split_address
 from psruntime.rpc.security import job_token
 from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.security.tls_diagnosis import why_refused

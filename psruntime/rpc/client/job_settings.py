@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from psruntime.config import JobConfig, contradictions
+from psruntime.config import JobConfig
+from psruntime.config.job import contradictions
 from psruntime.errors import OtherJobError, UnreachableError, UsageError
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.retry import retrying

@@ -6,8 +6,8 @@ import os
 import ssl
 from dataclasses import dataclass, field
 
+from psruntime.config.process import SecurityConfig
 from psruntime.errors import CredentialsError
-from psruntime.process_config import SecurityConfig
 from psruntime.rpc.security.job_token import checked_token, read_token
 from psruntime.rpc.security.tls import Tls, read_tls
 

@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 
-from psruntime.process_config import split_address
+from psruntime.config.process import split_address
 from psruntime.rpc.security.tls import FLAGS, Tls, in_words
 
 LOOKS = 2  # a server that is about to end may close once after a handshake; it does not do so twice

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from psruntime.process_config import split_address
+from psruntime.config.process import split_address
 
 PROBE_S = 1.0  # a refusal comes within a round trip; whoever waits for it is kept waiting no longer than this
 

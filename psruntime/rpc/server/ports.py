@@ -6,8 +6,8 @@ import errno
 import os
 import socket
 
+from psruntime.config.process import split_address
 from psruntime.errors import UsageError
-from psruntime.process_config import split_address
 
 
 def require_free(address: str, setting: str) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from psruntime.config.process import ProcessConfig, split_address
 from psruntime.network.hosts import own_host
-from psruntime.process_config import ProcessConfig, split_address
 from psruntime.rpc.security.credentials import OPEN, Security
 from psruntime.rpc.security.job_token import TokenCheck
 from psruntime.rpc.server.listener import make_server

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from psruntime.config.schedule import BOUNDED
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
 from psruntime.core.steering.overrides import Overrides, check_bound, check_scale
 from psruntime.errors import UsageError
-from psruntime.modes import BOUNDED
 from psruntime.rpc.wire import field_checks
 from psruntime.v1 import coordination_pb2 as pb
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
-from psruntime.config import check_job_id
+from psruntime.config.job import check_job_id
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import NOT_JOINED, Answer, Instructions, Join, LeaveKind, Machine, NotYet, Prepared
 from psruntime.core.members.past import Past

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from psruntime.config import JobConfig, check_job_id
+from psruntime.config import JobConfig
+from psruntime.config.job import check_job_id
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Departure, JobStatus, LeaveKind, MemberStatus, PsTraffic, WorkerTraffic
 from psruntime.core.steering.commands import UNSTEERED

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from psruntime.config.schedule import Schedule
 from psruntime.core.members.messages import (
     Answer,
     Assignment,
@@ -25,7 +26,6 @@ from psruntime.rpc.worker.step_gate import Gate
 from psruntime.rpc.worker.step_timer import StepTimer
 from psruntime.rpc.worker.waiting_notes import WaitingNotes
 from psruntime.rpc.worker.worker_facts import WorkerFacts
-from psruntime.schedule import Schedule
 
 PAUSE_S = 0.3  # between two tries to open a session: a ps that comes back is noticed at once all the same
 CHECK_S = 0.1  # how often a worker at its bound checks whether it shall still wait

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psruntime.bound_range import BoundRange
+from psruntime.config.values import BoundRange
 from psruntime.core.clocks.adaptive_bound import (
     FEWEST,
     GOOD,

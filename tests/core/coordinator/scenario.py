@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import cycle, islice
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import named
 from psruntime.control import command_of
 from psruntime.core.clocks.adaptive_bound import STEPS
 from psruntime.core.coordinator import steered
@@ -30,7 +31,6 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.rounds.round_messages import ActionKind, Applied, Broken, Pushed, Report
 from psruntime.core.steering.commands import SteeringStatus
 from psruntime.errors import PsRuntimeError
-from psruntime.modes import named
 
 FLAGS = ("chief", "restore", "fenced_in", "close", "stopping", "save", "leave")  # of the instructions
 VARIABLES = "w[3,4]b[4]"  # of a worker of which nothing is said

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from psruntime.config import JobConfig
+from psruntime.config.schedule import Schedule
 from psruntime.core.coordinator.coordinator import Coordinator
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import (
@@ -31,7 +32,6 @@ from psruntime.core.steering.barrier import BarrierState
 from psruntime.core.steering.commands import Command, Kind, Reply
 from psruntime.core.steering.overrides import UNCHANGED, Overrides
 from psruntime.errors import PsRuntimeError, ReplacedError
-from psruntime.schedule import Schedule
 
 MODEL = (VariableSpec("kernel", (4,), "float32"),)
 BATCH = 8.0

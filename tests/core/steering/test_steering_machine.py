@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from psruntime.config.schedule import named
 from psruntime.core.clocks import adaptive_bound
 from psruntime.core.coordinator import steered
 from psruntime.core.members.membership import Role
@@ -30,7 +31,6 @@ from psruntime.core.steering.barrier import BarrierState
 from psruntime.core.steering.commands import ADAPTIVE_BOUND, Kind, Outcome
 from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import JobOverError, UnreachableError, UsageError
-from psruntime.modes import named
 from tests.core.steering.steered_job import SteeredJob
 from tests.support.selection import examples, plays_all
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from psruntime.config.values import Metric
 from psruntime.graph.base import background
 from psruntime.graph.base.background import await_end
 from psruntime.graph.checkpoint.best import BestCheckpoint
@@ -15,7 +16,6 @@ from psruntime.graph.checkpoint.checkpoints import Checkpoints
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.hooks import checkpoint_hook
 from psruntime.graph.hooks.checkpoint_hook import CheckpointHook
-from psruntime.metric import Metric
 from tests.graph.checkpoint.test_folder import write
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS
 from tests.support.local_cluster import LocalCluster, linear_model, train

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config.values import Metric
 from psruntime.errors import UsageError
 from psruntime.graph.checkpoint.best import BestCheckpoint
 from psruntime.graph.checkpoint.folder import CheckpointFolder
 from psruntime.graph.model.evaluate import CheckpointEvaluation
-from psruntime.metric import Metric
 from psruntime.model import Context, Model, ModelSpec
 from tests.graph.checkpoint.test_folder import text_of, write
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from psruntime.config import JobConfig
+from psruntime.config.process import ProcessConfig, WorkerConfig
 from psruntime.errors import UsageError
-from psruntime.process_config import ProcessConfig, WorkerConfig
 from psruntime.worker import _Trainer
 
 MODEL = """

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf1
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psruntime.config import MOST_UNDER_WAY
+from psruntime.config.job_settings import MOST_UNDER_WAY
 from psruntime.graph.push.push_window import WINDOW_SIZE, is_in, with_one_more
 from psruntime.graph.store.numbers import Numbers
 from tests.support.selection import examples

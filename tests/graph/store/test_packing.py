@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime.config import PLANS
+from psruntime.config.job_settings import PLANS
 from psruntime.graph.model.variable_reads import parted
 from psruntime.model import Model, ModelSpec
 from tests.graph.step.test_against_tensorflow import OPTIMIZERS

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
+from psruntime.config.values import StalenessLr
 from psruntime.core.accounting.ledger import APPLIED, DOWN_WEIGHTED, RECEIVED, STALE, is_balanced
 from psruntime.core.plan.buckets import Bucket, Piece
 from psruntime.graph.push.guard import guarded_update
@@ -24,7 +25,6 @@ from psruntime.graph.store.gradient import BucketGradient
 from psruntime.graph.update.apply import bucket_update
 from psruntime.graph.update.optimizers import BucketOptimizer, Rule
 from psruntime.graph.update.staleness_weight import StalenessWeight
-from psruntime.staleness_lr import StalenessLr
 from tests.optimizers import reference
 from tests.optimizers.test_formulas import CASES
 from tests.support.by_hand import ByHand

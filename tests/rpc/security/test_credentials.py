@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import serialization as pem
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from psruntime.config.process import SecurityConfig
 from psruntime.errors import UsageError
-from psruntime.process_config import SecurityConfig
 from psruntime.rpc.security.credentials import OPEN, load_security
 from tests.support import worlds
 from tests.support.certificates import TOKEN, YESTERDAY, trusting

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from psruntime import status
+from psruntime.config.process import split_address
 from psruntime.errors import CredentialsError
-from psruntime.process_config import split_address
 from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.security.credentials import Security
 from psruntime.rpc.security.job_token import LOG_EVERY_S, TokenCheck

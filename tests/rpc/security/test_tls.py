@@ -10,11 +10,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from psruntime import status
-from psruntime.config import flag_of
+from psruntime.config.process import SecurityConfig
+from psruntime.config.settings import flag_of
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import LeaveKind
 from psruntime.errors import CredentialsError, UnreachableError
-from psruntime.process_config import SecurityConfig
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job
 from psruntime.rpc.client.retry import retrying

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psruntime.config import BATCH_POLICIES, ON_NAN, PLANS, SUMMARY_WORKERS, JobConfig
+from psruntime.config import JobConfig
+from psruntime.config.job_settings import BATCH_POLICIES, ON_NAN, PLANS, SUMMARY_WORKERS
+from psruntime.config.schedule import MODES
 from psruntime.core.clocks.clock_messages import ClockAnswer, ClockReport
 from psruntime.core.members.membership import Member, Role, tag_of
 from psruntime.core.members.messages import (
@@ -39,7 +41,6 @@ from psruntime.core.plan.identity import ModelIdentity
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply, SteeringStatus
 from psruntime.core.steering.overrides import Overrides
 from psruntime.errors import UsageError
-from psruntime.modes import MODES
 from psruntime.rpc.wire import (
     clock_messages,
     control_messages,

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from psruntime.config import JobConfig
+from psruntime.config.values import StalenessLr
 from psruntime.errors import UsageError
-from psruntime.staleness_lr import StalenessLr
 
 
 def rule(text: str) -> StalenessLr:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from psruntime.config import JobConfig, check_job_id, contradictions
+from psruntime.config import JobConfig
+from psruntime.config.job import check_job_id, contradictions
+from psruntime.config.process import ProcessConfig, WorkerConfig, split_address
+from psruntime.config.settings import settings_of
 from psruntime.errors import EXIT_USAGE, UsageError
-from psruntime.process_config import ProcessConfig, WorkerConfig, split_address
-from psruntime.settings import settings_of
 
 JOB_REFUSALS = [
     ("mode", "stale", "mode must be one of async, bounded, sync, got 'stale'"),

@@ -1,4 +1,4 @@
-"""The schedule of a job, --schedule: in which mode it trains at which global step.
+"""The modes in which workers are kept together, and the schedule of a job, --schedule: its mode at each global step.
 
     async:500, bounded 4:2000, sync
 
@@ -18,15 +18,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
+from psruntime.config.settings import suggestion
 from psruntime.errors import UsageError
-from psruntime.modes import BOUNDED, MODES, SYNC, named
-from psruntime.settings import suggestion
 
+BOUNDED, SYNC = "bounded", "sync"
+MODES = ("async", BOUNDED, SYNC)
 EXAMPLE = "async:200, bounded 4:500, sync"
 LOCAL = "local"
 STAGES = (*MODES, LOCAL)
 MOST_STAGES = 64
 _STAGE = re.compile(r"([a-z]+)(?: +([0-9]{1,15}))? *(?:: *([0-9]{1,15}))?")
+
+
+def named(mode: str, bound: int | None) -> str:
+    """As people write it.  bound: of mode bounded."""
+    return mode if bound is None else f"{mode} {bound}"
 
 
 @dataclass(frozen=True)

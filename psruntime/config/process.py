@@ -1,6 +1,6 @@
 """What a user can set of one process: where it stands, what a worker runs, and what protects its calls.
 
-Units are in the names, as in config.py, which has the settings of the job.
+Units are in the names, as in job_settings.py, which has the settings of the job.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from psruntime.devices import GpuLimit, device_names
+from psruntime.config.devices import GpuLimit, device_names
+from psruntime.config.settings import at_least, check_choices, flag_of, setting
 from psruntime.errors import UsageError
-from psruntime.settings import at_least, check_choices, flag_of, setting
 
 DEFAULT_COORDINATOR = "127.0.0.1:2222"
 DEFAULT_MODEL = "psruntime.examples.digits"

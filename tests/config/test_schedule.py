@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psruntime import ps, run
-from psruntime.config import JobConfig, as_started_so, as_trained_alone, contradictions
+from psruntime.config import JobConfig
+from psruntime.config.job import as_started_so, as_trained_alone, contradictions
+from psruntime.config.schedule import MOST_STAGES, Schedule, Stage
 from psruntime.errors import UsageError
-from psruntime.schedule import MOST_STAGES, Schedule, Stage
 
 TEXT = "async:500, bounded 4:2000, sync"
 
