@@ -59,7 +59,9 @@ def measure(load: Load, say: Progress) -> dict[str, Any]:
         say(f"all {load.workers} workers step")
         alone = _share(int(pid), cores[0], load.seconds)
         say(f"without a dashboard: {alone['of_a_core']:.1%} of a core")
-        shown = started.start("dashboard", "psruntime.dashboard", "--coordinator", f"127.0.0.1:{port}", "--port", "0")
+        shown = started.start(
+            "dashboard", "psruntime", "dashboard", "--coordinator", f"127.0.0.1:{port}", "--port", "0"
+        )
         url = started.line_with(shown, "dashboard: ").split()[1]
         before = losses(service)
         watched, ages = _watched(load, url, lambda: _share(int(pid), cores[0], load.seconds))

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import layer_stack
 from benchmarks.command_line import Progress, parser_of, print_result
 from benchmarks.processes import processes
-from psruntime.control import ask, command_of
+from psruntime.commands.control import ask, command_of
 from psruntime.observe.records import read_records
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 

@@ -16,7 +16,7 @@ from psruntime.errors import EXIT_DONE, EXIT_USAGE
 from psruntime.observe.outputs import entry
 
 PROG = "psruntime"
-COMMANDS = {  # name -> what it does; psruntime.NAME has its main()
+COMMANDS = {  # name -> what it does; main() of the module of this name
     "init": "write a small model module with its data into the current folder",
     "run": "run a whole job on this machine",
     "compare": "run a job in several modes, and draw what becomes of it",
@@ -34,6 +34,7 @@ COMMANDS = {  # name -> what it does; psruntime.NAME has its main()
     "trace": "say where the time of a step goes, by a trace of a job",
     "tables": "show the dynamic tables of a checkpoint, and export them",
 }
+PROGRAMS = ("ps", "worker", "task", "run")  # in psruntime, for `python -m psruntime.NAME`; the others are in commands
 OPTIONS = ("--help", "--version")
 
 
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     first = words[0] if words else ""
     if first in COMMANDS:
         _find_modules_in_the_current_folder()
-        command = importlib.import_module(f"psruntime.{first}")
+        room = "psruntime" if first in PROGRAMS else "psruntime.commands"
+        command = importlib.import_module(f"{room}.{first}")
         code: int = command.main(words[1:])
         return code
     if first == "--version":

@@ -135,7 +135,8 @@ def command_line(task: ClusterTask, arguments: argparse.Namespace, settings: Map
 
 
 def _become(task: ClusterTask, words: list[str]) -> int:
-    code: int = importlib.import_module(f"psruntime.{task.role}").main(words)
+    room = "psruntime.commands" if task.role == EVALUATOR else "psruntime"
+    code: int = importlib.import_module(f"{room}.{task.role}").main(words)
     return code
 
 

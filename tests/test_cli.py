@@ -35,7 +35,8 @@ def test_the_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]
     assert err == ""
     for name, text in cli.COMMANDS.items():
         assert f"  {name:<9} {text}\n" in out
-        assert (ROOT / "psruntime" / f"{name}.py").is_file()
+        room = ROOT / "psruntime" if name in cli.PROGRAMS else ROOT / "psruntime/commands"
+        assert (room / f"{name}.py").is_file()
     assert cli.main([]) == 2
     assert capsys.readouterr() == ("", out)
 

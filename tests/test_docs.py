@@ -118,7 +118,7 @@ def test_commands_are_accepted(document: Path) -> None:
             "unrecognized argument --train_steps; did you mean --train-steps?",
         ),
         ("python -m psruntime.worker --index 0 --model no_model", "neither ours nor in the document"),
-        ("python -m psruntime.status --look", "unrecognized argument --look"),
+        ("python -m psruntime status --look", "unrecognized argument --look"),
         ("launch/local.sh --ps 2 --mode fast", "mode must be one of"),
         ("launch/ssh.sh a,b --ps 2 --mode fast", "mode must be one of"),
         ("psruntime run --ps 0", "ps must be at least 1"),

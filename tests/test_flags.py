@@ -158,10 +158,10 @@ def test_the_help_shows_all_choices() -> None:
     ("command", "argv"),
     [
         ("ps", ["--index=0", "--job={}"]),
-        ("replay", ["{}", "--checkpoint-dir=c"]),
-        ("trace", ["{}"]),
-        ("tables", ["--checkpoint-dir=c", "--export={}"]),
-        ("compare", ["--out={}"]),
+        ("commands.replay", ["{}", "--checkpoint-dir=c"]),
+        ("commands.trace", ["{}"]),
+        ("commands.tables", ["--checkpoint-dir=c", "--export={}"]),
+        ("commands.compare", ["--out={}"]),
     ],
 )
 @pytest.mark.parametrize("url", ["gs://bucket/x.npz", "s3://bucket/x.npz", "file://other/x.npz", "file:x.npz"])

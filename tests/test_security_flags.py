@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from psruntime import ps, status, worker
+from psruntime import ps, worker
+from psruntime.commands import status
 from psruntime.config.process import SecurityConfig
 from psruntime.errors import UsageError
 from tests.support.certificates import Authority

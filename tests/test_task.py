@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from psruntime import cli, evaluator, process, ps, task, worker
+from psruntime import cli, process, ps, task, worker
+from psruntime.commands import evaluator
 from psruntime.errors import FolderOwnedError, PassingError, PsRuntimeError, UsageError
 
 NOT_LOCAL = (

@@ -110,7 +110,7 @@ def _python() -> str:
 
 
 def _commands() -> str:
-    page = "# Commands\n\nThe same commands start as `python -m psruntime.NAME`.\n"
+    page = "# Commands\n\nThe same commands start as `python -m psruntime NAME`.\n"
     environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
     for name in COMMANDS:
         command = [sys.executable, "-m", "psruntime", name, "--help"]

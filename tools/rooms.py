@@ -30,23 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),  # finds the entry points by their names
     ("task",),  # becomes one of the next by its name
-    (
-        "ps",
-        "worker",
-        "evaluator",
-        "evaluate",
-        "status",
-        "dashboard",
-        "control",
-        "plan",
-        "replay",
-        "tables",
-        "trace",
-        "export",
-        "run",
-        "compare",
-        "init",
-    ),
+    ("ps", "worker", "run", "commands"),
     ("examples", "templates"),
     ("psruntime",),  # the public names
     ("classic",),

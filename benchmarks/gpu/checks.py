@@ -98,7 +98,7 @@ def _difference(trial: Trial, folder: Path) -> float:
         LateError: it cannot be repeated.
     """
     words = (
-        "psruntime.replay", str(folder / "rounds.jsonl"), "--checkpoint-dir", str(folder), "--model", trial.model,
+        "psruntime", "replay", str(folder / "rounds.jsonl"), "--checkpoint-dir", str(folder), "--model", trial.model,
         "--batch-size", str(trial.batch_size), "--min-workers", str(trial.workers), "--json", *trial.worker_flags,
     )  # fmt: skip
     ran = subprocess.run(

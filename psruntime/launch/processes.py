@@ -61,7 +61,7 @@ class LocalJob:
 
     def progress(self, coordinator: str) -> tuple[str, ...]:
         """What shows the progress line."""
-        return ("psruntime.status", "--follow", "--coordinator", coordinator, *as_flags(self.security))
+        return ("psruntime", "status", "--follow", "--coordinator", coordinator, *as_flags(self.security))
 
     def _flags_of(self, worker: int) -> tuple[str, ...]:
         return as_flags({**self.worker, **self.own.get(worker, {})})

@@ -1,6 +1,6 @@
 """Sync training under kills: workers die at random in every stage of a round, and the parameters stay exact.
 
-A schedule is made from its seed.  Afterwards the rounds log is replayed in one process (psruntime/replay.py).
+A schedule is made from its seed.  Afterwards the rounds log is replayed in one process (psruntime/commands/replay.py).
 """
 
 from __future__ import annotations

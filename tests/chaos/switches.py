@@ -19,8 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from psruntime.commands.control import ask, command_of
 from psruntime.config.schedule import Schedule, Stage
-from psruntime.control import ask, command_of
 from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.core.steering.commands import Outcome, Reply

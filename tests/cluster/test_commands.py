@@ -38,7 +38,7 @@ def test_status_and_signals_of_a_running_job(commands: Commands) -> None:
     )  # a worker that leaves the cores to the commands that ask for the status
     job = commands.start(LOCAL, "--ps", "2", "--workers", "1", "--train-steps", "1000000", *paced)
     address = coordinator_of(job)
-    status = (sys.executable, "-m", "psruntime.status", "--coordinator", address)
+    status = (sys.executable, "-m", "psruntime", "status", "--coordinator", address)
 
     def training() -> dict[str, object] | None:
         code, out, _ = commands.run(*status, "--json")
@@ -129,6 +129,6 @@ def test_a_port_in_use_and_a_coordinator_that_is_not_there(commands: Commands) -
     assert f"address {address} is in use; choose another port with --coordinator" in err
     ps.send_signal(signal.SIGTERM)
     ps.communicate(timeout=30)
-    code, _, err = commands.run(sys.executable, "-m", "psruntime.status", "--coordinator", address)
+    code, _, err = commands.run(sys.executable, "-m", "psruntime", "status", "--coordinator", address)
     assert code == 2
     assert len(err.splitlines()) == 1 and address in err

@@ -20,7 +20,7 @@ def test_modes_run_one_after_the_other_and_are_drawn_into_one_page(tmp_path: Pat
     pytest.importorskip("bokeh")
     flags = ["--modes=async --staleness-lr inverse; bounded 1; sync", "--workers=3", "--slow=2:8x", "--train-steps=240"]
     done = subprocess.run(
-        [sys.executable, "-m", "psruntime.compare", *flags, f"--out={tmp_path}/new/page.html"],
+        [sys.executable, "-m", "psruntime", "compare", *flags, f"--out={tmp_path}/new/page.html"],
         capture_output=True, text=True, cwd=ROOT, timeout=380,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

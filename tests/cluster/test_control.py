@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from psruntime import control
+from psruntime.commands import control
 from psruntime.core.members.view import Phase
 from psruntime.observe.rounds_log import rounds_of
 from tests.cluster.test_rounds import replay, start, write_model

@@ -56,7 +56,7 @@ class Watched:
     def control(self, *words: str) -> None:
         """As an operator types it."""
         python, where = self._commands.environment["PYTHON"], f"--coordinator={self.coordinator}"
-        code, _, err = self._commands.run(python, "-m", "psruntime.control", where, *words)
+        code, _, err = self._commands.run(python, "-m", "psruntime", "control", where, *words)
         assert code == 0, err
 
     def drain(self) -> None:

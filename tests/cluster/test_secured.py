@@ -14,7 +14,7 @@ from tests.support.commands import LOCAL, Commands, coordinator_of
 
 pytestmark = pytest.mark.cluster
 
-STATUS = (sys.executable, "-m", "psruntime.status", "--coordinator")
+STATUS = (sys.executable, "-m", "psruntime", "status", "--coordinator")
 WORKER = (sys.executable, "-m", "psruntime.worker", "--index", "7", "--coordinator")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from psruntime import compare
+from psruntime.commands import compare
 from psruntime.comparison.requests import modes_of, slow_of
 from psruntime.errors import UsageError
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psruntime import ps, run, status, worker
+from psruntime import ps, run, worker
+from psruntime.commands import status
 from psruntime.launch.processes import LocalJob, ProcessSpec
 
 
@@ -21,7 +22,7 @@ def test_a_job_of_defaults() -> None:
     (only,) = local.others("a:7")
     where = ("psruntime.worker", "--index", "0", "--coordinator", "a:7")
     assert only == ProcessSpec("worker-0", (*where, "--connect-timeout=60"))
-    assert local.progress("a:7") == ("psruntime.status", "--follow", "--coordinator", "a:7")
+    assert local.progress("a:7") == ("psruntime", "status", "--follow", "--coordinator", "a:7")
 
 
 def test_settings_go_to_whom_they_are_for() -> None:
@@ -64,7 +65,7 @@ def test_the_programs_accept_what_they_are_given() -> None:
         parser = ps._parser() if program == "psruntime.ps" else worker._parser()
         assert program in ("psruntime.ps", "psruntime.worker")
         parser.parse_args(argv)
-    assert status.PROG.replace(" ", ".") == local.progress("a:7")[0]
+    assert status.PROG.split() == list(local.progress("a:7")[:2])
 
 
 def test_the_defaults_that_the_help_says_are_those_of_the_job() -> None:

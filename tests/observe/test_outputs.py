@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime.cli import COMMANDS
+from psruntime.cli import PROGRAMS
 from psruntime.observe.log import Log
 from psruntime.observe.outputs import Output
 
@@ -47,7 +47,7 @@ def shell(command: str, fault: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("command", ["psruntime --version", "psruntime --help", "psruntime.status --help"])
+@pytest.mark.parametrize("command", ["psruntime --version", "psruntime status --help", "psruntime.ps --help"])
 def test_what_is_printed_and_goes_nowhere_is_no_traceback(command: str, fault: str) -> None:
     code, error = shell(f"{sys.executable} -m {command}", FAULTS[fault])
     assert (code, error) == ((1, FULL) if fault == "full disk" else (0, ""))
@@ -60,8 +60,8 @@ def test_the_code_of_a_mistake_stays_what_it_is(fault: str) -> None:
     assert error.count("\n") == (fault != "closed")
 
 
-def test_every_command_begins_with_the_outputs() -> None:
-    for name in COMMANDS:
+def test_every_program_begins_with_the_outputs() -> None:
+    for name in PROGRAMS:
         assert "sys.exit(entry(main))" in (ROOT / f"psruntime/{name}.py").read_text(), name
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from bokeh.client import pull_session
 
-from psruntime import dashboard
+from psruntime.commands import dashboard
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import WorkerBeat, WorkerStats
 from psruntime.rpc.security.credentials import Security
@@ -36,7 +36,7 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 
 def started(commands: Commands, coordinator: str, *flags: str) -> tuple[subprocess.Popen[str], str]:
     """(the process, its address)."""
-    argv = ["-m", "psruntime.dashboard", "--coordinator", coordinator, "--port", "0", *flags]
+    argv = ["-m", "psruntime", "dashboard", "--coordinator", coordinator, "--port", "0", *flags]
     process = commands.start(sys.executable, *argv)
     assert process.stdout
     return process, process.stdout.readline().removeprefix("dashboard: ").strip()

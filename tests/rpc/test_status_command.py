@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from psruntime import status
+from psruntime.commands import status
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Departure, JobStatus, LeaveKind, WorkerBeat, WorkerStats
@@ -28,7 +28,7 @@ from tests.support.cluster import ROOT
 
 # Also where what runs in the background ignores it; not by preexec_fn, which may hang beside the threads of gRPC.
 HEEDS_CTRL_C = ["env", "--default-signal=INT"]
-PROG = [sys.executable, "-m", "psruntime.status", "--coordinator"]
+PROG = [sys.executable, "-m", "psruntime", "status", "--coordinator"]
 
 
 def test_json_is_one_line(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:

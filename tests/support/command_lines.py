@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from psruntime import (
-    cli,
+from psruntime import cli, ps, run, task, worker
+from psruntime.commands import (
     compare,
     control,
     dashboard,
@@ -24,14 +24,10 @@ from psruntime import (
     export,
     init,
     plan,
-    ps,
     replay,
-    run,
     status,
     tables,
-    task,
     trace,
-    worker,
 )
 from psruntime.config.process import SecurityConfig
 from psruntime.errors import UnreachableError
@@ -149,20 +145,20 @@ def _task(argv: list[str]) -> int:
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "psruntime.ps": ps.main,
     "psruntime.worker": worker.main,
-    "psruntime.evaluator": evaluator.main,
-    "psruntime.evaluate": _evaluate,
-    "psruntime.export": _export,
+    "psruntime evaluator": evaluator.main,
+    "psruntime evaluate": _evaluate,
+    "psruntime export": _export,
     "psruntime.task": _task,
-    "psruntime.status": _status,
-    "psruntime.dashboard": _dashboard,
-    "psruntime.control": _control,
-    "psruntime.plan": _plan,
-    "psruntime.replay": _replay,
-    "psruntime.tables": _tables,
-    "psruntime.trace": _trace,
-    "psruntime.compare": _compare,
+    "psruntime status": _status,
+    "psruntime dashboard": _dashboard,
+    "psruntime control": _control,
+    "psruntime plan": _plan,
+    "psruntime replay": _replay,
+    "psruntime tables": _tables,
+    "psruntime trace": _trace,
+    "psruntime compare": _compare,
     "psruntime.run": _run,
-    "psruntime.init": _init,
+    "psruntime init": _init,
 }
 
 
@@ -179,7 +175,7 @@ def complaint(words: list[str], scripts: Mapping[str, str], made: Collection[str
     if program == "psruntime":
         if not argv or argv[0] not in cli.COMMANDS:
             return _of_dispatch(argv)
-        program, argv = f"psruntime.{argv[0]}", argv[1:]
+        program, argv = f"psruntime{'.' if argv[0] in cli.PROGRAMS else ' '}{argv[0]}", argv[1:]
     if program in PROGRAMS:
         return _of_program(program, argv, scripts, made)
     if program.startswith("psruntime.examples."):

@@ -28,11 +28,11 @@ from tests.support.worlds import enter
 ROLES = {
     "ps": "psruntime.ps",
     "worker": "psruntime.worker",
-    "evaluator": "psruntime.evaluator",
-    "evaluate": "psruntime.evaluate",
-    "export": "psruntime.export",
+    "evaluator": "psruntime.commands.evaluator",
+    "evaluate": "psruntime.commands.evaluate",
+    "export": "psruntime.commands.export",
     "task": "psruntime.task",
-    "replay": "psruntime.replay",
+    "replay": "psruntime.commands.replay",
     "inventory": "tests.support.inventory",
     "snapshot": "tests.support.snapshot",
 }
@@ -75,13 +75,18 @@ def main() -> int:
     return 0
 
 
+def module_of(role: str) -> list[str]:
+    """How Python is started for a role."""
+    return ["-m", "psruntime", role] if ROLES[role].startswith("psruntime.commands.") else ["-m", ROLES[role]]
+
+
 def tell(**facts: Any) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def start(order: dict[str, Any]) -> int:
-    """Forks; the child becomes what `python -m psruntime.<role>` would be."""
+    """Forks; the child becomes what `psruntime <role>` would be."""
     pid = os.fork()
     if pid:
         return pid
@@ -99,7 +104,7 @@ def start(order: dict[str, Any]) -> int:
             path = os.pathsep.join([*order["path"], os.getcwd()])
             enter(world)
             if world["environment"]:
-                command = [sys.executable, *([] if role == "script" else ["-m", ROLES[role]]), *argv]
+                command = [sys.executable, *([] if role == "script" else module_of(role)), *argv]
                 os.execve(sys.executable, command, {**os.environ, **world["environment"], "PYTHONPATH": path})
         sys.path[:0] = order["path"]
         if role == "script":

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psruntime import trace
+from psruntime.commands import trace
 from psruntime.config.values import StepRange
 from psruntime.errors import EXIT_USAGE, UsageError
 from psruntime.tracing.chrome import read_trace

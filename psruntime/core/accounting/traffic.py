@@ -136,7 +136,7 @@ def why_heavy(index: int, times: float, num_ps: int) -> str:
     """What an operator reads of a ps that carries `times` its share."""
     return (
         f"ps {index} carries {times:.1f} times its share of the traffic of {num_ps} ps; "
-        "python -m psruntime.plan shows what it holds: a table that is looked up often can be made in parts "
+        "python -m psruntime plan shows what it holds: a table that is looked up often can be made in parts "
         "(partitioner=), a large variable be cut (--slice-bytes)"
     )
 

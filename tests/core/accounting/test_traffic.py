@@ -106,7 +106,7 @@ def test_one_that_carries_too_much_is_told_of_once() -> None:
     facts = job.told[0][1]
     assert facts["share"] == "50%" and facts["bytes_per_s"] == 3 * MB
     assert "ps 3 carries 2.0 times its share of the traffic of 4 ps" in facts["reason"]
-    assert "psruntime.plan" in facts["reason"]
+    assert "psruntime plan" in facts["reason"]
     assert [each.heavy for _, each in sorted(job.traffic.of_ps().items())] == [False, False, False, True]
 
 

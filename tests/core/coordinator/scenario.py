@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle, islice
 
+from psruntime.commands.control import command_of
 from psruntime.config import JobConfig
 from psruntime.config.schedule import named
-from psruntime.control import command_of
 from psruntime.core.clocks.adaptive_bound import STEPS
 from psruntime.core.coordinator import steered
 from psruntime.core.coordinator.coordinator import Coordinator

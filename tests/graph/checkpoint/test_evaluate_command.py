@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf1
 
-from psruntime import evaluate
+from psruntime.commands import evaluate
 from psruntime.evaluation import history
 from psruntime.graph.checkpoint.measured import HISTORY
 from psruntime.graph.model.evaluate import CheckpointEvaluation

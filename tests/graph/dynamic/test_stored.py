@@ -32,7 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DynamicRefe
 
 
 def tables(*flags: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "psruntime.tables", *map(str, flags)]
+    command = [sys.executable, "-m", "psruntime", "tables", *map(str, flags)]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
 
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from psruntime import export
+from psruntime.commands import export
 from psruntime.core.accounting.saved_state import SUFFIX, SavedState
 from psruntime.graph.export import serving_graph
 from tests.support.served import ALL, MODEL, Served

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 from ai_edge_litert.interpreter import Interpreter
 
-from psruntime import export
+from psruntime.commands import export
 from psruntime.errors import CheckpointError, UsageError
 from psruntime.examples import digits
 from psruntime.graph.export import write

@@ -7,7 +7,7 @@ import threading
 import grpc
 import pytest
 
-from psruntime import status
+from psruntime.commands import status
 from psruntime.config.process import split_address
 from psruntime.errors import CredentialsError
 from psruntime.rpc.client.job_settings import fetch_job

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from psruntime import status
+from psruntime.commands import status
 from psruntime.config.process import SecurityConfig
 from psruntime.config.settings import flag_of
 from psruntime.core.members.membership import Role

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from psruntime import control
+from psruntime.commands import control
 from psruntime.config import JobConfig
 from psruntime.core.members.membership import Role
 from psruntime.core.members.messages import Answer, Prepared, PsBeat, WorkerBeat

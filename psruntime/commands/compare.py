@@ -1,6 +1,6 @@
 """Runs a job on this machine in one mode after the other, and draws what became of it into one page.
 
-python -m psruntime.compare --modes "async; bounded 4; sync" --workers 4 [--model MODULE] [--slow 3:5x] [--out FILE]
+psruntime compare --modes "async; bounded 4; sync" --workers 4 [--model MODULE] [--slow 3:5x] [--out FILE]
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from psruntime.launch.config import LauncherConfig
 from psruntime.launch.processes import LocalJob
 from psruntime.launch.watch import Patience, run_job
 from psruntime.model import find_model
-from psruntime.observe.outputs import entry
 from psruntime.observe.records import read_records
 from psruntime.process import usage_error
 
@@ -149,7 +148,3 @@ def _show(trainings: list[Training], arguments: argparse.Namespace, out: Path) -
         sys.stdout.write(f"{name}: {told}\n")
     sys.stdout.write(f"wrote {out}\n")
     return EXIT_DONE
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

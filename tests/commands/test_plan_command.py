@@ -11,12 +11,12 @@ from psruntime.core.plan.buckets import VariableSpec
 from psruntime.core.plan.plan import make_plan
 from psruntime.core.plan.plan_report import report
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMPLAINT = "psruntime plan: --what-if must be numbers of ps from 1, with commas between them, got '1,x'"
 
 
 def plan_command(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "psruntime.plan", *flags]
+    command = [sys.executable, "-m", "psruntime", "plan", *flags]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
 
 

@@ -1,6 +1,6 @@
 """Shows a running job: phase, each ps, each worker.
 
-python -m psruntime.status [--coordinator HOST:PORT] [--json | --follow | --watch]
+psruntime status [--coordinator HOST:PORT] [--json | --follow | --watch]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from psruntime.core.members.messages import JobStatus
 from psruntime.core.members.view import Phase
 from psruntime.errors import EXIT_DONE, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
 from psruntime.live.history import History
-from psruntime.observe.outputs import entry, reader_is_gone
+from psruntime.observe.outputs import reader_is_gone
 from psruntime.observe.render import as_json, as_tables, progress_line
 from psruntime.observe.watched import watched
 from psruntime.process import end_with_launcher, usage_error
@@ -168,7 +168,3 @@ def _follow(client: CoordinatorClient) -> int:
     if console.is_terminal:
         console.print(last, soft_wrap=True)
     return EXIT_DONE
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from psruntime import flags
 from psruntime.errors import EXIT_DONE, UsageError
-from psruntime.observe.outputs import entry
 from psruntime.process import usage_error
 
 PROG = "psruntime init"
@@ -61,7 +60,3 @@ def write_model(name: str, folder: Path) -> None:
             (folder / f"{name}{suffix}").write_text(text.replace(TEMPLATE, name))
         except OSError as error:
             raise UsageError(f"{name}{suffix} cannot be written: {error.strerror}") from error
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

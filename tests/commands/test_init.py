@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psruntime import init
+from psruntime.commands import init
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Says where the time of a step goes, by a file that --trace-steps wrote.
 
-python -m psruntime.trace FILE [--json]
+psruntime trace FILE [--json]
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from rich.text import Text
 
 from psruntime import flags
 from psruntime.errors import EXIT_DONE
-from psruntime.observe.outputs import entry
 from psruntime.observe.step_times import PHASES
 from psruntime.observe.tables import table
 from psruntime.process import offline
@@ -77,7 +76,3 @@ def _verdict(report: Report) -> list[RenderableType]:
         f"{late.waiting:.0%}, and spends {spent} on {longest}"
     )
     return [Text(), Text(text)]
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from psruntime import evaluator
+from psruntime.commands import evaluator
+from psruntime.commands.evaluator import JobEnd
 from psruntime.config import JobConfig
 from psruntime.config.values import Metric
 from psruntime.core.members.view import Phase
@@ -26,7 +27,6 @@ from psruntime.errors import (
 )
 from psruntime.evaluation import history
 from psruntime.evaluation.early_stopping import EarlyStopping
-from psruntime.evaluator import JobEnd
 
 TRAIN_STEPS = 100
 JOB = JobConfig(train_steps=TRAIN_STEPS, ps_timeout_s=30, checkpoint_dir="/folder")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from psruntime import replay
+from psruntime.commands import replay
+from psruntime.commands.replay import Outcome
 from psruntime.core.members.messages import Machine
 from psruntime.errors import UsageError
-from psruntime.replay import Outcome
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psruntime import control
-from psruntime.control import command_of
+from psruntime.commands import control
+from psruntime.commands.control import command_of
 from psruntime.core.steering.commands import Command, Kind
 
 TYPED = {

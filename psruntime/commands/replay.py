@@ -1,6 +1,6 @@
 """Repeats the rounds of a sync job in one process, and compares with its checkpoints, to the bit.
 
-python -m psruntime.replay LOG --checkpoint-dir FOLDER [--model MODULE] [settings of the workers]
+psruntime replay LOG --checkpoint-dir FOLDER [--model MODULE] [settings of the workers]
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from psruntime.core.members.messages import Machine
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.machine import THREADS, this_machine
 from psruntime.model import TRAIN, Context, input_seed, load_model
-from psruntime.observe.outputs import entry
 from psruntime.observe.rounds_log import rounds_of, workers_of
 from psruntime.process import offline
 
@@ -272,7 +271,3 @@ def _print(outcome: Outcome, as_json: bool) -> None:
     if outcome.not_compared:
         lines += [f"not compared, since they are not trained: {', '.join(outcome.not_compared)}"]
     sys.stdout.write("\n".join(lines) + "\n")
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

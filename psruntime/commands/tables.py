@@ -1,6 +1,6 @@
 """Shows the dynamic tables of a job's newest checkpoint, and exports their embeddings.
 
-python -m psruntime.tables --checkpoint-dir FOLDER [--table NAME] [--hottest N] [--export FILE] [--json]
+psruntime tables --checkpoint-dir FOLDER [--table NAME] [--hottest N] [--export FILE] [--json]
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from rich.text import Text
 from psruntime import flags
 from psruntime.config import JobConfig
 from psruntime.errors import EXIT_DONE, UsageError
-from psruntime.observe.outputs import entry
 from psruntime.observe.tables import table
 from psruntime.process import offline
 
@@ -147,7 +146,3 @@ def _hottest(each: StoredTable, count: int) -> list[dict[str, Any]]:
     ids, seen, idle = each.ids, each.seen, each.idle
     order = (-seen).argsort(kind="stable")[:count]
     return [{"id": int(ids[i]), "seen": int(seen[i]), "idle": int(idle[i])} for i in order]
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

@@ -19,7 +19,6 @@ from psruntime.config.values import whole_path
 from psruntime.errors import EXIT_DONE, CheckpointError
 from psruntime.graph.export.wanted import QUANTIZED, Wanted
 from psruntime.model import EVAL, Context, Model, load_model
-from psruntime.observe.outputs import entry
 from psruntime.process import offline
 
 if TYPE_CHECKING:
@@ -152,7 +151,3 @@ def _as_text(facts: dict[str, Any], serving: ServingGraph) -> str:
     if serving.left_out:
         lines.append(f"no signature for tf.Examples: {serving.left_out}")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

@@ -1,6 +1,6 @@
 """Shows where the variables of a model would live, without a job.
 
-python -m psruntime.plan --model MODULE --ps N [--what-if N,N,...] [--json]
+psruntime plan --model MODULE --ps N [--what-if N,N,...] [--json]
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from psruntime.core.plan.plan import Plan, make_plan
 from psruntime.core.plan.plan_report import report
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.model import TRAIN, Context, load_model
-from psruntime.observe.outputs import entry
 from psruntime.observe.render_plan import as_tables
 from psruntime.process import offline
 
@@ -86,7 +85,3 @@ def _numbers(text: str) -> list[int]:
 def _as_json(plan: Plan, local_steps: int) -> dict[str, Any]:
     buckets = [asdict(bucket) for bucket in (*plan.buckets, *plan.copies)]
     return {"ps": plan.num_ps, **asdict(report(plan, local_steps)), "buckets": buckets}
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

@@ -1,6 +1,6 @@
 """Shows a running job in a browser: cluster, clocks, staleness, throughput, ledger, rounds, ps, events.
 
-python -m psruntime.dashboard [--coordinator HOST:PORT] [--port 8787]
+psruntime dashboard [--coordinator HOST:PORT] [--port 8787]
 
 A process of its own: it asks the coordinator for its status once a second, however many browsers look, and the job does
 not notice when it ends.
@@ -21,7 +21,6 @@ from psruntime.core.members.messages import JobStatus
 from psruntime.drawing import require_bokeh
 from psruntime.errors import EXIT_DONE, UsageError
 from psruntime.live.poller import Poller
-from psruntime.observe.outputs import entry
 from psruntime.pages.origins import LOOPBACK, given_origins
 from psruntime.pages.server import Dashboard
 from psruntime.process import offline, usage_error
@@ -122,7 +121,3 @@ class _Reachable:
     def _tell(self, line: str) -> None:
         sys.stderr.write(f"{PROG}: {line}\n")
         sys.stderr.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

@@ -1,6 +1,6 @@
 """Steers a running job: pause and resume it, save, change its mode or its learning rates, end it, let a worker go.
 
-python -m psruntime.control [--coordinator HOST:PORT] COMMAND
+psruntime control [--coordinator HOST:PORT] COMMAND
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from psruntime.config.values import AUTO
 from psruntime.core.steering.commands import Command, Kind, Outcome, Reply
 from psruntime.core.steering.overrides import check_bound, check_scale
 from psruntime.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, PsRuntimeError, UnreachableError, UsageError
-from psruntime.observe.outputs import entry
 from psruntime.process import usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.security.credentials import load_security
@@ -207,7 +206,3 @@ def _ended(reply: Reply, command: Command, timeout_s: float) -> int:
             f"{PROG}: {command} has not taken effect within {timeout_s:g} s (--timeout){why}; it is still wanted\n"
         )
     return EXIT_FAILED
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

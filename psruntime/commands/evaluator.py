@@ -42,7 +42,6 @@ from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.model import EVAL, Context, load_model
 from psruntime.network.hosts import await_names
 from psruntime.observe.log import Log
-from psruntime.observe.outputs import entry
 from psruntime.process import Process, run, usage_error
 from psruntime.rpc.client.coordinator_client import CoordinatorClient
 from psruntime.rpc.client.job_settings import fetch_job
@@ -303,7 +302,3 @@ class JobEnd:
     def _watch(self, stop: threading.Event) -> None:
         while self.error is None and not stop.wait(0.0 if self._is_pending else LOOK_S):
             self.ask()
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))

@@ -19,7 +19,7 @@ from psruntime.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from psruntime.evaluation.history import as_line, text_of
 from psruntime.evaluation.settings import EvaluatorConfig
 from psruntime.model import EVAL, Context, load_model
-from psruntime.observe.outputs import entry, reader_is_gone
+from psruntime.observe.outputs import reader_is_gone
 from psruntime.process import offline
 
 if TYPE_CHECKING:
@@ -133,7 +133,3 @@ def _log(event: str, **facts: object) -> None:
 
 def _tell(text: str) -> None:
     sys.stderr.write(f"{PROG}: {text}\n")
-
-
-if __name__ == "__main__":
-    sys.exit(entry(main))
